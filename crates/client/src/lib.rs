@@ -1,0 +1,1 @@
+//! The Holdfast client: signer, cache, views, write-back and the inode API.

@@ -1,0 +1,299 @@
+//! Blocks: immutable, named by the digest of what they hold.
+//!
+//! A block is a clear header (kind, codec, addresses it refers to) and a body that names references by their
+//! place in the header, so that garbage collection and policing read headers only. The address is the digest
+//! of kind, references and *uncompressed* body; the codec says how this copy's body is encoded and is not part
+//! of the address. A [`Reference`] bounds decompression *before* anything is expanded or hashed.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, DigestKey, Domain};
+
+/// Largest uncompressed body, in bytes.
+pub const BODY_BYTES_MAX: u32 = 1 << 20;
+/// Most references one block may hold.
+pub const REFERENCES_MAX: usize = 8192;
+
+/// What a block holds. Numbers are stored.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+#[borsh(use_discriminant = true)]
+#[repr(u8)]
+pub enum BlockKind {
+    /// File data.
+    Chunk = 1,
+    /// Merkle map leaf.
+    MapLeaf = 2,
+    /// Merkle map inner node.
+    MapInner = 3,
+    /// An inode.
+    Inode = 4,
+    /// An i-handle: a table's root and its change log.
+    Table = 5,
+    /// Users, devices and groups.
+    Membership = 6,
+}
+
+impl BlockKind {
+    fn domain(self) -> Domain {
+        match self {
+            BlockKind::Chunk => Domain::Chunk,
+            BlockKind::MapLeaf => Domain::MapLeaf,
+            BlockKind::MapInner => Domain::MapInner,
+            BlockKind::Inode => Domain::Inode,
+            BlockKind::Table => Domain::Table,
+            BlockKind::Membership => Domain::Membership,
+        }
+    }
+}
+
+/// How a stored body is encoded. Numbers are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
+#[borsh(use_discriminant = true)]
+#[repr(u8)]
+pub enum Codec {
+    /// As it is.
+    Plain = 0,
+    /// One zstd frame.
+    Zstd = 1,
+}
+
+/// Digest algorithm of an address. Numbers are stored, so that algorithms can change.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+#[borsh(use_discriminant = true)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// Keyed BLAKE3-256 over domain, references and body.
+    Blake3 = 1,
+}
+
+/// Names one block and bounds it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Reference {
+    /// How `address` was made.
+    pub algorithm: Algorithm,
+    /// Digest of the block.
+    pub address: Digest,
+    /// Uncompressed body length in bytes.
+    pub length: u32,
+    /// Key of a sealed body; always `None` until sealing exists.
+    pub key: Option<[u8; 32]>,
+}
+
+/// A block as it travels and rests; its body may be compressed. Not trusted until [`StoredBlock::open`].
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct StoredBlock {
+    /// What it holds.
+    pub kind: BlockKind,
+    /// How `body` is encoded.
+    pub codec: Codec,
+    /// Addresses this block refers to, in the order the body numbers them.
+    pub references: Vec<Digest>,
+    /// Encoded body.
+    pub body: Vec<u8>,
+}
+
+/// A block whose address was computed from (or checked against) its plain body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    kind: BlockKind,
+    references: Vec<Digest>,
+    body: Vec<u8>,
+    reference: Reference,
+}
+
+/// Why a block is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// The body or reference list is over the limit.
+    #[error("block too large: {what} {found}, at most {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        found: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The body does not decode, or not to the promised length.
+    #[error("block body does not decode to {expected} bytes: {why}")]
+    BadBody {
+        /// Length in the reference.
+        expected: u32,
+        /// Why.
+        why: String,
+    },
+    /// The digest differs from the address asked for.
+    #[error("block {expected:?} was altered: its digest is {found:?}")]
+    WrongDigest {
+        /// The address asked for.
+        expected: Digest,
+        /// What the bytes hash to.
+        found: Digest,
+    },
+    /// A block of another kind than the place it is used in demands.
+    #[error("block {address:?} is a {found:?}, expected a {expected:?}")]
+    WrongKind {
+        /// Its address.
+        address: Digest,
+        /// Kind the place demands.
+        expected: BlockKind,
+        /// Kind it has.
+        found: BlockKind,
+    },
+}
+
+fn address(key: &DigestKey, kind: BlockKind, references: &[Digest], body: &[u8]) -> Digest {
+    let mut hasher = key.hasher(kind.domain()).update(&(references.len() as u32).to_le_bytes());
+    for reference in references {
+        hasher = hasher.update(&reference.0);
+    }
+    hasher.update(body).finish()
+}
+
+fn check_limits(references: usize, body: u64) -> Result<(), BlockError> {
+    if references > REFERENCES_MAX {
+        return Err(BlockError::TooLarge {
+            what: "references",
+            found: references as u64,
+            limit: REFERENCES_MAX as u64,
+        });
+    }
+    if body > u64::from(BODY_BYTES_MAX) {
+        return Err(BlockError::TooLarge { what: "body bytes", found: body, limit: BODY_BYTES_MAX.into() });
+    }
+    Ok(())
+}
+
+impl Block {
+    /// Makes a block of our own from a plain body.
+    ///
+    /// # Panics
+    /// If the body or the references are over the limits: writers split before they get here.
+    pub fn new(key: &DigestKey, kind: BlockKind, references: Vec<Digest>, body: Vec<u8>) -> Block {
+        check_limits(references.len(), body.len() as u64).expect("a writer keeps within the block limits");
+        let reference = Reference {
+            algorithm: Algorithm::Blake3,
+            address: address(key, kind, &references, &body),
+            length: body.len() as u32,
+            key: None,
+        };
+        Block { kind, references, body, reference }
+    }
+
+    /// What it holds.
+    pub fn kind(&self) -> BlockKind {
+        self.kind
+    }
+
+    /// The plain body.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Addresses the body refers to by index.
+    pub fn references(&self) -> &[Digest] {
+        &self.references
+    }
+
+    /// The reference that names this block.
+    pub fn reference(&self) -> Reference {
+        self.reference
+    }
+
+    /// The form that travels: compressed (zstd level 1) when that saves at least an eighth.
+    pub fn to_stored(&self) -> StoredBlock {
+        let packed = (self.body.len() >= 128)
+            .then(|| zstd::bulk::compress(&self.body, 1).ok())
+            .flatten()
+            .filter(|packed| packed.len() <= self.body.len() - self.body.len() / 8);
+        let (codec, body) = match packed {
+            Some(packed) => (Codec::Zstd, packed),
+            None => (Codec::Plain, self.body.clone()),
+        };
+        StoredBlock { kind: self.kind, codec, references: self.references.clone(), body }
+    }
+}
+
+impl StoredBlock {
+    /// Checks the block against the reference that names it, and the kind its place demands.
+    ///
+    /// # Errors
+    /// See [`BlockError`]; nothing longer than `reference.length` is ever expanded.
+    pub fn open(self, key: &DigestKey, reference: &Reference, kind: BlockKind) -> Result<Block, BlockError> {
+        let block = self.open_any(key, reference.address, reference.length)?;
+        if block.kind != kind {
+            return Err(BlockError::WrongKind {
+                address: reference.address,
+                expected: kind,
+                found: block.kind,
+            });
+        }
+        if block.reference.length != reference.length {
+            return Err(BlockError::BadBody {
+                expected: reference.length,
+                why: format!("it has {} bytes", block.reference.length),
+            });
+        }
+        Ok(block)
+    }
+
+    /// Checks a block of any kind against an address, expanding at most `length_max` bytes. Used by servers,
+    /// which police what they are given without knowing what it is for.
+    ///
+    /// # Errors
+    /// See [`BlockError`].
+    pub fn open_any(self, key: &DigestKey, expected: Digest, length_max: u32) -> Result<Block, BlockError> {
+        check_limits(self.references.len(), self.body.len() as u64)?;
+        check_limits(0, length_max.into())?;
+        let body = match self.codec {
+            Codec::Plain if self.body.len() > length_max as usize => {
+                return Err(BlockError::BadBody {
+                    expected: length_max,
+                    why: format!("it has {} bytes", self.body.len()),
+                });
+            }
+            Codec::Plain => self.body,
+            Codec::Zstd => zstd::bulk::decompress(&self.body, length_max as usize)
+                .map_err(|error| BlockError::BadBody { expected: length_max, why: error.to_string() })?,
+        };
+        let found = address(key, self.kind, &self.references, &body);
+        if found != expected {
+            return Err(BlockError::WrongDigest { expected, found });
+        }
+        let reference =
+            Reference { algorithm: Algorithm::Blake3, address: found, length: body.len() as u32, key: None };
+        Ok(Block { kind: self.kind, references: self.references, body, reference })
+    }
+}
+
+/// Where verified blocks come from. Implementations verify with [`StoredBlock::open`] before they return.
+pub trait BlockSource {
+    /// Fetches and verifies one block. Blocking.
+    ///
+    /// # Errors
+    /// [`SourceError`]: altered, missing, or the server could not be reached.
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<std::sync::Arc<Block>, SourceError>;
+
+    /// A hint that these will be fetched soon; may do nothing.
+    fn prefetch(&self, _references: &[(Reference, BlockKind)]) {}
+}
+
+/// Where new blocks go.
+pub trait BlockSink {
+    /// Takes a block and returns its reference.
+    fn put(&mut self, block: Block) -> Reference;
+}
+
+/// Why a block cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    /// The server's answer is not the block asked for: an integrity failure.
+    #[error(transparent)]
+    Altered(#[from] BlockError),
+    /// The server says it does not have the block. Whether that is an attack depends on whether the block is
+    /// still referenced.
+    #[error("block {0:?} is missing at the server")]
+    Missing(Digest),
+    /// No answer: not an integrity failure.
+    #[error("block {0:?} could not be fetched: {1}")]
+    Unreachable(Digest, String),
+}

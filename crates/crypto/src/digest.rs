@@ -1,0 +1,136 @@
+//! Keyed, domain-separated BLAKE3-256.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use std::fmt;
+
+/// A 32-byte BLAKE3 digest. `Display` prints 64 hexadecimal digits; `Debug` the first 12.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize)]
+pub struct Digest(pub [u8; 32]);
+
+impl Digest {
+    /// All zeroes: stands for "nothing yet" where a format says so. No known input has this digest.
+    pub const ZERO: Digest = Digest([0; 32]);
+
+    /// Reads 64 hexadecimal digits; `None` for anything else.
+    pub fn from_hex(text: &str) -> Option<Digest> {
+        let bytes = text.as_bytes();
+        if bytes.len() != 64 {
+            return None;
+        }
+        let mut out = [0u8; 32];
+        for (index, pair) in bytes.chunks_exact(2).enumerate() {
+            let high = (pair[0] as char).to_digit(16)?;
+            let low = (pair[1] as char).to_digit(16)?;
+            out[index] = (high * 16 + low) as u8;
+        }
+        Some(Digest(out))
+    }
+
+    /// The first 12 hexadecimal digits, for messages.
+    pub fn short(&self) -> String {
+        self.to_string()[..12].to_owned()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..", self.short())
+    }
+}
+
+/// What a digest is of. The number is part of every digest ever made: never reuse or renumber.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Domain {
+    /// Data chunk block.
+    Chunk = 1,
+    /// Merkle map leaf block.
+    MapLeaf = 2,
+    /// Merkle map inner block.
+    MapInner = 3,
+    /// Inode block.
+    Inode = 4,
+    /// I-handle block (table root and its change log).
+    Table = 5,
+    /// Membership block.
+    Membership = 6,
+    /// File system id: digest of the superuser's public key.
+    FileSystem = 16,
+    /// Update certificate, as signed.
+    Certificate = 17,
+    /// Version structure without i-handles (the forecast, L).
+    Forecast = 18,
+    /// Version structure, as signed.
+    Structure = 19,
+    /// List of server keys, as signed by the superuser.
+    ServerKeys = 20,
+    /// Commit receipt, as signed by a server.
+    Receipt = 21,
+    /// Leaf of the log of updates.
+    LogLeaf = 22,
+    /// Inner node of the log of updates.
+    LogNode = 23,
+    /// In-memory canonical map root (version vectors, void sets): leaf.
+    SetLeaf = 24,
+    /// In-memory canonical map root: inner node.
+    SetInner = 25,
+    /// Content-defined boundaries of Merkle maps and chunks.
+    Boundary = 26,
+    /// Request that creates a file system.
+    CreateFileSystem = 27,
+    /// Signed block (VSTORE).
+    SignedBlock = 28,
+    /// Record in a local state file or log.
+    LocalRecord = 29,
+    /// Evidence file.
+    Evidence = 30,
+}
+
+/// Keys every digest of one file system (the read-only paper's `iv`).
+#[derive(Clone, Copy, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct DigestKey(pub [u8; 32]);
+
+impl DigestKey {
+    /// The well-known key: equal content has equal addresses across file systems that use it.
+    pub const WELL_KNOWN: DigestKey = DigestKey(*b"holdfast well-known digest key 1");
+
+    /// Digest of `bytes` in `domain`.
+    pub fn digest(&self, domain: Domain, bytes: &[u8]) -> Digest {
+        self.hasher(domain).update(bytes).finish()
+    }
+
+    /// Starts an incremental digest in `domain`.
+    pub fn hasher(&self, domain: Domain) -> DigestHasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[domain as u8, 0, 0, 0, 0, 0, 0, 0]);
+        DigestHasher(hasher)
+    }
+}
+
+impl fmt::Debug for DigestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::WELL_KNOWN { "DigestKey(well-known)" } else { "DigestKey(private)" })
+    }
+}
+
+/// An incremental digest.
+pub struct DigestHasher(blake3::Hasher);
+
+impl DigestHasher {
+    /// Adds bytes.
+    pub fn update(mut self, bytes: &[u8]) -> Self {
+        self.0.update(bytes);
+        self
+    }
+
+    /// Ends the digest.
+    pub fn finish(self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
+    }
+}

@@ -1,0 +1,81 @@
+//! Ed25519 keys and signatures over domain-separated digests.
+
+use crate::{Digest, DigestKey, Domain};
+use borsh::{BorshDeserialize, BorshSerialize};
+use ed25519_dalek::Signer;
+use std::fmt;
+
+/// An Ed25519 public key (32 bytes).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize)]
+pub struct PublicKey(pub [u8; 32]);
+
+/// An Ed25519 signature (64 bytes).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize)]
+pub struct Signature(pub [u8; 64]);
+
+impl PublicKey {
+    /// Whether `signature` is this key's over `bytes` in `domain`. Strict: refuses weak keys and malleable
+    /// signatures.
+    pub fn verify(&self, domain: Domain, bytes: &[u8], signature: &Signature) -> bool {
+        let digest = DigestKey::WELL_KNOWN.digest(domain, bytes);
+        let Ok(key) = ed25519_dalek::VerifyingKey::from_bytes(&self.0) else { return false };
+        let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
+        key.verify_strict(&digest.0, &signature).is_ok()
+    }
+
+    /// The id of the file system whose superuser holds this key.
+    pub fn file_system_id(&self) -> Digest {
+        DigestKey::WELL_KNOWN.digest(Domain::FileSystem, &self.0)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Digest(self.0), f)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({})", Digest(self.0).short())
+    }
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signature({}..)", &Digest(self.0[..32].try_into().expect("32 bytes")).short())
+    }
+}
+
+/// An Ed25519 private key; wiped from memory on drop, never printed.
+#[derive(Clone)]
+pub struct SigningKey(ed25519_dalek::SigningKey);
+
+impl SigningKey {
+    /// The key made from a 32-byte seed (RFC 8032's private key).
+    pub fn from_seed(seed: &[u8; 32]) -> Self {
+        SigningKey(ed25519_dalek::SigningKey::from_bytes(seed))
+    }
+
+    /// The seed: secret; for writing key files and for TLS.
+    pub fn seed(&self) -> zeroize::Zeroizing<[u8; 32]> {
+        zeroize::Zeroizing::new(self.0.to_bytes())
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        PublicKey(self.0.verifying_key().to_bytes())
+    }
+
+    /// Signs the digest of `bytes` in `domain`.
+    pub fn sign(&self, domain: Domain, bytes: &[u8]) -> Signature {
+        let digest = DigestKey::WELL_KNOWN.digest(domain, bytes);
+        Signature(self.0.sign(&digest.0).to_bytes())
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey(of {:?})", self.public())
+    }
+}

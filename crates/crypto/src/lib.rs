@@ -1,0 +1,19 @@
+//! Digests, keys, signatures and canonical encoding: the only place in Holdfast that touches cryptography.
+//!
+//! Invariants:
+//! - every digest is domain-separated ([`Domain`]) and keyed ([`DigestKey`]), so bytes of one kind can never
+//!   pass for another kind, nor can those of one keyed file system pass in another;
+//! - every signature covers a digest made under its own domain ([`SigningKey::sign`]);
+//! - encodings are canonical: [`decode`] refuses trailing bytes, so one value has one byte string.
+//!
+//! This crate is pure: no clock, no randomness (seeds are arguments), no files, no sockets.
+#![forbid(unsafe_code)]
+
+mod digest;
+mod encoding;
+pub mod keyfile;
+mod keys;
+
+pub use digest::{Digest, DigestHasher, DigestKey, Domain};
+pub use encoding::{DecodeError, decode, encode};
+pub use keys::{PublicKey, Signature, SigningKey};

@@ -1,0 +1,1 @@
+//! Kernel requests to the inode API and back.

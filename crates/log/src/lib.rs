@@ -1,0 +1,1 @@
+//! The append-only log of segments, and the storage trait under it.

@@ -1,0 +1,1 @@
+//! Consistency: certificates, version structures, and the client and server machines.

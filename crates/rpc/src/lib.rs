@@ -1,0 +1,1 @@
+//! Transport: TLS with raw public keys, frames, multiplexing, time-outs.

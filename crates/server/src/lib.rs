@@ -1,0 +1,1 @@
+//! The Holdfast server: drives the block store and the consistency machine.

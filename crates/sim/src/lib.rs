@@ -1,0 +1,1 @@
+//! Adversary, faulty disks, simulator and reference models.

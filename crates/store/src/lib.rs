@@ -1,0 +1,1 @@
+//! The block store: segments, index, references, garbage collection.
