@@ -5,10 +5,12 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod kind;
 mod principal;
 
 pub use block::{
     Algorithm, BODY_BYTES_MAX, Block, BlockError, BlockKind, BlockSink, BlockSource, Codec, REFERENCES_MAX,
     Reference, SourceError, StoredBlock,
 };
+pub use kind::InodeKind;
 pub use principal::{DeviceId, GroupId, Handle, PrincipalId, UserId};

@@ -1,0 +1,125 @@
+//! Update certificates: what a device declares before it knows what others are doing (SUNDR 3.4.1).
+
+use crate::signed::Signable;
+use crate::vector::VoidSet;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, Handle, InodeKind, PrincipalId, Reference};
+use holdfast_crypto::{Digest, Domain, encode};
+
+/// How an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+#[borsh(use_discriminant = true)]
+#[repr(u8)]
+pub enum Path {
+    /// One message carries certificate and structure; taken only if nothing is pending.
+    Fast = 1,
+    /// UPDATE, then COMMIT.
+    Slow = 2,
+}
+
+/// Most deltas in one certificate.
+pub const DELTAS_MAX: usize = 4096;
+
+/// One modification. Group and user files are named by their own handles; inodes by device i-numbers.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Delta {
+    /// Set (or remove) inode `number` of the signing device's own i-table to this i-hash.
+    SetInode {
+        /// Device i-number.
+        number: u64,
+        /// The file it serves, so that others can see which file this is about.
+        file: Handle,
+        /// Its new i-hash; `None` removes it.
+        inode: Option<Digest>,
+    },
+    /// Map a user's or group's i-number to an i-number of the signing device (or remove it).
+    SetTable {
+        /// The file.
+        file: Handle,
+        /// The signing device's i-number that now holds it.
+        number: Option<u64>,
+    },
+    /// Map `count` fresh i-numbers of a user or group to as many fresh i-numbers of the signing device.
+    Preallocate {
+        /// Whose i-numbers.
+        principal: PrincipalId,
+        /// First of them.
+        first: u64,
+        /// How many.
+        count: u32,
+        /// First device i-number.
+        device_first: u64,
+    },
+    /// Set or delete a directory entry. The directory's resulting inode is not declared: it depends on what
+    /// others have pending.
+    SetEntry {
+        /// The directory.
+        directory: Handle,
+        /// The name.
+        name: Vec<u8>,
+        /// The new entry; `None` deletes it.
+        entry: Option<(Handle, InodeKind)>,
+        /// Directory modification time, nanoseconds since the epoch.
+        time_ns: i64,
+    },
+    /// Replace the membership (superuser only).
+    SetMembers {
+        /// The membership block.
+        reference: Reference,
+    },
+}
+
+impl Delta {
+    /// The user, group or membership table this delta advances, besides the signer's own.
+    pub fn principal(&self) -> Option<PrincipalId> {
+        match self {
+            Delta::SetInode { .. } | Delta::SetEntry { .. } => None,
+            Delta::SetTable { file, .. } => Some(file.principal),
+            Delta::Preallocate { principal, .. } => Some(*principal),
+            Delta::SetMembers { .. } => Some(PrincipalId::Members),
+        }
+    }
+}
+
+/// A declared operation; a fetch has no deltas.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Certificate {
+    /// File system.
+    pub file_system: Digest,
+    /// Signing device.
+    pub device: DeviceId,
+    /// This operation's number: 1 for a device's first, then one more each, used or void.
+    pub number: u64,
+    /// Forecast digest of the device's last committed structure; [`Digest::ZERO`] before the first.
+    pub previous: Digest,
+    /// Fast or slow.
+    pub path: Path,
+    /// All numbers this device has ever given up (cumulative: see trace T6).
+    pub voids: VoidSet,
+    /// The client's clock, nanoseconds since the epoch. Informative.
+    pub time_ns: i64,
+    /// What the operation changes.
+    pub deltas: Vec<Delta>,
+}
+
+impl Certificate {
+    /// The user, group and membership tables this operation advances: sorted, without duplicates.
+    pub fn principals(&self) -> Vec<PrincipalId> {
+        let mut principals: Vec<_> = self.deltas.iter().filter_map(Delta::principal).collect();
+        principals.sort();
+        principals.dedup();
+        principals
+    }
+}
+
+impl Signable for Certificate {
+    const DOMAIN: Domain = Domain::Certificate;
+
+    fn signed_bytes(&self) -> Vec<u8> {
+        encode(&(
+            (self.file_system, self.device, self.number, self.previous),
+            (self.path, self.voids.root(), self.time_ns),
+            &self.deltas,
+        ))
+    }
+}

@@ -1,0 +1,262 @@
+//! What travels between client and server, inside an authenticated channel.
+//!
+//! Everything a client receives is untrusted until `check` (views), [`Signed::verify`] (server keys) or
+//! `StoredBlock::open` (blocks) has passed it; everything a server receives is policed by the sequencer and the
+//! block store.
+
+use crate::certificate::Certificate;
+use crate::signed::{Signable, Signed};
+use crate::structure::{Structure, View};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
+
+/// Versions of this protocol that this program speaks, oldest and newest.
+pub const PROTOCOL_VERSIONS: (u16, u16) = (1, 1);
+/// Largest message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// Most blocks or addresses in one message.
+pub const BATCH_MAX: usize = 4096;
+/// Most block bytes that ride along with an operation; more are STOREd beforehand.
+pub const ATTACHED_BYTES_MAX: usize = 1 << 20;
+
+/// The server keys a file system's clients accept, signed by its superuser.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct ServerKeys {
+    /// File system.
+    pub file_system: Digest,
+    /// Grows with every new list; clients remember the highest they saw.
+    pub sequence: u64,
+    /// Keys of the servers that may serve it.
+    pub keys: Vec<PublicKey>,
+}
+
+impl Signable for ServerKeys {
+    const DOMAIN: Domain = Domain::ServerKeys;
+    fn signed_bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+/// A server's signed promise that an operation is committed and durable. With a later abort of the same
+/// operation it is evidence against the server.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Receipt {
+    /// File system.
+    pub file_system: Digest,
+    /// The operation's device.
+    pub device: DeviceId,
+    /// Its number.
+    pub number: u64,
+    /// Digest of the committed structure.
+    pub structure: Digest,
+}
+
+impl Signable for Receipt {
+    const DOMAIN: Domain = Domain::Receipt;
+    fn signed_bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+/// A block with the address its sender claims for it.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct AddressedBlock {
+    /// Claimed address.
+    pub address: Digest,
+    /// The block.
+    pub block: StoredBlock,
+}
+
+/// The header a STORE leaves with a block; RETRIEVE returns the first.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct StoreHeader {
+    /// Who stored it first.
+    pub owner: DeviceId,
+    /// When, nanoseconds since the epoch, by the server's clock.
+    pub stored_ns: i64,
+}
+
+/// Client to server.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Request {
+    /// First on every connection. With a file system, the answer proves the server's right to serve it.
+    Hello {
+        /// Oldest and newest version spoken.
+        versions: (u16, u16),
+        /// The file system, unless one is being created or the server only looked at.
+        file_system: Option<Digest>,
+    },
+    /// Creates a file system: its superuser's key, the signed server keys, and its first operation (a fast one
+    /// by device 0 with the root directory and the membership) on the empty view.
+    CreateFileSystem {
+        /// The superuser's public key; its digest is the file system's id.
+        superuser: PublicKey,
+        /// Accepted server keys.
+        server_keys: Signed<ServerKeys>,
+        /// First operation.
+        certificate: Signed<Certificate>,
+        /// Its structure.
+        structure: Signed<Structure>,
+        /// Blocks it names.
+        blocks: Vec<AddressedBlock>,
+    },
+    /// Replaces the list of server keys by one of higher sequence.
+    SetServerKeys(Signed<ServerKeys>),
+    /// Durably stores blocks.
+    Store(Vec<AddressedBlock>),
+    /// Fetches blocks by address.
+    Retrieve(Vec<Digest>),
+    /// Gives up blocks stored lately by this device.
+    Dereference(Vec<Digest>),
+    /// Stores a signed block under the sender's key.
+    VStore {
+        /// Small index, to keep several under one key.
+        index: u64,
+        /// Bytes, at most 64 KiB.
+        bytes: Vec<u8>,
+        /// By the sender's key over (index, bytes) in `Domain::SignedBlock`.
+        signature: Signature,
+    },
+    /// Fetches the newest signed block, or the newest before a time.
+    VRetrieve {
+        /// Whose.
+        key: PublicKey,
+        /// Which.
+        index: u64,
+        /// Nanoseconds since the epoch.
+        before_ns: Option<i64>,
+    },
+    /// Immunises all blocks stored so far from DECREF.
+    Snapshot,
+    /// Keeps these blocks and all they refer to from garbage collection for a while (open files).
+    Pin {
+        /// Roots.
+        addresses: Vec<Digest>,
+        /// How long, in seconds; at most 3,600.
+        seconds: u32,
+    },
+    /// Shows the present view without ordering anything. Proves nothing about freshness.
+    Look {
+        /// Size of the last log head the client accepted.
+        log_size: u64,
+    },
+    /// Slow path, first half: orders an operation.
+    Update {
+        /// The declaration.
+        certificate: Signed<Certificate>,
+        /// Blocks it names, durable before it is ordered.
+        blocks: Vec<AddressedBlock>,
+        /// Size of the last log head the client accepted.
+        log_size: u64,
+    },
+    /// Slow path, second half.
+    Commit {
+        /// The structure.
+        structure: Signed<Structure>,
+        /// Blocks it names.
+        blocks: Vec<AddressedBlock>,
+    },
+    /// Fast path: both halves, taken only if the view is exactly the one signed against.
+    Fast {
+        /// The declaration.
+        certificate: Signed<Certificate>,
+        /// The structure.
+        structure: Signed<Structure>,
+        /// Blocks they name.
+        blocks: Vec<AddressedBlock>,
+        /// Size of the last log head the client accepted.
+        log_size: u64,
+    },
+    /// Waits until an operation is committed (FETCHPENDING).
+    FetchPending {
+        /// Whose.
+        device: DeviceId,
+        /// Which.
+        number: u64,
+        /// How long to wait at most, in milliseconds.
+        wait_ms: u32,
+    },
+    /// Answers at once.
+    Ping,
+}
+
+/// A view with what the client needs to believe that it extends the last one.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct ViewReply {
+    /// VSL, PVL and log head *before* the client's own operation.
+    pub view: View,
+    /// RFC 6962 consistency proof from the client's `log_size` to `view.log`.
+    pub consistency: Vec<Digest>,
+    /// Blocks the client will likely want (tables, membership): a hint, verified like any other block.
+    pub blocks: Vec<AddressedBlock>,
+}
+
+/// Server to client.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Response {
+    /// Answer to `Hello`.
+    Hello(Welcome),
+    /// Done, durably.
+    Done,
+    /// Blocks in the order asked for; `None` where the server has none for this file system.
+    Blocks(Vec<Option<(StoreHeader, AddressedBlock)>>),
+    /// How many of the blocks were given up; the rest stay.
+    Dereferenced(u32),
+    /// A signed block: bytes, signature, time stored.
+    SignedBlock(Option<(Vec<u8>, Signature, i64)>),
+    /// Answer to `Look` and `Update`.
+    View(Box<ViewReply>),
+    /// The operation is committed and durable.
+    Committed(Signed<Receipt>),
+    /// Fast path not taken: nothing was ordered. The text is not to be trusted; the client gives up the number.
+    Refused,
+    /// COMMIT of an operation that was declared dead.
+    Aborted,
+    /// Answer to `FetchPending`: the structure, or `None` if it is not pending, dead or did not come in time.
+    Structure(Option<Box<Signed<Structure>>>),
+    /// The request was not taken.
+    Error(ServerError),
+}
+
+/// Answer to `Hello`.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Welcome {
+    /// Version chosen.
+    pub version: u16,
+    /// For the file system asked for: its superuser's key and signed server keys.
+    pub file_system: Option<(PublicKey, Signed<ServerKeys>)>,
+    /// The device the server takes the client for; `None`: its key is not a member's.
+    pub device: Option<DeviceId>,
+    /// How long the server waits before it declares a pending operation dead, in milliseconds.
+    pub abort_after_ms: u32,
+}
+
+/// Why a server did not take a request. What a client does about it never depends on the text.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, thiserror::Error)]
+pub enum ServerError {
+    /// No protocol version in common.
+    #[error("no protocol version in common; the server speaks {0} to {1}")]
+    Version(u16, u16),
+    /// The server does not have this file system.
+    #[error("the server does not have this file system")]
+    UnknownFileSystem,
+    /// The key is no member's, or not allowed to do this.
+    #[error("not allowed: {0}")]
+    NotAllowed(String),
+    /// The request is malformed, oversized, replayed, wrongly signed or against the rules.
+    #[error("the server refused the request: {0}")]
+    Invalid(String),
+    /// The file system exists already.
+    #[error("the file system exists already")]
+    Exists,
+    /// The server's disk is full.
+    #[error("the server's disk is full")]
+    NoSpace,
+    /// The server's storage failed.
+    #[error("the server's storage failed: {0}")]
+    Storage(String),
+    /// Too many requests at once; try again.
+    #[error("the server is busy")]
+    Busy,
+}
