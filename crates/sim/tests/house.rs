@@ -1,0 +1,135 @@
+//! The house rules that a compiler does not check: which crate may use which, and under what licences.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// The layers of `docs/architecture.md`: a crate may use crates of the layers above it (listed earlier), never
+/// of its own layer or below. `log` and the pure crates do not know of each other.
+const LAYERS: &[&[&str]] = &[
+    &["crypto"],
+    &["content"],
+    &["protocol", "log"],
+    &["store", "rpc"],
+    &["server", "client"],
+    &["fuse"],
+    &["cli"],
+    &["sim"],
+    &["bench"],
+];
+
+/// Licences that let Holdfast stay MIT OR Apache-2.0.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-1-Clause",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "ISC",
+    "MIT-0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+    "0BSD",
+];
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo prints JSON")
+}
+
+fn packages(metadata: &Value) -> &[Value] {
+    metadata["packages"].as_array().expect("a list of packages")
+}
+
+/// Proves that dependencies point one way: from drivers to decisions, never back.
+#[test]
+fn crates_use_only_crates_above_them() {
+    let layer_of: BTreeMap<String, usize> = LAYERS
+        .iter()
+        .enumerate()
+        .flat_map(|(layer, crates)| crates.iter().map(move |name| (format!("holdfast-{name}"), layer)))
+        .collect();
+    let metadata = metadata();
+    let mut seen = 0;
+    for package in packages(&metadata) {
+        let name = package["name"].as_str().expect("a name");
+        if !name.starts_with("holdfast-") {
+            continue;
+        }
+        seen += 1;
+        let layer = layer_of.get(name).unwrap_or_else(|| panic!("{name} has no place in LAYERS"));
+        for dependency in package["dependencies"].as_array().expect("a list") {
+            // Tests may use the simulator and its faulty disks.
+            if dependency["kind"].as_str() == Some("dev") {
+                continue;
+            }
+            let used = dependency["name"].as_str().expect("a name");
+            if let Some(used_layer) = layer_of.get(used) {
+                assert!(used_layer < layer, "{name} must not depend on {used}");
+            }
+        }
+    }
+    assert_eq!(seen, layer_of.len(), "every crate of LAYERS exists");
+}
+
+/// Whether an SPDX expression (the subset crates use) can be satisfied from `LICENCES`.
+fn acceptable(expression: &str) -> bool {
+    let expression = expression.replace('/', " OR ").replace(['(', ')'], " ");
+    // Crates write either pure alternatives or conjunctions of alternatives; AND binds tighter than OR.
+    expression
+        .split(" OR ")
+        .any(|conjunction| conjunction.split(" AND ").all(|licence| LICENCES.contains(&licence.trim())))
+        || expression
+            .split(" AND ")
+            .all(|group| group.split(" OR ").any(|licence| LICENCES.contains(&licence.trim())))
+}
+
+/// Proves that everything linked in is permissively licensed.
+#[test]
+fn every_dependency_is_permissively_licensed() {
+    let metadata = metadata();
+    for package in packages(&metadata) {
+        let name = package["name"].as_str().expect("a name");
+        let licence = package["license"].as_str().unwrap_or("(none)");
+        assert!(acceptable(licence), "{name}: licence {licence:?} is not on the list");
+    }
+    assert!(!acceptable("GPL-3.0-only"));
+    assert!(!acceptable("AGPL-3.0 AND MIT"));
+    assert!(acceptable("(MIT OR GPL-2.0) AND ISC"));
+}
+
+/// Proves that the pure crates stay pure: no ambient clock, randomness, threads, files or sockets.
+#[test]
+fn pure_crates_use_no_ambient_authority() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for name in ["crypto", "content", "protocol"] {
+        let mut folders = vec![root.join(name).join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).expect("source is text");
+                let shipped = text.split("#[cfg(test)]").next().expect("a first part");
+                for banned in
+                    ["std::fs", "std::net", "std::thread", "SystemTime", "Instant::now", "getrandom"]
+                {
+                    assert!(!shipped.contains(banned), "{} uses {banned}", path.display());
+                }
+            }
+        }
+        let library = std::fs::read_to_string(root.join(name).join("src/lib.rs")).expect("lib.rs");
+        assert!(library.contains("#![forbid(unsafe_code)]"), "{name} must forbid unsafe code");
+    }
+}
