@@ -1,0 +1,231 @@
+//! A world for end-to-end tests: one server, one file system, people with mounts of their own, all through the
+//! real `holdfast` command in one temporary folder. Dropping it unmounts and ends everything it started.
+
+#![allow(dead_code, missing_docs)]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub struct World {
+    pub folder: tempfile::TempDir,
+    pub port: u16,
+    pub url: String,
+    server: Option<Child>,
+    mounted: Vec<(String, PathBuf)>,
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").expect("a socket").local_addr().expect("an address").port()
+}
+
+/// Runs a command to its end and panics with everything it printed unless it succeeded.
+#[track_caller]
+pub fn run(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(output.status.success(), "{command:?} failed: {}\n{}", output.status, text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// All a command printed.
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Waits for something that must happen soon.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "did not happen within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+impl World {
+    /// A server with an empty file system and these people, all in the group `team`.
+    #[track_caller]
+    pub fn new(people: &[&str]) -> World {
+        let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a temporary folder");
+        let mut world =
+            World { folder, port: free_port(), url: String::new(), server: None, mounted: Vec::new() };
+        world.start_server();
+        world.keygen("superuser");
+        let address = format!("127.0.0.1:{}", world.port);
+        let superuser = world.key("superuser");
+        let created = run(world.holdfast("superuser").args(["fs", "create", &address, "--superuser"]).arg(&superuser));
+        world.url = created
+            .split_whitespace()
+            .find(|word| word.starts_with("hf://"))
+            .unwrap_or_else(|| panic!("no address in {created:?}"))
+            .to_owned();
+        for person in people {
+            world.keygen(person);
+            let public = std::fs::read_to_string(world.path(&format!("{person}.key.pub"))).expect("a public key");
+            world.administer(&["fs", "user", "add", &world.url.clone(), person, public.trim()]);
+        }
+        let mut arguments = vec!["fs", "group", "add"];
+        let url = world.url.clone();
+        arguments.extend([url.as_str(), "team"]);
+        arguments.extend(people);
+        world.administer(&arguments);
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn key(&self, who: &str) -> PathBuf {
+        self.path(&format!("{who}.key"))
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    pub fn fsid(&self) -> &str {
+        self.url.rsplit('/').next().expect("an address has parts")
+    }
+
+    /// The command, with `who`'s own state and cache.
+    pub fn holdfast(&self, who: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command
+            .env("HOLDFAST_STATE_DIR", self.path(&format!("{who}-state")))
+            .env("HOLDFAST_CACHE_DIR", self.path(&format!("{who}-cache")));
+        command
+    }
+
+    #[track_caller]
+    pub fn keygen(&self, who: &str) {
+        run(self.holdfast(who).args(["keygen", "--out"]).arg(self.key(who)));
+    }
+
+    /// Runs an administrative command with the superuser's key.
+    #[track_caller]
+    pub fn administer(&self, arguments: &[&str]) -> String {
+        run(self.holdfast("superuser").args(arguments).arg("--superuser").arg(self.key("superuser")))
+    }
+
+    #[track_caller]
+    pub fn start_server(&mut self) {
+        self.start_server_with(&[]);
+    }
+
+    /// Starts the server on the world's data directory and port, with extra arguments.
+    #[track_caller]
+    pub fn start_server_with(&mut self, extra: &[&str]) {
+        assert!(self.server.is_none(), "the server runs already");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.path("server.log"))
+            .expect("a log file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"])
+            .arg(self.data())
+            .args(extra)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the server starts");
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], self.port));
+        let start = Instant::now();
+        while std::net::TcpStream::connect(address).is_err() {
+            if let Ok(Some(status)) = child.try_wait() {
+                let log = std::fs::read_to_string(self.path("server.log")).unwrap_or_default();
+                panic!("the server ended at once: {status}\n{log}");
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "the server does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.server = Some(child);
+    }
+
+    /// Ends the server as an operator would (SIGTERM) and waits for it.
+    pub fn stop_server(&mut self) {
+        if let Some(mut child) = self.server.take() {
+            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            let start = Instant::now();
+            while child.try_wait().ok().flatten().is_none() {
+                if start.elapsed() > Duration::from_secs(20) {
+                    let _ = child.kill();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// Ends the server as a power failure would (SIGKILL).
+    pub fn kill_server(&mut self) {
+        if let Some(mut child) = self.server.take() {
+            child.kill().expect("a child can be killed");
+            let _ = child.wait();
+        }
+    }
+
+    #[track_caller]
+    pub fn mount(&mut self, who: &str) -> PathBuf {
+        self.mount_with(who, &[])
+    }
+
+    /// Mounts for `who`; the mount point is `WHO-mnt`.
+    #[track_caller]
+    pub fn mount_with(&mut self, who: &str, extra: &[&str]) -> PathBuf {
+        let directory = self.path(&format!("{who}-mnt"));
+        std::fs::create_dir_all(&directory).expect("a mount point");
+        let url = self.url.clone();
+        run(self.holdfast(who).args(["mount", &url]).arg(&directory).arg("--key").arg(self.key(who)).args(extra));
+        self.mounted.push((who.to_owned(), directory.clone()));
+        directory
+    }
+
+    #[track_caller]
+    pub fn umount(&mut self, who: &str) {
+        let at = self.mounted.iter().position(|(name, _)| name == who).expect("it is mounted");
+        let (_, directory) = self.mounted.remove(at);
+        run(self.holdfast(who).arg("umount").arg(&directory));
+    }
+
+    /// What `holdfast status` says for `who`'s mount.
+    pub fn status(&self, who: &str) -> String {
+        let output = self
+            .holdfast(who)
+            .arg("status")
+            .arg(self.path(&format!("{who}-mnt")))
+            .output()
+            .expect("status runs");
+        text(&output)
+    }
+
+    /// The process that serves `who`'s mount, from the state directory's lock holder.
+    pub fn mount_process(&self, who: &str) -> Option<u32> {
+        let output = Command::new("pgrep")
+            .args(["-f", &format!("holdfast mount .*{}", self.path(&format!("{who}-mnt")).display())])
+            .output()
+            .ok()?;
+        BufReader::new(&output.stdout[..]).lines().next()?.ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for (who, directory) in std::mem::take(&mut self.mounted) {
+            let clean = self.holdfast(&who).arg("umount").arg(&directory).output();
+            if !clean.is_ok_and(|output| output.status.success()) {
+                let _ = Command::new("fusermount3").arg("-uz").arg(&directory).output();
+            }
+        }
+        self.kill_server();
+    }
+}
+
+/// Whether a path is a mount point now.
+pub fn is_mounted(path: &Path) -> bool {
+    std::fs::read_to_string("/proc/self/mounts")
+        .is_ok_and(|mounts| mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str()))
+}
