@@ -1,0 +1,255 @@
+//! What can go wrong for a program that uses the file system, with blame kept apart.
+//!
+//! Four families never mix: the request makes no sense (`NotFound`, `Exists`, ...), the server or the network
+//! does not answer (`Unreachable`), the server answered with wrong *data* (`Integrity`: that file only), the
+//! server answered with a wrong *order* (`Frozen`: nothing is believed any more). An honest crash or a lost
+//! connection is never reported as an integrity failure, and altered bytes are never reported as absence.
+
+use holdfast_content::Handle;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why a file system call failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FsError {
+    /// No such file or directory, in a view that was verified.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("the name exists already")]
+    Exists,
+    /// A component of the path is not a directory.
+    #[error("not a directory")]
+    NotDirectory,
+    /// The file is a directory.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has entries.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// The file system does not allow this to anybody.
+    #[error("not permitted: {0}")]
+    NotPermitted(String),
+    /// This user may not.
+    #[error("access denied: {0}")]
+    Access(String),
+    /// The mount or the device may only read.
+    #[error("read-only")]
+    ReadOnly,
+    /// A name longer than 255 bytes.
+    #[error("name too long")]
+    NameTooLong,
+    /// A senseless argument.
+    #[error("invalid argument: {0}")]
+    Invalid(String),
+    /// No such extended attribute, or no data beyond an offset.
+    #[error("no data")]
+    NoData,
+    /// The server's or the local disk is full.
+    #[error("no space left")]
+    NoSpace,
+    /// A file or value over a limit.
+    #[error("too large")]
+    TooLarge,
+    /// Not offered.
+    #[error("not supported")]
+    Unsupported,
+    /// Too many symbolic links, or a directory moved into itself.
+    #[error("loop")]
+    Loop,
+    /// A hard link or rename across owners that cannot be one operation.
+    #[error("the two places belong to different owners")]
+    CrossPrincipal,
+    /// Link count at its limit.
+    #[error("too many links")]
+    TooManyLinks,
+    /// In use.
+    #[error("busy")]
+    Busy,
+    /// The file was deleted while it was open; proven by the present view.
+    #[error("the file was deleted meanwhile")]
+    Stale,
+    /// The server gave wrong data for this file.
+    #[error("{0}")]
+    Integrity(Arc<IntegrityReport>),
+    /// The server showed a wrong order: nothing it says is believed any more.
+    #[error("{0}")]
+    Frozen(Arc<FrozenReport>),
+    /// No answer before the deadline.
+    #[error("the server could not be reached: {0}")]
+    Unreachable(String),
+    /// The server answered, and refused.
+    #[error("the server refused: {0}")]
+    Refused(String),
+    /// A failure of this machine's own disk or memory.
+    #[error("{text}")]
+    Local {
+        /// Kind of the I/O error.
+        kind: std::io::ErrorKind,
+        /// What failed, in words.
+        text: String,
+    },
+}
+
+impl FsError {
+    /// A local I/O failure while doing `what`.
+    pub fn local(what: impl std::fmt::Display, error: &std::io::Error) -> FsError {
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            return FsError::NoSpace;
+        }
+        FsError::Local { kind: error.kind(), text: format!("{what}: {error}") }
+    }
+}
+
+/// Altered or missing data of one file: what, where, since when, and what to do.
+#[derive(Clone, Debug, Serialize)]
+pub struct IntegrityReport {
+    /// The file it concerns, when known (`user 3, 17` form).
+    #[serde(serialize_with = "display_option")]
+    pub file: Option<Handle>,
+    /// What was found wrong, in words.
+    pub what: String,
+    /// Nanoseconds since the epoch at which it was noticed.
+    pub noticed_ns: i64,
+    /// The last operation of this device whose view was good.
+    pub last_good_operation: u64,
+    /// The evidence file, if it could be written.
+    pub evidence: Option<PathBuf>,
+}
+
+impl std::fmt::Display for IntegrityReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "integrity failure")?;
+        if let Some(file) = &self.file {
+            write!(f, " in file {file}")?;
+        }
+        write!(f, ": {}. Only this file is affected; the rest stays usable.", self.what)?;
+        write!(f, " Ask the operator to restore the data, or write the file anew.")?;
+        if let Some(path) = &self.evidence {
+            write!(f, " Evidence: {}.", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// A wrong order: why everything stopped, and what to do.
+#[derive(Clone, Debug, Serialize)]
+pub struct FrozenReport {
+    /// What the server did, in words, naming devices.
+    pub what: String,
+    /// Nanoseconds since the epoch at which it was noticed.
+    pub noticed_ns: i64,
+    /// The last operation of this device whose view was good.
+    pub last_good_operation: u64,
+    /// The evidence file, if it could be written.
+    pub evidence: Option<PathBuf>,
+}
+
+impl std::fmt::Display for FrozenReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the server's history is not consistent, so nothing it shows is believed: {}.", self.what)?;
+        write!(
+            f,
+            " Your last good operation was number {}. Unsaved data is kept; run `holdfast evidence` for details \
+             and `holdfast salvage` to get it out, and compare notes with the other members before trusting \
+             this server again.",
+            self.last_good_operation
+        )?;
+        if let Some(path) = &self.evidence {
+            write!(f, " Evidence: {}.", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+fn display_option<S: serde::Serializer>(value: &Option<Handle>, to: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => to.collect_str(value),
+        None => to.serialize_none(),
+    }
+}
+
+/// Why an engine could not start. Each tells what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The key is no member's.
+    #[error(
+        "the key {key} is not a device of this file system; ask the superuser to run `holdfast fs device add`"
+    )]
+    UnknownDevice {
+        /// Its public half.
+        key: String,
+    },
+    /// The device was removed.
+    #[error("device {device} was removed from this file system by its superuser")]
+    Removed {
+        /// Its number.
+        device: u32,
+    },
+    /// The device has signed operations, but their record is not on this machine: signing on could reuse a
+    /// number, which others must take for an attack.
+    #[error(
+        "device {device} has already made {operations} operations, but its state is not in {state_dir}. If you \
+         moved, move that folder too; if it is lost, make a new key (`holdfast keygen`) and have the superuser \
+         enrol it as another device (`holdfast fs device add`)"
+    )]
+    StateMissing {
+        /// Its number.
+        device: u32,
+        /// How many operations the server knows of.
+        operations: u64,
+        /// Where the state was looked for.
+        state_dir: PathBuf,
+    },
+    /// The state belongs to another key or file system.
+    #[error("the state in {state_dir} belongs to {found}, not to {expected}")]
+    StateForeign {
+        /// Where.
+        state_dir: PathBuf,
+        /// Whose it is.
+        found: String,
+        /// Whose was wanted.
+        expected: String,
+    },
+    /// The state cannot be read.
+    #[error("the state in {state_dir} cannot be used: {why}")]
+    StateCorrupt {
+        /// Where.
+        state_dir: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// Another process uses the state.
+    #[error("{state_dir} is in use by another process; only one may sign with a key at a time")]
+    InUse {
+        /// Where.
+        state_dir: PathBuf,
+    },
+    /// The server cannot be reached.
+    #[error("the server could not be reached: {0}")]
+    Unreachable(String),
+    /// The server is not one that the superuser's signed list names, or not of this file system.
+    #[error("this is not a server of the file system in the address: {0}")]
+    WrongServer(String),
+    /// The server does not have the file system.
+    #[error("the server does not have this file system; check the address")]
+    UnknownFileSystem,
+    /// No protocol version in common.
+    #[error("{0}")]
+    Version(String),
+    /// The server showed a wrong order; or it did so earlier and the state is frozen.
+    #[error("{0}")]
+    Frozen(Arc<FrozenReport>),
+    /// A failure of this machine.
+    #[error("{what}: {source}")]
+    Local {
+        /// What was being done.
+        what: String,
+        /// The I/O error.
+        source: std::io::Error,
+    },
+    /// The first operation failed.
+    #[error("{0}")]
+    First(FsError),
+}
