@@ -199,7 +199,8 @@ pub enum Response {
     Hello(Welcome),
     /// Done, durably.
     Done,
-    /// Blocks in the order asked for; `None` where the server has none for this file system.
+    /// Blocks in the order asked for; `None` where the server has none for this file system. The list may end
+    /// early (never before the first) when the rest does not fit into a message; the transport asks on.
     Blocks(Vec<Option<(StoreHeader, AddressedBlock)>>),
     /// How many of the blocks were given up; the rest stay.
     Dereferenced(u32),

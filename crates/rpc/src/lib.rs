@@ -1,1 +1,34 @@
-//! Transport: TLS with raw public keys, frames, multiplexing, time-outs.
+//! Transport: one authenticated, encrypted, multiplexed channel between a client and a server.
+//!
+//! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250), no certificates; inside it, length-delimited
+//! frames, each with the id of the request it belongs to. This crate decides nothing about file systems: it
+//! knows who is at the other end, bounds what that peer can make us hold, and gives every wait an end.
+//!
+//! Invariants:
+//! - the client talks only to a server whose TLS key stands in a list that the file system's superuser signed,
+//!   and whose superuser key digests to the file system's id; a lying name service or a machine in the middle
+//!   gets no further than the handshake;
+//! - a request whose answer was lost is sent again by this crate only if doing so twice changes nothing
+//!   ([`is_idempotent`]); of every other the caller hears [`RpcError::Lost`] and decides;
+//! - no peer makes us allocate before it has sent the bytes, nor beyond its share ([`Limits`]);
+//! - a peer that misbehaves loses its connection and nobody else notices.
+//!
+//! The full description, with all limits, is in `docs/transport.md`.
+#![forbid(unsafe_code)]
+
+mod address;
+mod budget;
+mod connection;
+mod dial;
+mod error;
+mod frame;
+mod link;
+mod serve;
+mod socket;
+mod tls;
+
+pub use address::{Address, AddressError, DEFAULT_PORT, ServerAddress};
+pub use connection::{Connection, ConnectionOptions, Connector, Lane, ServerProof, Traffic, is_idempotent};
+pub use error::{RpcError, WrongServer};
+pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
+pub use serve::{Limits, Service, Session, serve};

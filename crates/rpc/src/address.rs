@@ -1,0 +1,152 @@
+//! Addresses: `hf://HOST:PORT/FSID` names a file system, `HOST:PORT` a server.
+//!
+//! The file system's id is the digest of its superuser's key, so the address itself says what to trust; host
+//! and port only say where to ask.
+
+use holdfast_crypto::Digest;
+use std::fmt;
+use std::str::FromStr;
+
+/// Port of a server whose address does not say.
+pub const DEFAULT_PORT: u16 = 7440;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ServerAddress {
+    /// Name or IP address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// A file system and where to find it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Address {
+    /// A server that has it.
+    pub server: ServerAddress,
+    /// Its id.
+    pub file_system: Digest,
+}
+
+/// Text that is not an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It does not begin with `hf://`.
+    #[error("'{0}' is not a file system address: it should read hf://HOST:PORT/FSID")]
+    NoScheme(String),
+    /// The part after the last slash is not 64 hexadecimal digits.
+    #[error(
+        "'{0}' does not name a file system: after the slash there must be its id, 64 hexadecimal digits, as \
+         `holdfast fs create` printed it"
+    )]
+    BadFileSystem(String),
+    /// No host, or one with characters no host has.
+    #[error("'{0}' does not name a server: it should read HOST or HOST:PORT")]
+    BadHost(String),
+    /// The port is not a number from 1 to 65535.
+    #[error("'{0}' does not name a server: the port must be a number from 1 to 65535")]
+    BadPort(String),
+}
+
+impl FromStr for ServerAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let bad_host = || AddressError::BadHost(text.to_owned());
+        let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']').ok_or_else(bad_host)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| bad_host())?;
+            (host, rest.strip_prefix(':').or(rest.is_empty().then_some("")).ok_or_else(bad_host)?)
+        } else {
+            match text.split_once(':') {
+                // A bare IPv6 address has more than one colon and no port.
+                Some(_) if text.parse::<std::net::Ipv6Addr>().is_ok() => (text, ""),
+                Some((host, port)) => (host, if port.is_empty() { "?" } else { port }),
+                None => (text, ""),
+            }
+        };
+        let host_is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+        if host.is_empty() || host.len() > 255 || !host.chars().all(host_is_plain) {
+            return Err(bad_host());
+        }
+        let port = match port {
+            "" => DEFAULT_PORT,
+            digits => match digits.parse::<u16>() {
+                Ok(port) if port > 0 => port,
+                _ => return Err(AddressError::BadPort(text.to_owned())),
+            },
+        };
+        Ok(ServerAddress { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let rest = text.strip_prefix("hf://").ok_or_else(|| AddressError::NoScheme(text.to_owned()))?;
+        let (server, id) =
+            rest.split_once('/').ok_or_else(|| AddressError::BadFileSystem(text.to_owned()))?;
+        let file_system = Digest::from_hex(id.trim_end_matches('/'))
+            .ok_or_else(|| AddressError::BadFileSystem(text.to_owned()))?;
+        Ok(Address { server: server.parse()?, file_system })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hf://{}/{}", self.server, self.file_system)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: every form of address is read, printed back, and read again as the same.
+    #[test]
+    fn addresses_round_trip() {
+        let id = "ab".repeat(32);
+        for (text, host, port) in [
+            ("example.org:7000", "example.org", 7000),
+            ("example.org", "example.org", DEFAULT_PORT),
+            ("10.0.0.1:9", "10.0.0.1", 9),
+            ("[::1]:9", "::1", 9),
+            ("[::1]", "::1", DEFAULT_PORT),
+            ("::1", "::1", DEFAULT_PORT),
+        ] {
+            let server: ServerAddress = text.parse().unwrap();
+            assert_eq!((server.host.as_str(), server.port), (host, port), "{text}");
+            assert_eq!(server.to_string().parse::<ServerAddress>().unwrap(), server);
+            let address: Address = format!("hf://{text}/{id}").parse().unwrap();
+            assert_eq!(address.server, server);
+            assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
+        }
+    }
+
+    /// Proves: wrong addresses are told apart, so that the message can say what to mend.
+    #[test]
+    fn wrong_addresses_are_explained() {
+        let id = "ab".repeat(32);
+        let error = |text: &str| text.parse::<Address>().unwrap_err();
+        assert!(matches!(error(&format!("http://h/{id}")), AddressError::NoScheme(_)));
+        assert!(matches!(error("hf://h"), AddressError::BadFileSystem(_)));
+        assert!(matches!(error("hf://h/12"), AddressError::BadFileSystem(_)));
+        assert!(matches!(error(&format!("hf:///{id}")), AddressError::BadHost(_)));
+        assert!(matches!(error(&format!("hf://a b/{id}")), AddressError::BadHost(_)));
+        assert!(matches!(error(&format!("hf://[::1/{id}")), AddressError::BadHost(_)));
+        for port in ["0", "65536", "x", "", "-1"] {
+            assert!(matches!(error(&format!("hf://h:{port}/{id}")), AddressError::BadPort(_)), "{port}");
+        }
+    }
+}

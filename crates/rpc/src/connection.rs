@@ -1,0 +1,560 @@
+//! What a client holds: a [`Connection`] that is made, kept, lost and made again behind its back.
+//!
+//! Two links stand behind it, made when first used: control for small requests, bulk for blocks, so that a
+//! large transfer never delays an operation. A connection owns one thread with its own reactor; calls come from
+//! any thread or runtime.
+
+use crate::address::ServerAddress;
+use crate::budget::Budget;
+use crate::dial::{Greeted, dial};
+use crate::error::RpcError;
+use crate::link::{Failed, Link, Watch};
+use crate::tls;
+use bytes::Bytes;
+use holdfast_crypto::{Digest, PublicKey, SigningKey, decode, encode};
+use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, ServerError, Welcome};
+use parking_lot::Mutex;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::time::Instant;
+
+/// What a server must prove before anything is said to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerProof {
+    /// The file system it must serve.
+    pub file_system: Digest,
+    /// Highest sequence of a list of server keys seen before (0 at first). Kept by the caller across restarts.
+    pub minimum_sequence: u64,
+}
+
+/// Which of the two links a request takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Small requests that somebody waits for.
+    Control,
+    /// Blocks in quantity.
+    Bulk,
+}
+
+impl Lane {
+    /// The lane a request takes unless the caller says otherwise: blocks in quantity travel in bulk.
+    pub fn of(request: &Request) -> Lane {
+        match request {
+            Request::Store(_) => Lane::Bulk,
+            Request::Retrieve(addresses) if addresses.len() > 4 => Lane::Bulk,
+            _ => Lane::Control,
+        }
+    }
+}
+
+/// Whether sending a request twice does no more than sending it once, whatever happened in between.
+pub fn is_idempotent(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Hello { .. }
+            | Request::Retrieve(_)
+            | Request::VRetrieve { .. }
+            | Request::Look { .. }
+            | Request::FetchPending { .. }
+            | Request::Ping
+    )
+}
+
+/// Bounds and times of a connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions {
+    /// Most requests under way; further calls wait.
+    pub requests_max: usize,
+    /// Most request bytes under way; further calls wait.
+    pub bytes_max: usize,
+    /// How long one attempt to connect may take, greeting included.
+    pub connect_patience: Duration,
+    /// First pause after a failed attempt; doubled after each up to `pause_max`.
+    pub pause_first: Duration,
+    /// Longest pause between attempts.
+    pub pause_max: Duration,
+    /// A server silent for this long is pinged.
+    pub ping_after: Duration,
+    /// A link on which nothing has moved for this long is given up.
+    pub dead_after: Duration,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        ConnectionOptions {
+            requests_max: 512,
+            bytes_max: 64 << 20,
+            connect_patience: Duration::from_secs(10),
+            pause_first: Duration::from_millis(100),
+            pause_max: Duration::from_secs(5),
+            ping_after: Duration::from_secs(15),
+            dead_after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Everything needed to make a [`Connection`].
+#[derive(Clone, Debug)]
+pub struct Connector {
+    /// The device's key: the client is known by it.
+    pub key: SigningKey,
+    /// Where to look for a server, in order of preference.
+    pub addresses: Vec<ServerAddress>,
+    /// What the server must prove. `None` only to create a file system or to look at a server: then any
+    /// Holdfast server will do.
+    pub expected: Option<ServerProof>,
+    /// Bounds and times.
+    pub options: ConnectionOptions,
+}
+
+impl Connector {
+    /// A connector with the usual bounds.
+    pub fn new(key: SigningKey, addresses: Vec<ServerAddress>, expected: Option<ServerProof>) -> Self {
+        Connector { key, addresses, expected, options: ConnectionOptions::default() }
+    }
+
+    /// Makes a connection without waiting for a server: calls wait for one.
+    ///
+    /// # Errors
+    /// The system's, when no thread or reactor can be had.
+    pub fn start(self) -> std::io::Result<Connection> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("holdfast-rpc".to_owned()).spawn(move || {
+            // Ends when the last `Connection` is dropped.
+            let _ = runtime.block_on(stopped);
+            runtime.shutdown_background();
+        })?;
+        let inner = Arc::new(Inner {
+            config: tls::client_config(&self.key),
+            addresses: self.addresses,
+            expected: Mutex::new(self.expected),
+            preferred: AtomicUsize::new(0),
+            requests: Semaphore::new(self.options.requests_max),
+            bytes: Budget::new(self.options.bytes_max),
+            options: self.options,
+            lanes: [LaneState::new(), LaneState::new()],
+            latest: Mutex::new(None),
+            greeted: AtomicBool::new(false),
+            handle,
+            past_sent: AtomicU64::new(0),
+            past_received: AtomicU64::new(0),
+            connects: AtomicU64::new(0),
+            requests_made: AtomicU64::new(0),
+        });
+        Ok(Connection(Arc::new(Owner { inner, stop: Some(stop) })))
+    }
+
+    /// Makes a connection and waits for the first greeting, for at most `deadline` from now; at least one
+    /// attempt is made on each address. Blocking.
+    ///
+    /// # Errors
+    /// [`RpcError::Unreachable`] when no server answered; at once [`RpcError::WrongServer`],
+    /// [`RpcError::Version`] or [`RpcError::Server`] when one did and is the wrong one or refuses.
+    pub fn connect(self, deadline: Duration) -> Result<Connection, RpcError> {
+        let connection = self.start().map_err(|error| RpcError::Unreachable {
+            address: "this machine".to_owned(),
+            why: format!("the network thread could not be started: {error}"),
+        })?;
+        connection.wait_until_connected(deadline)?;
+        Ok(connection)
+    }
+}
+
+/// A channel to a server, shared by its clones. Dropping the last one closes it.
+#[derive(Clone)]
+pub struct Connection(Arc<Owner>);
+
+/// Bytes and events since the connection was made.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Traffic {
+    /// Bytes sent, TLS included.
+    pub sent: u64,
+    /// Bytes received, TLS included.
+    pub received: u64,
+    /// Links made.
+    pub connects: u64,
+    /// Requests made.
+    pub requests: u64,
+}
+
+struct Owner {
+    inner: Arc<Inner>,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+}
+
+struct Inner {
+    config: Arc<rustls::ClientConfig>,
+    addresses: Vec<ServerAddress>,
+    expected: Mutex<Option<ServerProof>>,
+    /// The address that worked last: both lanes go to the same server if they can.
+    preferred: AtomicUsize,
+    options: ConnectionOptions,
+    requests: Semaphore,
+    bytes: Budget,
+    lanes: [LaneState; 2],
+    latest: Mutex<Option<(Welcome, PublicKey, String)>>,
+    greeted: AtomicBool,
+    handle: Handle,
+    past_sent: AtomicU64,
+    past_received: AtomicU64,
+    connects: AtomicU64,
+    requests_made: AtomicU64,
+}
+
+struct LaneState {
+    state: watch::Sender<State>,
+    dialing: AtomicBool,
+    waiting: AtomicUsize,
+}
+
+#[derive(Clone)]
+enum State {
+    Down(Option<RpcError>),
+    Up(Arc<Link>),
+}
+
+impl LaneState {
+    fn new() -> Self {
+        LaneState {
+            state: watch::Sender::new(State::Down(None)),
+            dialing: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Connection {
+    /// Makes a request on its usual lane and waits for the answer, at most for `deadline`. Needs a tokio
+    /// runtime with time. A server's refusal is [`RpcError::Server`], never `Response::Error`.
+    ///
+    /// Cancellation (dropping the future) leaves it open whether the server acted on the request.
+    ///
+    /// # Errors
+    /// See [`RpcError`], and [`RpcError::maybe_sent`].
+    pub async fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
+        self.call_on(Lane::of(&request), request, deadline).await
+    }
+
+    /// The blocking twin of [`Connection::call`], for threads outside any runtime.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    ///
+    /// # Panics
+    /// When called from within an asynchronous task.
+    pub fn call_blocking(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
+        self.0.inner.handle.block_on(self.call(request, deadline))
+    }
+
+    /// [`Connection::call_on`] for threads outside any runtime.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    ///
+    /// # Panics
+    /// When called from within an asynchronous task.
+    pub fn call_on_blocking(
+        &self,
+        lane: Lane,
+        request: Request,
+        deadline: Duration,
+    ) -> Result<Response, RpcError> {
+        self.0.inner.handle.block_on(self.call_on(lane, request, deadline))
+    }
+
+    /// Makes a request on the lane of the caller's choice; otherwise like [`Connection::call`].
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    pub async fn call_on(
+        &self,
+        lane: Lane,
+        request: Request,
+        deadline: Duration,
+    ) -> Result<Response, RpcError> {
+        let deadline = Instant::now() + deadline;
+        let inner = &self.0.inner;
+        inner.requests_made.fetch_add(1, Ordering::Relaxed);
+        let response = inner.call_once(lane, &request, deadline).await?;
+        match (request, response) {
+            // What did not fit into one message is asked for again.
+            (Request::Retrieve(addresses), Response::Blocks(mut blocks)) => {
+                while blocks.len() < addresses.len() {
+                    let rest = Request::Retrieve(addresses[blocks.len()..].to_vec());
+                    match inner.call_once(lane, &rest, deadline).await? {
+                        Response::Blocks(more) if !more.is_empty() => blocks.extend(more),
+                        _ => return Err(RpcError::Malformed("it left out blocks".to_owned())),
+                    }
+                }
+                if blocks.len() > addresses.len() {
+                    return Err(RpcError::Malformed("it sent more blocks than were asked for".to_owned()));
+                }
+                Ok(Response::Blocks(blocks))
+            }
+            (_, response) => Ok(response),
+        }
+    }
+
+    /// Waits for a link, at most for `deadline`; at least one attempt is made on each address. Blocking.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`].
+    pub fn wait_until_connected(&self, deadline: Duration) -> Result<(), RpcError> {
+        let inner = &self.0.inner;
+        inner.handle.block_on(async { inner.link(Lane::Control, Instant::now() + deadline).await.map(drop) })
+    }
+
+    /// The server's latest greeting; `None` before the first.
+    pub fn welcome(&self) -> Option<Welcome> {
+        self.0.inner.latest.lock().as_ref().map(|(welcome, _, _)| welcome.clone())
+    }
+
+    /// The key of the server greeted last.
+    pub fn server_key(&self) -> Option<PublicKey> {
+        self.0.inner.latest.lock().as_ref().map(|(_, key, _)| *key)
+    }
+
+    /// The address of the server greeted last.
+    pub fn server_address(&self) -> Option<String> {
+        self.0.inner.latest.lock().as_ref().map(|(_, _, address)| address.clone())
+    }
+
+    /// Whether the control link is up, as far as we know.
+    pub fn is_connected(&self) -> bool {
+        matches!(&*self.0.inner.lanes[0].state.borrow(), State::Up(link) if !link.is_closed())
+    }
+
+    /// Why the last attempt to connect failed, while the control link is down.
+    pub fn last_error(&self) -> Option<RpcError> {
+        match &*self.0.inner.lanes[0].state.borrow() {
+            State::Down(error) => error.clone(),
+            State::Up(_) => None,
+        }
+    }
+
+    /// Bytes and events so far.
+    pub fn traffic(&self) -> Traffic {
+        let inner = &self.0.inner;
+        let mut traffic = Traffic {
+            sent: inner.past_sent.load(Ordering::Relaxed),
+            received: inner.past_received.load(Ordering::Relaxed),
+            connects: inner.connects.load(Ordering::Relaxed),
+            requests: inner.requests_made.load(Ordering::Relaxed),
+        };
+        for lane in &inner.lanes {
+            if let State::Up(link) = &*lane.state.borrow() {
+                traffic.sent += link.activity.sent.load(Ordering::Relaxed);
+                traffic.received += link.activity.received.load(Ordering::Relaxed);
+            }
+        }
+        traffic
+    }
+
+    /// The reactor on which this connection lives, for tasks that belong to it.
+    pub fn runtime(&self) -> Handle {
+        self.0.inner.handle.clone()
+    }
+}
+
+impl Inner {
+    /// One request, one decoded answer; resent where that is harmless.
+    async fn call_once(
+        self: &Arc<Self>,
+        lane: Lane,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Response, RpcError> {
+        let payload = Bytes::from(encode(request));
+        if payload.len() > MESSAGE_BYTES_MAX {
+            return Err(RpcError::TooLarge { bytes: payload.len(), limit: MESSAGE_BYTES_MAX });
+        }
+        let room = async { (self.requests.acquire().await, self.bytes.take(payload.len()).await) };
+        let Ok(_room) = tokio::time::timeout_at(deadline, room).await else {
+            return Err(RpcError::Deadline { maybe_sent: false });
+        };
+        let idempotent = is_idempotent(request);
+        let mut pause = self.options.pause_first;
+        loop {
+            let link = self.link(lane, deadline).await?;
+            let answer = match link.exchange(payload.clone(), deadline).await {
+                Ok(answer) => answer,
+                Err(Failed::Lost { maybe_sent }) if idempotent || !maybe_sent => continue,
+                Err(Failed::Lost { maybe_sent }) => return Err(RpcError::Lost { maybe_sent }),
+                Err(Failed::Deadline { maybe_sent }) => return Err(RpcError::Deadline { maybe_sent }),
+            };
+            match decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))? {
+                // Nothing was taken: trying again later is harmless for any request.
+                Response::Error(ServerError::Busy) if Instant::now() + pause < deadline => {
+                    tokio::time::sleep(jittered(pause)).await;
+                    pause = (pause * 2).min(self.options.pause_max);
+                }
+                Response::Error(error) => return Err(error.into()),
+                response => return Ok(response),
+            }
+        }
+    }
+
+    /// A live link, made if need be.
+    async fn link(self: &Arc<Self>, lane: Lane, deadline: Instant) -> Result<Arc<Link>, RpcError> {
+        let state = &self.lanes[lane as usize];
+        let mut changes = state.state.subscribe();
+        state.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiter(&state.waiting);
+        let mut first = true;
+        loop {
+            let seen = changes.borrow_and_update().clone();
+            let error = match seen {
+                State::Up(link) if !link.is_closed() => return Ok(link),
+                State::Up(_) => None,
+                State::Down(error) => error,
+            };
+            // A definite refusal is an answer for those who never had a connection; a mount that had one waits.
+            let definite = |error: &RpcError| !error.is_transient() && !self.greeted.load(Ordering::Acquire);
+            if !first
+                && let Some(error) = &error
+                && definite(error)
+            {
+                return Err(error.clone());
+            }
+            self.ensure_dialing(lane);
+            let changed = tokio::time::timeout_at(deadline, changes.changed()).await;
+            match changed {
+                Ok(Ok(())) => first = false,
+                Ok(Err(_)) => return Err(RpcError::Closed),
+                // One attempt is always made, however short the deadline: it has its own end.
+                Err(_) if first && error.is_none() => {
+                    if tokio::time::timeout(self.options.connect_patience * 2, changes.changed())
+                        .await
+                        .is_err()
+                    {
+                        return Err(RpcError::Deadline { maybe_sent: false });
+                    }
+                    first = false;
+                }
+                Err(_) => return Err(error.unwrap_or(RpcError::Deadline { maybe_sent: false })),
+            }
+        }
+    }
+
+    fn ensure_dialing(self: &Arc<Self>, lane: Lane) {
+        if !self.lanes[lane as usize].dialing.swap(true, Ordering::AcqRel) {
+            let inner = self.clone();
+            self.handle.spawn(async move { inner.dial_until_up(lane).await });
+        }
+    }
+
+    /// Tries the addresses in turn, with growing pauses, until a link is up or nobody waits any more.
+    async fn dial_until_up(self: Arc<Self>, lane: Lane) {
+        let state = &self.lanes[lane as usize];
+        let mut pause = self.options.pause_first;
+        loop {
+            match self.dial_each().await {
+                Ok(greeted) => {
+                    self.accept(lane, greeted);
+                    break;
+                }
+                Err(error) => {
+                    tracing::debug!(?lane, %error, "no connection");
+                    state.state.send_replace(State::Down(Some(error)));
+                }
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(self.options.pause_max);
+            if state.waiting.load(Ordering::Acquire) == 0 {
+                break;
+            }
+        }
+        state.dialing.store(false, Ordering::Release);
+        // Somebody may have come, or the link gone, between the last look and the store.
+        let up = matches!(&*state.state.borrow(), State::Up(link) if !link.is_closed());
+        if !up && state.waiting.load(Ordering::Acquire) > 0 {
+            self.ensure_dialing(lane);
+        }
+    }
+
+    async fn dial_each(&self) -> Result<Greeted, RpcError> {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut worst: Option<RpcError> = None;
+        for offset in 0..self.addresses.len() {
+            let index = (first + offset) % self.addresses.len();
+            let expected = self.expected.lock().clone();
+            let attempt = dial(
+                &self.addresses[index],
+                self.config.clone(),
+                expected.as_ref(),
+                self.options.connect_patience,
+            );
+            match attempt.await {
+                Ok(greeted) => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    return Ok(greeted);
+                }
+                // What a server said tells more than that another could not be reached.
+                Err(error) if worst.as_ref().is_none_or(RpcError::is_transient) => worst = Some(error),
+                Err(_) => {}
+            }
+        }
+        Err(worst.unwrap_or_else(|| RpcError::Unreachable {
+            address: "(none)".to_owned(),
+            why: "no address was given".to_owned(),
+        }))
+    }
+
+    fn accept(self: &Arc<Self>, lane: Lane, greeted: Greeted) {
+        let Greeted { stream, welcome, server_key, address } = greeted;
+        if let (Some(expected), Some((_, list))) = (self.expected.lock().as_mut(), &welcome.file_system) {
+            expected.minimum_sequence = expected.minimum_sequence.max(list.value.sequence);
+        }
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(?lane, %address, server_key = ?server_key, "connected");
+        *self.latest.lock() = Some((welcome, server_key, address.clone()));
+        self.greeted.store(true, Ordering::Release);
+        let watch = Watch { ping_after: self.options.ping_after, dead_after: self.options.dead_after };
+        let inner = Arc::downgrade(self);
+        let closed = move |link: &Arc<Link>, why: String| {
+            let Some(inner) = inner.upgrade() else { return };
+            inner.past_sent.fetch_add(link.activity.sent.load(Ordering::Relaxed), Ordering::Relaxed);
+            inner.past_received.fetch_add(link.activity.received.load(Ordering::Relaxed), Ordering::Relaxed);
+            tracing::debug!(?lane, address = %link.address, why, "connection lost");
+            let lost = RpcError::Unreachable { address: link.address.clone(), why };
+            inner.lanes[lane as usize].state.send_if_modified(|state| {
+                let ours = matches!(state, State::Up(current) if Arc::ptr_eq(current, link));
+                if ours {
+                    *state = State::Down(Some(lost));
+                }
+                ours
+            });
+        };
+        let link = Link::start(stream, address, watch, closed);
+        self.lanes[lane as usize].state.send_replace(State::Up(link));
+    }
+}
+
+struct Waiter<'a>(&'a AtomicUsize);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Between half of `pause` and all of it, so that the clients of a restarted server don't come in step.
+fn jittered(pause: Duration) -> Duration {
+    let noise = RandomState::new().build_hasher().finish();
+    pause / 2 + pause.mul_f64(0.5 * (noise as f64 / u64::MAX as f64))
+}

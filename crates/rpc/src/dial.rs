@@ -1,0 +1,150 @@
+//! Makes a link: TCP, TLS, `Hello`, and the check that this server may serve this file system.
+
+use crate::address::ServerAddress;
+use crate::connection::ServerProof;
+use crate::error::{RpcError, WrongServer};
+use crate::frame;
+use crate::link::{self, ClientStream};
+use crate::socket::Counted;
+use crate::tls;
+use holdfast_crypto::{PublicKey, decode, encode};
+use holdfast_protocol::message::{
+    MESSAGE_BYTES_MAX, PROTOCOL_VERSIONS, Request, Response, ServerError, Welcome,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A connection that has been greeted and proven right.
+pub(crate) struct Greeted {
+    pub(crate) stream: ClientStream,
+    pub(crate) welcome: Welcome,
+    pub(crate) server_key: PublicKey,
+    pub(crate) address: String,
+}
+
+/// Connects to one address; ends within about `patience`.
+pub(crate) async fn dial(
+    address: &ServerAddress,
+    config: Arc<rustls::ClientConfig>,
+    expected: Option<&ServerProof>,
+    patience: Duration,
+) -> Result<Greeted, RpcError> {
+    let name = address.to_string();
+    let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
+    match tokio::time::timeout(patience, greet(address, config, expected)).await {
+        Ok(result) => result,
+        Err(_) => Err(unreachable(format!("no answer within {} seconds", patience.as_secs_f32()))),
+    }
+}
+
+async fn greet(
+    address: &ServerAddress,
+    config: Arc<rustls::ClientConfig>,
+    expected: Option<&ServerProof>,
+) -> Result<Greeted, RpcError> {
+    let name = address.to_string();
+    let unreachable =
+        |why: &dyn std::fmt::Display| RpcError::Unreachable { address: name.clone(), why: why.to_string() };
+    let wrong = |why: WrongServer| RpcError::WrongServer { address: name.clone(), why };
+
+    let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(|e| unreachable(&e))?;
+    let mut stream =
+        TlsConnector::from(config).connect(tls::server_name(), Counted::new(tcp)).await.map_err(|error| {
+            // A failure inside TLS is the peer's doing, one below it the network's.
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                Some(tls) => wrong(WrongServer::NotHoldfast(tls.to_string())),
+                None => unreachable(&error),
+            }
+        })?;
+    let server_key = tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
+
+    let hello =
+        Request::Hello { versions: PROTOCOL_VERSIONS, file_system: expected.map(|proof| proof.file_system) };
+    link::write_frame(&mut stream, 1, &encode(&hello)).await.map_err(|e| unreachable(&e))?;
+    stream.flush().await.map_err(|e| unreachable(&e))?;
+    let header = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.map_err(|e| unreachable(&e))?;
+    let header = header.ok_or_else(|| unreachable(&"the server closed the connection"))?;
+    let payload = frame::read_payload(&mut stream, header).await.map_err(|e| unreachable(&e))?;
+    let answer: Response = decode(&payload).map_err(|e| RpcError::Malformed(e.to_string()))?;
+    let welcome = match answer {
+        Response::Hello(welcome) if header.id == 1 => welcome,
+        Response::Error(ServerError::Version(oldest, newest)) => {
+            return Err(RpcError::Version { server: (oldest, newest), ours: PROTOCOL_VERSIONS });
+        }
+        Response::Error(error) => return Err(error.into()),
+        _ => return Err(RpcError::Malformed("it did not answer the greeting".to_owned())),
+    };
+    if !(PROTOCOL_VERSIONS.0..=PROTOCOL_VERSIONS.1).contains(&welcome.version) {
+        return Err(RpcError::Malformed(format!(
+            "it chose version {}, which was not offered",
+            welcome.version
+        )));
+    }
+    if let Some(expected) = expected {
+        check_proof(&welcome, expected, &server_key).map_err(wrong)?;
+    }
+    Ok(Greeted { stream, welcome, server_key, address: name })
+}
+
+/// Whether the server with this TLS key may serve the file system, by its superuser's word.
+pub(crate) fn check_proof(
+    welcome: &Welcome,
+    expected: &ServerProof,
+    server_key: &PublicKey,
+) -> Result<(), WrongServer> {
+    let (superuser, list) = welcome.file_system.as_ref().ok_or(WrongServer::NoProof)?;
+    if superuser.file_system_id() != expected.file_system || list.value.file_system != expected.file_system {
+        return Err(WrongServer::OtherFileSystem);
+    }
+    if !list.verify(superuser) {
+        return Err(WrongServer::BadSignature);
+    }
+    if list.value.sequence < expected.minimum_sequence {
+        return Err(WrongServer::OldList { expected: expected.minimum_sequence, found: list.value.sequence });
+    }
+    if !list.value.keys.contains(server_key) {
+        return Err(WrongServer::NotListed { found: server_key.to_string() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_crypto::SigningKey;
+    use holdfast_protocol::message::ServerKeys;
+    use holdfast_protocol::signed::Signed;
+
+    /// Proves: each way in which a server's proof can be wrong is refused under its own name.
+    #[test]
+    fn proofs_are_checked() {
+        let superuser = SigningKey::from_seed(&[1; 32]);
+        let other = SigningKey::from_seed(&[2; 32]);
+        let server = SigningKey::from_seed(&[3; 32]).public();
+        let file_system = superuser.public().file_system_id();
+        let keys = |sequence, keys: Vec<PublicKey>| ServerKeys { file_system, sequence, keys };
+        let expected = ServerProof { file_system, minimum_sequence: 5 };
+        let check = |proof: Option<(PublicKey, Signed<ServerKeys>)>| {
+            let welcome = Welcome { version: 1, file_system: proof, device: None, abort_after_ms: 0 };
+            check_proof(&welcome, &expected, &server)
+        };
+        let good = Signed::new(keys(5, vec![server]), &superuser);
+        assert_eq!(check(Some((superuser.public(), good.clone()))), Ok(()));
+        assert_eq!(check(None), Err(WrongServer::NoProof));
+        assert_eq!(check(Some((other.public(), good.clone()))), Err(WrongServer::OtherFileSystem));
+        let foreign = ServerKeys { file_system: other.public().file_system_id(), ..keys(5, vec![server]) };
+        let foreign = Signed::new(foreign, &superuser);
+        assert_eq!(check(Some((superuser.public(), foreign))), Err(WrongServer::OtherFileSystem));
+        let forged = Signed::new(keys(5, vec![server]), &other);
+        assert_eq!(check(Some((superuser.public(), forged))), Err(WrongServer::BadSignature));
+        let old = Signed::new(keys(4, vec![server]), &superuser);
+        let verdict = check(Some((superuser.public(), old)));
+        assert_eq!(verdict, Err(WrongServer::OldList { expected: 5, found: 4 }));
+        let unlisted = Signed::new(keys(6, vec![other.public()]), &superuser);
+        let verdict = check(Some((superuser.public(), unlisted)));
+        assert!(matches!(verdict, Err(WrongServer::NotListed { .. })));
+    }
+}

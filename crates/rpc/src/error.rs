@@ -1,0 +1,107 @@
+//! What can go wrong with a call, by who is to blame.
+
+use holdfast_protocol::message::ServerError;
+
+/// Why a call brought no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RpcError {
+    /// Medium: no connection to any of the addresses could be made before the deadline.
+    #[error("the server at {address} cannot be reached: {why}")]
+    Unreachable {
+        /// The address tried last.
+        address: String,
+        /// What the system said.
+        why: String,
+    },
+    /// Medium: the connection broke while the request was under way.
+    #[error("the connection to the server was lost before the answer came")]
+    Lost {
+        /// Whether the server may have got the request. If not, it certainly did nothing.
+        maybe_sent: bool,
+    },
+    /// Medium: no answer came before the deadline.
+    #[error("the server did not answer in time")]
+    Deadline {
+        /// Whether the server may have got the request.
+        maybe_sent: bool,
+    },
+    /// Peer: it could not prove that it may serve this file system.
+    #[error("the server at {address} is not the right one: {why}")]
+    WrongServer {
+        /// Where it was found.
+        address: String,
+        /// What its proof lacks.
+        why: WrongServer,
+    },
+    /// Peer: it speaks no version of the protocol that we speak.
+    #[error("the server speaks versions {} to {} of the protocol, this program {} to {}; upgrade the older one",
+        server.0, server.1, ours.0, ours.1)]
+    Version {
+        /// The server's oldest and newest.
+        server: (u16, u16),
+        /// Ours.
+        ours: (u16, u16),
+    },
+    /// Peer: it answered that it did not take the request.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// Peer: it sent something that no honest server sends.
+    #[error("the server's answer is malformed: {0}")]
+    Malformed(String),
+    /// Caller: the request is larger than a message may be.
+    #[error("a request of {bytes} bytes is over the limit of {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Caller: the connection was closed on this side.
+    #[error("the connection was closed")]
+    Closed,
+}
+
+/// What is wrong with a server's proof of identity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongServer {
+    /// It showed no proof at all.
+    #[error("it showed no proof that it may serve the file system")]
+    NoProof,
+    /// It showed the proof of a file system that was not asked for.
+    #[error("its superuser key belongs to another file system")]
+    OtherFileSystem,
+    /// The list of server keys is not signed by the superuser.
+    #[error("its list of server keys is not signed by the file system's superuser")]
+    BadSignature,
+    /// The list of server keys is older than one seen before.
+    #[error("its list of server keys is number {found}, but number {expected} was seen before")]
+    OldList {
+        /// Highest sequence seen before.
+        expected: u64,
+        /// Sequence shown.
+        found: u64,
+    },
+    /// Its own key is not in the list.
+    #[error("its key {found} is not in the list that the superuser signed")]
+    NotListed {
+        /// Its TLS key, in hexadecimal digits.
+        found: String,
+    },
+    /// It does not speak the agreed application protocol, or has no Ed25519 raw public key.
+    #[error("it is no Holdfast server: {0}")]
+    NotHoldfast(String),
+}
+
+impl RpcError {
+    /// Whether the server may have acted on the request although no answer came. The caller must then send the
+    /// same bytes again (or give the operation up for good): see docs/protocol.md.
+    pub fn maybe_sent(&self) -> bool {
+        matches!(self, RpcError::Lost { maybe_sent: true } | RpcError::Deadline { maybe_sent: true })
+    }
+
+    /// Whether waiting may help: the server was not reached, or its answer was lost.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, RpcError::Unreachable { .. } | RpcError::Lost { .. } | RpcError::Deadline { .. })
+            || matches!(self, RpcError::Server(ServerError::Busy))
+    }
+}

@@ -1,0 +1,207 @@
+//! One live connection of a client: a reader, a writer and a watchman over one TLS stream.
+//!
+//! A link never comes back once it is closed: everything that waited on it hears so, with whether its request
+//! may have reached the server.
+
+use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader};
+use crate::socket::{Activity, Counted};
+use bytes::Bytes;
+use holdfast_crypto::encode;
+use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+pub(crate) type ClientStream = tokio_rustls::client::TlsStream<Counted>;
+
+/// A live connection.
+pub(crate) struct Link {
+    outgoing: mpsc::UnboundedSender<Outgoing>,
+    waiting: Arc<Waiting>,
+    next_id: AtomicU64,
+    pub(crate) address: String,
+    pub(crate) activity: Arc<Activity>,
+}
+
+struct Outgoing {
+    id: u64,
+    payload: Bytes,
+    sent: Arc<AtomicBool>,
+}
+
+/// Requests whose answers have not come; `None` once the link is closed.
+#[derive(Default)]
+struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Bytes>>>>);
+
+/// Why an exchange brought no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failed {
+    /// The link closed.
+    Lost { maybe_sent: bool },
+    /// Time ran out.
+    Deadline { maybe_sent: bool },
+}
+
+/// How a link watches over its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    pub(crate) ping_after: Duration,
+    pub(crate) dead_after: Duration,
+}
+
+impl Link {
+    /// Starts a link on a stream whose `Hello` was answered. `closed` runs once, when it ends.
+    pub(crate) fn start(
+        stream: ClientStream,
+        address: String,
+        watch: Watch,
+        closed: impl FnOnce(&Arc<Link>, String) + Send + 'static,
+    ) -> Arc<Link> {
+        let activity = stream.get_ref().0.activity();
+        let (reader, writer) = tokio::io::split(stream);
+        let (outgoing, queue) = mpsc::unbounded_channel();
+        let link = Arc::new(Link {
+            outgoing,
+            waiting: Arc::new(Waiting(Mutex::new(Some(HashMap::new())))),
+            // 1 was the Hello.
+            next_id: AtomicU64::new(2),
+            address,
+            activity,
+        });
+        let supervised = link.clone();
+        tokio::spawn(async move {
+            let why = tokio::select! {
+                why = read_frames(reader, &supervised.waiting) => why,
+                why = write_frames(writer, queue, &supervised.waiting) => why,
+                why = supervised.watch(watch) => why,
+            };
+            // Dropping the senders tells all who wait.
+            supervised.waiting.0.lock().take();
+            closed(&supervised, why);
+        });
+        link
+    }
+
+    /// Sends one request and waits for its answer until `deadline`.
+    pub(crate) async fn exchange(&self, payload: Bytes, deadline: Instant) -> Result<Bytes, Failed> {
+        let (answer, answered) = oneshot::channel();
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let sent = Arc::new(AtomicBool::new(false));
+        match self.waiting.0.lock().as_mut() {
+            Some(waiting) => waiting.insert(id, answer),
+            None => return Err(Failed::Lost { maybe_sent: false }),
+        };
+        // However this call ends, cancellation included, its place is given up.
+        let _place = Place { waiting: &self.waiting, id };
+        if self.outgoing.send(Outgoing { id, payload, sent: sent.clone() }).is_err() {
+            return Err(Failed::Lost { maybe_sent: false });
+        }
+        let outcome = tokio::time::timeout_at(deadline, answered).await;
+        let maybe_sent = sent.load(Ordering::Acquire);
+        match outcome {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(Failed::Lost { maybe_sent }),
+            Err(_) => Err(Failed::Deadline { maybe_sent }),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.waiting.0.lock().is_none()
+    }
+
+    /// Pings when the server has been silent, and ends when nothing has moved either way for too long.
+    async fn watch(&self, watch: Watch) -> String {
+        let ping = Bytes::from(encode(&Request::Ping));
+        let mut pinged = false;
+        loop {
+            tokio::time::sleep(watch.ping_after / 3).await;
+            let silent = self.activity.silent_for();
+            if silent < watch.ping_after {
+                pinged = false;
+            } else if !pinged {
+                pinged = true;
+                let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+                let (answer, _) = oneshot::channel();
+                if let Some(waiting) = self.waiting.0.lock().as_mut() {
+                    waiting.insert(id, answer);
+                }
+                let _ = self.outgoing.send(Outgoing { id, payload: ping.clone(), sent: Arc::default() });
+            }
+            if silent >= watch.dead_after && self.activity.unsent_for() >= watch.dead_after {
+                return format!("the server was silent for {} seconds", silent.as_secs());
+            }
+        }
+    }
+}
+
+struct Place<'a> {
+    waiting: &'a Waiting,
+    id: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.waiting.0.lock().as_mut() {
+            waiting.remove(&self.id);
+        }
+    }
+}
+
+async fn read_frames(mut reader: ReadHalf<ClientStream>, waiting: &Waiting) -> String {
+    loop {
+        let header = match frame::read_header(&mut reader, MESSAGE_BYTES_MAX).await {
+            Ok(Some(header)) => header,
+            Ok(None) => return "the server closed the connection".to_owned(),
+            Err(error) => return error.to_string(),
+        };
+        let payload = match frame::read_payload(&mut reader, header).await {
+            Ok(payload) => payload,
+            Err(error) => return error.to_string(),
+        };
+        let answer = waiting.0.lock().as_mut().and_then(|waiting| waiting.remove(&header.id));
+        // An answer nobody waits for any more is dropped: its caller's deadline has passed.
+        if let Some(answer) = answer {
+            let _ = answer.send(payload);
+        }
+    }
+}
+
+async fn write_frames(
+    writer: WriteHalf<ClientStream>,
+    mut queue: mpsc::UnboundedReceiver<Outgoing>,
+    waiting: &Waiting,
+) -> String {
+    let mut writer = BufWriter::with_capacity(32 << 10, writer);
+    while let Some(first) = queue.recv().await {
+        let mut next = Some(first);
+        while let Some(Outgoing { id, payload, sent }) = next {
+            let wanted = waiting.0.lock().as_ref().is_some_and(|waiting| waiting.contains_key(&id));
+            if wanted {
+                sent.store(true, Ordering::Release);
+                if let Err(error) = write_frame(&mut writer, id, &payload).await {
+                    return error.to_string();
+                }
+            }
+            next = queue.try_recv().ok();
+        }
+        if let Err(error) = writer.flush().await {
+            return error.to_string();
+        }
+    }
+    "it was closed on this side".to_owned()
+}
+
+pub(crate) async fn write_frame<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    id: u64,
+    payload: &[u8],
+) -> std::io::Result<()> {
+    let header: [u8; FRAME_HEADER_BYTES] = FrameHeader::encode(id, payload.len());
+    writer.write_all(&header).await?;
+    writer.write_all(payload).await
+}

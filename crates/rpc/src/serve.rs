@@ -1,0 +1,178 @@
+//! The server's end: accepts connections, learns who the peer is, bounds what it may cost, and hands requests
+//! to a [`Service`].
+//!
+//! A peer is a *stranger* until the service admits it (its key is a member's): strangers share a few places,
+//! may send only small frames and are dropped soon, so they cannot keep members out. A peer that breaks the
+//! framing, stalls or floods loses its own connection; nobody else waits for it.
+
+mod gate;
+mod peer;
+
+use crate::tls;
+use gate::Gate;
+use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_protocol::message::{Request, Response};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// What peers may cost. Times are for one step each.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most connections at once.
+    pub connections_max: usize,
+    /// Most connections of one key; a new one beyond them closes the oldest, which is likely a dead one.
+    pub connections_per_peer_max: usize,
+    /// Most connections that are not admitted (yet).
+    pub strangers_max: usize,
+    /// Most of those from one IP address.
+    pub strangers_per_address_max: usize,
+    /// TLS handshake and greeting must be done within this time.
+    pub greeting_patience: Duration,
+    /// A greeted stranger is dropped after this time.
+    pub stranger_patience: Duration,
+    /// Largest frame of a stranger, in bytes.
+    pub stranger_frame_bytes_max: usize,
+    /// Most requests of one connection under way; beyond them we stop reading.
+    pub requests_max: usize,
+    /// Most request bytes of one connection under way; beyond them we stop reading.
+    pub request_bytes_max: usize,
+    /// Most answer bytes of one connection under way; beyond them its requests wait.
+    pub answer_bytes_max: usize,
+    /// A connection on which nothing comes for this long is dropped (clients ping).
+    pub idle_max: Duration,
+    /// A single frame may take this long, and a second more for each `frame_rate_min` bytes.
+    pub frame_patience: Duration,
+    /// Bytes a second below which a frame's sender or receiver is taken for dead.
+    pub frame_rate_min: usize,
+    /// How long requests under way may take to finish at shutdown.
+    pub shutdown_patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections_max: 1024,
+            connections_per_peer_max: 8,
+            strangers_max: 128,
+            strangers_per_address_max: 32,
+            greeting_patience: Duration::from_secs(10),
+            stranger_patience: Duration::from_secs(30),
+            stranger_frame_bytes_max: 4096,
+            requests_max: 256,
+            request_bytes_max: 16 << 20,
+            answer_bytes_max: 32 << 20,
+            idle_max: Duration::from_secs(120),
+            frame_patience: Duration::from_secs(60),
+            frame_rate_min: 8 << 10,
+            shutdown_patience: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Limits {
+    fn patience_for(&self, bytes: usize) -> Duration {
+        self.frame_patience + Duration::from_secs((bytes / self.frame_rate_min.max(1)) as u64)
+    }
+}
+
+/// One authenticated connection, with whatever the service keeps about it.
+#[derive(Debug)]
+pub struct Session<T> {
+    /// Number of the connection since the server started, for logs.
+    pub id: u64,
+    /// The key the peer proved to hold. Says nothing about what it may do.
+    pub peer: PublicKey,
+    /// Where it comes from.
+    pub address: SocketAddr,
+    /// The service's.
+    pub state: T,
+    admitted: AtomicBool,
+}
+
+impl<T> Session<T> {
+    /// Lifts the limits on strangers from this connection.
+    pub fn admit(&self) {
+        self.admitted.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Session::admit`] was called.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Acquire)
+    }
+}
+
+/// What answers requests.
+pub trait Service: Send + Sync + 'static {
+    /// Kept for each connection.
+    type State: Default + Send + Sync + 'static;
+
+    /// Answers one request. The first of every connection is a `Hello`, and no other is. Requests of one
+    /// connection run side by side.
+    ///
+    /// The future is dropped when the connection is lost: what must not be cut in half belongs in a task or
+    /// thread of its own. It runs on the reactor and must not block.
+    fn handle(
+        &self,
+        session: &Arc<Session<Self::State>>,
+        request: Request,
+    ) -> impl Future<Output = Response> + Send;
+
+    /// Told when a connection that had been greeted ends.
+    fn closed(&self, _session: &Session<Self::State>) {}
+}
+
+/// Serves until `shutdown` completes, then lets requests under way finish.
+///
+/// # Errors
+/// The listener's, if it fails for good.
+pub async fn serve<S: Service>(
+    listener: TcpListener,
+    key: &SigningKey,
+    service: Arc<S>,
+    limits: Limits,
+    shutdown: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let acceptor = tokio_rustls::TlsAcceptor::from(tls::server_config(key));
+    let gate = Gate::new(limits.clone());
+    let limits = Arc::new(limits);
+    let (closing, closed) = watch::channel(false);
+    let ids = AtomicU64::new(1);
+    let mut connections = tokio::task::JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors or memory, or the peer is gone already: none of them ends the service.
+                tracing::warn!(%error, "could not accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let id = ids.fetch_add(1, Ordering::Relaxed);
+        match gate.enter(address.ip()) {
+            Ok(place) => {
+                let (acceptor, service, limits) = (acceptor.clone(), service.clone(), limits.clone());
+                let closed = closed.clone();
+                connections.spawn(async move {
+                    peer::run(stream, address, id, place, acceptor, service, limits, closed).await;
+                });
+            }
+            Err(why) => tracing::warn!(connection = id, %address, why, "connection refused"),
+        }
+    }
+    drop(listener);
+    let _ = closing.send(true);
+    let all_done = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(limits.shutdown_patience + Duration::from_secs(1), all_done).await;
+    Ok(())
+}

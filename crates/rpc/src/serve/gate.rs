@@ -1,0 +1,179 @@
+//! Who may hold a connection: counts, and who has to go when there are too many.
+
+use super::Limits;
+use holdfast_crypto::PublicKey;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Shared by all connections of a server.
+pub(super) struct Gate {
+    limits: Limits,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    connections: usize,
+    strangers: usize,
+    strangers_by_address: HashMap<IpAddr, usize>,
+    by_peer: HashMap<PublicKey, VecDeque<Arc<Notify>>>,
+}
+
+/// One connection's place; given up on drop.
+pub(super) struct Place {
+    gate: Arc<Gate>,
+    address: IpAddr,
+    stranger: bool,
+    peer: Option<(PublicKey, Arc<Notify>)>,
+}
+
+impl Gate {
+    pub(super) fn new(limits: Limits) -> Arc<Gate> {
+        Arc::new(Gate { limits, counts: Mutex::default() })
+    }
+
+    /// Lets a new connection in as a stranger, or says why not.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
+        let address = prefix(address);
+        let mut counts = self.counts.lock();
+        if counts.connections >= self.limits.connections_max {
+            return Err("too many connections");
+        }
+        if counts.strangers >= self.limits.strangers_max {
+            return Err("too many connections that are not authenticated");
+        }
+        let from_there = counts.strangers_by_address.entry(address).or_default();
+        if *from_there >= self.limits.strangers_per_address_max {
+            return Err("too many connections from there that are not authenticated");
+        }
+        *from_there += 1;
+        counts.connections += 1;
+        counts.strangers += 1;
+        Ok(Place { gate: self.clone(), address, stranger: true, peer: None })
+    }
+}
+
+/// What one attacker can be assumed to own: an IPv4 address, or a /64 of IPv6.
+fn prefix(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(six) => match six.to_ipv4_mapped() {
+            Some(four) => IpAddr::V4(four),
+            None => IpAddr::V6((u128::from(six) & !u128::from(u64::MAX)).into()),
+        },
+    }
+}
+
+impl Place {
+    /// The connection is an admitted peer's: it no longer counts as a stranger, and if the peer has too many,
+    /// its oldest is told to close. Returns what tells this one.
+    pub(super) fn admit(&mut self, peer: PublicKey) -> Arc<Notify> {
+        if let Some((_, told)) = &self.peer {
+            return told.clone();
+        }
+        let told = Arc::new(Notify::new());
+        let mut counts = self.gate.counts.lock();
+        counts.leave_strangers(&mut self.stranger, self.address);
+        let connections = counts.by_peer.entry(peer).or_default();
+        connections.push_back(told.clone());
+        if connections.len() > self.gate.limits.connections_per_peer_max
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.notify_one();
+        }
+        self.peer = Some((peer, told.clone()));
+        told
+    }
+}
+
+impl Counts {
+    fn leave_strangers(&mut self, stranger: &mut bool, address: IpAddr) {
+        if !std::mem::replace(stranger, false) {
+            return;
+        }
+        self.strangers -= 1;
+        if let Some(from_there) = self.strangers_by_address.get_mut(&address) {
+            *from_there -= 1;
+            if *from_there == 0 {
+                self.strangers_by_address.remove(&address);
+            }
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.gate.counts.lock();
+        counts.connections -= 1;
+        counts.leave_strangers(&mut self.stranger, self.address);
+        if let Some((peer, told)) = &self.peer
+            && let Some(connections) = counts.by_peer.get_mut(peer)
+        {
+            connections.retain(|other| !Arc::ptr_eq(other, told));
+            if connections.is_empty() {
+                counts.by_peer.remove(peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> Arc<Gate> {
+        Gate::new(Limits {
+            connections_max: 5,
+            strangers_max: 3,
+            strangers_per_address_max: 2,
+            connections_per_peer_max: 2,
+            ..Limits::default()
+        })
+    }
+
+    /// Proves: strangers are bounded in all and by address (an IPv6 /64 counts as one), members pass them by,
+    /// and every place is given back.
+    #[test]
+    fn strangers_are_bounded() {
+        let gate = gate();
+        let near: IpAddr = "2001:db8::1".parse().unwrap();
+        let beside: IpAddr = "2001:db8::2".parse().unwrap();
+        let far: IpAddr = "2001:db8:0:1::1".parse().unwrap();
+        let mut first = gate.enter(near).unwrap();
+        let second = gate.enter(beside).unwrap();
+        assert!(gate.enter(near).is_err());
+        let third = gate.enter(far).unwrap();
+        assert!(gate.enter(far).is_err(), "three strangers in all");
+        first.admit(PublicKey([1; 32]));
+        let fourth = gate.enter(near).unwrap();
+        drop((first, second, third, fourth));
+        let counts = gate.counts.lock();
+        assert_eq!((counts.connections, counts.strangers), (0, 0));
+        assert!(counts.strangers_by_address.is_empty() && counts.by_peer.is_empty());
+    }
+
+    /// Proves: a peer's surplus connection closes its oldest, not its newest: after a change of network the dead
+    /// ones must not keep their owner out.
+    #[test]
+    fn the_oldest_connection_goes() {
+        let gate = gate();
+        let address: IpAddr = "10.0.0.1".parse().unwrap();
+        let mut places = Vec::new();
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            let mut place = gate.enter(address).unwrap();
+            told.push(place.admit(PublicKey([1; 32])));
+            places.push(place);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            told[0].notified().await;
+            let soon = std::time::Duration::from_millis(1);
+            assert!(tokio::time::timeout(soon, told[1].notified()).await.is_err());
+            assert!(tokio::time::timeout(soon, told[2].notified()).await.is_err());
+        });
+    }
+}

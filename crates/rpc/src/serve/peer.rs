@@ -1,0 +1,332 @@
+//! One accepted connection from handshake to end.
+
+use super::gate::Place;
+use super::{Limits, Service, Session};
+use crate::budget::{Budget, Share};
+use crate::frame::{self, FrameError};
+use crate::link::write_frame;
+use crate::socket::{Activity, Counted};
+use crate::tls;
+use bytes::Bytes;
+use holdfast_content::BODY_BYTES_MAX;
+use holdfast_crypto::{decode, encode};
+use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, ServerError};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+
+type ServerStream = tokio_rustls::server::TlsStream<Counted>;
+
+/// An encoded answer with what it holds until it is written.
+struct Answer {
+    id: u64,
+    payload: Bytes,
+    last: bool,
+    _shares: Option<(Share, OwnedSemaphorePermit)>,
+}
+
+/// Why a connection ended; for the log.
+type Why = String;
+
+#[allow(clippy::too_many_arguments)] // Called once; a struct would only repeat the names.
+pub(super) async fn run<S: Service>(
+    tcp: TcpStream,
+    address: SocketAddr,
+    id: u64,
+    mut place: Place,
+    acceptor: tokio_rustls::TlsAcceptor,
+    service: Arc<S>,
+    limits: Arc<Limits>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let greeting = greet(tcp, address, id, &acceptor, &*service, &limits);
+    let greeted = tokio::select! {
+        greeted = tokio::time::timeout(limits.greeting_patience, greeting) => greeted,
+        _ = closing.wait_for(|closing| *closing) => return,
+    };
+    let (stream, session) = match greeted {
+        Ok(Ok(greeted)) => greeted,
+        Ok(Err(why)) => {
+            tracing::info!(connection = id, %address, why, "connection dropped before it was greeted");
+            return;
+        }
+        Err(_) => {
+            tracing::info!(connection = id, %address, "connection dropped: the greeting took too long");
+            return;
+        }
+    };
+    let mut told_to_go = None;
+    if session.is_admitted() {
+        told_to_go = Some(place.admit(session.peer));
+    }
+    tracing::debug!(connection = id, %address, peer = ?session.peer, admitted = session.is_admitted(), "connected");
+    let why = converse(stream, &session, &service, &limits, &mut closing, &mut place, told_to_go).await;
+    tracing::debug!(connection = id, %address, peer = ?session.peer, why, "connection ended");
+    service.closed(&session);
+}
+
+/// TLS, `Hello` and its answer.
+async fn greet<S: Service>(
+    tcp: TcpStream,
+    address: SocketAddr,
+    id: u64,
+    acceptor: &tokio_rustls::TlsAcceptor,
+    service: &S,
+    limits: &Limits,
+) -> Result<(ServerStream, Arc<Session<S::State>>), Why> {
+    let mut stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
+    let peer = tls::peer_key(stream.get_ref().1)?;
+    let header = frame::read_header(&mut stream, limits.stranger_frame_bytes_max)
+        .await
+        .map_err(|error| error.to_string())?
+        .ok_or("it said nothing")?;
+    let payload = frame::read_payload(&mut stream, header).await.map_err(|error| error.to_string())?;
+    let request: Request = decode(&payload).map_err(|error| error.to_string())?;
+    if !matches!(request, Request::Hello { .. }) {
+        return Err("it did not begin with a greeting".to_owned());
+    }
+    let session = Arc::new(Session { id, peer, address, state: S::State::default(), admitted: false.into() });
+    let answer = service.handle(&session, request).await;
+    let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
+    write_frame(&mut stream, header.id, &encode(&answer)).await.map_err(|error| error.to_string())?;
+    stream.flush().await.map_err(|error| error.to_string())?;
+    match refused {
+        Some(why) => {
+            let _ = stream.shutdown().await;
+            Err(why)
+        }
+        None => Ok((stream, session)),
+    }
+}
+
+async fn converse<S: Service>(
+    stream: ServerStream,
+    session: &Arc<Session<S::State>>,
+    service: &Arc<S>,
+    limits: &Arc<Limits>,
+    closing: &mut watch::Receiver<bool>,
+    place: &mut Place,
+    told_to_go: Option<Arc<Notify>>,
+) -> Why {
+    let activity = stream.get_ref().0.activity();
+    let (reader, writer) = tokio::io::split(stream);
+    let (answers, queue) = mpsc::unbounded_channel();
+    let under_way = Arc::new(Semaphore::new(limits.requests_max));
+    let broken = Arc::new(Notify::new());
+    let mut writing = std::pin::pin!(write_answers(writer, queue, limits.clone()));
+    let reading = Reading {
+        session: session.clone(),
+        service: service.clone(),
+        limits: limits.clone(),
+        answers,
+        under_way: under_way.clone(),
+        broken: broken.clone(),
+    };
+    let mut written = false;
+    let why = {
+        // Dropped with all its handlers at the end of this block, except when we shut down in order.
+        let mut handlers = JoinSet::new();
+        let why = {
+            let mut reading = std::pin::pin!(reading.run(reader, &mut handlers));
+            let mut watching = std::pin::pin!(watch_over(session, limits, &activity, place, told_to_go));
+            tokio::select! {
+                why = &mut reading => why,
+                why = &mut writing => return why,
+                why = &mut watching => return why,
+                () = broken.notified() => return "a request failed inside the server".to_owned(),
+                _ = closing.wait_for(|closing| *closing) => "the server is shutting down".to_owned(),
+            }
+        };
+        // No more requests are read. Those under way may finish if we are the ones who end it, and an error
+        // that explains the end should still reach the peer.
+        let all = u32::try_from(limits.requests_max).unwrap_or(u32::MAX);
+        let finish = async {
+            tokio::select! {
+                _ = under_way.acquire_many(all) => {}
+                _ = &mut writing => written = true,
+            }
+        };
+        let patience = if *closing.borrow() { limits.shutdown_patience } else { Duration::from_secs(1) };
+        let _ = tokio::time::timeout(patience, finish).await;
+        why
+    };
+    // All senders are gone now: the writer empties its queue and says good-bye.
+    if !written {
+        let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
+    }
+    why
+}
+
+struct Reading<S: Service> {
+    session: Arc<Session<S::State>>,
+    service: Arc<S>,
+    limits: Arc<Limits>,
+    answers: mpsc::UnboundedSender<Answer>,
+    under_way: Arc<Semaphore>,
+    broken: Arc<Notify>,
+}
+
+impl<S: Service> Reading<S> {
+    async fn run(self, mut reader: ReadHalf<ServerStream>, handlers: &mut JoinSet<()>) -> Why {
+        let request_bytes = Budget::new(self.limits.request_bytes_max);
+        let answer_bytes = Budget::new(self.limits.answer_bytes_max);
+        loop {
+            while handlers.try_join_next().is_some() {}
+            let limit = match self.session.is_admitted() {
+                true => MESSAGE_BYTES_MAX,
+                false => self.limits.stranger_frame_bytes_max,
+            };
+            let header = match frame::read_header(&mut reader, limit).await {
+                Ok(Some(header)) => header,
+                Ok(None) => return "the peer closed it".to_owned(),
+                Err(error) => return self.misbehaved(&error),
+            };
+            let size = header.payload_bytes as usize;
+            // Room first, bytes after: a peer that floods waits in its own socket.
+            let permit = self.under_way.clone().acquire_owned().await.expect("never closed");
+            let room = request_bytes.take(size).await;
+            let reading = frame::read_payload(&mut reader, header);
+            let payload = match tokio::time::timeout(self.limits.patience_for(size), reading).await {
+                Ok(Ok(payload)) => payload,
+                Ok(Err(error)) => return self.misbehaved(&error),
+                Err(_) => return "a request took too long to arrive".to_owned(),
+            };
+            let request: Request = match decode(&payload) {
+                Ok(Request::Hello { .. }) => return self.refuse(header.id, "a second greeting".to_owned()),
+                Ok(request) => request,
+                Err(error) => return self.refuse(header.id, error.to_string()),
+            };
+            drop(payload);
+            let answer_bytes = answer_bytes.clone();
+            let (session, service) = (self.session.clone(), self.service.clone());
+            let (answers, alarm) = (self.answers.clone(), Alarm(self.broken.clone()));
+            handlers.spawn(async move {
+                let _alarm = alarm;
+                let mut share = answer_bytes.take(answer_bytes_of(&request)).await;
+                let answer = service.handle(&session, request).await;
+                drop(room);
+                let mut payload = encode(&answer);
+                if payload.len() > MESSAGE_BYTES_MAX {
+                    tracing::error!(connection = session.id, bytes = payload.len(), "an answer is too large");
+                    payload =
+                        encode(&Response::Error(ServerError::Storage("the answer is too large".to_owned())));
+                }
+                share.shrink_to(payload.len());
+                let payload = Bytes::from(payload);
+                let _ = answers.send(Answer {
+                    id: header.id,
+                    payload,
+                    last: false,
+                    _shares: Some((share, permit)),
+                });
+            });
+        }
+    }
+
+    fn misbehaved(&self, error: &FrameError) -> Why {
+        let misbehaved = !matches!(error, FrameError::Io(_));
+        if misbehaved {
+            tracing::warn!(connection = self.session.id, peer = ?self.session.peer, %error, "peer misbehaved");
+        }
+        error.to_string()
+    }
+
+    fn refuse(&self, id: u64, why: String) -> Why {
+        tracing::warn!(connection = self.session.id, peer = ?self.session.peer, why, "peer misbehaved");
+        let answer = Response::Error(ServerError::Invalid(why.clone()));
+        let payload = Bytes::from(encode(&answer));
+        let _ = self.answers.send(Answer { id, payload, last: true, _shares: None });
+        why
+    }
+}
+
+/// Ends the connection if a handler panics: its caller would wait in vain.
+struct Alarm(Arc<Notify>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.notify_one();
+        }
+    }
+}
+
+/// Bytes to set aside for an answer before it is made.
+fn answer_bytes_of(request: &Request) -> usize {
+    match request {
+        Request::Retrieve(addresses) => {
+            addresses.len().saturating_mul(BODY_BYTES_MAX as usize).min(MESSAGE_BYTES_MAX)
+        }
+        Request::Look { .. } | Request::Update { .. } | Request::Fast { .. } => 2 << 20,
+        _ => 64 << 10,
+    }
+}
+
+async fn write_answers(
+    writer: WriteHalf<ServerStream>,
+    mut queue: mpsc::UnboundedReceiver<Answer>,
+    limits: Arc<Limits>,
+) -> Why {
+    let mut writer = BufWriter::with_capacity(32 << 10, writer);
+    while let Some(first) = queue.recv().await {
+        let mut next = Some(first);
+        let mut last = false;
+        while let Some(answer) = next {
+            let writing = write_frame(&mut writer, answer.id, &answer.payload);
+            match tokio::time::timeout(limits.patience_for(answer.payload.len()), writing).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return error.to_string(),
+                Err(_) => return "the peer does not take its answers".to_owned(),
+            }
+            last |= answer.last;
+            next = if last { None } else { queue.try_recv().ok() };
+        }
+        match tokio::time::timeout(limits.frame_patience, writer.flush()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "the peer does not take its answers".to_owned(),
+        }
+        if last {
+            break;
+        }
+    }
+    let _ = writer.shutdown().await;
+    "all was answered".to_owned()
+}
+
+/// Ends when the peer has been silent for too long, or a stranger overstays, or a newer connection of the
+/// same peer takes this one's place.
+async fn watch_over<T>(
+    session: &Session<T>,
+    limits: &Limits,
+    activity: &Activity,
+    place: &mut Place,
+    mut told_to_go: Option<Arc<Notify>>,
+) -> Why {
+    let start = tokio::time::Instant::now();
+    let step = (limits.idle_max / 8).min(limits.stranger_patience / 4).max(Duration::from_millis(10));
+    loop {
+        match &told_to_go {
+            Some(told) => {
+                if tokio::time::timeout(step, told.notified()).await.is_ok() {
+                    return "a newer connection of the same key took its place".to_owned();
+                }
+            }
+            None => {
+                tokio::time::sleep(step).await;
+                if session.is_admitted() {
+                    told_to_go = Some(place.admit(session.peer));
+                } else if start.elapsed() > limits.stranger_patience {
+                    return "a stranger overstayed".to_owned();
+                }
+            }
+        }
+        if activity.silent_for() > limits.idle_max {
+            return "it was idle for too long".to_owned();
+        }
+    }
+}

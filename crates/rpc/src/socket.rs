@@ -1,0 +1,148 @@
+//! The TCP stream under TLS: tuned, and counted so that a dead peer is told from a slow one.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// Bytes that passed, and when.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    start: Instant,
+    /// Bytes received.
+    pub(crate) received: AtomicU64,
+    /// Bytes handed to the kernel.
+    pub(crate) sent: AtomicU64,
+    last_received_ms: AtomicU64,
+    last_sent_ms: AtomicU64,
+}
+
+impl Activity {
+    fn new() -> Arc<Self> {
+        Arc::new(Activity {
+            start: Instant::now(),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            last_received_ms: AtomicU64::new(0),
+            last_sent_ms: AtomicU64::new(0),
+        })
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    /// How long nothing has come.
+    pub(crate) fn silent_for(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(self.last_received_ms.load(Ordering::Relaxed)))
+    }
+
+    /// How long nothing could be sent.
+    pub(crate) fn unsent_for(&self) -> Duration {
+        Duration::from_millis(self.now_ms().saturating_sub(self.last_sent_ms.load(Ordering::Relaxed)))
+    }
+}
+
+/// A TCP stream that notes its [`Activity`].
+#[derive(Debug)]
+pub(crate) struct Counted {
+    stream: TcpStream,
+    activity: Arc<Activity>,
+}
+
+impl Counted {
+    /// Tunes and wraps a connected stream.
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        tune(&stream);
+        Counted { stream, activity: Activity::new() }
+    }
+
+    pub(crate) fn activity(&self) -> Arc<Activity> {
+        self.activity.clone()
+    }
+}
+
+/// Unacknowledged data breaks the connection after this long.
+const UNACKNOWLEDGED_MS_MAX: u32 = 30_000;
+
+fn tune(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "could not set TCP_NODELAY");
+    }
+    if let Err(error) = sockopt::set_socket_keepalive(stream, true) {
+        tracing::debug!(%error, "could not set SO_KEEPALIVE");
+    }
+    if let Err(error) = sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS_MAX) {
+        tracing::debug!(%error, "could not set TCP_USER_TIMEOUT");
+    }
+    // On links that lose packets bbr is an order of magnitude faster than cubic; where it is not allowed the
+    // system's default serves.
+    if let Err(error) = sockopt::set_tcp_congestion(stream, "bbr") {
+        static WARNED: std::sync::Once = std::sync::Once::new();
+        WARNED.call_once(|| {
+            tracing::info!(%error, "congestion control bbr is not available; links that lose packets will be slow");
+        });
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = buf.filled().len() - before;
+        if read > 0 {
+            self.activity.received.fetch_add(read as u64, Ordering::Relaxed);
+            self.activity.last_received_ms.store(self.activity.now_ms(), Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl Counted {
+    fn note_sent(&self, result: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(written)) = result {
+            self.activity.sent.fetch_add(*written as u64, Ordering::Relaxed);
+            self.activity.last_sent_ms.store(self.activity.now_ms(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.note_sent(&result);
+        result
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.note_sent(&result);
+        result
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

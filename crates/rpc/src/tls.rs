@@ -1,0 +1,223 @@
+//! TLS 1.3 with raw Ed25519 public keys (RFC 7250), both ways.
+//!
+//! The handshake proves only that the peer holds the private half of the key it shows. Whether that key may be
+//! talked to is decided one step later: by the client from the list of server keys in the server's first
+//! answer, by the server from the membership in force. TLS signatures cover a transcript with TLS's own prefix
+//! (RFC 8446, 4.4.3), ours cover 32-byte digests, so neither can pass for the other although one key makes both.
+
+use holdfast_crypto::{PublicKey, SigningKey};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
+    ServerConfig, SignatureScheme,
+};
+use std::sync::Arc;
+
+/// The application protocol (ALPN). Its number changes only with the framing; messages have their own version.
+pub(crate) const ALPN: &[u8] = b"holdfast/1";
+
+/// Start of every Ed25519 SubjectPublicKeyInfo (RFC 8410).
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+/// Start of every Ed25519 PKCS#8 version 1 private key (RFC 8410).
+const PKCS8_PREFIX: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn certified(key: &SigningKey) -> Arc<CertifiedKey> {
+    let mut private = zeroize::Zeroizing::new([0u8; PKCS8_PREFIX.len() + 32]);
+    private[..PKCS8_PREFIX.len()].copy_from_slice(&PKCS8_PREFIX);
+    private[PKCS8_PREFIX.len()..].copy_from_slice(&*key.seed());
+    let signer = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(&private[..]))
+        .expect("an Ed25519 seed is a valid private key");
+    let mut spki = SPKI_PREFIX.to_vec();
+    spki.extend_from_slice(&key.public().0);
+    Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signer))
+}
+
+/// The Ed25519 key in a SubjectPublicKeyInfo; `None` for any other kind of key or encoding.
+pub(crate) fn key_of(spki: &[u8]) -> Option<PublicKey> {
+    let key = spki.strip_prefix(&SPKI_PREFIX[..])?;
+    Some(PublicKey(key.try_into().ok()?))
+}
+
+pub(crate) fn client_config(key: &SigningKey) -> Arc<ClientConfig> {
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider speaks TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(RawKeyVerifier::new()))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(key))));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.enable_sni = false;
+    config.resumption = Resumption::disabled();
+    Arc::new(config)
+}
+
+pub(crate) fn server_config(key: &SigningKey) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider speaks TLS 1.3")
+        .with_client_cert_verifier(Arc::new(RawKeyVerifier::new()))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(key))));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // A resumed session would skip the peer's proof of possession of its key.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Arc::new(config)
+}
+
+/// A name for rustls' sake: it is not sent (no SNI) and nothing is checked against it.
+pub(crate) fn server_name() -> ServerName<'static> {
+    ServerName::try_from("holdfast.invalid").expect("a valid name")
+}
+
+/// The peer's key after a complete handshake, or what it lacks, in words.
+pub(crate) fn peer_key(connection: &rustls::CommonState) -> Result<PublicKey, String> {
+    if connection.alpn_protocol() != Some(ALPN) {
+        return Err("it does not speak holdfast/1".to_owned());
+    }
+    let key = connection.peer_certificates().and_then(|chain| key_of(chain.first()?));
+    key.ok_or_else(|| "it has no Ed25519 raw public key".to_owned())
+}
+
+/// Accepts any Ed25519 raw public key whose owner signs the handshake.
+#[derive(Debug)]
+struct RawKeyVerifier {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl RawKeyVerifier {
+    fn new() -> Self {
+        RawKeyVerifier { algorithms: provider().signature_verification_algorithms }
+    }
+
+    fn check(entity: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
+        match key_of(entity) {
+            Some(_) if intermediates.is_empty() => Ok(()),
+            _ => Err(CertificateError::BadEncoding.into()),
+        }
+    }
+
+    fn verify(
+        &self,
+        message: &[u8],
+        spki: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        if signed.scheme != SignatureScheme::ED25519 {
+            return Err(CertificateError::BadSignature.into());
+        }
+        let spki = SubjectPublicKeyInfoDer::from(spki.as_ref());
+        verify_tls13_signature_with_raw_key(message, &spki, signed, &self.algorithms)
+    }
+}
+
+impl ServerCertVerifier for RawKeyVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Self::check(end_entity, intermediates).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for RawKeyVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Self::check(end_entity, intermediates).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: only the exact encoding of an Ed25519 key is taken for one.
+    #[test]
+    fn only_ed25519_keys_are_read() {
+        let key = SigningKey::from_seed(&[7; 32]).public();
+        let mut spki = SPKI_PREFIX.to_vec();
+        spki.extend_from_slice(&key.0);
+        assert_eq!(key_of(&spki), Some(key));
+        assert_eq!(key_of(&spki[..43]), None);
+        spki.push(0);
+        assert_eq!(key_of(&spki), None);
+        spki.pop();
+        spki[8] ^= 1;
+        assert_eq!(key_of(&spki), None);
+        assert_eq!(key_of(&[]), None);
+    }
+}

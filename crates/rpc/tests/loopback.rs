@@ -1,0 +1,277 @@
+//! Client and server end of the transport against each other over loopback.
+
+use holdfast_content::{BlockKind, Codec, DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
+use holdfast_protocol::message::{
+    AddressedBlock, Request, Response, ServerError, ServerKeys, StoreHeader, Welcome,
+};
+use holdfast_protocol::signed::Signed;
+use holdfast_rpc::{
+    Connection, Connector, Limits, RpcError, ServerAddress, ServerProof, Service, Session, WrongServer, serve,
+};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn key(seed: u8) -> SigningKey {
+    SigningKey::from_seed(&[seed; 32])
+}
+
+/// Answers as a server would that serves key 1's file system to keys 10 and up.
+struct Echo {
+    server_keys: Signed<ServerKeys>,
+    superuser: PublicKey,
+    snapshots: AtomicUsize,
+    busy: AtomicU64,
+}
+
+impl Echo {
+    fn new(listed: &[u8]) -> Echo {
+        let superuser = key(1);
+        let keys = listed.iter().map(|seed| key(*seed).public()).collect();
+        let file_system = superuser.public().file_system_id();
+        let server_keys = Signed::new(ServerKeys { file_system, sequence: 1, keys }, &superuser);
+        Echo { server_keys, superuser: superuser.public(), snapshots: 0.into(), busy: 0.into() }
+    }
+}
+
+fn block(size: usize) -> Option<(StoreHeader, AddressedBlock)> {
+    let block =
+        StoredBlock { kind: BlockKind::Chunk, codec: Codec::Plain, references: vec![], body: vec![7; size] };
+    Some((StoreHeader { owner: DeviceId(0), stored_ns: 0 }, AddressedBlock { address: Digest::ZERO, block }))
+}
+
+impl Service for Echo {
+    type State = AtomicUsize;
+
+    async fn handle(&self, session: &Arc<Session<AtomicUsize>>, request: Request) -> Response {
+        session.state.fetch_add(1, Ordering::Relaxed);
+        match request {
+            Request::Hello { versions, .. } if versions.0 > 1 => Response::Error(ServerError::Version(1, 1)),
+            Request::Hello { file_system, .. } => {
+                if session.peer != key(99).public() {
+                    session.admit();
+                }
+                Response::Hello(Welcome {
+                    version: 1,
+                    file_system: file_system.map(|_| (self.superuser, self.server_keys.clone())),
+                    device: None,
+                    abort_after_ms: 1000,
+                })
+            }
+            Request::Ping => Response::Done,
+            // At most 5 blocks of 1 MiB go into one answer.
+            Request::Retrieve(wanted) => Response::Blocks(vec![block(1 << 20); wanted.len().min(5)]),
+            Request::FetchPending { wait_ms, .. } => {
+                tokio::time::sleep(Duration::from_millis(wait_ms.into())).await;
+                Response::Structure(None)
+            }
+            Request::Snapshot => {
+                self.snapshots.fetch_add(1, Ordering::SeqCst);
+                // An answer that never comes.
+                std::future::pending().await
+            }
+            Request::Pin { .. } if self.busy.fetch_sub(1, Ordering::SeqCst) > 0 => {
+                Response::Error(ServerError::Busy)
+            }
+            Request::Pin { .. } => Response::Done,
+            Request::Look { .. } => panic!("a bug in the server"),
+            _ => Response::Error(ServerError::NotAllowed("no".to_owned())),
+        }
+    }
+}
+
+/// A running server on its own thread; stops when dropped.
+struct Running {
+    port: u16,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(service: Arc<Echo>, port: u16, limits: Limits) -> Running {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let stopped = async { drop(stopped.await) };
+                serve(listener, &key(2), service, limits, stopped).await.unwrap();
+            });
+        });
+        Running { port, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn address(&self) -> Vec<ServerAddress> {
+        vec![ServerAddress { host: "127.0.0.1".to_owned(), port: self.port }]
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn proof() -> ServerProof {
+    ServerProof { file_system: key(1).public().file_system_id(), minimum_sequence: 0 }
+}
+
+fn connect(running: &Running, seed: u8) -> Connection {
+    Connector::new(key(seed), running.address(), Some(proof())).connect(PATIENCE).unwrap()
+}
+
+/// Proves: a call goes through from plain threads and from a runtime, many at once share one connection, and
+/// answers find their callers.
+#[test]
+fn calls_are_multiplexed() {
+    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let connection = connect(&running, 10);
+    assert_eq!(connection.server_key(), Some(key(2).public()));
+    assert_eq!(connection.welcome().unwrap().abort_after_ms, 1000);
+    let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 200 };
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+                }
+            });
+            scope.spawn(|| {
+                assert_eq!(connection.call_blocking(slow.clone(), PATIENCE), Ok(Response::Structure(None)));
+            });
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(connection.call(Request::Ping, PATIENCE)), Ok(Response::Done));
+    let refused = connection.call_blocking(Request::Dereference(vec![]), PATIENCE);
+    assert!(matches!(refused, Err(RpcError::Server(ServerError::NotAllowed(_)))));
+    let traffic = connection.traffic();
+    assert_eq!((traffic.connects, traffic.requests), (1, 410));
+}
+
+/// Proves: more blocks than fit into one message arrive nevertheless, in bulk, beside a busy control lane.
+#[test]
+fn large_answers_come_in_parts() {
+    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let connection = connect(&running, 10);
+    let Ok(Response::Blocks(blocks)) =
+        connection.call_blocking(Request::Retrieve(vec![Digest::ZERO; 23]), PATIENCE)
+    else {
+        panic!("blocks were asked for");
+    };
+    assert_eq!(blocks.len(), 23);
+    assert!(blocks.iter().all(|found| found.as_ref().unwrap().1.block.body.len() == 1 << 20));
+    assert_eq!(connection.traffic().connects, 2, "control and bulk");
+}
+
+/// Proves: a server that is not in the superuser's list, or that shows an older list than seen before, is
+/// refused with the reason; one that is not there is reported as unreachable.
+#[test]
+fn the_wrong_server_is_refused() {
+    let running = Running::start(Arc::new(Echo::new(&[3])), 0, Limits::default());
+    let error =
+        |proof, addresses| Connector::new(key(10), addresses, Some(proof)).connect(PATIENCE).err().unwrap();
+    let refused = error(proof(), running.address());
+    assert!(matches!(refused, RpcError::WrongServer { why: WrongServer::NotListed { .. }, .. }), "{refused}");
+    let other = ServerProof { file_system: key(5).public().file_system_id(), minimum_sequence: 0 };
+    let refused = error(other, running.address());
+    assert!(matches!(refused, RpcError::WrongServer { why: WrongServer::OtherFileSystem, .. }), "{refused}");
+
+    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let refused = error(ServerProof { minimum_sequence: 2, ..proof() }, running.address());
+    assert!(matches!(refused, RpcError::WrongServer { why: WrongServer::OldList { .. }, .. }), "{refused}");
+
+    let address = running.address();
+    drop(running);
+    let connector = Connector::new(key(10), address, Some(proof()));
+    let refused = connector.connect(Duration::ZERO).err().unwrap();
+    assert!(matches!(refused, RpcError::Unreachable { .. }), "{refused}");
+}
+
+/// Proves: something that is no Holdfast server is named as such, not as a network failure.
+#[test]
+fn another_service_is_recognised() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").unwrap();
+        // Held open so that our greeting does not meet a reset first.
+        std::io::copy(&mut stream, &mut std::io::sink()).ok();
+    });
+    let address = vec![ServerAddress { host: "127.0.0.1".to_owned(), port }];
+    let error = Connector::new(key(10), address, Some(proof())).connect(Duration::ZERO).err().unwrap();
+    assert!(matches!(error, RpcError::WrongServer { why: WrongServer::NotHoldfast(_), .. }), "{error}");
+    server.join().unwrap();
+}
+
+/// Proves: when the server goes away, a request that could do harm twice is reported as lost and maybe sent,
+/// harmless ones go through after the restart, and an unanswered deadline says the request was sent.
+#[test]
+fn restarts_are_survived() {
+    let service = Arc::new(Echo::new(&[2]));
+    let limits = Limits { shutdown_patience: Duration::from_millis(50), ..Limits::default() };
+    let running = Running::start(service.clone(), 0, limits.clone());
+    let port = running.port;
+    let connection = connect(&running, 10);
+
+    let late = connection.call_blocking(Request::Snapshot, Duration::from_millis(300));
+    assert_eq!(late, Err(RpcError::Deadline { maybe_sent: true }));
+    assert_eq!(service.snapshots.load(Ordering::SeqCst), 1);
+
+    let caller = connection.clone();
+    let lost = std::thread::spawn(move || caller.call_blocking(Request::Snapshot, PATIENCE));
+    while service.snapshots.load(Ordering::SeqCst) < 2 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let caller = connection.clone();
+    let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 1000 };
+    let harmless = std::thread::spawn(move || caller.call_blocking(slow, PATIENCE));
+    std::thread::sleep(Duration::from_millis(50));
+    drop(running);
+    assert_eq!(lost.join().unwrap(), Err(RpcError::Lost { maybe_sent: true }));
+    assert_eq!(service.snapshots.load(Ordering::SeqCst), 2, "not sent again");
+
+    let gone = connection.call_blocking(Request::Ping, Duration::from_millis(200));
+    assert!(matches!(gone, Err(RpcError::Unreachable { .. })), "{gone:?}");
+    let _running = Running::start(service, port, limits);
+    assert_eq!(harmless.join().unwrap(), Ok(Response::Structure(None)));
+    assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+}
+
+/// Proves: a busy server is asked again by itself, and a panic in one request ends that connection only, which
+/// then comes back.
+#[test]
+fn busy_and_broken_servers_are_survived() {
+    let service = Arc::new(Echo::new(&[2]));
+    let running = Running::start(service.clone(), 0, Limits::default());
+    let (connection, bystander) = (connect(&running, 10), connect(&running, 11));
+    service.busy.store(2, Ordering::SeqCst);
+    let pin = Request::Pin { addresses: vec![], seconds: 1 };
+    assert_eq!(connection.call_blocking(pin, PATIENCE), Ok(Response::Done));
+    let broken = connection.call_blocking(Request::Look { log_size: 0 }, Duration::from_secs(1));
+    assert!(broken.is_err(), "{broken:?}");
+    assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+    assert_eq!(bystander.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+    assert_eq!(bystander.traffic().connects, 1);
+}
+
+/// Proves: a request over the message limit is refused here, before anything is sent.
+#[test]
+fn oversized_requests_are_the_callers_fault() {
+    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let connection = connect(&running, 10);
+    let request = Request::Store(vec![block(9 << 20).unwrap().1]);
+    assert!(encode(&request).len() > 9 << 20);
+    assert!(matches!(connection.call_blocking(request, PATIENCE), Err(RpcError::TooLarge { .. })));
+}
