@@ -267,6 +267,9 @@ impl StoredBlock {
 
 /// Where verified blocks come from. Implementations verify with [`StoredBlock::open`] before they return.
 pub trait BlockSource {
+    /// The key of every digest in this file system; also keys the boundaries of Merkle maps and chunks.
+    fn digest_key(&self) -> DigestKey;
+
     /// Fetches and verifies one block. Blocking.
     ///
     /// # Errors
@@ -278,7 +281,13 @@ pub trait BlockSource {
 }
 
 /// Where new blocks go.
+///
+/// No function of this crate fetches from its source a block that it has itself put into its sink, so the
+/// two may be apart.
 pub trait BlockSink {
+    /// The key of every digest in this file system; equal to that of the source used beside this sink.
+    fn digest_key(&self) -> DigestKey;
+
     /// Takes a block and returns its reference.
     fn put(&mut self, block: Block) -> Reference;
 }

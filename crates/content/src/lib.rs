@@ -5,12 +5,44 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod codec;
+pub mod directory;
+mod error;
+mod extent;
+pub mod file;
+mod inode;
 mod kind;
+mod live;
+mod map;
+mod membership;
+mod memory;
 mod principal;
+mod set_root;
+mod table;
 
 pub use block::{
     Algorithm, BODY_BYTES_MAX, Block, BlockError, BlockKind, BlockSink, BlockSource, Codec, REFERENCES_MAX,
     Reference, SourceError, StoredBlock,
 };
+pub use directory::{Entry, NAME_BYTES_MAX};
+pub use error::{ContentError, Malformed, MapError, Misuse};
+pub use extent::{Chunker, Extent, ExtentMap, Extents, FILE_BYTES_MAX, INLINE_EXTENTS_MAX};
+pub use inode::{
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, Content, INLINE_BYTES_MAX, Inode, TARGET_BYTES_MAX,
+};
 pub use kind::InodeKind;
+pub use live::{
+    AllPending, CHANGES_MAX, CHANGES_WANTED_MAX, Change, Fate, Fates, Found, Listing, LiveMap, Tag,
+};
+pub use map::{
+    DiffVisitor, KEY_BYTES_MAX, KeyValue, LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, Proof,
+    REFERENCES_PER_VALUE_MAX, Shape, VALUE_BYTES_MAX, Value,
+};
+pub use membership::{Device, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Membership, User};
+pub use memory::{BlockBatch, MemoryBlocks};
 pub use principal::{DeviceId, GroupId, Handle, PrincipalId, UserId};
+pub use set_root::set_root;
+pub use table::{
+    INLINE_INODE_BYTES_MAX, InodeSlot, NUMBER_MAX, RANGE_COUNT_MAX, Table, Target, inode_change, key_number,
+    number_key, target_change,
+};

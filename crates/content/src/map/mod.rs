@@ -1,0 +1,396 @@
+//! The Merkle map: one history-independent, authenticated, ordered search tree for directories, i-tables and
+//! extent maps.
+//!
+//! Invariants:
+//! - **Canonical.** Equal contents have equal roots, whatever the order of edits. Nodes end where the *keys*
+//!   say: after the first key, from the `entries_min`-th of the node on, whose keyed digest is a boundary;
+//!   else after the `entries_max`-th. Values never move a boundary, and cannot overfill a node, because the
+//!   limits on key, value and entries multiply to less than a block; so no split depends on sizes or history.
+//!   Each level is cut by the same rule over the last keys of the nodes below; the top is the lowest level
+//!   that has a single node. A forced cut after `entries_max` depends only on where its node begins, hence on
+//!   the keys before it, hence is canonical too.
+//! - **Bounded.** At most [`LEVEL_MAX`] levels above the leaves and [`KEY_BYTES_MAX`], [`VALUE_BYTES_MAX`],
+//!   [`REFERENCES_PER_VALUE_MAX`] an entry, so a hostile tree costs no more to refuse than one path.
+//! - **Checked.** A node is used only if it fits the place its parent gives it: level, number of entries,
+//!   first and last key, order, cut. Every check is made on every read.
+//!
+//! Attack answered: a server or a member hands out a map in which a key is hidden, doubled or misplaced, so
+//! that two readers, or a reader and a prover of absence, see different contents under one root.
+//!
+//! Known limit: a member who knows the digest key can search for names that make no natural boundaries; each
+//! edit of *that* map then rewrites more nodes. Overlays ([`crate::LiveMap`]) divide the cost by their length.
+
+mod apply;
+mod diff;
+mod node;
+mod proof;
+
+pub use diff::DiffVisitor;
+pub(crate) use node::check_key;
+pub use proof::Proof;
+
+use crate::error::{ContentError, within};
+use crate::{BlockSource, Reference, codec, error::Malformed};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{DigestKey, Domain};
+use node::{Node, Place, kind_of};
+use std::ops::Bound;
+
+/// Longest key, in bytes; the shortest has 1.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Longest value, in bytes, without its references.
+pub const VALUE_BYTES_MAX: usize = 1024;
+/// Most references a value may hold.
+pub const REFERENCES_PER_VALUE_MAX: usize = 16;
+/// Highest level of a node; leaves are level 0.
+pub const LEVEL_MAX: u8 = 15;
+/// Children fetched ahead at once by a range read.
+const PREFETCH_MAX: usize = 64;
+
+/// A map: its top node, or `None` when it is empty.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize,
+)]
+pub struct MapRoot(pub Option<MapTop>);
+
+/// The top node of a map that is not empty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct MapTop {
+    /// The node.
+    pub reference: Reference,
+    /// Its level; 0 is a leaf.
+    pub level: u8,
+    /// Entries of the whole map.
+    pub entries: u64,
+}
+
+impl MapRoot {
+    /// The empty map.
+    pub const EMPTY: MapRoot = MapRoot(None);
+
+    /// Number of entries. Checked against the tree at every read of it.
+    pub fn len(&self) -> u64 {
+        self.0.map_or(0, |top| top.entries)
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The top node's reference.
+    pub fn reference(&self) -> Option<Reference> {
+        self.0.map(|top| top.reference)
+    }
+
+    pub(crate) fn write(&self, writer: &mut codec::Writer) {
+        match &self.0 {
+            None => writer.u8(0),
+            Some(top) => {
+                writer.u8(1);
+                writer.u8(top.level);
+                writer.u64(top.entries);
+                writer.reference(&top.reference);
+            }
+        }
+    }
+
+    pub(crate) fn read(reader: &mut codec::Reader<'_>) -> Result<MapRoot, Malformed> {
+        if !reader.flag("map flag")? {
+            return Ok(MapRoot(None));
+        }
+        let level = reader.u8()?;
+        within("level of a map", level.into(), 0, LEVEL_MAX.into())?;
+        let entries = reader.u64()?;
+        within("entries of a map", entries, 1, u64::MAX)?;
+        Ok(MapRoot(Some(MapTop { reference: reader.reference()?, level, entries })))
+    }
+
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.0.map(|top| Place {
+            reference: top.reference,
+            level: top.level,
+            entries: top.entries,
+            lower: None,
+            upper: None,
+            last: true,
+        })
+    }
+}
+
+/// What a key maps to: bytes, and references that travel in the block header so that garbage collection
+/// sees them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
+pub struct Value {
+    /// At most [`VALUE_BYTES_MAX`].
+    pub bytes: Vec<u8>,
+    /// At most [`REFERENCES_PER_VALUE_MAX`].
+    pub references: Vec<Reference>,
+}
+
+impl Value {
+    /// A value without references.
+    pub fn plain(bytes: Vec<u8>) -> Value {
+        Value { bytes, references: Vec::new() }
+    }
+}
+
+/// An entry of a map.
+pub type KeyValue = (Vec<u8>, Value);
+
+/// Where nodes end. Part of the format: [`Shape::FORMAT`] is the only one that is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// A node has at least this many entries, unless it is the last of its level. At least 2.
+    pub entries_min: u32,
+    /// From there on, one key in this many is a boundary.
+    pub boundary_one_in: u32,
+    /// A node has at most this many entries.
+    pub entries_max: u32,
+}
+
+impl Shape {
+    /// The shape of stored maps: 47 entries a node on average; directories then have leaves of about 2 KB,
+    /// extent maps 3 KB, i-tables 5 to 10 KB.
+    pub const FORMAT: Shape = Shape { entries_min: 16, boundary_one_in: 32, entries_max: 128 };
+
+    /// Whether a node of `level` ends after its `count`-th key, which is `key`.
+    pub(crate) fn ends(&self, digest_key: &DigestKey, level: u8, count: u32, key: &[u8]) -> bool {
+        count >= self.entries_max
+            || count >= self.entries_min && {
+                let digest = digest_key.hasher(Domain::Boundary).update(&[level]).update(key).finish();
+                let word = u32::from_le_bytes(digest.0[..4].try_into().expect("4 bytes"));
+                word % self.boundary_one_in == 0
+            }
+    }
+}
+
+const _: () = {
+    let shape = Shape::FORMAT;
+    let leaf_entry =
+        2 + KEY_BYTES_MAX + 2 + VALUE_BYTES_MAX + 1 + REFERENCES_PER_VALUE_MAX * (1 + 4 + 1 + 32);
+    assert!(1 + 4 + shape.entries_max as usize * leaf_entry <= crate::BODY_BYTES_MAX as usize);
+    assert!(shape.entries_max as usize * REFERENCES_PER_VALUE_MAX <= crate::REFERENCES_MAX);
+    let inner_entry = 2 + KEY_BYTES_MAX + 8 + 1 + 4 + 1 + 32;
+    assert!(1 + 1 + 4 + shape.entries_max as usize * inner_entry <= crate::BODY_BYTES_MAX as usize);
+    assert!(shape.entries_min >= 2);
+};
+
+/// How maps of one file system are cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapConfig {
+    /// Keys digests and boundaries.
+    pub key: DigestKey,
+    /// Where nodes end.
+    pub shape: Shape,
+}
+
+/// Operations on maps; see the module's text for the invariants.
+#[derive(Clone, Copy, Debug)]
+pub struct MerkleMap {
+    config: MapConfig,
+}
+
+impl MerkleMap {
+    /// Maps of the stored shape, with digests and boundaries under `key`.
+    pub fn new(key: DigestKey) -> Self {
+        MerkleMap { config: MapConfig { key, shape: Shape::FORMAT } }
+    }
+
+    /// Maps of any shape, for trying out other shapes and for tests that want deep trees from few keys.
+    ///
+    /// # Panics
+    /// If the shape has no sense (minimum under 2 or over the maximum, maximum over the stored one's).
+    pub fn with_config(config: MapConfig) -> Self {
+        let Shape { entries_min, boundary_one_in, entries_max } = config.shape;
+        assert!(entries_min >= 2 && entries_min <= entries_max && boundary_one_in >= 1);
+        assert!(entries_max <= Shape::FORMAT.entries_max, "a node must fit a block");
+        MerkleMap { config }
+    }
+
+    /// Number of entries.
+    pub fn len(&self, root: &MapRoot) -> u64 {
+        root.len()
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn get(
+        &self,
+        source: &dyn BlockSource,
+        root: &MapRoot,
+        key: &[u8],
+    ) -> Result<Option<Value>, ContentError> {
+        let Some(mut place) = root.place() else { return Ok(None) };
+        loop {
+            let node = Node::fetch(&self.config, source, &place)?;
+            let index = node.first_at_least(key);
+            if index == node.len() {
+                return Ok(None);
+            }
+            if node.level() == 0 {
+                return Ok((node.key(index) == key).then(|| node.value(index)));
+            }
+            place = node.child(index);
+        }
+    }
+
+    /// At most `limit` entries from `from` on, in ascending order.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn range(
+        &self,
+        source: &dyn BlockSource,
+        root: &MapRoot,
+        from: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<KeyValue>, ContentError> {
+        let mut found = Vec::new();
+        if let (Some(place), true) = (root.place(), limit > 0) {
+            self.range_below(source, &place, from, limit, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    fn range_below(
+        &self,
+        source: &dyn BlockSource,
+        place: &Place,
+        from: Bound<&[u8]>,
+        limit: usize,
+        found: &mut Vec<KeyValue>,
+    ) -> Result<(), ContentError> {
+        let node = Node::fetch(&self.config, source, place)?;
+        let first = match from {
+            Bound::Included(key) => node.first_at_least(key),
+            Bound::Excluded(key) => node.first_after(key),
+            Bound::Unbounded => 0,
+        };
+        if node.level() == 0 {
+            let last = node.len().min(first.saturating_add(limit - found.len()));
+            found.extend((first..last).map(|index| (node.key(index).to_vec(), node.value(index))));
+            return Ok(());
+        }
+        let mut hinted = first;
+        for index in first..node.len() {
+            if found.len() >= limit {
+                break;
+            }
+            if index == hinted {
+                hinted = self.hint(source, &node, index, limit - found.len());
+            }
+            self.range_below(source, &node.child(index), from, limit, found)?;
+        }
+        Ok(())
+    }
+
+    /// Fetches ahead the children from `first` on that hold the next `wanted` entries; returns the first
+    /// child that was left out. The first child may be entered in its middle, so it does not count.
+    fn hint(&self, source: &dyn BlockSource, node: &Node, first: usize, wanted: usize) -> usize {
+        let mut references = Vec::new();
+        let mut covered = 0u64;
+        for index in first..node.len() {
+            if references.len() >= PREFETCH_MAX || covered >= wanted as u64 {
+                break;
+            }
+            let (reference, entries) = node.child_reference(index);
+            references.push((reference, kind_of(node.level() - 1)));
+            if index > first {
+                covered += entries;
+            }
+        }
+        let next = first + references.len();
+        if references.len() > 1 {
+            source.prefetch(&references);
+        }
+        next
+    }
+
+    /// The last entry whose key is below (or, if included, at) `upper`.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn floor(
+        &self,
+        source: &dyn BlockSource,
+        root: &MapRoot,
+        upper: Bound<&[u8]>,
+    ) -> Result<Option<KeyValue>, ContentError> {
+        match root.place() {
+            None => Ok(None),
+            Some(place) => self.floor_below(source, &place, upper),
+        }
+    }
+
+    fn floor_below(
+        &self,
+        source: &dyn BlockSource,
+        place: &Place,
+        upper: Bound<&[u8]>,
+    ) -> Result<Option<KeyValue>, ContentError> {
+        let node = Node::fetch(&self.config, source, place)?;
+        // How many slots have keys within the bound.
+        let within = match upper {
+            Bound::Included(key) => node.first_after(key),
+            Bound::Excluded(key) => node.first_at_least(key),
+            Bound::Unbounded => node.len(),
+        };
+        if node.level() == 0 {
+            return Ok(within.checked_sub(1).map(|index| (node.key(index).to_vec(), node.value(index))));
+        }
+        // The child after the last one that lies wholly within the bound may begin within it.
+        if within < node.len() {
+            let found = self.floor_below(source, &node.child(within), upper)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        match within.checked_sub(1) {
+            None => Ok(None),
+            Some(index) => self.floor_below(source, &node.child(index), Bound::Unbounded),
+        }
+    }
+
+    /// Fetches ahead, level by level, all nodes on the paths to `keys` (ascending), so that what follows
+    /// finds them near: one round trip a level instead of one a node.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn warm(&self, source: &dyn BlockSource, root: &MapRoot, keys: &[&[u8]]) -> Result<(), ContentError> {
+        let mut places: Vec<Place> = root.place().into_iter().collect();
+        while places.first().is_some_and(|place| place.level > 0) {
+            let mut below = Vec::new();
+            for place in &places {
+                let node = Node::fetch(&self.config, source, place)?;
+                let begin = match &place.lower {
+                    Some(lower) => keys.partition_point(|key| *key <= lower.as_slice()),
+                    None => 0,
+                };
+                let mut next = 0;
+                for key in &keys[begin..] {
+                    let mut index = node.first_at_least(key);
+                    if index == node.len() {
+                        // Keys after the end of the map belong to its last node.
+                        if !place.last || next == node.len() {
+                            break;
+                        }
+                        index = node.len() - 1;
+                    }
+                    if index >= next {
+                        below.push(node.child(index));
+                        next = index + 1;
+                    }
+                }
+            }
+            let hints: Vec<_> = below.iter().map(|place| (place.reference, kind_of(place.level))).collect();
+            if hints.len() > 1 {
+                source.prefetch(&hints);
+            }
+            places = below;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! Proofs that a key has a value, or has none: the nodes on the path to where it is or would be.
+
+use super::node::{Node, Place, kind_of};
+use super::{MapRoot, MerkleMap, Value};
+use crate::error::{ContentError, Malformed};
+use crate::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::DigestKey;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// The nodes from the top down. Untrusted until [`MerkleMap::verify_proof`] has accepted it.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Proof {
+    /// At most one a level; none for the empty map.
+    pub nodes: Vec<StoredBlock>,
+}
+
+impl MerkleMap {
+    /// Proves what `key` maps to.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn prove(&self, source: &dyn BlockSource, root: &MapRoot, key: &[u8]) -> Result<Proof, ContentError> {
+        let recorder = Recorder { source, nodes: RefCell::default() };
+        self.get(&recorder, root, key)?;
+        Ok(Proof { nodes: recorder.nodes.into_inner() })
+    }
+
+    /// What `proof` proves about `key` in the map of `root`: its value, or `None` for its absence.
+    ///
+    /// # Errors
+    /// [`ContentError`]: the proof does not hold for this root and key, or carries more than it needs.
+    pub fn verify_proof(
+        &self,
+        root: &MapRoot,
+        key: &[u8],
+        proof: &Proof,
+    ) -> Result<Option<Value>, ContentError> {
+        let mut nodes = proof.nodes.iter();
+        let mut next: Option<Place> = root.place();
+        let mut answer = None;
+        while let Some(place) = next.take() {
+            let stored = nodes.next().ok_or(SourceError::Missing(place.reference.address))?.clone();
+            let block = stored
+                .open(&self.config.key, &place.reference, kind_of(place.level))
+                .map_err(SourceError::from)?;
+            let node = Node::parse(&self.config, Arc::new(block), &place)?;
+            let index = node.first_at_least(key);
+            if index == node.len() {
+                break;
+            }
+            if node.level() == 0 {
+                answer = (node.key(index) == key).then(|| node.value(index));
+            } else {
+                next = Some(node.child(index));
+            }
+        }
+        match nodes.len() {
+            0 => Ok(answer),
+            _ => Err(Malformed::Rule("the proof has nodes it does not need".into()).at("proof", None)),
+        }
+    }
+}
+
+/// Keeps what a look-up fetches.
+struct Recorder<'a> {
+    source: &'a dyn BlockSource,
+    nodes: RefCell<Vec<StoredBlock>>,
+}
+
+impl BlockSource for Recorder<'_> {
+    fn digest_key(&self) -> DigestKey {
+        self.source.digest_key()
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        let block = self.source.fetch(reference, kind)?;
+        self.nodes.borrow_mut().push(block.to_stored());
+        Ok(block)
+    }
+}

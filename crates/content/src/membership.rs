@@ -1,0 +1,289 @@
+//! Membership: the users, groups and devices of a file system, and who may write what.
+//!
+//! Invariants ([`Membership::validate`], [`Membership::validate_successor`]): ids are never reused, nothing is
+//! ever erased, what is removed stays removed, a device keeps its user and key. So a signature can always be
+//! judged by who its key belonged to at its place in the order.
+//!
+//! Attack answered: a key or id that comes back to life as somebody else's.
+
+use crate::codec::FORMAT;
+use crate::error::{ContentError, Malformed, within};
+use crate::live::misuse;
+use crate::{Block, BlockKind, BlockSink, BlockSource, DeviceId, GroupId, PrincipalId, Reference, UserId};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{DigestKey, PublicKey};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest name of a user, group, device or file system, in bytes.
+pub const MEMBER_NAME_BYTES_MAX: usize = 64;
+/// Highest id of a user, group or device: what fits the inode numbers programs see.
+pub const ID_MAX: u32 = (1 << 22) - 1;
+
+/// Everybody who takes part.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Membership {
+    /// Version of [`PrincipalId::Members`] that this is; the first is 1.
+    pub version: u64,
+    /// What the file system is called.
+    pub name: String,
+    /// Users; 0 is the superuser.
+    pub users: BTreeMap<UserId, User>,
+    /// Groups.
+    pub groups: BTreeMap<GroupId, Group>,
+    /// Devices; 0 holds the superuser's key.
+    pub devices: BTreeMap<DeviceId, Device>,
+}
+
+/// A person or service.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct User {
+    /// What the user is called.
+    pub name: String,
+    /// Whether the user may no longer take part.
+    pub removed: bool,
+}
+
+/// Users who write something together.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Group {
+    /// What the group is called.
+    pub name: String,
+    /// Who belongs to it.
+    pub members: BTreeSet<UserId>,
+    /// Whether it is no longer used.
+    pub removed: bool,
+}
+
+/// A machine with a key.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Device {
+    /// Whose it is.
+    pub user: UserId,
+    /// What it is called.
+    pub name: String,
+    /// What its signatures are checked with.
+    pub key: PublicKey,
+    /// The version of [`PrincipalId::Members`] at which it was removed.
+    pub removed_at: Option<u64>,
+}
+
+impl Membership {
+    /// The membership that a new file system starts with: the superuser and the device with the
+    /// superuser's key.
+    pub fn founding(name: &str, superuser: &str, key: PublicKey) -> Membership {
+        let user = User { name: superuser.into(), removed: false };
+        let device = Device { user: UserId::SUPERUSER, name: superuser.into(), key, removed_at: None };
+        Membership {
+            version: 1,
+            name: name.into(),
+            users: [(UserId::SUPERUSER, user)].into(),
+            groups: BTreeMap::new(),
+            devices: [(DeviceId::SUPERUSER, device)].into(),
+        }
+    }
+
+    /// Whether `device` is there, not removed, and its user not removed.
+    pub fn is_active(&self, device: DeviceId) -> bool {
+        self.active_user(device).is_some()
+    }
+
+    /// The user of an active device.
+    pub fn active_user(&self, device: DeviceId) -> Option<UserId> {
+        let device = self.devices.get(&device).filter(|device| device.removed_at.is_none())?;
+        self.users.get(&device.user).filter(|user| !user.removed)?;
+        Some(device.user)
+    }
+
+    /// Whether `device` may advance `principal`: itself, its user, that user's groups; the superuser's
+    /// devices everything but [`PrincipalId::Members`], which is device 0's alone; removed ones nothing, and
+    /// nobody what is removed or not there.
+    pub fn may_write(&self, device: DeviceId, principal: PrincipalId) -> bool {
+        let Some(user) = self.active_user(device) else { return false };
+        let superuser = user == UserId::SUPERUSER;
+        match principal {
+            PrincipalId::Members => device == DeviceId::SUPERUSER,
+            PrincipalId::Device(owner) => owner == device || superuser && self.is_active(owner),
+            PrincipalId::User(owner) => {
+                (owner == user || superuser) && self.users.get(&owner).is_some_and(|user| !user.removed)
+            }
+            PrincipalId::Group(group) => self
+                .groups
+                .get(&group)
+                .is_some_and(|group| !group.removed && (superuser || group.members.contains(&user))),
+        }
+    }
+
+    /// The device, removed or not, that has `key`.
+    pub fn device_by_key(&self, key: &PublicKey) -> Option<DeviceId> {
+        self.devices.iter().find(|(_, device)| device.key == *key).map(|(id, _)| *id)
+    }
+
+    /// The user called `name` who is not removed.
+    pub fn user_by_name(&self, name: &str) -> Option<UserId> {
+        self.users.iter().find(|(_, user)| !user.removed && user.name == name).map(|(id, _)| *id)
+    }
+
+    /// The group called `name` that is not removed.
+    pub fn group_by_name(&self, name: &str) -> Option<GroupId> {
+        self.groups.iter().find(|(_, group)| !group.removed && group.name == name).map(|(id, _)| *id)
+    }
+
+    /// An id that no user has ever had.
+    pub fn next_user(&self) -> UserId {
+        UserId(self.users.last_key_value().map_or(0, |(id, _)| id.0 + 1))
+    }
+
+    /// An id that no group has ever had; groups begin at 1.
+    pub fn next_group(&self) -> GroupId {
+        GroupId(self.groups.last_key_value().map_or(1, |(id, _)| id.0 + 1))
+    }
+
+    /// An id that no device has ever had.
+    pub fn next_device(&self) -> DeviceId {
+        DeviceId(self.devices.last_key_value().map_or(0, |(id, _)| id.0 + 1))
+    }
+
+    /// Checks what every membership must keep: the superuser and device 0 are there and active; users,
+    /// groups and devices refer to what is there; ids and names are within limits; names of what is not
+    /// removed are unique in their class (devices: within their user); no two devices share a key.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the first rule broken.
+    pub fn validate(&self) -> Result<(), Malformed> {
+        let rule = |broken: bool, text: &str| if broken { Err(Malformed::Rule(text.into())) } else { Ok(()) };
+        within("version of membership", self.version, 1, u64::MAX)?;
+        check_member_name(&self.name)?;
+        rule(
+            self.active_user(DeviceId::SUPERUSER) != Some(UserId::SUPERUSER),
+            "device 0 is not the superuser's",
+        )?;
+        let mut names = BTreeSet::new();
+        for (id, user) in &self.users {
+            within("id of a user", id.0.into(), 0, ID_MAX.into())?;
+            check_member_name(&user.name)?;
+            rule(!user.removed && !names.insert(&user.name), "two users have one name")?;
+        }
+        names.clear();
+        for (id, group) in &self.groups {
+            within("id of a group", id.0.into(), 0, ID_MAX.into())?;
+            check_member_name(&group.name)?;
+            rule(!group.removed && !names.insert(&group.name), "two groups have one name")?;
+            let stranger = group.members.iter().any(|user| !self.users.contains_key(user));
+            rule(stranger, "a member of a group is no user")?;
+        }
+        let mut keys = BTreeSet::new();
+        let mut device_names = BTreeSet::new();
+        for (id, device) in &self.devices {
+            within("id of a device", id.0.into(), 0, ID_MAX.into())?;
+            check_member_name(&device.name)?;
+            rule(!self.users.contains_key(&device.user), "a device belongs to no user")?;
+            rule(!keys.insert(device.key), "two devices have one key")?;
+            let active = device.removed_at.is_none();
+            rule(
+                active && !device_names.insert((device.user, &device.name)),
+                "two devices of a user have one name",
+            )?;
+            rule(
+                device.removed_at.is_some_and(|at| at > self.version),
+                "a device was removed in the future",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Checks that `next` may follow: the version is one higher, nothing is erased or brought back, devices
+    /// keep user and key, and a device removed now says so.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the first rule broken.
+    pub fn validate_successor(&self, next: &Membership) -> Result<(), Malformed> {
+        next.validate()?;
+        let rule = |broken: bool, text: &str| if broken { Err(Malformed::Rule(text.into())) } else { Ok(()) };
+        let version = self.version.saturating_add(1);
+        within("version of membership", next.version, version, version)?;
+        for (id, user) in &self.users {
+            match next.users.get(id) {
+                None => rule(true, "a user was erased")?,
+                Some(now) => rule(user.removed && !now.removed, "a removed user is back")?,
+            }
+        }
+        for (id, group) in &self.groups {
+            match next.groups.get(id) {
+                None => rule(true, "a group was erased")?,
+                Some(now) => rule(group.removed && !now.removed, "a removed group is back")?,
+            }
+        }
+        for (id, device) in &self.devices {
+            let Some(now) = next.devices.get(id) else { return rule(true, "a device was erased") };
+            rule(now.user != device.user, "a device changed its user")?;
+            rule(now.key != device.key, "a device changed its key")?;
+            let removed_at = device.removed_at.or(now.removed_at.map(|_| next.version));
+            rule(now.removed_at != removed_at, "a device was removed at another version, or is back")?;
+        }
+        let new_and_removed = next
+            .devices
+            .iter()
+            .any(|(id, device)| !self.devices.contains_key(id) && device.removed_at.is_some());
+        rule(new_and_removed, "a new device is removed")
+    }
+
+    /// Fetches a membership.
+    ///
+    /// # Errors
+    /// [`ContentError`]: the block could not be had or is malformed.
+    pub fn load(source: &dyn BlockSource, reference: &Reference) -> Result<Membership, ContentError> {
+        let block = source.fetch(reference, BlockKind::Membership)?;
+        Membership::from_block(&block)
+    }
+
+    /// Reads and validates a membership's block.
+    ///
+    /// # Errors
+    /// [`ContentError::Malformed`].
+    pub fn from_block(block: &Block) -> Result<Membership, ContentError> {
+        let read = || {
+            if !block.references().is_empty() {
+                return Err(Malformed::ReferenceUnused(block.references().len()));
+            }
+            let (format, body) = block.body().split_first().ok_or(Malformed::Truncated)?;
+            if *format != FORMAT {
+                return Err(Malformed::UnknownFormat { found: *format, known: FORMAT });
+            }
+            let membership: Membership =
+                holdfast_crypto::decode(body).map_err(|error| Malformed::Rule(error.why))?;
+            membership.validate()?;
+            Ok(membership)
+        };
+        read().map_err(|why| why.at("membership", Some(block.reference().address)))
+    }
+
+    /// The membership as a block.
+    ///
+    /// # Errors
+    /// [`ContentError::Misuse`] if it is not valid or too large.
+    pub fn to_block(&self, key: &DigestKey) -> Result<Block, ContentError> {
+        misuse(self.validate())?;
+        let mut body = vec![FORMAT];
+        body.extend(holdfast_crypto::encode(self));
+        misuse(within("bytes of a membership", body.len() as u64, 0, crate::BODY_BYTES_MAX.into()))?;
+        Ok(Block::new(key, BlockKind::Membership, Vec::new(), body))
+    }
+
+    /// Puts the membership into a block.
+    ///
+    /// # Errors
+    /// [`ContentError::Misuse`] if it is not valid or too large.
+    pub fn store(&self, sink: &mut dyn BlockSink) -> Result<Reference, ContentError> {
+        let block = self.to_block(&sink.digest_key())?;
+        Ok(sink.put(block))
+    }
+}
+
+/// 1 to 64 bytes, no control characters, no `/`, no spaces at either end.
+fn check_member_name(name: &str) -> Result<(), Malformed> {
+    within("length of a name", name.len() as u64, 1, MEMBER_NAME_BYTES_MAX as u64)?;
+    if name.contains(|c: char| c.is_control() || c == '/') || name.trim() != name {
+        return Err(Malformed::Rule(format!("{name:?} is not a valid name")));
+    }
+    Ok(())
+}
