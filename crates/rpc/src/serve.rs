@@ -7,6 +7,8 @@
 
 mod gate;
 mod peer;
+#[cfg(test)]
+mod tests;
 
 use crate::tls;
 use gate::Gate;
