@@ -1,1 +1,33 @@
 //! The append-only log of segments, and the storage trait under it.
+//!
+//! One log serves everything that must be durable: the block store (its segments *are* the block storage),
+//! the consistency server's ordering records and a client's state. Appends are buffered; [`Log::sync`] is a
+//! group commit in which any number of threads share one `fdatasync`.
+//!
+//! Invariants:
+//! - a record acknowledged by [`Log::sync`] is never lost or altered unnoticed: every frame carries keyed tags
+//!   over its place, its head and its body, so that a torn, misplaced or stale frame is never taken for a record;
+//! - segment numbers only grow, every opening starts a new segment, and each segment has its own random salt, so
+//!   that a discarded tail can never be spliced into a place that is used again, and bytes that a client chose
+//!   can never pass for a frame;
+//! - recovery cuts off only what was never acknowledged: a bad frame below a position that any later frame or
+//!   the caller's anchor calls durable is damage, and is reported, not cut off;
+//! - a failed write or sync is fatal: the log is poisoned and every later call fails, because the kernel may
+//!   have dropped the dirty pages and would call the next sync clean.
+#![forbid(unsafe_code)]
+
+mod error;
+mod frame;
+mod journal;
+mod local;
+mod scan;
+mod segments;
+pub mod simulated;
+mod storage;
+
+pub use error::LogError;
+pub use frame::{BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, stored_length};
+pub use journal::{Log, LogConfig, Recovery, ScanDepth};
+pub use local::LocalStorage;
+pub use scan::{Damage, Scan, Scanned};
+pub use storage::{Storage, StorageFile, StorageLock, SyncSite, is_full};

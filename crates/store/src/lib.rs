@@ -1,1 +1,35 @@
-//! The block store: segments, index, references, garbage collection.
+//! The block store: segments, index, references, garbage collection (SUNDR section 6).
+//!
+//! Log files *are* the segments: blocks and the consistency server's ordering records are appended to one log
+//! and made durable by one group sync. The index (redb) maps ⟨file system, address⟩ to a place in the log. It is
+//! a fold over the log, never synced on the path, brought up to date from the last checkpoint after a crash, and
+//! rebuilt from the segments when it is lost.
+//!
+//! Invariants:
+//! - what [`BlockStore::commit`] acknowledged survives a power loss;
+//! - a block is served only to a file system that stored it;
+//! - a damaged block is an error that names file and offset, never "absent" and never wrong bytes;
+//! - every change of the index follows from a record in the log, so replaying it any number of times is harmless;
+//! - nothing reachable, pinned, or younger than the collection window is ever dropped, and nothing at all after a
+//!   read error.
+//!
+//! The store believes its caller about addresses (a server checks them with the file system's digest key before
+//! it stores) and about time, which is an argument everywhere.
+#![forbid(unsafe_code)]
+
+mod error;
+mod format;
+mod index;
+mod ordering;
+mod pins;
+mod record;
+mod signed;
+mod state;
+mod store;
+mod window;
+
+pub use error::StoreError;
+pub use holdfast_crypto::Digest as FileSystemId;
+pub use signed::{SignedBlock, signed_block_bytes};
+pub use store::{BlockHeader, BlockStore, StoreConfig};
+pub use window::DecrefOutcome;

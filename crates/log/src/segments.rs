@@ -1,0 +1,128 @@
+//! The segment files: which there are, how long, and a bounded number of open handles.
+
+use crate::frame::{self, HEADER_BYTES, Header, SegmentKey};
+use crate::storage::{Storage, StorageFile};
+use crate::{LogError, Position};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Most file handles kept open at once.
+const HANDLES_MAX: usize = 128;
+
+/// A segment whose header was checked.
+pub(crate) struct Segment {
+    pub(crate) number: u32,
+    pub(crate) file: Arc<dyn StorageFile>,
+    pub(crate) key: SegmentKey,
+}
+
+pub(crate) struct Segments {
+    pub(crate) storage: Arc<dyn Storage>,
+    /// Number to the length up to which it holds records; the active one is as long as anything.
+    known: RwLock<BTreeMap<u32, u64>>,
+    open: Mutex<Handles>,
+}
+
+#[derive(Default)]
+struct Handles {
+    clock: u64,
+    by_number: HashMap<u32, (u64, Arc<Segment>)>,
+}
+
+impl Segments {
+    pub(crate) fn new(storage: Arc<dyn Storage>) -> Segments {
+        Segments { storage, known: RwLock::default(), open: Mutex::default() }
+    }
+
+    pub(crate) fn insert(&self, number: u32, length: u64) {
+        self.known.write().insert(number, length);
+    }
+
+    /// Numbers and lengths, ascending.
+    pub(crate) fn list(&self) -> Vec<(u32, u64)> {
+        self.known.read().iter().map(|(number, length)| (*number, *length)).collect()
+    }
+
+    pub(crate) fn length(&self, number: u32) -> Option<u64> {
+        self.known.read().get(&number).copied()
+    }
+
+    /// The first segment numbered at least `from`.
+    pub(crate) fn at_or_after(&self, from: u32) -> Option<(u32, u64)> {
+        self.known.read().range(from..).next().map(|(number, length)| (*number, *length))
+    }
+
+    pub(crate) fn remember(&self, segment: Arc<Segment>) {
+        let mut handles = self.open.lock();
+        handles.clock += 1;
+        let clock = handles.clock;
+        handles.by_number.insert(segment.number, (clock, segment));
+        if handles.by_number.len() > HANDLES_MAX {
+            let oldest =
+                handles.by_number.iter().min_by_key(|(_, (used, _))| *used).map(|(number, _)| *number);
+            if let Some(oldest) = oldest {
+                handles.by_number.remove(&oldest);
+            }
+        }
+    }
+
+    /// Opens a segment that is known.
+    pub(crate) fn get(&self, number: u32) -> Result<Arc<Segment>, LogError> {
+        {
+            let mut handles = self.open.lock();
+            handles.clock += 1;
+            let clock = handles.clock;
+            if let Some((used, segment)) = handles.by_number.get_mut(&number) {
+                *used = clock;
+                return Ok(segment.clone());
+            }
+        }
+        if self.length(number).is_none() {
+            return Err(LogError::SegmentGone(number));
+        }
+        let name = frame::segment_name(number);
+        let file = match self.storage.open(&name) {
+            Ok(file) => file,
+            // Removed between the two looks.
+            Err(_) if self.length(number).is_none() => return Err(LogError::SegmentGone(number)),
+            Err(error) => return Err(LogError::io("opening", &name, &error)),
+        };
+        let segment = match read_header(number, &*file)? {
+            Header::Ours(key) => Arc::new(Segment { number, file, key }),
+            Header::Newer(found) => {
+                return Err(LogError::NewerFormat { file: name, found, supported: frame::LOG_FORMAT });
+            }
+            Header::Bad => {
+                return Err(LogError::Damaged { file: name, offset: 0, why: "bad segment header".into() });
+            }
+        };
+        self.remember(segment.clone());
+        Ok(segment)
+    }
+
+    /// Forgets and removes a segment; readers that hold it finish undisturbed.
+    pub(crate) fn remove(&self, number: u32) -> Result<(), LogError> {
+        let name = frame::segment_name(number);
+        self.known.write().remove(&number);
+        self.open.lock().by_number.remove(&number);
+        match self.storage.remove(&name) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(LogError::io("removing", &name, &error)),
+        }
+    }
+}
+
+pub(crate) fn read_header(number: u32, file: &dyn StorageFile) -> Result<Header, LogError> {
+    let mut bytes = [0; HEADER_BYTES as usize];
+    let count = file
+        .read_at(0, &mut bytes)
+        .map_err(|error| LogError::io("reading", &frame::segment_name(number), &error))?;
+    Ok(frame::decode_header(number, &bytes[..count]))
+}
+
+/// The first place of a segment where a record can be.
+pub(crate) fn first_position(number: u32) -> Position {
+    Position { segment: number, offset: HEADER_BYTES as u32 }
+}

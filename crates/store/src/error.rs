@@ -1,0 +1,97 @@
+//! Why the store cannot do what it was asked.
+
+use holdfast_crypto::Digest;
+use holdfast_log::LogError;
+
+/// Why a store operation failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The medium failed: the log says how.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The medium failed outside the log.
+    #[error("{action} {file}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        file: String,
+        /// What the system said.
+        error: String,
+    },
+    /// The index failed. Nothing durable is lost: it is rebuilt from the segments.
+    #[error("the block index failed: {0}")]
+    Index(String),
+    /// A stored block is not what was written.
+    #[error("block {address} is damaged: {file} at offset {offset}: {why}")]
+    Damaged {
+        /// The block.
+        address: Digest,
+        /// The segment file.
+        file: String,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// What was found.
+        why: String,
+    },
+    /// A block is not in the index, but records were lost that may have held it.
+    #[error("block {address} cannot be told from lost ones: {why}")]
+    MayBeDamaged {
+        /// The block.
+        address: Digest,
+        /// What was lost.
+        why: String,
+    },
+    /// Ordering records of a file system may be lost; serving it would roll it back.
+    #[error("ordering records of file system {file_system} may be lost: {why}")]
+    OrderingDamaged {
+        /// The file system.
+        file_system: Digest,
+        /// What was found.
+        why: String,
+    },
+    /// Another process has the directory open.
+    #[error("{directory} is in use by another server")]
+    InUse {
+        /// The data directory.
+        directory: String,
+    },
+    /// Written by a newer version of this program.
+    #[error(
+        "{directory} has store format {found}; this program knows formats up to {supported}: use the newer program"
+    )]
+    NewerFormat {
+        /// The data directory.
+        directory: String,
+        /// Its format.
+        found: u32,
+        /// The newest known.
+        supported: u32,
+    },
+    /// The directory is not a store, or its format file is damaged.
+    #[error("{directory} is not a Holdfast store: {why}")]
+    NotAStore {
+        /// The data directory.
+        directory: String,
+        /// What was found.
+        why: String,
+    },
+    /// The caller's request is not allowed.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+impl StoreError {
+    /// Whether space ran out: nothing was acknowledged, and the call may be repeated when there is space.
+    pub fn is_full(&self) -> bool {
+        matches!(self, StoreError::Log(LogError::Full { .. }))
+    }
+
+    pub(crate) fn io(action: &'static str, file: &str, error: &std::io::Error) -> StoreError {
+        if holdfast_log::is_full(error) {
+            StoreError::Log(LogError::Full { action, file: file.to_owned() })
+        } else {
+            StoreError::Io { action, file: file.to_owned(), error: error.to_string() }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The records the store appends to the log. A record's kind is the number of its variant; its head is the
+//! borsh encoding of the variant's fields; bodies are block bodies and opaque payloads.
+
+use crate::StoreError;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{BlockKind, Codec, DeviceId};
+use holdfast_crypto::{Digest, PublicKey, Signature};
+use holdfast_log::{BodyTag, Log, LogError, Position, RecordHead};
+
+/// A block; the body is its encoded body.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct BlockRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) address: Digest,
+    /// The first storer.
+    pub(crate) owner: DeviceId,
+    /// When it was first stored.
+    pub(crate) stored_ns: i64,
+    /// When somebody last relied on it.
+    pub(crate) age_ns: i64,
+    /// Whether this copy takes the place of any other: it was moved by the collector, or the other is damaged.
+    pub(crate) replaces: bool,
+    pub(crate) kind: BlockKind,
+    pub(crate) codec: Codec,
+    pub(crate) references: Vec<Digest>,
+}
+
+/// Blocks somebody relied on anew.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct RenewRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) at_ns: i64,
+    pub(crate) addresses: Vec<Digest>,
+}
+
+/// Copies that are garbage from here on, named by place so that a later copy is not touched. Records of one
+/// round count only once its last one is in the log.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct DroppedRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) round: u64,
+    pub(crate) last: bool,
+    pub(crate) copies: Vec<(u64, Digest)>,
+}
+
+/// The consistency server's record (or checkpoint, which replaces all before it); the body is its payload.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct OrderingRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) sequence: u64,
+}
+
+/// A signed block (VSTORE); the body is the block.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct SignedRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) key: PublicKey,
+    pub(crate) number: u64,
+    pub(crate) stored_ns: i64,
+    pub(crate) signature: Signature,
+}
+
+/// Blocks that a reader holds open; an empty list ends the hold.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct PinRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) holder: u64,
+    pub(crate) until_ns: i64,
+    pub(crate) addresses: Vec<Digest>,
+}
+
+/// Any record of the store. Numbers are stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum StoreRecord {
+    Block(BlockRecord) = 1,
+    Renew(RenewRecord) = 2,
+    Dropped(DroppedRecord) = 3,
+    Ordering(OrderingRecord) = 4,
+    Checkpoint(OrderingRecord) = 5,
+    Signed(SignedRecord) = 6,
+    Pin(PinRecord) = 7,
+}
+
+impl StoreRecord {
+    fn parts(&self) -> (u8, Vec<u8>) {
+        use holdfast_crypto::encode;
+        match self {
+            StoreRecord::Block(record) => (1, encode(record)),
+            StoreRecord::Renew(record) => (2, encode(record)),
+            StoreRecord::Dropped(record) => (3, encode(record)),
+            StoreRecord::Ordering(record) => (4, encode(record)),
+            StoreRecord::Checkpoint(record) => (5, encode(record)),
+            StoreRecord::Signed(record) => (6, encode(record)),
+            StoreRecord::Pin(record) => (7, encode(record)),
+        }
+    }
+
+    /// Appends the record.
+    pub(crate) fn append(&self, log: &Log, body: &[u8], tag: BodyTag) -> Result<Location, LogError> {
+        let (kind, head) = self.parts();
+        let position = log.append_parts(kind, &head, body, tag)?;
+        Ok(Location { position, length: holdfast_log::stored_length(head.len(), body.len()) })
+    }
+
+    /// Decodes a record the log has verified; anything else is a newer or foreign record.
+    pub(crate) fn decode(record: &RecordHead) -> Result<StoreRecord, StoreError> {
+        StoreRecord::decode_parts(record.kind, &record.head).map_err(|why| {
+            StoreError::Log(LogError::Damaged {
+                file: format!("segment {}", record.position.segment),
+                offset: record.position.offset.into(),
+                why,
+            })
+        })
+    }
+
+    pub(crate) fn decode_parts(kind: u8, head: &[u8]) -> Result<StoreRecord, String> {
+        use holdfast_crypto::decode;
+        let decoded = match kind {
+            1 => decode(head).map(StoreRecord::Block),
+            2 => decode(head).map(StoreRecord::Renew),
+            3 => decode(head).map(StoreRecord::Dropped),
+            4 => decode(head).map(StoreRecord::Ordering),
+            5 => decode(head).map(StoreRecord::Checkpoint),
+            6 => decode(head).map(StoreRecord::Signed),
+            7 => decode(head).map(StoreRecord::Pin),
+            other => return Err(format!("a record of unknown kind {other}")),
+        };
+        decoded.map_err(|error| error.to_string())
+    }
+}
+
+/// Where a record is, and how many bytes it takes there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Location {
+    pub(crate) position: Position,
+    pub(crate) length: u32,
+}
+
+impl Location {
+    pub(crate) fn of(record: &RecordHead) -> Location {
+        Location { position: record.position, length: record.stored_length() }
+    }
+}
+
+impl BorshSerialize for Location {
+    fn serialize<W: borsh::io::Write>(&self, writer: &mut W) -> borsh::io::Result<()> {
+        (self.position.to_u64(), self.length).serialize(writer)
+    }
+}
+
+impl BorshDeserialize for Location {
+    fn deserialize_reader<R: borsh::io::Read>(reader: &mut R) -> borsh::io::Result<Self> {
+        let (position, length) = <(u64, u32)>::deserialize_reader(reader)?;
+        Ok(Location { position: Position::from_u64(position), length })
+    }
+}

@@ -1,0 +1,376 @@
+//! What the store holds in memory: changes of the index since its last checkpoint, and the small state of each
+//! file system. All of it is a fold over the log; the functions here are the fold, and live calls and recovery
+//! use the same ones.
+
+use crate::StoreError;
+use crate::index::Index;
+use crate::pins::Pins;
+use crate::record::{BlockRecord, DroppedRecord, Location, OrderingRecord, PinRecord, RenewRecord};
+use crate::record::{SignedRecord, StoreRecord};
+use crate::window::Young;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, PublicKey};
+use holdfast_log::Position;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// Index key of a block: address, then the number of the file system (big-endian).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key(pub(crate) [u8; 36]);
+
+impl Key {
+    pub(crate) fn new(file_system: u32, address: &Digest) -> Key {
+        let mut bytes = [0; 36];
+        bytes[..32].copy_from_slice(&address.0);
+        bytes[32..].copy_from_slice(&file_system.to_be_bytes());
+        Key(bytes)
+    }
+
+    pub(crate) fn address(&self) -> Digest {
+        Digest(self.0[..32].try_into().expect("32 bytes"))
+    }
+
+    pub(crate) fn file_system(&self) -> u32 {
+        u32::from_be_bytes(self.0[32..].try_into().expect("4 bytes"))
+    }
+}
+
+/// Index key of a signed block: file system, key, number, time, position; all sort as numbers do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SignedKey(pub(crate) [u8; 60]);
+
+impl SignedKey {
+    pub(crate) fn new(
+        file_system: u32,
+        key: &PublicKey,
+        number: u64,
+        stored_ns: i64,
+        at: Position,
+    ) -> SignedKey {
+        let mut bytes = [0; 60];
+        bytes[..4].copy_from_slice(&file_system.to_be_bytes());
+        bytes[4..36].copy_from_slice(&key.0);
+        bytes[36..44].copy_from_slice(&number.to_be_bytes());
+        bytes[44..52].copy_from_slice(&(stored_ns as u64 ^ 1 << 63).to_be_bytes());
+        bytes[52..].copy_from_slice(&at.to_u64().to_be_bytes());
+        SignedKey(bytes)
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        Position::from_u64(u64::from_be_bytes(self.0[52..].try_into().expect("8 bytes")))
+    }
+
+    pub(crate) fn file_system(&self) -> u32 {
+        u32::from_be_bytes(self.0[..4].try_into().expect("4 bytes"))
+    }
+}
+
+/// What the index knows of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) location: Location,
+    /// When somebody last relied on it.
+    pub(crate) age_ns: i64,
+}
+
+impl Entry {
+    pub(crate) fn renewed(self, at_ns: i64) -> Entry {
+        Entry { age_ns: self.age_ns.max(at_ns), ..self }
+    }
+}
+
+/// A change of the index since its checkpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Recent {
+    /// `None`: dropped.
+    pub(crate) entry: Option<Entry>,
+    /// Whether this replaces what the checkpoint says. Otherwise the checkpoint was not consulted (a STORE costs
+    /// no look-up), and if it has an older copy, that one keeps its place and its header.
+    pub(crate) settled: bool,
+}
+
+/// A batch on its way into the index.
+pub(crate) struct Frozen {
+    pub(crate) blocks: HashMap<Key, Recent>,
+    pub(crate) signed: BTreeMap<SignedKey, Option<u32>>,
+    pub(crate) image: Vec<u8>,
+}
+
+/// The small state of one file system.
+#[derive(Clone, BorshSerialize, BorshDeserialize)]
+pub(crate) struct FileSystem {
+    pub(crate) number: u32,
+    /// Number of the last ordering record.
+    pub(crate) sequence: u64,
+    pub(crate) checkpoint: Option<Location>,
+    /// Ordering records after the checkpoint: number and place.
+    pub(crate) ordering: Vec<(u64, Location)>,
+    pub(crate) pins: Pins,
+    /// Why its ordering records cannot be trusted to be all there.
+    pub(crate) damaged: Option<String>,
+}
+
+/// A stretch that a rebuild could not read.
+#[derive(Clone, BorshSerialize, BorshDeserialize)]
+pub(crate) struct LostRecord {
+    pub(crate) position: u64,
+    pub(crate) why: String,
+}
+
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(crate) struct Image {
+    /// The log is folded in up to here.
+    pub(crate) applied: u64,
+    pub(crate) round: u64,
+    pub(crate) file_systems: BTreeMap<Digest, FileSystem>,
+    pub(crate) lost: Vec<LostRecord>,
+}
+
+/// Most stretches of damage remembered one by one.
+const LOST_MAX: usize = 64;
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) blocks: HashMap<Key, Recent>,
+    pub(crate) signed: BTreeMap<SignedKey, Option<u32>>,
+    pub(crate) frozen: Option<Arc<Frozen>>,
+    pub(crate) file_systems: BTreeMap<Digest, FileSystem>,
+    /// Blocks that DECREF may still drop. Never restored: a restart ends every window.
+    pub(crate) young: Young,
+    /// Number of the last collection round.
+    pub(crate) round: u64,
+    /// Drops of a round whose last record has not been seen.
+    pending: Option<(u64, Vec<(Key, Position)>)>,
+    /// Records that a rebuild could not read.
+    pub(crate) lost: Vec<LostRecord>,
+    /// Blocks found damaged: "not here" to whoever asks, so that they are sent again.
+    pub(crate) damaged: HashSet<Key>,
+    /// While a collection runs: blocks of its file system that were stored or relied on since it began.
+    pub(crate) touched: Option<Touched>,
+}
+
+pub(crate) struct Touched {
+    pub(crate) file_system: u32,
+    pub(crate) addresses: HashSet<Digest>,
+    /// Taken since the last drain, still to be marked.
+    pub(crate) fresh: Vec<Digest>,
+    pub(crate) overflown: bool,
+}
+
+/// Most blocks that may be touched while a collection runs; beyond, the collection gives up.
+const TOUCHED_MAX: usize = 1 << 20;
+
+impl State {
+    pub(crate) fn restore(image: &[u8]) -> Result<(State, Position), StoreError> {
+        let image: Image =
+            holdfast_crypto::decode(image).map_err(|error| StoreError::Index(error.to_string()))?;
+        let state = State {
+            file_systems: image.file_systems,
+            round: image.round,
+            lost: image.lost,
+            ..State::default()
+        };
+        Ok((state, Position::from_u64(image.applied)))
+    }
+
+    pub(crate) fn image(&self, applied: Position) -> Vec<u8> {
+        holdfast_crypto::encode(&Image {
+            applied: applied.to_u64(),
+            round: self.round,
+            file_systems: self.file_systems.clone(),
+            lost: self.lost.clone(),
+        })
+    }
+
+    pub(crate) fn number(&self, file_system: &Digest) -> Option<u32> {
+        self.file_systems.get(file_system).map(|found| found.number)
+    }
+
+    pub(crate) fn file_system(&mut self, id: &Digest) -> &mut FileSystem {
+        let next = self.file_systems.values().map(|found| found.number + 1).max().unwrap_or(1);
+        self.file_systems.entry(*id).or_insert_with(|| FileSystem {
+            number: next,
+            sequence: 0,
+            checkpoint: None,
+            ordering: Vec::new(),
+            pins: Pins::default(),
+            damaged: None,
+        })
+    }
+
+    /// What the last checkpoint (and the batch on its way into it) says.
+    fn older(&self, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
+        if let Some(recent) = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key)) {
+            match recent {
+                Recent { entry, settled: true } => return Ok(*entry),
+                Recent { entry: Some(entry), settled: false } => {
+                    let older = index.get(key)?;
+                    return Ok(Some(older.map_or(*entry, |older| older.renewed(entry.age_ns))));
+                }
+                Recent { entry: None, settled: false } => return Ok(None),
+            }
+        }
+        index.get(key)
+    }
+
+    /// Looks a block up. The oldest copy counts: its header is the one RETRIEVE returns.
+    pub(crate) fn get(&self, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
+        match self.blocks.get(key) {
+            Some(Recent { entry, settled: true }) => Ok(*entry),
+            Some(Recent { entry: Some(entry), settled: false }) => {
+                Ok(Some(self.older(index, key)?.map_or(*entry, |older| older.renewed(entry.age_ns))))
+            }
+            Some(Recent { entry: None, settled: false }) | None => self.older(index, key),
+        }
+    }
+
+    pub(crate) fn touch(&mut self, file_system: u32, address: &Digest) {
+        if let Some(touched) = self.touched.as_mut().filter(|touched| touched.file_system == file_system) {
+            if touched.addresses.len() >= TOUCHED_MAX {
+                touched.overflown = true;
+            } else if touched.addresses.insert(*address) {
+                touched.fresh.push(*address);
+            }
+        }
+    }
+
+    pub(crate) fn apply_block(&mut self, record: &BlockRecord, location: Location) -> Key {
+        let number = self.file_system(&record.file_system).number;
+        let key = Key::new(number, &record.address);
+        let entry = Entry { location, age_ns: record.age_ns };
+        let recent = match self.blocks.get(&key) {
+            Some(Recent { entry: Some(older), settled }) if !record.replaces => {
+                Recent { entry: Some(older.renewed(record.age_ns)), settled: *settled }
+            }
+            Some(Recent { entry: None, settled: true }) => Recent { entry: Some(entry), settled: true },
+            _ => Recent { entry: Some(entry), settled: record.replaces },
+        };
+        self.blocks.insert(key, recent);
+        if record.replaces {
+            self.damaged.remove(&key);
+        }
+        self.touch(number, &record.address);
+        key
+    }
+
+    pub(crate) fn apply_renew(&mut self, index: &Index, record: &RenewRecord) -> Result<(), StoreError> {
+        let number = self.file_system(&record.file_system).number;
+        for address in &record.addresses {
+            let key = Key::new(number, address);
+            match self.blocks.get_mut(&key) {
+                Some(Recent { entry: Some(entry), .. }) => *entry = entry.renewed(record.at_ns),
+                Some(Recent { entry: None, .. }) => {}
+                None => {
+                    if let Some(entry) = self.older(index, &key)? {
+                        let entry = Some(entry.renewed(record.at_ns));
+                        self.blocks.insert(key, Recent { entry, settled: true });
+                    }
+                }
+            }
+            self.young.keep(&key);
+            self.touch(number, address);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn apply_dropped(&mut self, index: &Index, record: &DroppedRecord) -> Result<(), StoreError> {
+        let number = self.file_system(&record.file_system).number;
+        self.round = self.round.max(record.round);
+        let copies = record
+            .copies
+            .iter()
+            .map(|(position, address)| (Key::new(number, address), Position::from_u64(*position)));
+        let mut pending = match self.pending.take() {
+            Some((round, pending)) if round == record.round => pending,
+            // A round that a crash cut short never happened.
+            _ => Vec::new(),
+        };
+        pending.extend(copies);
+        if !record.last {
+            self.pending = Some((record.round, pending));
+            return Ok(());
+        }
+        for (key, position) in pending {
+            let found = self.get(index, &key)?;
+            if found.is_some_and(|entry| entry.location.position == position) {
+                self.blocks.insert(key, Recent { entry: None, settled: true });
+                self.young.keep(&key);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn apply_ordering(&mut self, record: &OrderingRecord, location: Location) {
+        let file_system = self.file_system(&record.file_system);
+        file_system.sequence = file_system.sequence.max(record.sequence);
+        // The collector moves records: the last copy counts.
+        match file_system.ordering.binary_search_by_key(&record.sequence, |(sequence, _)| *sequence) {
+            Ok(found) => file_system.ordering[found].1 = location,
+            Err(place) => file_system.ordering.insert(place, (record.sequence, location)),
+        }
+    }
+
+    pub(crate) fn apply_checkpoint(&mut self, record: &OrderingRecord, location: Location) {
+        let file_system = self.file_system(&record.file_system);
+        file_system.sequence = file_system.sequence.max(record.sequence);
+        file_system.checkpoint = Some(location);
+        file_system.ordering.retain(|(sequence, _)| *sequence > record.sequence);
+    }
+
+    pub(crate) fn apply_signed(&mut self, record: &SignedRecord, location: Location) -> SignedKey {
+        let number = self.file_system(&record.file_system).number;
+        let key = SignedKey::new(number, &record.key, record.number, record.stored_ns, location.position);
+        self.signed.insert(key, Some(location.length));
+        key
+    }
+
+    pub(crate) fn apply_pin(&mut self, record: &PinRecord) {
+        let number = self.file_system(&record.file_system).number;
+        for address in &record.addresses {
+            self.touch(number, address);
+        }
+        let file_system = self.file_system(&record.file_system);
+        file_system.pins.set(record.holder, record.until_ns, record.addresses.clone());
+    }
+
+    pub(crate) fn apply(
+        &mut self,
+        index: &Index,
+        record: &StoreRecord,
+        location: Location,
+    ) -> Result<(), StoreError> {
+        match record {
+            StoreRecord::Block(record) => drop(self.apply_block(record, location)),
+            StoreRecord::Renew(record) => self.apply_renew(index, record)?,
+            StoreRecord::Dropped(record) => self.apply_dropped(index, record)?,
+            StoreRecord::Ordering(record) => self.apply_ordering(record, location),
+            StoreRecord::Checkpoint(record) => self.apply_checkpoint(record, location),
+            StoreRecord::Signed(record) => drop(self.apply_signed(record, location)),
+            StoreRecord::Pin(record) => self.apply_pin(record),
+        }
+        Ok(())
+    }
+
+    /// Notes that a record could not be read during recovery: what it was is not known.
+    pub(crate) fn note_lost(&mut self, position: Position, why: String) {
+        if self.lost.len() < LOST_MAX {
+            self.lost.push(LostRecord { position: position.to_u64(), why });
+        }
+    }
+
+    /// Whether a replay may write a checkpoint here: not amid the records of a round.
+    pub(crate) fn may_checkpoint(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Ends a replay: an unfinished round never happened, and a file system whose last ordering checkpoint is
+    /// older than some lost record may have lost ordering records with it.
+    pub(crate) fn end_replay(&mut self) {
+        self.pending = None;
+        for file_system in self.file_systems.values_mut() {
+            let checkpoint = file_system.checkpoint.map_or(0, |location| location.position.to_u64());
+            let newest = self.lost.iter().rev().find(|lost| lost.position > checkpoint);
+            file_system.damaged = newest.map(|lost| lost.why.clone());
+        }
+    }
+}

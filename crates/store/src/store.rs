@@ -1,0 +1,519 @@
+//! Opening the store; STORE, RETRIEVE, commit, checkpoints of the index.
+
+use crate::index::Index;
+use crate::record::{BlockRecord, Location, RenewRecord, StoreRecord};
+use crate::state::{Frozen, Key, State};
+use crate::{StoreError, format};
+use holdfast_content::{Codec, DeviceId, StoredBlock};
+use holdfast_crypto::Digest;
+use holdfast_log::{BodyTag, Log, LogConfig, LogError, Position, Scanned, Storage, StorageLock, SyncSite};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::time::Duration;
+
+const LOCK: &str = "LOCK";
+const CHECKPOINT: SyncSite = SyncSite("store: log before index checkpoint");
+
+/// How long a STORE waits for the index before it looks again.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// How a store behaves.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// How long after its first STORE a block may be taken back by DECREF.
+    pub window: Duration,
+    /// How long a block is safe from the collector after somebody stored it or was told "I have it".
+    pub gc_window: Duration,
+    /// Length at which a segment is sealed, in bytes.
+    pub segment_bytes: u32,
+    /// Memory for the index's cache, in bytes.
+    pub index_cache_bytes: usize,
+    /// Changes of the index kept in memory (about 130 bytes each) before they are written to it in one batch.
+    pub recent_entries_max: usize,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        StoreConfig {
+            window: Duration::from_secs(60),
+            gc_window: Duration::from_secs(24 * 3600),
+            segment_bytes: 64 << 20,
+            index_cache_bytes: 64 << 20,
+            recent_entries_max: 1 << 17,
+        }
+    }
+}
+
+/// What is known of a block beside its bytes: the header of its first STORE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockHeader {
+    /// The device that stored it first.
+    pub owner: DeviceId,
+    /// When, in nanoseconds since 1970.
+    pub stored_ns: i64,
+    /// How its body is encoded.
+    pub codec: Codec,
+}
+
+/// An open block store. Clones share it; all calls are thread-safe and block. The last clone to be dropped
+/// writes a checkpoint of the index and releases the directory.
+#[derive(Clone)]
+pub struct BlockStore(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    worker: Option<std::thread::JoinHandle<()>>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) config: StoreConfig,
+    pub(crate) log: Log,
+    pub(crate) index: Index,
+    state: Mutex<State>,
+    /// Held by whoever moves the index's checkpoint or needs it to stand still.
+    pub(crate) checkpointing: Mutex<()>,
+    wanted: Mutex<Wanted>,
+    wake: Condvar,
+    /// Signalled when a batch has gone into the index.
+    flushed: Condvar,
+    _lock: Box<dyn StorageLock>,
+}
+
+#[derive(Default)]
+struct Wanted {
+    checkpoint: bool,
+    stop: bool,
+}
+
+impl BlockStore {
+    /// Opens the store in `storage`, or begins one in an empty directory; recovers whatever a crash left.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`], [`StoreError::NewerFormat`], [`StoreError::NotAStore`], or the medium failed.
+    pub fn open(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<BlockStore, StoreError> {
+        let lock = storage.lock(LOCK).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => StoreError::InUse { directory: storage.describe() },
+            _ => StoreError::io("locking", LOCK, &error),
+        })?;
+        format::check_or_write(&*storage)?;
+        let (index, image) = Index::open(storage.clone(), config.index_cache_bytes)?;
+        let (state, applied) = match image {
+            Some(image) => State::restore(&image)?,
+            None => (State::default(), Position::START),
+        };
+        let log_config =
+            LogConfig { segment_bytes: config.segment_bytes, known_durable: applied, ..LogConfig::default() };
+        let (log, recovery) = Log::open(storage.clone(), log_config)?;
+        if let Some((position, bytes)) = recovery.truncated {
+            tracing::info!(%position, bytes, "cut off a torn tail that nobody was promised");
+        }
+        let shared = Arc::new(Shared {
+            storage,
+            config,
+            log,
+            index,
+            state: Mutex::new(state),
+            checkpointing: Mutex::new(()),
+            wanted: Mutex::default(),
+            wake: Condvar::new(),
+            flushed: Condvar::new(),
+            _lock: lock,
+        });
+        shared.replay(applied)?;
+        let worker = {
+            let shared = shared.clone();
+            std::thread::Builder::new()
+                .name("store-index".into())
+                .spawn(move || shared.work())
+                .map_err(|error| StoreError::io("starting a thread for", "index", &error))?
+        };
+        Ok(BlockStore(Arc::new(Handle { shared, worker: Some(worker) })))
+    }
+
+    /// Stores blocks whose addresses the caller has checked. Durable with the next commit.
+    ///
+    /// A block that is already here keeps its first header; storing it again renews its age and makes it
+    /// permanent. The index on disk is not consulted.
+    ///
+    /// # Errors
+    /// The log failed. When the disk is full, the first blocks may have been stored and the rest not; nothing
+    /// was acknowledged, and the call may be repeated.
+    pub fn store(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+        now_ns: i64,
+    ) -> Result<(), StoreError> {
+        // Tags are made before the lock is taken.
+        let tagged: Vec<_> = blocks.into_iter().map(|block| (BodyTag::of(&block.1.body), block)).collect();
+        let shared = self.shared();
+        shared.wait_for_room()?;
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        let number = state.file_system(&file_system).number;
+        for (tag, (address, block)) in tagged {
+            let key = Key::new(number, &address);
+            for reference in &block.references {
+                state.young.keep_for(&Key::new(number, reference), owner);
+            }
+            let replaces = state.damaged.contains(&key);
+            let known = state.blocks.get(&key).and_then(|recent| recent.entry);
+            if known.is_some() && !replaces {
+                shared.renew(state, file_system, vec![address], now_ns)?;
+                continue;
+            }
+            let record = BlockRecord {
+                file_system,
+                address,
+                owner,
+                stored_ns: now_ns,
+                age_ns: now_ns,
+                replaces,
+                kind: block.kind,
+                codec: block.codec,
+                references: block.references,
+            };
+            let record = StoreRecord::Block(record);
+            let location = record.append(&shared.log, &block.body, tag)?;
+            let StoreRecord::Block(record) = record else { unreachable!("made above") };
+            let key = state.apply_block(&record, location);
+            state.young.open(key, owner, now_ns, self.window_ns());
+        }
+        let full = state.blocks.len() >= shared.config.recent_entries_max;
+        drop(guard);
+        if full {
+            shared.want_checkpoint();
+        }
+        Ok(())
+    }
+
+    /// Makes everything appended before the call durable; threads that call together share one sync.
+    ///
+    /// # Errors
+    /// The medium failed; the store accepts nothing more until it is opened again.
+    pub fn commit(&self) -> Result<(), StoreError> {
+        Ok(self.shared().log.sync()?)
+    }
+
+    /// Retrieves a block with the header of its first STORE; `None` when this file system never stored it, or it
+    /// was dropped.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when the block is here but altered; [`StoreError::MayBeDamaged`] when it is not,
+    /// but records were lost that may have held it; the medium failed.
+    pub fn retrieve(
+        &self,
+        file_system: Digest,
+        address: Digest,
+    ) -> Result<Option<(BlockHeader, StoredBlock)>, StoreError> {
+        let shared = self.shared();
+        loop {
+            let (key, entry) = {
+                let state = shared.state.lock();
+                let Some(number) = state.number(&file_system) else { return Ok(None) };
+                let key = Key::new(number, &address);
+                match state.get(&shared.index, &key)? {
+                    Some(entry) => (key, entry),
+                    None => match state.lost.first() {
+                        None => return Ok(None),
+                        Some(lost) => {
+                            return Err(StoreError::MayBeDamaged { address, why: lost.why.clone() });
+                        }
+                    },
+                }
+            };
+            match shared.read_block(&file_system, &address, entry.location) {
+                // Moved by the collector between the two looks.
+                Err(StoreError::Log(LogError::SegmentGone(_))) => {
+                    let now = shared.state.lock().get(&shared.index, &key)?;
+                    if now == Some(entry) {
+                        let why = "its segment is gone".to_owned();
+                        let file = format!("segment {}", entry.location.position.segment);
+                        let offset = entry.location.position.offset.into();
+                        return Err(StoreError::Damaged { address, file, offset, why });
+                    }
+                }
+                Err(error @ StoreError::Damaged { .. }) => {
+                    shared.state.lock().damaged.insert(key);
+                    return Err(error);
+                }
+                other => return other.map(Some),
+            }
+        }
+    }
+
+    /// Which of `addresses` this file system has. Before the answer the age of those is durably renewed: they
+    /// are safe from the collector for another window, and permanent.
+    ///
+    /// # Errors
+    /// The log or the index failed.
+    pub fn contains_renew_all(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<Vec<bool>, StoreError> {
+        let shared = self.shared();
+        let mut answers = Vec::with_capacity(addresses.len());
+        {
+            let mut guard = shared.state.lock();
+            let state = &mut *guard;
+            let number = state.number(&file_system);
+            let mut present = Vec::new();
+            for address in addresses {
+                let key = number.map(|number| Key::new(number, address));
+                let here = match key {
+                    Some(key) if !state.damaged.contains(&key) => state.get(&shared.index, &key)?.is_some(),
+                    _ => false,
+                };
+                answers.push(here);
+                if here {
+                    present.push(*address);
+                }
+            }
+            if present.is_empty() {
+                return Ok(answers);
+            }
+            shared.renew(state, file_system, present, now_ns)?;
+        }
+        self.commit()?;
+        Ok(answers)
+    }
+
+    /// [`BlockStore::contains_renew_all`] of one block.
+    ///
+    /// # Errors
+    /// The log or the index failed.
+    pub fn contains_renew(
+        &self,
+        file_system: Digest,
+        address: Digest,
+        now_ns: i64,
+    ) -> Result<bool, StoreError> {
+        Ok(self.contains_renew_all(file_system, &[address], now_ns)?[0])
+    }
+
+    /// Writes what has changed since the last checkpoint into the index, so that a crash costs less to recover
+    /// from. Happens by itself when enough has changed.
+    ///
+    /// # Errors
+    /// The log or the index failed; nothing is lost, and the next checkpoint tries again.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.shared().checkpoint()
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.shared().state.lock()
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.shared().log
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.shared().index
+    }
+
+    pub(crate) fn window_ns(&self) -> i64 {
+        self.shared().config.window.as_nanos().min(i64::MAX as u128) as i64
+    }
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Folds in the log from `applied` on.
+    fn replay(&self, applied: Position) -> Result<(), StoreError> {
+        let mut scan = self.log.scan(applied, holdfast_log::ScanDepth::Heads)?;
+        let mut changes = 0;
+        while let Some(found) = scan.next() {
+            let lost = match found {
+                Ok(Scanned::Record(head)) => {
+                    let record = StoreRecord::decode(&head)?;
+                    let mut state = self.state.lock();
+                    state.apply(&self.index, &record, Location::of(&head))?;
+                    changes += 1;
+                    None
+                }
+                Ok(Scanned::Damaged(damage)) => match &damage.record {
+                    // A good head is enough to go on: reading the body will tell.
+                    Some(head) => {
+                        let record = StoreRecord::decode(head)?;
+                        self.state.lock().apply(&self.index, &record, Location::of(head))?;
+                        None
+                    }
+                    None => Some((damage.position, LogError::from(damage).to_string())),
+                },
+                Err(error @ LogError::NewerFormat { .. }) => return Err(error.into()),
+                Err(error) => Some((scan.position(), error.to_string())),
+            };
+            if let Some((position, why)) = lost {
+                tracing::error!(%position, why, "a record cannot be read");
+                self.state.lock().note_lost(position, why);
+            }
+            if changes >= self.config.recent_entries_max && self.state.lock().may_checkpoint() {
+                self.flush(Some(scan.position()))?;
+                changes = 0;
+            }
+        }
+        self.state.lock().end_replay();
+        Ok(())
+    }
+
+    /// Appends and applies a renewal.
+    fn renew(
+        &self,
+        state: &mut State,
+        file_system: Digest,
+        addresses: Vec<Digest>,
+        now_ns: i64,
+    ) -> Result<(), StoreError> {
+        let record = RenewRecord { file_system, at_ns: now_ns, addresses };
+        StoreRecord::Renew(record.clone()).append(&self.log, &[], BodyTag::of(&[]))?;
+        state.apply_renew(&self.index, &record)
+    }
+
+    /// Reads and checks one block.
+    pub(crate) fn read_block(
+        &self,
+        file_system: &Digest,
+        address: &Digest,
+        location: Location,
+    ) -> Result<(BlockHeader, StoredBlock), StoreError> {
+        let damaged = |file: String, offset: u64, why: String| StoreError::Damaged {
+            address: *address,
+            file,
+            offset,
+            why,
+        };
+        let record = self.log.read(location.position, location.length).map_err(|error| match error {
+            LogError::Damaged { file, offset, why } => damaged(file, offset, why),
+            other => other.into(),
+        })?;
+        match StoreRecord::decode_parts(record.kind, &record.head) {
+            Ok(StoreRecord::Block(head)) if head.file_system == *file_system && head.address == *address => {
+                let header = BlockHeader { owner: head.owner, stored_ns: head.stored_ns, codec: head.codec };
+                let block = StoredBlock {
+                    kind: head.kind,
+                    codec: head.codec,
+                    references: head.references,
+                    body: record.body,
+                };
+                Ok((header, block))
+            }
+            _ => {
+                let file = format!("segment {}", location.position.segment);
+                Err(damaged(file, location.position.offset.into(), "another record is in its place".into()))
+            }
+        }
+    }
+
+    /// Back-pressure: when changes come faster than the index takes them, storing waits for it; when the index
+    /// takes none, storing stops before memory runs out.
+    fn wait_for_room(&self) -> Result<(), StoreError> {
+        let limit = self.config.recent_entries_max;
+        let mut state = self.state.lock();
+        while state.blocks.len() >= 2 * limit {
+            if state.frozen.is_none() || self.flushed.wait_for(&mut state, ROOM_WAIT).timed_out() {
+                self.want_checkpoint();
+                if state.blocks.len() < 4 * limit {
+                    break;
+                }
+                if state.frozen.is_some() {
+                    return Err(StoreError::Index("it takes no more entries; is the disk full?".into()));
+                }
+                self.flushed.wait_for(&mut state, ROOM_WAIT);
+            }
+        }
+        Ok(())
+    }
+
+    fn want_checkpoint(&self) {
+        self.wanted.lock().checkpoint = true;
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
+        let _checkpointing = self.checkpointing.lock();
+        self.checkpoint_held()
+    }
+
+    /// A checkpoint by a caller that holds `checkpointing`.
+    pub(crate) fn checkpoint_held(&self) -> Result<(), StoreError> {
+        if self.state.lock().frozen.is_some() {
+            // An earlier attempt failed half-way; its handle may be unusable.
+            self.index.reopen()?;
+            self.write_frozen()?;
+        }
+        self.flush(None)
+    }
+
+    /// Freezes the changes and writes them to the index. They fold in the log up to `replayed`, or else up to
+    /// its end, which stands still while the state is locked.
+    fn flush(&self, replayed: Option<Position>) -> Result<(), StoreError> {
+        {
+            let mut state = self.state.lock();
+            let applied = replayed.unwrap_or_else(|| self.log.end());
+            let frozen = Frozen {
+                image: state.image(applied),
+                blocks: std::mem::take(&mut state.blocks),
+                signed: std::mem::take(&mut state.signed),
+            };
+            state.frozen = Some(Arc::new(frozen));
+        }
+        // The index must never know of records that a crash can take back.
+        self.log.sync_at(CHECKPOINT)?;
+        self.write_frozen()
+    }
+
+    fn write_frozen(&self) -> Result<(), StoreError> {
+        let frozen = self.state.lock().frozen.clone();
+        if let Some(frozen) = frozen {
+            self.index.write(&frozen)?;
+            self.state.lock().frozen = None;
+            self.flushed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn work(&self) {
+        loop {
+            {
+                let mut wanted = self.wanted.lock();
+                while !wanted.checkpoint && !wanted.stop {
+                    self.wake.wait(&mut wanted);
+                }
+                if wanted.stop {
+                    return;
+                }
+                wanted.checkpoint = false;
+            }
+            if let Err(error) = self.checkpoint() {
+                tracing::warn!(%error, "the index checkpoint failed and will be tried again");
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.wanted.lock().stop = true;
+        self.shared.wake.notify_one();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+        if let Err(error) =
+            self.shared.log.sync().map_err(StoreError::from).and_then(|()| self.shared.checkpoint())
+        {
+            tracing::warn!(%error, "no checkpoint at the end; the next opening replays the log");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The DECREF window (SUNDR section 6.1): for a short time after a block is first stored, its storer may take it
+//! back. Departures from the paper, all on the side of keeping data: only the storer may; a second STORE by
+//! anybody, an "I have it", or another device's block that refers to it makes the block permanent; so does a
+//! restart, and so does the eviction of the oldest when very many blocks are young at once.
+
+use crate::StoreError;
+use crate::record::{DroppedRecord, StoreRecord};
+use crate::state::Key;
+use crate::store::BlockStore;
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_log::BodyTag;
+use std::collections::{HashMap, VecDeque};
+
+/// Most blocks whose window is open at once.
+const YOUNG_MAX: usize = 1 << 17;
+
+/// What DECREF did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DecrefOutcome {
+    /// The block is garbage.
+    Dropped,
+    /// The block is permanent: its window is over, or somebody else relies on it.
+    Permanent,
+    /// Somebody else stored it.
+    NotTheStorer,
+    /// There is no such block.
+    Unknown,
+}
+
+/// Blocks whose window is open.
+#[derive(Default)]
+pub(crate) struct Young {
+    blocks: HashMap<Key, (DeviceId, i64)>,
+    order: VecDeque<(i64, Key)>,
+}
+
+impl Young {
+    /// Opens the window of a block.
+    pub(crate) fn open(&mut self, key: Key, owner: DeviceId, now_ns: i64, window_ns: i64) {
+        while let Some((opened_ns, oldest)) = self.order.front().copied() {
+            if self.order.len() < YOUNG_MAX && opened_ns > now_ns.saturating_sub(window_ns) {
+                break;
+            }
+            self.order.pop_front();
+            if self.blocks.get(&oldest).is_some_and(|(_, opened)| *opened == opened_ns) {
+                self.blocks.remove(&oldest);
+            }
+        }
+        self.blocks.insert(key, (owner, now_ns));
+        self.order.push_back((now_ns, key));
+    }
+
+    /// Closes the window of a block: it is permanent (or gone).
+    pub(crate) fn keep(&mut self, key: &Key) {
+        self.blocks.remove(key);
+    }
+
+    /// Closes the window of a block that somebody other than its storer refers to.
+    pub(crate) fn keep_for(&mut self, key: &Key, other: DeviceId) {
+        if self.blocks.get(key).is_some_and(|(owner, _)| *owner != other) {
+            self.blocks.remove(key);
+        }
+    }
+
+    /// Closes the windows of a whole file system.
+    pub(crate) fn keep_all(&mut self, file_system: u32) {
+        self.blocks.retain(|key, _| key.file_system() != file_system);
+    }
+
+    fn get(&self, key: &Key, now_ns: i64, window_ns: i64) -> Option<DeviceId> {
+        let (owner, opened_ns) = self.blocks.get(key)?;
+        (now_ns.saturating_sub(*opened_ns) < window_ns).then_some(*owner)
+    }
+}
+
+impl BlockStore {
+    /// Takes back a block that `owner` stored less than a window ago and nobody else relies on. Durable with the
+    /// next commit; losing it in a crash only keeps the block.
+    ///
+    /// # Errors
+    /// The log or the index failed.
+    pub fn decref(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        address: Digest,
+        now_ns: i64,
+    ) -> Result<DecrefOutcome, StoreError> {
+        let mut state = self.state();
+        let Some(number) = state.number(&file_system) else { return Ok(DecrefOutcome::Unknown) };
+        let key = Key::new(number, &address);
+        let Some(entry) = state.get(self.index(), &key)? else { return Ok(DecrefOutcome::Unknown) };
+        let Some(storer) = state.young.get(&key, now_ns, self.window_ns()) else {
+            return Ok(DecrefOutcome::Permanent);
+        };
+        if storer != owner {
+            return Ok(DecrefOutcome::NotTheStorer);
+        }
+        // STORE did not look into the index: an older copy there makes this one a second STORE.
+        let own = state.blocks.get(&key).and_then(|recent| recent.entry);
+        let pinned = state.file_systems[&file_system].pins.contains(&address, now_ns);
+        if pinned || own.is_none_or(|own| own.location != entry.location) {
+            state.young.keep(&key);
+            return Ok(DecrefOutcome::Permanent);
+        }
+        let record = DroppedRecord {
+            file_system,
+            round: state.round + 1,
+            last: true,
+            copies: vec![(entry.location.position.to_u64(), address)],
+        };
+        StoreRecord::Dropped(record.clone()).append(self.log(), &[], BodyTag::of(&[]))?;
+        state.apply_dropped(self.index(), &record)?;
+        Ok(DecrefOutcome::Dropped)
+    }
+
+    /// Immunises everything stored so far from DECREF (SUNDR section 6.1).
+    ///
+    /// # Errors
+    /// None at present; the result leaves room for a store that must write.
+    pub fn snapshot(&self, file_system: Digest) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if let Some(number) = state.number(&file_system) {
+            state.young.keep_all(number);
+        }
+        Ok(())
+    }
+}
