@@ -1,0 +1,44 @@
+//! The server as the client sees it: one call, one answer or a reason. A trait, so that tests can put anything
+//! in its place: a server in the same process, a lying one, one that dies at the worst moment.
+
+use holdfast_protocol::message::{Request, Response};
+use holdfast_rpc::{Connection, RpcError};
+use std::time::{Duration, Instant};
+
+/// Something that answers requests. Blocking; thread-safe; multiplexed.
+pub trait Remote: Send + Sync + 'static {
+    /// Sends `request` and waits for its answer for at most `deadline`.
+    ///
+    /// # Errors
+    /// See [`RpcError`]; [`RpcError::maybe_sent`] says whether the server may have acted on it.
+    fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError>;
+}
+
+impl Remote for Connection {
+    fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
+        self.call_blocking(request, deadline)
+    }
+}
+
+/// Calls until there is an answer or `deadline` has passed. Only for requests that may be sent twice.
+///
+/// # Errors
+/// The last error, once it is not transient or the time is up.
+pub fn call_patiently(
+    remote: &dyn Remote,
+    request: &Request,
+    deadline: Duration,
+) -> Result<Response, RpcError> {
+    let end = Instant::now() + deadline;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match remote.call(request.clone(), left) {
+            Err(error) if error.is_transient() && Instant::now() + pause < end => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+            other => return other,
+        }
+    }
+}

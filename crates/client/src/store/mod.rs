@@ -1,0 +1,624 @@
+//! Verified blocks: what the client reads from and writes to.
+//!
+//! Reads go through memory, the persistent cache and the server, in that order, and every block is checked
+//! against the reference it is wanted for before anything sees it, wherever it came from. A corrupt cache entry
+//! is forgotten and fetched again; a corrupt answer of the server is kept as evidence and refused.
+//!
+//! Writes are collected as *unsent* blocks, which can be read back at once. An operation sends along exactly
+//! the unsent blocks that its references reach ([`VerifiedStore::collect`]), so what an abandoned attempt
+//! produced never travels; large data is stored in batches beforehand ([`Upload`]).
+//!
+//! Attack answered: a server that alters, swaps or withholds blocks, or whose cache on this machine was
+//! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
+
+mod disk;
+mod memory;
+mod upload;
+
+pub use disk::DiskCache;
+pub use memory::MemoryCache;
+pub use upload::{Held, Upload};
+
+use crate::evidence::Evidence;
+use crate::remote::{Remote, call_patiently};
+use holdfast_content::{Block, BlockError, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::message::{AddressedBlock, Request, Response};
+use holdfast_rpc::RpcError;
+use lru::LruCache;
+use parking_lot::{Condvar, Mutex};
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Bytes and blocks of one RETRIEVE or STORE, so that several can be under way at once.
+const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BLOCKS: usize = 256;
+/// Requests of one kind under way at once.
+const PARALLEL: usize = 4;
+/// For how long a block that the server acknowledged is taken to be still there. Far below any server's
+/// collection window, since a block that nothing refers to may go after that.
+const ACKNOWLEDGED_FOR: Duration = Duration::from_secs(300);
+const ACKNOWLEDGED_MAX: usize = 65_536;
+
+/// How a store is set up.
+pub struct StoreConfig {
+    /// The file system's digest key.
+    pub key: DigestKey,
+    /// Bound of the cache in memory, in bytes.
+    pub memory_bytes: usize,
+    /// Folder and bound in bytes of the persistent cache.
+    pub cache: Option<(PathBuf, u64)>,
+    /// Where proof of altered blocks is kept.
+    pub evidence: Arc<Evidence>,
+    /// How long to wait for the server at most.
+    pub deadline: Duration,
+}
+
+/// Counts since the start.
+#[derive(Default)]
+pub struct Counters {
+    memory_hits: AtomicU64,
+    disk_hits: AtomicU64,
+    blocks_fetched: AtomicU64,
+    bytes_fetched: AtomicU64,
+    blocks_sent: AtomicU64,
+    bytes_sent: AtomicU64,
+    retrieves: AtomicU64,
+    stores: AtomicU64,
+    corrupt_cache_entries: AtomicU64,
+}
+
+/// [`Counters`] at one moment, with the sizes of the caches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StoreStatus {
+    /// Blocks found in memory.
+    pub memory_hits: u64,
+    /// Blocks found in the persistent cache.
+    pub disk_hits: u64,
+    /// Blocks that came from the server.
+    pub blocks_fetched: u64,
+    /// Their bytes, as they travelled.
+    pub bytes_fetched: u64,
+    /// Blocks sent to the server, with operations or before them.
+    pub blocks_sent: u64,
+    /// Their bytes, as they travelled.
+    pub bytes_sent: u64,
+    /// RETRIEVE requests.
+    pub retrieves: u64,
+    /// STORE requests.
+    pub stores: u64,
+    /// Cache entries that failed verification and were fetched again.
+    pub corrupt_cache_entries: u64,
+    /// Bytes cached in memory.
+    pub memory_bytes: u64,
+    /// Bytes cached on disk.
+    pub disk_bytes: u64,
+}
+
+/// Verified access to the blocks of one file system. Cheap to clone.
+#[derive(Clone)]
+pub struct VerifiedStore {
+    shared: Arc<Shared>,
+    retrievals: Sender<Vec<Wanted>>,
+    keep: SyncSender<(Digest, StoredBlock)>,
+    storing: Sender<StoreJob>,
+}
+
+pub(crate) struct Shared {
+    key: DigestKey,
+    deadline: Duration,
+    remote: Arc<dyn Remote>,
+    evidence: Arc<Evidence>,
+    memory: Mutex<MemoryCache>,
+    disk: Option<Mutex<DiskCache>>,
+    unsent: Mutex<HashMap<Digest, Unsent>>,
+    acknowledged: Mutex<LruCache<Digest, Instant>>,
+    flights: Mutex<HashMap<Digest, Arc<Flight>>>,
+    counters: Counters,
+}
+
+struct Unsent {
+    block: Arc<Block>,
+    holders: usize,
+}
+
+/// One block under way, and those who wait for it.
+#[derive(Default)]
+struct Flight {
+    result: Mutex<Option<Result<Arc<Block>, SourceError>>>,
+    landed: Condvar,
+}
+
+struct Wanted {
+    reference: Reference,
+    kind: BlockKind,
+    flight: Arc<Flight>,
+}
+
+pub(crate) struct StoreJob {
+    blocks: Vec<Arc<Block>>,
+    done: Sender<Result<(), RpcError>>,
+}
+
+impl VerifiedStore {
+    /// Opens the caches and starts the workers, which end with the last clone.
+    ///
+    /// # Errors
+    /// None for the persistent cache: without it everything works, only slower (a warning is logged).
+    pub fn new(config: StoreConfig, remote: Arc<dyn Remote>) -> VerifiedStore {
+        let disk = config.cache.and_then(|(directory, bytes_max)| {
+            DiskCache::open(&directory, bytes_max)
+                .inspect_err(|error| {
+                    tracing::warn!(%error, directory = %directory.display(), "no persistent cache");
+                })
+                .ok()
+                .map(Mutex::new)
+        });
+        let shared = Arc::new(Shared {
+            key: config.key,
+            deadline: config.deadline,
+            remote,
+            evidence: config.evidence,
+            memory: Mutex::new(MemoryCache::new(config.memory_bytes)),
+            disk,
+            unsent: Mutex::default(),
+            acknowledged: Mutex::new(LruCache::new(
+                NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"),
+            )),
+            flights: Mutex::default(),
+            counters: Counters::default(),
+        });
+        let (retrievals, receiver) = channel();
+        spawn_workers("retrieve", &shared, receiver, |shared, wanted: Vec<Wanted>| shared.retrieve(wanted));
+        let (storing, receiver) = channel();
+        spawn_workers("store", &shared, receiver, |shared, job: StoreJob| {
+            let _ = job.done.send(shared.send(&job.blocks));
+        });
+        let (keep, receiver) = sync_channel::<(Digest, StoredBlock)>(1024);
+        let cache = shared.clone();
+        spawn("cache", move || {
+            while let Ok((address, block)) = receiver.recv() {
+                if let Some(disk) = &cache.disk
+                    && let Err(error) = disk.lock().insert(address, &block)
+                {
+                    tracing::debug!(%error, "a block could not be cached");
+                }
+            }
+        });
+        VerifiedStore { shared, retrievals, keep, storing }
+    }
+
+    /// Starts a write that is not yet part of an operation: a file's data.
+    pub fn upload(&self) -> Upload {
+        Upload::new(self.clone())
+    }
+
+    /// The unsent blocks that `roots` reach, referred-to before referring.
+    pub fn collect(&self, roots: impl IntoIterator<Item = Digest>) -> Vec<Arc<Block>> {
+        let unsent = self.shared.unsent.lock();
+        let mut seen = HashSet::new();
+        let mut out = Vec::new();
+        // Children first; an explicit stack, since hostile depth must not matter.
+        let mut stack: Vec<(Digest, bool)> = roots.into_iter().map(|address| (address, false)).collect();
+        while let Some((address, expanded)) = stack.pop() {
+            let Some(entry) = unsent.get(&address) else { continue };
+            if expanded {
+                out.push(entry.block.clone());
+            } else if seen.insert(address) {
+                stack.push((address, true));
+                stack.extend(entry.block.references().iter().map(|child| (*child, false)));
+            }
+        }
+        out
+    }
+
+    /// Splits blocks into those that ride along with an operation (at most `attached_bytes_max`, the last ones)
+    /// and the rest, which is stored now.
+    ///
+    /// # Errors
+    /// [`RpcError`] of a STORE.
+    pub fn send_ahead(
+        &self,
+        mut blocks: Vec<Arc<Block>>,
+        attached_bytes_max: usize,
+        blocks_max: usize,
+    ) -> Result<Vec<AddressedBlock>, RpcError> {
+        let mut attached = Vec::new();
+        let mut bytes = 0;
+        while let Some(block) = blocks.last() {
+            let addressed = AddressedBlock { address: block.reference().address, block: block.to_stored() };
+            bytes += addressed.block.body.len() + 32 * addressed.block.references.len() + 64;
+            if bytes > attached_bytes_max || attached.len() == blocks_max {
+                break;
+            }
+            attached.push(addressed);
+            blocks.pop();
+        }
+        attached.reverse();
+        self.store_all(&blocks)?;
+        Ok(attached)
+    }
+
+    /// Stores blocks durably, in pipelined batches.
+    ///
+    /// # Errors
+    /// The first [`RpcError`].
+    pub fn store_all(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let (done, results) = channel();
+        let mut sent = 0;
+        for batch in batches(blocks, |block| block.body().len() + 32 * block.references().len()) {
+            self.storing
+                .send(StoreJob { blocks: batch.to_vec(), done: done.clone() })
+                .map_err(|_| RpcError::Closed)?;
+            sent += 1;
+        }
+        (0..sent).try_for_each(|_| results.recv().unwrap_or(Err(RpcError::Closed)))
+    }
+
+    /// Tells that the server has taken blocks that rode along with an operation.
+    pub fn acknowledge(&self, blocks: &[AddressedBlock]) {
+        self.shared.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
+        let bytes: usize = blocks.iter().map(|block| block.block.body.len()).sum();
+        self.shared.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        for block in blocks {
+            self.shared.acknowledged_one(block.address);
+            let _ = self.keep.try_send((block.address, block.block.clone()));
+        }
+    }
+
+    /// Takes blocks that came along with a reply; those that do not verify are ignored, since a hint proves
+    /// nothing.
+    pub fn accept_hints(&self, blocks: Vec<AddressedBlock>) {
+        for hint in blocks {
+            if self.shared.memory.lock().contains(&hint.address) {
+                continue;
+            }
+            let address = hint.address;
+            let stored = hint.block.clone();
+            if let Ok(block) =
+                hint.block.open_any(&self.shared.key, address, holdfast_content::BODY_BYTES_MAX)
+            {
+                self.shared.memory.lock().insert(Arc::new(block));
+                let _ = self.keep.try_send((address, stored));
+            }
+        }
+    }
+
+    /// Gives up blocks that this device stored lately and that nothing refers to any more.
+    ///
+    /// # Errors
+    /// [`RpcError`]; harmless, the collector takes them later.
+    pub fn dereference(&self, addresses: Vec<Digest>) -> Result<u32, RpcError> {
+        {
+            let mut acknowledged = self.shared.acknowledged.lock();
+            for address in &addresses {
+                acknowledged.pop(address);
+            }
+        }
+        match self.shared.remote.call(Request::Dereference(addresses), self.shared.deadline)? {
+            Response::Dereferenced(count) => Ok(count),
+            other => Err(unexpected("Dereference", &other)),
+        }
+    }
+
+    /// The evidence file made for an altered block, if any.
+    pub fn evidence_of(&self, address: &Digest) -> Option<PathBuf> {
+        self.shared.evidence.of_block(address)
+    }
+
+    /// Present counts and sizes.
+    pub fn status(&self) -> StoreStatus {
+        let counters = &self.shared.counters;
+        StoreStatus {
+            memory_hits: counters.memory_hits.load(Relaxed),
+            disk_hits: counters.disk_hits.load(Relaxed),
+            blocks_fetched: counters.blocks_fetched.load(Relaxed),
+            bytes_fetched: counters.bytes_fetched.load(Relaxed),
+            blocks_sent: counters.blocks_sent.load(Relaxed),
+            bytes_sent: counters.bytes_sent.load(Relaxed),
+            retrieves: counters.retrieves.load(Relaxed),
+            stores: counters.stores.load(Relaxed),
+            corrupt_cache_entries: counters.corrupt_cache_entries.load(Relaxed),
+            memory_bytes: self.shared.memory.lock().bytes() as u64,
+            disk_bytes: self.shared.disk.as_ref().map_or(0, |disk| disk.lock().bytes()),
+        }
+    }
+
+    /// Makes `block` readable and sendable until as many [`VerifiedStore::release`]s as holds have come.
+    /// `false` if the server is known to have it, so that it needs no sending.
+    pub(crate) fn hold(&self, block: Block) -> bool {
+        let address = block.reference().address;
+        let block = Arc::new(block);
+        if self.shared.is_acknowledged(&address) {
+            self.shared.memory.lock().insert(block);
+            return false;
+        }
+        self.shared.unsent.lock().entry(address).or_insert(Unsent { block, holders: 0 }).holders += 1;
+        true
+    }
+
+    /// Ends one hold.
+    pub(crate) fn release(&self, address: &Digest) {
+        let mut unsent = self.shared.unsent.lock();
+        if let Some(entry) = unsent.get_mut(address) {
+            entry.holders -= 1;
+            if entry.holders == 0 {
+                unsent.remove(address);
+            }
+        }
+    }
+}
+
+impl BlockSource for VerifiedStore {
+    fn digest_key(&self) -> DigestKey {
+        self.shared.key
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        if let Some(block) = self.shared.local(reference, kind)? {
+            return Ok(block);
+        }
+        let (flight, mine) = self.shared.board(reference);
+        if mine {
+            self.shared.retrieve(vec![Wanted { reference: *reference, kind, flight: flight.clone() }]);
+        }
+        let mut result = flight.result.lock();
+        while result.is_none() {
+            flight.landed.wait(&mut result);
+        }
+        let block = result.clone().expect("it has landed")?;
+        check(&block, reference, kind)?;
+        Ok(block)
+    }
+
+    fn prefetch(&self, references: &[(Reference, BlockKind)]) {
+        let mut wanted = Vec::new();
+        for (reference, kind) in references {
+            if self.shared.is_near(&reference.address) {
+                continue;
+            }
+            let (flight, mine) = self.shared.board(reference);
+            if mine {
+                wanted.push(Wanted { reference: *reference, kind: *kind, flight });
+            }
+        }
+        while !wanted.is_empty() {
+            let mut bytes = 0usize;
+            let count = wanted
+                .iter()
+                .take(BATCH_BLOCKS)
+                .take_while(|one| {
+                    bytes += one.reference.length as usize;
+                    bytes <= BATCH_BYTES
+                })
+                .count()
+                .max(1);
+            let rest = wanted.split_off(count);
+            if let Err(unsendable) = self.retrievals.send(std::mem::replace(&mut wanted, rest)) {
+                self.shared.retrieve(unsendable.0);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn is_acknowledged(&self, address: &Digest) -> bool {
+        self.acknowledged.lock().get(address).is_some_and(|since| since.elapsed() < ACKNOWLEDGED_FOR)
+    }
+
+    fn acknowledged_one(&self, address: Digest) {
+        if let Some(entry) = self.unsent.lock().remove(&address) {
+            self.memory.lock().insert(entry.block);
+        }
+        self.acknowledged.lock().put(address, Instant::now());
+    }
+
+    /// Whether a block is here or under way.
+    fn is_near(&self, address: &Digest) -> bool {
+        self.memory.lock().contains(address)
+            || self.unsent.lock().contains_key(address)
+            || self.disk.as_ref().is_some_and(|disk| disk.lock().contains(address))
+    }
+
+    /// The block if it is in memory or in the persistent cache.
+    fn local(&self, reference: &Reference, kind: BlockKind) -> Result<Option<Arc<Block>>, SourceError> {
+        let address = &reference.address;
+        let found = self.memory.lock().get(address);
+        let found = found.or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
+        if let Some(block) = found {
+            check(&block, reference, kind)?;
+            self.counters.memory_hits.fetch_add(1, Relaxed);
+            return Ok(Some(block));
+        }
+        let Some(disk) = &self.disk else { return Ok(None) };
+        let Some(located) = disk.lock().locate(address) else { return Ok(None) };
+        match located.read().map(|stored| stored.open(&self.key, reference, kind)) {
+            Some(Ok(block)) => {
+                let block = Arc::new(block);
+                self.memory.lock().insert(block.clone());
+                self.counters.disk_hits.fetch_add(1, Relaxed);
+                Ok(Some(block))
+            }
+            _ => {
+                disk.lock().forget(address);
+                self.counters.corrupt_cache_entries.fetch_add(1, Relaxed);
+                tracing::warn!(block = %address.short(), "a cached block is corrupt; fetching it again");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Joins the flight for a block, or starts one (`true`), which the caller must then land.
+    fn board(&self, reference: &Reference) -> (Arc<Flight>, bool) {
+        let mut flights = self.flights.lock();
+        if let Some(flight) = flights.get(&reference.address) {
+            return (flight.clone(), false);
+        }
+        let flight = Arc::new(Flight::default());
+        flights.insert(reference.address, flight.clone());
+        (flight, true)
+    }
+
+    /// Fetches, verifies and lands.
+    fn retrieve(&self, wanted: Vec<Wanted>) {
+        let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
+        self.counters.retrieves.fetch_add(1, Relaxed);
+        let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
+            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => Ok(blocks),
+            Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let results: Vec<_> = match answer {
+            Ok(blocks) => wanted
+                .iter()
+                .zip(blocks)
+                .map(|(one, block)| self.verify(one, block.map(|(_, addressed)| addressed.block)))
+                .collect(),
+            Err(why) => wanted
+                .iter()
+                .map(|one| Err(SourceError::Unreachable(one.reference.address, why.clone())))
+                .collect(),
+        };
+        for (one, result) in wanted.into_iter().zip(results) {
+            self.flights.lock().remove(&one.reference.address);
+            *one.flight.result.lock() = Some(result);
+            one.flight.landed.notify_all();
+        }
+    }
+
+    fn verify(&self, wanted: &Wanted, stored: Option<StoredBlock>) -> Result<Arc<Block>, SourceError> {
+        let address = wanted.reference.address;
+        let stored = stored.ok_or(SourceError::Missing(address))?;
+        let bytes = stored.body.len() as u64;
+        match stored.clone().open(&self.key, &wanted.reference, wanted.kind) {
+            Ok(block) => {
+                self.counters.blocks_fetched.fetch_add(1, Relaxed);
+                self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
+                let block = Arc::new(block);
+                self.memory.lock().insert(block.clone());
+                if let Some(disk) = &self.disk
+                    && let Err(error) = disk.lock().insert(address, &stored)
+                {
+                    tracing::debug!(%error, "a block could not be cached");
+                }
+                Ok(block)
+            }
+            Err(error) => {
+                self.evidence.keep_block(&wanted.reference, wanted.kind, &stored, &error);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Stores one batch durably. Storing twice changes nothing, so lost answers are simply asked for again.
+    fn send(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
+        let batch: Vec<AddressedBlock> = blocks
+            .iter()
+            .map(|block| AddressedBlock { address: block.reference().address, block: block.to_stored() })
+            .collect();
+        let bytes: usize = batch.iter().map(|block| block.block.body.len()).sum();
+        self.counters.stores.fetch_add(1, Relaxed);
+        match call_patiently(&*self.remote, &Request::Store(batch), self.deadline)? {
+            Response::Done => {}
+            other => return Err(unexpected("Store", &other)),
+        }
+        self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
+        self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        for block in blocks {
+            self.acknowledged_one(block.reference().address);
+        }
+        Ok(())
+    }
+}
+
+/// The server answered something else than its protocol says.
+pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
+    match response {
+        Response::Error(error) => RpcError::Server(error.clone()),
+        other => {
+            let text = format!("{other:?}");
+            RpcError::Malformed(format!(
+                "{request} was answered with {}",
+                text.split(['(', ' ', '{']).next().unwrap_or_default()
+            ))
+        }
+    }
+}
+
+/// A block that is known by its address must still be of the kind and length its place demands.
+fn check(block: &Block, reference: &Reference, kind: BlockKind) -> Result<(), SourceError> {
+    if block.kind() != kind {
+        return Err(BlockError::WrongKind {
+            address: reference.address,
+            expected: kind,
+            found: block.kind(),
+        }
+        .into());
+    }
+    if block.reference().length != reference.length {
+        return Err(BlockError::BadBody {
+            expected: reference.length,
+            why: format!("it has {} bytes", block.reference().length),
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// Cuts a list into batches bounded by bytes and number.
+pub(crate) fn batches<T>(items: &[T], size: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let mut out = Vec::new();
+    let mut start = 0;
+    let mut bytes = 0;
+    for (index, item) in items.iter().enumerate() {
+        let cost = size(item);
+        if index > start && (bytes + cost > BATCH_BYTES || index - start == BATCH_BLOCKS) {
+            out.push(&items[start..index]);
+            start = index;
+            bytes = 0;
+        }
+        bytes += cost;
+    }
+    if start < items.len() {
+        out.push(&items[start..]);
+    }
+    out
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new()
+        .name(format!("holdfast-{name}"))
+        .spawn(body)
+        .expect("the system can start a thread");
+}
+
+fn spawn_workers<T: Send + 'static>(
+    name: &str,
+    shared: &Arc<Shared>,
+    receiver: Receiver<T>,
+    work: impl Fn(&Shared, T) + Send + Sync + Copy + 'static,
+) {
+    let receiver = Arc::new(Mutex::new(receiver));
+    for _ in 0..PARALLEL {
+        let shared = shared.clone();
+        let receiver = receiver.clone();
+        spawn(name, move || {
+            loop {
+                let next = receiver.lock().recv();
+                match next {
+                    Ok(job) => work(&shared, job),
+                    Err(_) => return,
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,261 @@
+//! One verified view, and how a file is found in it: handle, table of its user or group, table of a device,
+//! inode (SUNDR 3.3.1, figure 2, with devices in the place of users).
+//!
+//! Reads here see committed operations only. What is pending is told apart by [`Touches`], and what to do about
+//! it is the caller's: a reader waits, a writer folds or gives way.
+
+use super::touches::Touches;
+use crate::store::Blocks;
+use holdfast_content::{
+    BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, InodeSlot, LiveMap,
+    Membership, PrincipalId, Reference, Table, Tag, UserId, directory,
+};
+use holdfast_crypto::Digest;
+use holdfast_protocol::structure::{HandleVersion, View};
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+/// Decoded tables kept.
+const TABLES_MAX: usize = 128;
+/// Inodes remembered by one view.
+const INODES_MAX: usize = 8192;
+
+/// Why something cannot be read from a view.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// There is no such file in this view.
+    #[error("no such file")]
+    NotFound,
+    /// The file is no directory.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A block is missing, altered or malformed, or the server does not answer.
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    /// A table leads to a device that may not write the file, or a block is not the table it should be.
+    #[error("{0}")]
+    Misplaced(String),
+    /// More is pending than a table or directory can hold; this operation is one of those to wait for.
+    #[error("too much is pending")]
+    Overflow(Tag),
+}
+
+/// Where a file's inode lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The device whose table holds it.
+    pub device: DeviceId,
+    /// Its number there.
+    pub number: u64,
+}
+
+/// Tables decoded lately, shared by the views of one engine.
+pub struct TableCache(Mutex<LruCache<Digest, Arc<Table>>>);
+
+impl Default for TableCache {
+    fn default() -> Self {
+        TableCache(Mutex::new(LruCache::new(NonZeroUsize::new(TABLES_MAX).expect("not zero"))))
+    }
+}
+
+impl TableCache {
+    /// The table at `reference`, which must be `owner`'s.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn load(
+        &self,
+        source: &dyn BlockSource,
+        reference: &Reference,
+        owner: PrincipalId,
+    ) -> Result<Arc<Table>, ReadError> {
+        if let Some(table) = self.0.lock().get(&reference.address)
+            && table.owner == owner
+        {
+            return Ok(table.clone());
+        }
+        let table = Arc::new(Table::load(source, reference)?);
+        if table.owner != owner {
+            return Err(ReadError::Misplaced(format!(
+                "the i-handle of {owner} names a table of {}",
+                table.owner
+            )));
+        }
+        self.0.lock().put(reference.address, table.clone());
+        Ok(table)
+    }
+}
+
+/// A verified view with everything needed to read from it.
+pub struct Base {
+    /// The view: latest structures, the own one included, and what is pending.
+    pub view: Arc<View>,
+    /// The membership in force in it.
+    pub membership: Arc<Membership>,
+    /// This device.
+    pub me: DeviceId,
+    /// Its user.
+    pub user: UserId,
+    /// Where blocks come from and go to.
+    pub blocks: Arc<dyn Blocks>,
+    /// What is pending, by what it touches.
+    pub touches: Touches,
+    tables: Arc<TableCache>,
+    inodes: Mutex<HashMap<Handle, Arc<Inode>>>,
+}
+
+impl Base {
+    /// Prepares a verified view for reading.
+    pub fn new(
+        view: Arc<View>,
+        membership: Arc<Membership>,
+        me: DeviceId,
+        blocks: Arc<dyn Blocks>,
+        tables: Arc<TableCache>,
+    ) -> Base {
+        let user = membership.devices.get(&me).map_or(UserId(u32::MAX), |device| device.user);
+        let touches = Touches::of(&view, &membership, me);
+        Base { view, membership, me, user, blocks, touches, tables, inodes: Mutex::default() }
+    }
+
+    /// The source of blocks.
+    pub fn source(&self) -> &dyn BlockSource {
+        self.blocks.as_source()
+    }
+
+    /// The i-handle of a principal and its table; an empty table where there is none yet.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn table(&self, owner: PrincipalId) -> Result<(Option<HandleVersion>, Arc<Table>), ReadError> {
+        let handle = match owner {
+            // A device's table is in its own slot, nowhere else.
+            PrincipalId::Device(device) => {
+                self.view.slots.get(&device).and_then(|slot| slot.value.handles.get(&owner)).copied()
+            }
+            _ => self.view.handle(owner).map(|(_, handle)| handle),
+        };
+        let table = match &handle {
+            Some(handle) => self.tables.load(self.source(), &handle.reference, owner)?,
+            None => Arc::new(Table::new(owner)),
+        };
+        Ok((handle, table))
+    }
+
+    /// Where the table of the file's owner says that its inode lies.
+    ///
+    /// # Errors
+    /// [`ReadError`]; a device that may not write the file is [`ReadError::Misplaced`].
+    pub fn place(&self, file: Handle) -> Result<Option<Place>, ReadError> {
+        if matches!(file.principal, PrincipalId::Members | PrincipalId::Device(_)) {
+            return Err(ReadError::Misplaced(format!("{file} is no file of a user or group")));
+        }
+        let (_, table) = self.table(file.principal)?;
+        let target = table.target(self.source(), &*self.view, file.number)?.value;
+        match target {
+            None => Ok(None),
+            Some(target) if self.membership.may_write(target.device, file.principal) => {
+                Ok(Some(Place { device: target.device, number: target.first }))
+            }
+            Some(target) => Err(ReadError::Misplaced(format!(
+                "{file} is held by device {}, which may not write it",
+                target.device.0
+            ))),
+        }
+    }
+
+    fn slot(&self, place: Place) -> Result<Option<InodeSlot>, ReadError> {
+        let (_, table) = self.table(PrincipalId::Device(place.device))?;
+        Ok(table.slot(self.source(), &*self.view, place.number)?.value)
+    }
+
+    /// The inode at a place, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn inode_at(&self, place: Place) -> Result<Option<Arc<Inode>>, ReadError> {
+        match self.slot(place)? {
+            None => Ok(None),
+            Some(slot) => Ok(Some(Arc::new(slot.into_inode(self.source())?))),
+        }
+    }
+
+    /// The file's inode.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn inode(&self, file: Handle) -> Result<Arc<Inode>, ReadError> {
+        if let Some(inode) = self.inodes.lock().get(&file) {
+            return Ok(inode.clone());
+        }
+        let place = self.place(file)?.ok_or(ReadError::NotFound)?;
+        let inode = self.inode_at(place)?.ok_or(ReadError::NotFound)?;
+        let mut inodes = self.inodes.lock();
+        if inodes.len() >= INODES_MAX {
+            inodes.clear();
+        }
+        inodes.insert(file, inode.clone());
+        Ok(inode)
+    }
+
+    /// The file's i-hash, without fetching the inode.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn ihash(&self, file: Handle) -> Result<Digest, ReadError> {
+        let place = self.place(file)?.ok_or(ReadError::NotFound)?;
+        let slot = self.slot(place)?.ok_or(ReadError::NotFound)?;
+        Ok(slot.ihash(&self.source().digest_key())?)
+    }
+
+    /// A pending operation that changes the file as a whole.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn pending_on(&self, file: Handle) -> Result<Option<Tag>, ReadError> {
+        if self.touches.is_empty() {
+            return Ok(None);
+        }
+        let place = self.place(file)?.map(|place| (place.device, place.number));
+        Ok(self.touches.whole(file, place))
+    }
+
+    /// What a name in a directory stands for.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn entry(&self, file: Handle, name: &[u8]) -> Result<Option<Entry>, ReadError> {
+        let inode = self.inode(file)?;
+        let found = directory::lookup(self.source(), &*self.view, directory_of(&inode)?, name)?;
+        Ok(found.value)
+    }
+
+    /// At most `limit` entries after a name, in byte order, and whether there are no more.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn entries(
+        &self,
+        file: Handle,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<(Vec<(Vec<u8>, Entry)>, bool), ReadError> {
+        let inode = self.inode(file)?;
+        let listing = directory::list(self.source(), &*self.view, directory_of(&inode)?, after, limit)?;
+        Ok((listing.entries, listing.complete))
+    }
+}
+
+/// The names in an inode.
+///
+/// # Errors
+/// [`ReadError::NotDirectory`].
+pub fn directory_of(inode: &Inode) -> Result<&LiveMap, ReadError> {
+    match (&inode.content, inode.kind) {
+        (Content::Directory(map), InodeKind::Directory) => Ok(map),
+        _ => Err(ReadError::NotDirectory),
+    }
+}

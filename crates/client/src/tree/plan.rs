@@ -1,0 +1,379 @@
+//! From edits to a certificate's deltas, and from a place in the order to i-handles.
+
+use super::allocate::{Allocator, Range};
+use super::base::{Base, ReadError};
+use super::touches::{lawful_deltas, tag_of};
+use super::transaction::{PlanSink, Transaction, directory_mut, touch};
+use holdfast_content::table::{inode_change, target_change};
+use holdfast_content::{
+    Change, ContentError, Entry, Fates, Handle, Inode, LiveMap, PrincipalId, Reference, Table, Tag, Target,
+    directory,
+};
+use holdfast_crypto::Digest;
+use holdfast_protocol::certificate::{Delta, Path};
+use holdfast_protocol::structure::{HandleVersion, View};
+use holdfast_protocol::vector::VersionVector;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A change list longer than this, or of more bytes, is folded into its map.
+const CHANGES_MAX: usize = 64;
+const CHANGE_BYTES_MAX: usize = 8 << 10;
+/// With more unsettled changes than this in one map an operation gives way instead of adding to them; readers
+/// refuse lists of more than 1024.
+const UNSETTLED_MAX: usize = 640;
+
+/// A planned operation: what to declare, and what to make of it once its place in the order is known.
+pub struct Plan {
+    /// What the certificate declares.
+    pub deltas: Vec<Delta>,
+    /// Pending operations that it reads or overwrites; it may not take effect unless this is empty.
+    pub conflicts: BTreeSet<Tag>,
+    /// Numbers given out.
+    pub allocator: Allocator,
+    inodes: BTreeMap<u64, Option<Arc<Inode>>>,
+    directories: BTreeMap<Handle, DirectoryChange>,
+    tables: BTreeMap<PrincipalId, Vec<TableChange>>,
+    members: Option<Reference>,
+    sink: PlanSink,
+}
+
+struct DirectoryChange {
+    number: u64,
+    entries: BTreeMap<Vec<u8>, (Option<Entry>, i64)>,
+}
+
+enum TableChange {
+    Map(u64, u64),
+    Remove(u64),
+    Range(Range),
+}
+
+impl<'a> Transaction<'a> {
+    /// Ends the plan.
+    ///
+    /// # Errors
+    /// [`ReadError`]: a table or directory that is changed cannot be read.
+    pub fn finish(mut self, path: Path) -> Result<Plan, ReadError> {
+        let base = self.base;
+        let mut deltas = Vec::new();
+        let mut tables: BTreeMap<PrincipalId, Vec<TableChange>> = BTreeMap::new();
+        let mut inodes = BTreeMap::new();
+        let mut directories = BTreeMap::new();
+        for (principal, range) in &self.ranges {
+            deltas.push(Delta::Preallocate {
+                principal: *principal,
+                first: range.first,
+                count: range.count,
+                device_first: range.device_first,
+            });
+            tables.entry(*principal).or_default().push(TableChange::Range(*range));
+        }
+        let mut entries = std::mem::take(&mut self.batch.entries);
+        let staged = std::mem::take(&mut self.batch.inodes);
+        let (source, key) = (base.source(), base.source().digest_key());
+        for (file, inode) in staged {
+            let names = entries.remove(&file).unwrap_or_default();
+            let (number, remap) = self.own_number(file, inode.is_some())?;
+            let inode = match inode {
+                Some(inode) if directory_of(&inode) => {
+                    let mut inode = Inode::clone(&inode);
+                    apply_entries(&mut inode, &names, &*base.view)?;
+                    let map = directory_mut(&mut inode).expect("it is a directory");
+                    *map = compact(map, &mut self.sink, base, &*base.view)?;
+                    Some(Arc::new(inode))
+                }
+                other => other,
+            };
+            if let Some(number) = number {
+                let ihash = inode.as_ref().map(|inode| inode.ihash(&key)).transpose()?;
+                deltas.push(Delta::SetInode { number, file, inode: ihash });
+                inodes.insert(number, inode);
+            }
+            if remap {
+                deltas.push(Delta::SetTable { file, number });
+                let change = match number {
+                    Some(number) => TableChange::Map(file.number, number),
+                    None => TableChange::Remove(file.number),
+                };
+                tables.entry(file.principal).or_default().push(change);
+            }
+        }
+        let _ = source;
+        for (directory, entries) in entries {
+            let (number, remap) = self.own_number(directory, true)?;
+            let number = number.expect("a directory that stays has a number");
+            for (name, (entry, time_ns)) in &entries {
+                deltas.push(Delta::SetEntry {
+                    directory,
+                    name: name.clone(),
+                    entry: entry.map(|entry| (entry.handle, entry.kind)),
+                    time_ns: *time_ns,
+                });
+            }
+            if remap || path == Path::Slow {
+                deltas.push(Delta::SetTable { file: directory, number: Some(number) });
+                tables
+                    .entry(directory.principal)
+                    .or_default()
+                    .push(TableChange::Map(directory.number, number));
+            }
+            directories.insert(directory, DirectoryChange { number, entries });
+        }
+        let members = self.batch.members.take().map(|(reference, _)| reference);
+        if let Some(reference) = members {
+            deltas.push(Delta::SetMembers { reference });
+        }
+        if !deltas.is_empty() {
+            // Whether this device still belongs is not known while a change of membership is pending.
+            self.conflicts.extend(base.touches.members());
+        }
+        Ok(Plan {
+            deltas,
+            conflicts: self.conflicts,
+            allocator: self.allocator,
+            inodes,
+            directories,
+            tables,
+            members,
+            sink: self.sink,
+        })
+    }
+
+    /// The number that holds `file` in this device's table, and whether the owner's table must be told. For
+    /// a file that goes: its number if it is here, else the owner's table forgets it.
+    fn own_number(&mut self, file: Handle, stays: bool) -> Result<(Option<u64>, bool), ReadError> {
+        if let Some(number) = self.fresh.get(&file) {
+            return Ok((Some(*number), false));
+        }
+        match self.base.place(file)? {
+            Some(place) if place.device == self.base.me => {
+                self.allocator.remember(file, place.number);
+                Ok((Some(place.number), false))
+            }
+            _ if stays => Ok((Some(self.allocator.number_for(file)), true)),
+            _ => Ok((None, true)),
+        }
+    }
+}
+
+impl Plan {
+    /// The i-handles of a structure that makes this plan's changes on `base`, at version numbers `vector`, and
+    /// every block they need that is new.
+    ///
+    /// # Errors
+    /// [`ReadError`]; [`ReadError::Overflow`] when so much is pending that the operation must give way.
+    pub fn build(
+        &mut self,
+        base: &Base,
+        vector: &VersionVector,
+    ) -> Result<BTreeMap<PrincipalId, HandleVersion>, ReadError> {
+        let own = PrincipalId::Device(base.me);
+        let fates = &*base.view;
+        let mut handles = carried(base, self.tables.keys().copied(), self.members.is_some(), vector);
+        let mut inodes = std::mem::take(&mut self.inodes);
+        for (file, change) in &self.directories {
+            let inode = self.directory(base, *file, change)?;
+            inodes.insert(change.number, Some(Arc::new(inode)));
+        }
+        if !inodes.is_empty() {
+            let (_, table) = base.table(own)?;
+            let mut table = Table::clone(&table);
+            for (number, inode) in &inodes {
+                table.map.push(inode_change(&mut self.sink, *number, inode.as_deref(), None)?);
+            }
+            table.map = compact(&table.map, &mut self.sink, base, fates)?;
+            let reference = table.store(&mut self.sink)?;
+            handles.insert(own, HandleVersion { version: vector.get(own), reference });
+        }
+        self.inodes = inodes;
+        for (principal, changes) in &self.tables {
+            let (_, table) = base.table(*principal)?;
+            let mut table = Table::clone(&table);
+            table.map.settle(fates);
+            fold_table(base, *principal, &mut table.map);
+            give_way_if_crowded(&table.map)?;
+            for change in changes {
+                let change = match change {
+                    TableChange::Map(from, to) => {
+                        target_change(*from, Some(&Target::one(base.me, *to)), None)?
+                    }
+                    TableChange::Remove(number) => table.remove(base.source(), fates, *number, None)?,
+                    TableChange::Range(range) => {
+                        let target =
+                            Target { device: base.me, first: range.device_first, count: range.count };
+                        target_change(range.first, Some(&target), None)?
+                    }
+                };
+                table.map.push(change);
+            }
+            table.map = compact(&table.map, &mut self.sink, base, fates)?;
+            let reference = table.store(&mut self.sink)?;
+            handles.insert(*principal, HandleVersion { version: vector.get(*principal), reference });
+        }
+        if let Some(reference) = self.members {
+            let members = PrincipalId::Members;
+            handles.insert(members, HandleVersion { version: vector.get(members), reference });
+        }
+        Ok(handles)
+    }
+
+    /// A directory as it is with everything pending folded in, and our entries on top.
+    fn directory(&mut self, base: &Base, file: Handle, change: &DirectoryChange) -> Result<Inode, ReadError> {
+        let mut inode = Inode::clone(&*base.inode(file)?);
+        inode.writer = base.me;
+        let mut latest = inode.modified_ns;
+        let map = directory_mut(&mut inode).ok_or(ReadError::NotDirectory)?;
+        map.settle(&*base.view);
+        for entry in base.view.pending.iter().filter(|entry| !entry.dead) {
+            let tag = tag_of(entry);
+            if tag.device == base.me {
+                continue;
+            }
+            for delta in lawful_deltas(entry, &base.membership) {
+                let Delta::SetEntry { directory, name, entry, time_ns } = delta else { continue };
+                if *directory != file || has(map, &tag, name) {
+                    continue;
+                }
+                let entry = entry.map(|(handle, kind)| Entry { handle, kind });
+                if let Ok(change) = directory::change(name, entry.as_ref(), Some(tag)) {
+                    map.push(change);
+                    latest = latest.max(*time_ns);
+                }
+            }
+        }
+        give_way_if_crowded(map)?;
+        apply_entries(&mut inode, &change.entries, &*base.view)?;
+        touch(&mut inode, latest);
+        let map = directory_mut(&mut inode).expect("it was one above");
+        *map = compact(map, &mut self.sink, base, &*base.view)?;
+        Ok(inode)
+    }
+
+    /// The blocks that a certificate with these deltas names: those that must be durable before it is ordered.
+    pub fn declared(&self) -> impl Iterator<Item = Digest> + '_ {
+        // Only what a declared inode refers to: a small inode has no block of its own, so the roots are what
+        // its value would refer to.
+        let key = holdfast_content::BlockSink::digest_key(&self.sink);
+        let inodes = self.inodes.values().flatten().flat_map(move |inode| {
+            let block = inode.to_block(&key).ok();
+            block.map(|block| {
+                let mut roots = block.references().to_vec();
+                roots.push(block.reference().address);
+                roots
+            })
+        });
+        inodes.flatten().chain(self.members.map(|reference| reference.address))
+    }
+}
+
+/// The i-handles of a structure that changes nothing.
+pub fn unchanged(base: &Base, vector: &VersionVector) -> BTreeMap<PrincipalId, HandleVersion> {
+    carried(base, std::iter::empty(), false, vector)
+}
+
+/// The own table, unchanged, at its new number; and the tables this device advanced before and nobody has
+/// advanced since, other than those of `advanced`.
+fn carried(
+    base: &Base,
+    advanced: impl Iterator<Item = PrincipalId>,
+    members: bool,
+    vector: &VersionVector,
+) -> BTreeMap<PrincipalId, HandleVersion> {
+    let own = PrincipalId::Device(base.me);
+    let advanced: BTreeSet<PrincipalId> =
+        advanced.chain(members.then_some(PrincipalId::Members)).collect();
+    let Some(slot) = base.view.slots.get(&base.me) else { return BTreeMap::new() };
+    slot.value
+        .handles
+        .iter()
+        .filter_map(|(principal, handle)| {
+            if *principal == own {
+                return Some((own, HandleVersion { version: vector.get(own), ..*handle }));
+            }
+            let latest = base.view.handle(*principal)?;
+            (latest.0 == base.me && !advanced.contains(principal)).then_some((*principal, *handle))
+        })
+        .collect()
+}
+
+/// Adds what is pending on a user's or group's table and not yet in it, tagged.
+fn fold_table(base: &Base, principal: PrincipalId, map: &mut LiveMap) {
+    for entry in base.view.pending.iter().filter(|entry| !entry.dead) {
+        let tag = tag_of(entry);
+        if tag.device == base.me {
+            continue;
+        }
+        for delta in lawful_deltas(entry, &base.membership) {
+            let change = match delta {
+                Delta::SetTable { file, number } if file.principal == principal => {
+                    let target = number.map(|number| Target::one(tag.device, number));
+                    target_change(file.number, target.as_ref(), Some(tag))
+                }
+                Delta::Preallocate { principal: owner, first, count, device_first } if *owner == principal => {
+                    let target = Target { device: tag.device, first: *device_first, count: *count };
+                    target_change(*first, Some(&target), Some(tag))
+                }
+                _ => continue,
+            };
+            // A malformed number takes no effect; its author's own table cannot hold it either.
+            if let Ok(change) = change
+                && !has(map, &tag, &change.key)
+            {
+                map.push(change);
+            }
+        }
+    }
+}
+
+fn has(map: &LiveMap, tag: &Tag, key: &[u8]) -> bool {
+    map.changes.iter().any(|change| change.tag.as_ref() == Some(tag) && change.key == key)
+}
+
+fn give_way_if_crowded(map: &LiveMap) -> Result<(), ReadError> {
+    let mut tags = map.changes.iter().filter_map(|change| change.tag);
+    let first = tags.next();
+    match first {
+        Some(tag) if 1 + tags.count() > UNSETTLED_MAX => Err(ReadError::Overflow(tag)),
+        _ => Ok(()),
+    }
+}
+
+fn directory_of(inode: &Inode) -> bool {
+    super::base::directory_of(inode).is_ok()
+}
+
+fn apply_entries(
+    inode: &mut Inode,
+    entries: &BTreeMap<Vec<u8>, (Option<Entry>, i64)>,
+    fates: &View,
+) -> Result<(), ReadError> {
+    let latest = entries.values().map(|(_, time)| *time).max();
+    let map = directory_mut(inode).ok_or(ReadError::NotDirectory)?;
+    map.settle(fates);
+    for (name, (entry, _)) in entries {
+        let change = directory::change(name, entry.as_ref(), None).map_err(ContentError::from)?;
+        map.push(change);
+    }
+    if let Some(time) = latest {
+        touch(inode, time);
+    }
+    Ok(())
+}
+
+/// Folds a change list into its map when it is long.
+fn compact(
+    map: &LiveMap,
+    sink: &mut PlanSink,
+    base: &Base,
+    fates: &dyn Fates,
+) -> Result<LiveMap, ReadError> {
+    let bytes: usize = map.changes.iter().map(change_bytes).sum();
+    let limit = if bytes > CHANGE_BYTES_MAX { 0 } else { CHANGES_MAX };
+    Ok(map.settle_and_compact(base.source(), sink, fates, limit)?)
+}
+
+fn change_bytes(change: &Change) -> usize {
+    let value = change.value.as_ref();
+    8 + change.key.len() + value.map_or(0, |value| value.bytes.len() + 37 * value.references.len())
+}
