@@ -6,6 +6,9 @@
 //! connection is never reported as an integrity failure, and altered bytes are never reported as absence.
 
 use holdfast_content::Handle;
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::ServerError;
+use holdfast_rpc::RpcError;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,6 +95,18 @@ pub enum FsError {
     },
 }
 
+impl From<&RpcError> for FsError {
+    fn from(error: &RpcError) -> FsError {
+        match error {
+            RpcError::Server(ServerError::NoSpace) => FsError::NoSpace,
+            RpcError::Server(ServerError::NotAllowed(why)) => FsError::Access(why.clone()),
+            RpcError::Server(other) => FsError::Refused(other.to_string()),
+            RpcError::TooLarge { .. } => FsError::TooLarge,
+            other => FsError::Unreachable(other.to_string()),
+        }
+    }
+}
+
 impl FsError {
     /// A local I/O failure while doing `what`.
     pub fn local(what: impl std::fmt::Display, error: &std::io::Error) -> FsError {
@@ -116,6 +131,9 @@ pub struct IntegrityReport {
     pub last_good_operation: u64,
     /// The evidence file, if it could be written.
     pub evidence: Option<PathBuf>,
+    /// The block that the server says it does not have, if that is what is wrong.
+    #[serde(serialize_with = "display_option")]
+    pub missing: Option<Digest>,
 }
 
 impl std::fmt::Display for IntegrityReport {
@@ -163,7 +181,10 @@ impl std::fmt::Display for FrozenReport {
     }
 }
 
-fn display_option<S: serde::Serializer>(value: &Option<Handle>, to: S) -> Result<S::Ok, S::Error> {
+fn display_option<S: serde::Serializer, T: std::fmt::Display>(
+    value: &Option<T>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => to.collect_str(value),
         None => to.serialize_none(),

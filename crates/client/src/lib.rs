@@ -1,6 +1,13 @@
 //! The Holdfast client: signer, cache, views, write-back and the inode API.
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod error;
+pub mod evidence;
+pub mod remote;
+pub mod store;
+pub mod tree;
 
+pub use engine::{Engine, EngineConfig, Pin, Snapshot, Status};
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
+pub use tree::{Edit, Transaction, Tree};

@@ -109,7 +109,11 @@ impl DiskCache {
     pub fn locate(&self, address: &Digest) -> Option<Located> {
         let place = self.index.get(address)?;
         let segment = self.segments.get(&place.segment)?;
-        Some(Located { file: segment.file.clone(), offset: place.offset.into(), length: place.length as usize })
+        Some(Located {
+            file: segment.file.clone(),
+            offset: place.offset.into(),
+            length: place.length as usize,
+        })
     }
 
     /// Forgets a block, because its bytes turned out to be bad.
@@ -162,8 +166,7 @@ impl DiskCache {
     fn create(&mut self, number: u32) -> io::Result<u32> {
         let path = self.path(number);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        self.segments
-            .insert(number, Segment { file: Arc::new(file), path, bytes: 0, addresses: Vec::new() });
+        self.segments.insert(number, Segment { file: Arc::new(file), path, bytes: 0, addresses: Vec::new() });
         Ok(number)
     }
 

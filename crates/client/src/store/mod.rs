@@ -46,6 +46,17 @@ const PARALLEL: usize = 4;
 const ACKNOWLEDGED_FOR: Duration = Duration::from_secs(300);
 const ACKNOWLEDGED_MAX: usize = 65_536;
 
+/// A source that also takes new blocks: they can be read back as long as they are held.
+pub trait Blocks: BlockSource + Send + Sync {
+    /// This as a plain source.
+    fn as_source(&self) -> &dyn BlockSource;
+    /// Takes a block until as many [`Blocks::release`]s as holds have come. `false` if it needs neither sending
+    /// nor releasing, because the server has it.
+    fn hold(&self, block: Block) -> bool;
+    /// Ends one hold.
+    fn release(&self, address: &Digest);
+}
+
 /// How a store is set up.
 pub struct StoreConfig {
     /// The file system's digest key.
@@ -168,9 +179,7 @@ impl VerifiedStore {
             memory: Mutex::new(MemoryCache::new(config.memory_bytes)),
             disk,
             unsent: Mutex::default(),
-            acknowledged: Mutex::new(LruCache::new(
-                NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"),
-            )),
+            acknowledged: Mutex::new(LruCache::new(NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"))),
             flights: Mutex::default(),
             counters: Counters::default(),
         });
@@ -333,9 +342,18 @@ impl VerifiedStore {
         }
     }
 
-    /// Makes `block` readable and sendable until as many [`VerifiedStore::release`]s as holds have come.
-    /// `false` if the server is known to have it, so that it needs no sending.
-    pub(crate) fn hold(&self, block: Block) -> bool {
+    /// An unsent block.
+    pub(crate) fn collect_one(&self, address: &Digest) -> Option<Arc<Block>> {
+        self.shared.unsent.lock().get(address).map(|entry| entry.block.clone())
+    }
+}
+
+impl Blocks for VerifiedStore {
+    fn as_source(&self) -> &dyn BlockSource {
+        self
+    }
+
+    fn hold(&self, block: Block) -> bool {
         let address = block.reference().address;
         let block = Arc::new(block);
         if self.shared.is_acknowledged(&address) {
@@ -346,8 +364,7 @@ impl VerifiedStore {
         true
     }
 
-    /// Ends one hold.
-    pub(crate) fn release(&self, address: &Digest) {
+    fn release(&self, address: &Digest) {
         let mut unsent = self.shared.unsent.lock();
         if let Some(entry) = unsent.get_mut(address) {
             entry.holders -= 1;

@@ -1,6 +1,6 @@
 //! Data on its way to the server before an operation names it.
 
-use super::{BATCH_BYTES, PARALLEL, StoreJob, VerifiedStore, batches};
+use super::{BATCH_BYTES, Blocks, PARALLEL, StoreJob, VerifiedStore, batches};
 use crate::error::FsError;
 use holdfast_content::{Block, BlockSink, BlockSource, Reference};
 use holdfast_crypto::{Digest, DigestKey};
@@ -58,10 +58,8 @@ impl Upload {
             self.reap();
         }
         match self.failed.take() {
-            Some(error) => Err(super::super::engine_error(&error)),
-            None => {
-                Ok(Held { store: self.store.clone(), addresses: std::mem::take(&mut self.held) })
-            }
+            Some(error) => Err(FsError::from(&error)),
+            None => Ok(Held { store: self.store.clone(), addresses: std::mem::take(&mut self.held) }),
         }
     }
 

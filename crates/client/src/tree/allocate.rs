@@ -137,8 +137,7 @@ impl Allocator {
         let range = match known {
             Some(range) if is_free(&range)? => Some(range),
             _ => {
-                let count =
-                    if self.pools.contains_key(&principal) { RANGE_MAX } else { RANGE_FIRST };
+                let count = if self.pools.contains_key(&principal) { RANGE_MAX } else { RANGE_FIRST };
                 let device_first = self.next_number;
                 self.next_number += u64::from(count);
                 let mut found = None;

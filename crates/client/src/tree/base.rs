@@ -7,11 +7,11 @@
 use super::touches::Touches;
 use crate::store::Blocks;
 use holdfast_content::{
-    BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, InodeSlot, LiveMap,
-    Membership, PrincipalId, Reference, Table, Tag, UserId, directory,
+    BlockSource, Content, ContentError, DeviceId, Entry, Fate, Fates, Handle, Inode, InodeKind, InodeSlot,
+    LiveMap, Membership, PrincipalId, Reference, Table, Tag, UserId, directory,
 };
 use holdfast_crypto::Digest;
-use holdfast_protocol::structure::{HandleVersion, View};
+use holdfast_protocol::structure::{HandleVersion, Outcome, View};
 use lru::LruCache;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -22,6 +22,9 @@ use std::sync::Arc;
 const TABLES_MAX: usize = 128;
 /// Inodes remembered by one view.
 const INODES_MAX: usize = 8192;
+
+/// Names of a directory with what they stand for, in byte order.
+pub type Entries = Vec<(Vec<u8>, Entry)>;
 
 /// Why something cannot be read from a view.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +92,28 @@ impl TableCache {
     }
 }
 
+/// Fates by a verified view.
+struct ViewFates(Arc<View>);
+
+impl Fates for ViewFates {
+    fn fate(&self, tag: &Tag) -> Fate {
+        if let Some(slot) = self.0.slots.get(&tag.device) {
+            let structure = &slot.value;
+            if structure.forecast.voids.contains(tag.number) {
+                return Fate::Aborted;
+            }
+            if structure.number() > tag.number {
+                return Fate::Committed;
+            }
+            if structure.number() == tag.number {
+                return if structure.outcome == Outcome::Done { Fate::Committed } else { Fate::Aborted };
+            }
+        }
+        let dead = self.0.pending.iter().any(|entry| entry.dead && super::tag_of(entry) == *tag);
+        if dead { Fate::Aborted } else { Fate::Pending }
+    }
+}
+
 /// A verified view with everything needed to read from it.
 pub struct Base {
     /// The view: latest structures, the own one included, and what is pending.
@@ -103,6 +128,7 @@ pub struct Base {
     pub blocks: Arc<dyn Blocks>,
     /// What is pending, by what it touches.
     pub touches: Touches,
+    fates: ViewFates,
     tables: Arc<TableCache>,
     inodes: Mutex<HashMap<Handle, Arc<Inode>>>,
 }
@@ -118,7 +144,13 @@ impl Base {
     ) -> Base {
         let user = membership.devices.get(&me).map_or(UserId(u32::MAX), |device| device.user);
         let touches = Touches::of(&view, &membership, me);
-        Base { view, membership, me, user, blocks, touches, tables, inodes: Mutex::default() }
+        let fates = ViewFates(view.clone());
+        Base { view, membership, me, user, blocks, touches, fates, tables, inodes: Mutex::default() }
+    }
+
+    /// What became of operations, by this view.
+    pub fn fates(&self) -> &dyn Fates {
+        &self.fates
     }
 
     /// The source of blocks.
@@ -154,7 +186,7 @@ impl Base {
             return Err(ReadError::Misplaced(format!("{file} is no file of a user or group")));
         }
         let (_, table) = self.table(file.principal)?;
-        let target = table.target(self.source(), &*self.view, file.number)?.value;
+        let target = table.target(self.source(), self.fates(), file.number)?.value;
         match target {
             None => Ok(None),
             Some(target) if self.membership.may_write(target.device, file.principal) => {
@@ -169,7 +201,7 @@ impl Base {
 
     fn slot(&self, place: Place) -> Result<Option<InodeSlot>, ReadError> {
         let (_, table) = self.table(PrincipalId::Device(place.device))?;
-        Ok(table.slot(self.source(), &*self.view, place.number)?.value)
+        Ok(table.slot(self.source(), self.fates(), place.number)?.value)
     }
 
     /// The inode at a place, if there is one.
@@ -229,7 +261,7 @@ impl Base {
     /// [`ReadError`].
     pub fn entry(&self, file: Handle, name: &[u8]) -> Result<Option<Entry>, ReadError> {
         let inode = self.inode(file)?;
-        let found = directory::lookup(self.source(), &*self.view, directory_of(&inode)?, name)?;
+        let found = directory::lookup(self.source(), self.fates(), directory_of(&inode)?, name)?;
         Ok(found.value)
     }
 
@@ -242,9 +274,9 @@ impl Base {
         file: Handle,
         after: Option<&[u8]>,
         limit: usize,
-    ) -> Result<(Vec<(Vec<u8>, Entry)>, bool), ReadError> {
+    ) -> Result<(Entries, bool), ReadError> {
         let inode = self.inode(file)?;
-        let listing = directory::list(self.source(), &*self.view, directory_of(&inode)?, after, limit)?;
+        let listing = directory::list(self.source(), self.fates(), directory_of(&inode)?, after, limit)?;
         Ok((listing.entries, listing.complete))
     }
 }

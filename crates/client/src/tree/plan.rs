@@ -3,15 +3,14 @@
 use super::allocate::{Allocator, Range};
 use super::base::{Base, ReadError};
 use super::touches::{lawful_deltas, tag_of};
-use super::transaction::{PlanSink, Transaction, directory_mut, touch};
-use holdfast_content::table::{inode_change, target_change};
+use super::transaction::{NewEntries, PlanSink, Transaction, directory_mut, touch};
 use holdfast_content::{
     Change, ContentError, Entry, Fates, Handle, Inode, LiveMap, PrincipalId, Reference, Table, Tag, Target,
-    directory,
+    directory, inode_change, target_change,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::{Delta, Path};
-use holdfast_protocol::structure::{HandleVersion, View};
+use holdfast_protocol::structure::HandleVersion;
 use holdfast_protocol::vector::VersionVector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +39,7 @@ pub struct Plan {
 
 struct DirectoryChange {
     number: u64,
-    entries: BTreeMap<Vec<u8>, (Option<Entry>, i64)>,
+    entries: NewEntries,
 }
 
 enum TableChange {
@@ -71,16 +70,16 @@ impl<'a> Transaction<'a> {
         }
         let mut entries = std::mem::take(&mut self.batch.entries);
         let staged = std::mem::take(&mut self.batch.inodes);
-        let (source, key) = (base.source(), base.source().digest_key());
+        let key = base.source().digest_key();
         for (file, inode) in staged {
             let names = entries.remove(&file).unwrap_or_default();
             let (number, remap) = self.own_number(file, inode.is_some())?;
             let inode = match inode {
                 Some(inode) if directory_of(&inode) => {
                     let mut inode = Inode::clone(&inode);
-                    apply_entries(&mut inode, &names, &*base.view)?;
+                    apply_entries(&mut inode, &names, base.fates())?;
                     let map = directory_mut(&mut inode).expect("it is a directory");
-                    *map = compact(map, &mut self.sink, base, &*base.view)?;
+                    *map = compact(map, &mut self.sink, base, base.fates())?;
                     Some(Arc::new(inode))
                 }
                 other => other,
@@ -99,7 +98,6 @@ impl<'a> Transaction<'a> {
                 tables.entry(file.principal).or_default().push(change);
             }
         }
-        let _ = source;
         for (directory, entries) in entries {
             let (number, remap) = self.own_number(directory, true)?;
             let number = number.expect("a directory that stays has a number");
@@ -169,11 +167,11 @@ impl Plan {
         vector: &VersionVector,
     ) -> Result<BTreeMap<PrincipalId, HandleVersion>, ReadError> {
         let own = PrincipalId::Device(base.me);
-        let fates = &*base.view;
+        let fates = base.fates();
         let mut handles = carried(base, self.tables.keys().copied(), self.members.is_some(), vector);
         let mut inodes = std::mem::take(&mut self.inodes);
         for (file, change) in &self.directories {
-            let inode = self.directory(base, *file, change)?;
+            let inode = fold_directory(base, *file, change, &mut self.sink)?;
             inodes.insert(change.number, Some(Arc::new(inode)));
         }
         if !inodes.is_empty() {
@@ -218,38 +216,6 @@ impl Plan {
         Ok(handles)
     }
 
-    /// A directory as it is with everything pending folded in, and our entries on top.
-    fn directory(&mut self, base: &Base, file: Handle, change: &DirectoryChange) -> Result<Inode, ReadError> {
-        let mut inode = Inode::clone(&*base.inode(file)?);
-        inode.writer = base.me;
-        let mut latest = inode.modified_ns;
-        let map = directory_mut(&mut inode).ok_or(ReadError::NotDirectory)?;
-        map.settle(&*base.view);
-        for entry in base.view.pending.iter().filter(|entry| !entry.dead) {
-            let tag = tag_of(entry);
-            if tag.device == base.me {
-                continue;
-            }
-            for delta in lawful_deltas(entry, &base.membership) {
-                let Delta::SetEntry { directory, name, entry, time_ns } = delta else { continue };
-                if *directory != file || has(map, &tag, name) {
-                    continue;
-                }
-                let entry = entry.map(|(handle, kind)| Entry { handle, kind });
-                if let Ok(change) = directory::change(name, entry.as_ref(), Some(tag)) {
-                    map.push(change);
-                    latest = latest.max(*time_ns);
-                }
-            }
-        }
-        give_way_if_crowded(map)?;
-        apply_entries(&mut inode, &change.entries, &*base.view)?;
-        touch(&mut inode, latest);
-        let map = directory_mut(&mut inode).expect("it was one above");
-        *map = compact(map, &mut self.sink, base, &*base.view)?;
-        Ok(inode)
-    }
-
     /// The blocks that a certificate with these deltas names: those that must be durable before it is ordered.
     pub fn declared(&self) -> impl Iterator<Item = Digest> + '_ {
         // Only what a declared inode refers to: a small inode has no block of its own, so the roots are what
@@ -267,6 +233,43 @@ impl Plan {
     }
 }
 
+/// A directory as it is with everything pending folded in, and our entries on top.
+fn fold_directory(
+    base: &Base,
+    file: Handle,
+    change: &DirectoryChange,
+    sink: &mut PlanSink,
+) -> Result<Inode, ReadError> {
+    let mut inode = Inode::clone(&*base.inode(file)?);
+    inode.writer = base.me;
+    let mut latest = inode.modified_ns;
+    let map = directory_mut(&mut inode).ok_or(ReadError::NotDirectory)?;
+    map.settle(base.fates());
+    for entry in base.view.pending.iter().filter(|entry| !entry.dead) {
+        let tag = tag_of(entry);
+        if tag.device == base.me {
+            continue;
+        }
+        for delta in lawful_deltas(entry, &base.membership) {
+            let Delta::SetEntry { directory, name, entry, time_ns } = delta else { continue };
+            if *directory != file || has(map, &tag, name) {
+                continue;
+            }
+            let entry = entry.map(|(handle, kind)| Entry { handle, kind });
+            if let Ok(change) = directory::change(name, entry.as_ref(), Some(tag)) {
+                map.push(change);
+                latest = latest.max(*time_ns);
+            }
+        }
+    }
+    give_way_if_crowded(map)?;
+    apply_entries(&mut inode, &change.entries, base.fates())?;
+    touch(&mut inode, latest);
+    let map = directory_mut(&mut inode).expect("it was one above");
+    *map = compact(map, sink, base, base.fates())?;
+    Ok(inode)
+}
+
 /// The i-handles of a structure that changes nothing.
 pub fn unchanged(base: &Base, vector: &VersionVector) -> BTreeMap<PrincipalId, HandleVersion> {
     carried(base, std::iter::empty(), false, vector)
@@ -281,8 +284,7 @@ fn carried(
     vector: &VersionVector,
 ) -> BTreeMap<PrincipalId, HandleVersion> {
     let own = PrincipalId::Device(base.me);
-    let advanced: BTreeSet<PrincipalId> =
-        advanced.chain(members.then_some(PrincipalId::Members)).collect();
+    let advanced: BTreeSet<PrincipalId> = advanced.chain(members.then_some(PrincipalId::Members)).collect();
     let Some(slot) = base.view.slots.get(&base.me) else { return BTreeMap::new() };
     slot.value
         .handles
@@ -310,7 +312,9 @@ fn fold_table(base: &Base, principal: PrincipalId, map: &mut LiveMap) {
                     let target = number.map(|number| Target::one(tag.device, number));
                     target_change(file.number, target.as_ref(), Some(tag))
                 }
-                Delta::Preallocate { principal: owner, first, count, device_first } if *owner == principal => {
+                Delta::Preallocate { principal: owner, first, count, device_first }
+                    if *owner == principal =>
+                {
                     let target = Target { device: tag.device, first: *device_first, count: *count };
                     target_change(*first, Some(&target), Some(tag))
                 }
@@ -343,11 +347,7 @@ fn directory_of(inode: &Inode) -> bool {
     super::base::directory_of(inode).is_ok()
 }
 
-fn apply_entries(
-    inode: &mut Inode,
-    entries: &BTreeMap<Vec<u8>, (Option<Entry>, i64)>,
-    fates: &View,
-) -> Result<(), ReadError> {
+fn apply_entries(inode: &mut Inode, entries: &NewEntries, fates: &dyn Fates) -> Result<(), ReadError> {
     let latest = entries.values().map(|(_, time)| *time).max();
     let map = directory_mut(inode).ok_or(ReadError::NotDirectory)?;
     map.settle(fates);
@@ -362,12 +362,7 @@ fn apply_entries(
 }
 
 /// Folds a change list into its map when it is long.
-fn compact(
-    map: &LiveMap,
-    sink: &mut PlanSink,
-    base: &Base,
-    fates: &dyn Fates,
-) -> Result<LiveMap, ReadError> {
+fn compact(map: &LiveMap, sink: &mut PlanSink, base: &Base, fates: &dyn Fates) -> Result<LiveMap, ReadError> {
     let bytes: usize = map.changes.iter().map(change_bytes).sum();
     let limit = if bytes > CHANGE_BYTES_MAX { 0 } else { CHANGES_MAX };
     Ok(map.settle_and_compact(base.source(), sink, fates, limit)?)

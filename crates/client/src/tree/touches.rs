@@ -128,9 +128,6 @@ impl Touches {
 
     /// Whether nothing is pending.
     pub fn is_empty(&self) -> bool {
-        self.whole.is_empty()
-            && self.entries.is_empty()
-            && self.ranges.is_empty()
-            && self.members.is_none()
+        self.whole.is_empty() && self.entries.is_empty() && self.ranges.is_empty() && self.members.is_none()
     }
 }

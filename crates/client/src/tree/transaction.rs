@@ -42,13 +42,16 @@ impl<F: FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send> Edit for F {
 /// Turns what went wrong with a file's data into what the caller sees; knows about evidence.
 pub type Explain<'a> = &'a dyn Fn(Option<Handle>, &ReadError) -> FsError;
 
+/// New entries by name, each with the directory's new time; `None` removes the name.
+pub(super) type NewEntries = BTreeMap<Vec<u8>, (Option<Entry>, i64)>;
+
 /// Changes not yet declared.
 #[derive(Default)]
 pub(super) struct Layer {
     /// New inodes; `None` for removed files.
     pub inodes: BTreeMap<Handle, Option<Arc<Inode>>>,
-    /// New entries, with the directory's new time.
-    pub entries: BTreeMap<Handle, BTreeMap<Vec<u8>, (Option<Entry>, i64)>>,
+    /// New entries by directory.
+    pub entries: BTreeMap<Handle, NewEntries>,
     /// A new membership.
     pub members: Option<(Reference, Arc<Membership>)>,
 }
@@ -185,7 +188,7 @@ impl<'a> Transaction<'a> {
             let inode = inode.ok_or(FsError::NotFound)?;
             return (|| {
                 let map = directory_of(&inode)?;
-                Ok(directory::lookup(self.base.source(), &*self.base.view, map, name)?.value)
+                Ok(directory::lookup(self.base.source(), self.base.fates(), map, name)?.value)
             })()
             .map_err(|error: ReadError| (self.explain)(Some(directory), &error));
         }
@@ -219,8 +222,7 @@ impl<'a> Transaction<'a> {
                 let inode = inode.ok_or(FsError::NotFound)?;
                 (|| {
                     let map = directory_of(&inode)?;
-                    let listing =
-                        directory::list(self.base.source(), &*self.base.view, map, after, wanted)?;
+                    let listing = directory::list(self.base.source(), self.base.fates(), map, after, wanted)?;
                     Ok((listing.entries, listing.complete))
                 })()
                 .map_err(|error: ReadError| (self.explain)(Some(directory), &error))?
@@ -268,7 +270,7 @@ impl<'a> Transaction<'a> {
                 }
                 let (_, table) = base.table(principal)?;
                 for number in [range.first, last] {
-                    let found = table.target(base.source(), &*base.view, number)?;
+                    let found = table.target(base.source(), base.fates(), number)?;
                     if found.value.is_some() {
                         return Ok(false);
                     }
@@ -355,8 +357,7 @@ impl<'a> Transaction<'a> {
             .validate_successor(&membership)
             .map_err(|why| FsError::Invalid(why.to_string()))?;
         self.conflicts.extend(self.base.touches.members());
-        let reference =
-            membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;
+        let reference = membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;
         self.edit.members = Some((reference, Arc::new(membership)));
         Ok(())
     }

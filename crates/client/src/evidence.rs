@@ -1,0 +1,200 @@
+//! Proof of what a server did, kept in files that a third party can look at: `NAME.evidence` (canonical bytes,
+//! [`EvidenceFile`]) and `NAME.txt` (the same in words).
+//!
+//! Evidence is written before the failure is reported, and is bounded: one file for each altered block, and at
+//! most [`FILES_MAX`] in all.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{BlockError, BlockKind, DeviceId, Reference, StoredBlock};
+use holdfast_crypto::{Digest, encode};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Most evidence files kept; a server that alters everything does not get to fill the disk.
+pub const FILES_MAX: usize = 256;
+
+/// The content of an evidence file.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct EvidenceFile {
+    /// Format: 1.
+    pub format: u16,
+    /// The file system.
+    pub file_system: Digest,
+    /// The device that noticed.
+    pub device: Option<DeviceId>,
+    /// When it noticed, nanoseconds since the epoch.
+    pub noticed_ns: i64,
+    /// What, in words.
+    pub explanation: String,
+    /// What it has in hand.
+    pub proof: Proof,
+}
+
+/// What was shown, and what should have been.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Proof {
+    /// A block that is not the one asked for.
+    Block {
+        /// What was asked for.
+        reference: Reference,
+        /// The kind its place demands.
+        kind: BlockKind,
+        /// What came.
+        served: StoredBlock,
+    },
+    /// A block that the present view refers to and the server says it does not have.
+    Missing {
+        /// Its address.
+        address: Digest,
+        /// The view that refers to it, encoded.
+        view: Vec<u8>,
+    },
+    /// A reply that does not extend the last accepted view.
+    Order {
+        /// The alarm, encoded.
+        alarm: Vec<u8>,
+        /// What was believed before (the floor), encoded.
+        floor: Vec<u8>,
+        /// The reply, encoded.
+        reply: Vec<u8>,
+    },
+}
+
+/// The folder that evidence goes to.
+pub struct Evidence {
+    directory: PathBuf,
+    file_system: Digest,
+    device: Mutex<Option<DeviceId>>,
+    blocks: Mutex<HashMap<Digest, PathBuf>>,
+}
+
+/// Nanoseconds since the epoch by this machine's clock.
+pub fn now_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_nanos() as i64)
+}
+
+impl Evidence {
+    /// Evidence about `file_system` goes to `directory`, which is made when it is first needed.
+    pub fn new(directory: PathBuf, file_system: Digest) -> Evidence {
+        Evidence { directory, file_system, device: Mutex::default(), blocks: Mutex::default() }
+    }
+
+    /// Tells which device this is.
+    pub fn set_device(&self, device: DeviceId) {
+        *self.device.lock() = Some(device);
+    }
+
+    /// Keeps a block that is not the one asked for.
+    pub fn keep_block(
+        &self,
+        reference: &Reference,
+        kind: BlockKind,
+        served: &StoredBlock,
+        error: &BlockError,
+    ) {
+        let mut blocks = self.blocks.lock();
+        if blocks.contains_key(&reference.address) || blocks.len() >= FILES_MAX {
+            return;
+        }
+        let explanation = format!(
+            "The server was asked for block {} and answered with something else: {error}.",
+            reference.address
+        );
+        let proof = Proof::Block { reference: *reference, kind, served: served.clone() };
+        if let Some(path) = self.keep(&format!("block-{}", reference.address.short()), explanation, proof) {
+            blocks.insert(reference.address, path);
+        }
+    }
+
+    /// Keeps a missing block's address with the view that refers to it.
+    pub fn keep_missing(&self, address: Digest, view: Vec<u8>, explanation: String) -> Option<PathBuf> {
+        let mut blocks = self.blocks.lock();
+        if let Some(path) = blocks.get(&address) {
+            return Some(path.clone());
+        }
+        if blocks.len() >= FILES_MAX {
+            return None;
+        }
+        let name = format!("missing-{}", address.short());
+        let path = self.keep(&name, explanation, Proof::Missing { address, view })?;
+        blocks.insert(address, path.clone());
+        Some(path)
+    }
+
+    /// Keeps proof of a wrong order.
+    pub fn keep_order(
+        &self,
+        explanation: String,
+        alarm: Vec<u8>,
+        floor: Vec<u8>,
+        reply: Vec<u8>,
+    ) -> Option<PathBuf> {
+        self.keep("order", explanation, Proof::Order { alarm, floor, reply })
+    }
+
+    /// The evidence kept about a block.
+    pub fn of_block(&self, address: &Digest) -> Option<PathBuf> {
+        self.blocks.lock().get(address).cloned()
+    }
+
+    fn keep(&self, name: &str, explanation: String, proof: Proof) -> Option<PathBuf> {
+        let noticed_ns = now_ns();
+        let file = EvidenceFile {
+            format: 1,
+            file_system: self.file_system,
+            device: *self.device.lock(),
+            noticed_ns,
+            explanation,
+            proof,
+        };
+        let path = self.directory.join(format!("{noticed_ns}-{name}.evidence"));
+        match self.write(&path, &file) {
+            Ok(()) => Some(path),
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "evidence could not be kept");
+                None
+            }
+        }
+    }
+
+    fn write(&self, path: &Path, file: &EvidenceFile) -> io::Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        write_durably(path, &encode(file))?;
+        let by = file.device.map_or("an unknown device".to_owned(), |device| format!("device {}", device.0));
+        let text = format!(
+            "File system: {}\nNoticed by:  {by}\nNoticed at:  {} ns since 1970-01-01 UTC\n\n{}\n\n\
+             The file beside this one ({}) holds the exact bytes, for `holdfast evidence --verify`.\n",
+            file.file_system,
+            file.noticed_ns,
+            file.explanation,
+            path.file_name().unwrap_or_default().to_string_lossy(),
+        );
+        write_durably(&path.with_extension("txt"), text.as_bytes())?;
+        fs::File::open(&self.directory)?.sync_all()
+    }
+}
+
+/// Reads an evidence file.
+///
+/// # Errors
+/// I/O errors; `InvalidData` for something else than evidence.
+pub fn read(path: &Path) -> io::Result<EvidenceFile> {
+    let bytes = fs::read(path)?;
+    let file: EvidenceFile = holdfast_crypto::decode(&bytes)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    if file.format != 1 {
+        let text = format!("evidence format {} is newer than this program", file.format);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(file)
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
