@@ -129,6 +129,9 @@ pub enum BlockError {
         /// What the bytes hash to.
         found: Digest,
     },
+    /// The reference carries the key of a sealed body, which this program cannot open.
+    #[error("block {0:?} is sealed, which needs a newer program")]
+    Sealed(Digest),
     /// A block of another kind than the place it is used in demands.
     #[error("block {address:?} is a {found:?}, expected a {expected:?}")]
     WrongKind {
@@ -219,6 +222,9 @@ impl StoredBlock {
     /// # Errors
     /// See [`BlockError`]; nothing longer than `reference.length` is ever expanded.
     pub fn open(self, key: &DigestKey, reference: &Reference, kind: BlockKind) -> Result<Block, BlockError> {
+        if reference.key.is_some() {
+            return Err(BlockError::Sealed(reference.address));
+        }
         let block = self.open_any(key, reference.address, reference.length)?;
         if block.kind != kind {
             return Err(BlockError::WrongKind {

@@ -159,8 +159,11 @@ impl<'a> Reader<'a> {
         };
         let length = self.u32()?;
         crate::error::within("length of a referenced block", length.into(), 0, BODY_BYTES_MAX.into())?;
-        let key = if self.flag("seal flag")? { Some(self.array()?) } else { None };
-        Ok(Reference { algorithm, address: *address, length, key })
+        // A sealed body read as a plain one would be nonsense that passes its digest.
+        if self.flag("seal flag")? {
+            return Err(Malformed::Sealed);
+        }
+        Ok(Reference { algorithm, address: *address, length, key: None })
     }
 
     /// Demands that everything was used.

@@ -56,6 +56,9 @@ pub enum Malformed {
     /// Bytes follow its end.
     #[error("{0} bytes follow its end")]
     TrailingBytes(usize),
+    /// It refers to a sealed block.
+    #[error("it refers to a sealed block, which needs a newer program")]
+    Sealed,
     /// The header lists fewer addresses than the body uses.
     #[error("its header lists too few addresses")]
     ReferenceMissing,

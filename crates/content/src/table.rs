@@ -13,7 +13,7 @@ use crate::error::{ContentError, Malformed, within};
 use crate::live::misuse;
 use crate::{
     Block, BlockKind, BlockSink, BlockSource, Change, DeviceId, Fates, Found, Inode, Listing, LiveMap,
-    PrincipalId, REFERENCES_PER_VALUE_MAX, Reference, Tag, VALUE_BYTES_MAX, Value,
+    MerkleMap, PrincipalId, REFERENCES_PER_VALUE_MAX, Reference, Tag, VALUE_BYTES_MAX, Value,
 };
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey};
@@ -277,21 +277,34 @@ impl Table {
         fates: &dyn Fates,
         number: u64,
     ) -> Result<Found<Target>, ContentError> {
-        let (entry, unsettled) = self.map.floor(source, fates, Bound::Included(&range_key(number)))?;
-        // Only pending ranges that can reach the number matter, but telling of all is merely cautious.
-        let unsettled = unsettled.into_iter().next_back();
-        let Some((key, value)) = entry else { return Ok(Found { value: None, unsettled }) };
-        let [RANGE_PREFIX, first @ ..] = &key[..] else { return Ok(Found { value: None, unsettled }) };
+        let entry = self.map.floor(source, fates, Bound::Included(&range_key(number)))?.0;
         let malformed = |why: &str| Malformed::Rule(why.into()).at("target", None);
-        let first = first.try_into().map(u64::from_be_bytes).map_err(|_| malformed("its key is no range"))?;
-        let value = match Target::from_value(&value)? {
-            Some(target) if target.count > 1 => {
-                let distance = number - first;
-                (distance < target.count.into()).then(|| Target::one(target.device, target.first + distance))
+        let mut value = None;
+        if let Some((key, entry)) = entry.filter(|(key, _)| key[0] == RANGE_PREFIX) {
+            let first = range_first(&key).ok_or_else(|| malformed("its key is no range"))?;
+            let target = Target::from_value(&entry)?.filter(|target| target.count > 1);
+            let target = target.ok_or_else(|| malformed("a single entry under the key of a range"))?;
+            // The floor is at most the number, and the target was checked to end within the i-numbers.
+            let distance = number - first;
+            value =
+                (distance < target.count.into()).then(|| Target::one(target.device, target.first + distance));
+        }
+        // Of the pending changes only those of a range that has, or would have, this number matter.
+        let mut unsettled = None;
+        for change in self.map.changes.iter().rev() {
+            let (Some(tag), Some(first)) = (change.tag, range_first(&change.key)) else { continue };
+            if first > number || fates.fate(&tag) != crate::Fate::Pending {
+                continue;
             }
-            Some(_) => return Err(malformed("a single entry under the key of a range")),
-            None => None,
-        };
+            let count = match &change.value {
+                Some(value) => Target::from_value(value)?.map_or(1, |target| target.count),
+                None => RANGE_COUNT_MAX,
+            };
+            if number - first < count.into() {
+                unsettled = Some(tag);
+                break;
+            }
+        }
         Ok(Found { value, unsettled })
     }
 
@@ -315,26 +328,21 @@ impl Table {
         Ok(Change { key: number_key(number), value: None, tag })
     }
 
-    /// The highest i-number in use or pre-allocated, by all changes whatever their fate: numbers above it are
-    /// free even if every pending operation commits.
+    /// The highest i-number that an entry of the root or any change, whatever its fate, uses or pre-allocates.
+    /// Numbers above it are free even if every pending operation commits.
     ///
     /// # Errors
     /// [`ContentError`]: a node could not be had or is malformed.
     pub fn highest_number(&self, source: &dyn BlockSource) -> Result<u64, ContentError> {
-        let all = |_: &Tag| crate::Fate::Committed;
-        let none = |_: &Tag| crate::Fate::Aborted;
+        let map = MerkleMap::new(source.digest_key());
         let mut highest = 0;
-        for fates in [&all as &dyn Fates, &none] {
-            let single = self.map.floor(source, fates, Bound::Excluded(&[RANGE_PREFIX]))?.0;
-            let range = self.map.floor(source, fates, Bound::Unbounded)?.0;
-            for (key, value) in single.into_iter().chain(range) {
-                highest = highest.max(last_number(&key, &value)?);
+        for bound in [Bound::Excluded(&[RANGE_PREFIX][..]), Bound::Unbounded] {
+            if let Some((key, value)) = map.floor(source, &self.map.root, bound)? {
+                highest = highest.max(last_number(&key, Some(&value))?);
             }
         }
         for change in &self.map.changes {
-            if let Some(value) = &change.value {
-                highest = highest.max(last_number(&change.key, value)?);
-            }
+            highest = highest.max(last_number(&change.key, change.value.as_ref())?);
         }
         Ok(highest)
     }
@@ -392,14 +400,17 @@ impl Table {
     }
 }
 
-/// The last i-number an entry stands for.
-fn last_number(key: &[u8], value: &Value) -> Result<u64, ContentError> {
+/// The first i-number of a range, by its key.
+fn range_first(key: &[u8]) -> Option<u64> {
     match key {
-        [RANGE_PREFIX, first @ ..] => {
-            let first = first.try_into().map(u64::from_be_bytes).unwrap_or(0);
-            let count = Target::from_value(value)?.map_or(1, |target| target.count);
-            Ok(first.saturating_add(u64::from(count) - 1))
-        }
-        key => Ok(key_number(key).unwrap_or(0)),
+        [RANGE_PREFIX, first @ ..] => key_number(first),
+        _ => None,
     }
+}
+
+/// The last i-number an entry or change stands for.
+fn last_number(key: &[u8], value: Option<&Value>) -> Result<u64, ContentError> {
+    let Some(first) = range_first(key) else { return Ok(key_number(key).unwrap_or(0)) };
+    let target = value.map(Target::from_value).transpose()?.flatten();
+    Ok((first + u64::from(target.map_or(1, |target| target.count)) - 1).min(NUMBER_MAX))
 }

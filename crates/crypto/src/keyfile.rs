@@ -29,13 +29,19 @@ pub enum KeyFileError {
 /// # Errors
 /// See [`KeyFileError`].
 pub fn parse_private(text: &str, passphrase: Option<&str>) -> Result<SigningKey, KeyFileError> {
-    let key = ssh_key::PrivateKey::from_openssh(text).map_err(|e| KeyFileError::Malformed(e.to_string()))?;
+    if let Some(why) = other_kind_of_file(text) {
+        return Err(KeyFileError::Malformed(why.to_owned()));
+    }
+    let key = ssh_key::PrivateKey::from_openssh(text).map_err(refused)?;
     if key.algorithm() != ssh_key::Algorithm::Ed25519 {
         return Err(KeyFileError::WrongAlgorithm(key.algorithm().to_string()));
     }
     let key = if key.is_encrypted() {
         let passphrase = passphrase.ok_or(KeyFileError::PassphraseNeeded)?;
-        key.decrypt(passphrase).map_err(|_| KeyFileError::WrongPassphrase)?
+        key.decrypt(passphrase).map_err(|error| match error {
+            ssh_key::Error::Crypto => KeyFileError::WrongPassphrase,
+            other => refused(other),
+        })?
     } else {
         key
     };
@@ -44,6 +50,30 @@ pub fn parse_private(text: &str, passphrase: Option<&str>) -> Result<SigningKey,
         other => Err(KeyFileError::WrongAlgorithm(
             other.algorithm().map_or_else(|_| "of an unknown kind".to_owned(), |a| a.to_string()),
         )),
+    }
+}
+
+/// The parser's complaint: it knows few algorithms, so one it does not know is no damage.
+fn refused(error: ssh_key::Error) -> KeyFileError {
+    match error {
+        ssh_key::Error::AlgorithmUnknown | ssh_key::Error::AlgorithmUnsupported { .. } => {
+            KeyFileError::WrongAlgorithm("of another algorithm".to_owned())
+        }
+        other => KeyFileError::Malformed(other.to_string()),
+    }
+}
+
+/// What people give by mistake, in words.
+fn other_kind_of_file(text: &str) -> Option<&'static str> {
+    let start = text.trim_start();
+    if start.starts_with("ssh-") || start.starts_with("ecdsa-") || start.starts_with("sk-") {
+        Some("this is a public key; the private one is in the file without `.pub`")
+    } else if start.starts_with("-----BEGIN ") && !start.starts_with("-----BEGIN OPENSSH PRIVATE KEY-----") {
+        Some("this is a PEM file of another kind; `ssh-keygen -p -f FILE` rewrites SSH keys as OpenSSH files")
+    } else if start.starts_with("PuTTY-User-Key-File") {
+        Some("this is a PuTTY key; PuTTYgen can export it as an OpenSSH key")
+    } else {
+        None
     }
 }
 
@@ -81,8 +111,7 @@ pub fn format_public(key: &PublicKey, comment: &str) -> String {
 /// # Errors
 /// See [`KeyFileError`].
 pub fn parse_public(text: &str) -> Result<PublicKey, KeyFileError> {
-    let key =
-        ssh_key::PublicKey::from_openssh(text.trim()).map_err(|e| KeyFileError::Malformed(e.to_string()))?;
+    let key = ssh_key::PublicKey::from_openssh(text.trim()).map_err(refused)?;
     match key.key_data() {
         ssh_key::public::KeyData::Ed25519(key) => Ok(PublicKey(key.0)),
         other => Err(KeyFileError::WrongAlgorithm(other.algorithm().to_string())),
