@@ -3,7 +3,7 @@
 use crate::signed::Signable;
 use crate::vector::VoidSet;
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{DeviceId, Handle, InodeKind, PrincipalId, Reference};
+use holdfast_content::{DeviceId, Handle, InodeKind, NAME_BYTES_MAX, PrincipalId, Reference};
 use holdfast_crypto::{Digest, Domain, encode};
 
 /// How an operation goes.
@@ -17,6 +17,8 @@ pub enum Path {
     Slow = 2,
 }
 
+/// Operation numbers stay below this, so that counting up never overflows.
+pub const NUMBER_MAX: u64 = 1 << 62;
 /// Most deltas in one certificate.
 pub const DELTAS_MAX: usize = 4096;
 
@@ -96,6 +98,9 @@ pub struct Certificate {
     pub path: Path,
     /// All numbers this device has ever given up (cumulative: see trace T6).
     pub voids: VoidSet,
+    /// All numbers this device committed with [`crate::structure::Outcome::Nothing`] (cumulative): folders
+    /// that meet an older number of this device learn here that it changed nothing.
+    pub ineffective: VoidSet,
     /// The client's clock, nanoseconds since the epoch. Informative.
     pub time_ns: i64,
     /// What the operation changes.
@@ -110,6 +115,41 @@ impl Certificate {
         principals.dedup();
         principals
     }
+
+    /// What no honest device would declare, in words; `None` if there is nothing of the kind. Rights, numbers
+    /// and preconditions are judged elsewhere.
+    pub fn offence(&self) -> Option<&'static str> {
+        if self.number == 0 || self.number >= NUMBER_MAX {
+            return Some("its number is out of range");
+        }
+        if self.deltas.len() > DELTAS_MAX {
+            return Some("it has too many deltas");
+        }
+        let mut membership = 0;
+        for delta in &self.deltas {
+            let owned = |principal| matches!(principal, PrincipalId::User(_) | PrincipalId::Group(_));
+            match delta {
+                Delta::SetInode { file, .. } if file.principal == PrincipalId::Members => {
+                    return Some("membership has no inodes");
+                }
+                Delta::SetTable { file, .. } if !owned(file.principal) => {
+                    return Some("only tables of users and groups map to devices");
+                }
+                Delta::Preallocate { principal, .. } if !owned(*principal) => {
+                    return Some("only i-numbers of users and groups are pre-allocated");
+                }
+                Delta::SetEntry { directory, .. } if directory.principal == PrincipalId::Members => {
+                    return Some("membership has no directories");
+                }
+                Delta::SetEntry { name, .. } if name.is_empty() || name.len() > NAME_BYTES_MAX => {
+                    return Some("a name is empty or too long");
+                }
+                Delta::SetMembers { .. } => membership += 1,
+                _ => {}
+            }
+        }
+        (membership > 1).then_some("it replaces the membership twice")
+    }
 }
 
 impl Signable for Certificate {
@@ -118,7 +158,7 @@ impl Signable for Certificate {
     fn signed_bytes(&self) -> Vec<u8> {
         encode(&(
             (self.file_system, self.device, self.number, self.previous),
-            (self.path, self.voids.root(), self.time_ns),
+            (self.path, self.voids.root(), self.ineffective.root(), self.time_ns),
             &self.deltas,
         ))
     }

@@ -6,8 +6,18 @@
 //! operation is in `signer`.
 #![forbid(unsafe_code)]
 
+pub mod alarm;
 pub mod certificate;
+pub mod check;
+pub mod fates;
+pub mod floor;
+mod handles;
+pub mod log_tree;
+pub mod members;
 pub mod message;
+pub mod order;
+pub mod sequencer;
 pub mod signed;
+pub mod signer;
 pub mod structure;
 pub mod vector;

@@ -186,6 +186,9 @@ pub enum Request {
 pub struct ViewReply {
     /// VSL, PVL and log head *before* the client's own operation.
     pub view: View,
+    /// The roots of the log's complete subtrees, largest first ([`crate::log_tree::Frontier`]): with them the
+    /// client appends its own leaf, and so foretells the head its next fast operation must sign.
+    pub peaks: Vec<Digest>,
     /// RFC 6962 consistency proof from the client's `log_size` to `view.log`.
     pub consistency: Vec<Digest>,
     /// Blocks the client will likely want (tables, membership): a hint, verified like any other block.

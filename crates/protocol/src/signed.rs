@@ -39,3 +39,35 @@ impl<T: Signable> Signed<T> {
         key.verify(T::DOMAIN, &self.value.signed_bytes(), &self.signature)
     }
 }
+
+/// A value whose signature was found to be by `key`. Only [`Signed::verified`] makes one, so a machine that asks
+/// for it cannot forget to verify; and the verification can be done before the machine's lock is taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verified<T> {
+    signed: Signed<T>,
+    key: PublicKey,
+}
+
+impl<T: Signable> Signed<T> {
+    /// Verifies the signature.
+    pub fn verified(self, key: PublicKey) -> Option<Verified<T>> {
+        self.verify(&key).then_some(Verified { signed: self, key })
+    }
+}
+
+impl<T> Verified<T> {
+    /// The value.
+    pub fn value(&self) -> &T {
+        &self.signed.value
+    }
+
+    /// The value with its signature.
+    pub fn signed(&self) -> &Signed<T> {
+        &self.signed
+    }
+
+    /// Whose signature it is.
+    pub fn key(&self) -> PublicKey {
+        self.key
+    }
+}

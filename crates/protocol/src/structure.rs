@@ -44,6 +44,8 @@ pub struct Forecast {
     pub aborted: Vec<Record>,
     /// The signer's void numbers. Signed by root.
     pub voids: VoidSet,
+    /// The signer's numbers that committed without effect, this one excepted. Signed by root.
+    pub ineffective: VoidSet,
     /// Digest of the update certificate.
     pub certificate: Digest,
     /// The log of updates just before this operation.
@@ -60,7 +62,7 @@ impl Forecast {
         encode(&(
             (self.file_system, self.device, self.number(), self.vector.root()),
             (&self.pending, &self.aborted),
-            (self.voids.root(), self.certificate, self.log),
+            (self.voids.root(), self.ineffective.root(), self.certificate, self.log),
         ))
     }
 

@@ -41,6 +41,9 @@ impl VersionVector {
     }
 }
 
+/// Most ranges in a [`VoidSet`]: half a mebibyte.
+pub const VOID_RANGES_MAX: usize = 32_768;
+
 /// Numbers a device has given up for ever, as ranges: first to last, inclusive.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct VoidSet(pub BTreeMap<u64, u64>);
@@ -49,6 +52,41 @@ impl VoidSet {
     /// Whether `number` is void.
     pub fn contains(&self, number: u64) -> bool {
         self.0.range(..=number).next_back().is_some_and(|(_, last)| number <= *last)
+    }
+
+    /// Whether every number from `first` to `last` is in the set; true for an empty range.
+    pub fn covers(&self, first: u64, last: u64) -> bool {
+        first > last || self.0.range(..=first).next_back().is_some_and(|(_, &end)| last <= end)
+    }
+
+    /// Whether every number of `other` is in the set.
+    pub fn contains_all(&self, other: &VoidSet) -> bool {
+        other.0.iter().all(|(&first, &last)| self.covers(first, last))
+    }
+
+    /// The least number up to `bound` that is in this set and not in `earlier`.
+    pub fn added_up_to(&self, earlier: &VoidSet, bound: u64) -> Option<u64> {
+        for (&first, &last) in self.0.range(..=bound) {
+            let last = last.min(bound);
+            match earlier.0.range(..=first).next_back() {
+                Some((_, &end)) if last <= end => {}
+                Some((_, &end)) if first <= end => return end.checked_add(1),
+                _ => return Some(first),
+            }
+        }
+        None
+    }
+
+    /// Whether the set is what [`VoidSet::insert`] makes: numbers from 1, ranges in order, neither touching
+    /// nor overlapping, at most [`VOID_RANGES_MAX`] of them.
+    pub fn is_well_formed(&self) -> bool {
+        let mut least = 1;
+        self.0.len() <= VOID_RANGES_MAX
+            && self.0.iter().all(|(&first, &last)| {
+                let fits = least <= first && first <= last && last < u64::MAX - 1;
+                least = last.saturating_add(2);
+                fits
+            })
     }
 
     /// Digest of the set: what is signed.

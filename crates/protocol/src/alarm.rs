@@ -1,0 +1,340 @@
+//! What a client says when a server's view is not acceptable: one variant for each offence, with what was
+//! expected and what was found. Encodable, so that evidence files keep it beside the view itself.
+
+use crate::structure::{LogHead, Record};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, PrincipalId};
+use std::fmt;
+
+/// Names one operation: "device 3's operation 17".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Operation {
+    /// Its device.
+    pub device: DeviceId,
+    /// Its number.
+    pub number: u64,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "operation {} of device {}", self.number, self.device.0)
+    }
+}
+
+impl From<Record> for Operation {
+    fn from(record: Record) -> Self {
+        Operation { device: record.device, number: record.number }
+    }
+}
+
+/// Who is to blame, as far as one can tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blame {
+    /// The server, or whoever controls it: no honest server shows this.
+    Server,
+    /// The device that signed it (or the server together with it).
+    Device(DeviceId),
+    /// Local state is missing or older than what this device has signed: restored, copied or deleted.
+    LocalState,
+}
+
+/// A view, or an answer, that must not be accepted. After one the mount is frozen.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, thiserror::Error)]
+pub enum Alarm {
+    /// A part is over its limit or self-contradictory.
+    #[error("the server's view is malformed: {what}{}", by(.device))]
+    Malformed {
+        /// Whose structure or certificate, if one's.
+        device: Option<DeviceId>,
+        /// What is wrong.
+        what: String,
+    },
+    /// A device that the membership does not list.
+    #[error("the view holds something of device {}, which is no member", .0.0)]
+    UnknownDevice(DeviceId),
+    /// A signature does not verify.
+    #[error("the signature on {0} is not its device's")]
+    BadSignature(Operation),
+    /// Signed after its device had been removed.
+    #[error(
+        "{operation} was ordered at membership version {found}, but the device was removed at {removed_at}"
+    )]
+    RemovedDevice {
+        /// The operation.
+        operation: Operation,
+        /// When the device was removed.
+        removed_at: u64,
+        /// The membership version it was ordered at.
+        found: u64,
+    },
+    /// The view has no membership, or another than the one it was judged by.
+    #[error("the membership shown is version {found}; the view names version {expected}")]
+    Membership {
+        /// In the superuser's slot.
+        expected: u64,
+        /// Handed in.
+        found: u64,
+    },
+    /// The server knows this device, but its local state is not here.
+    #[error("this device has signed {number} operations on this file system, but its state is not here")]
+    StateMissing {
+        /// The number in its slot.
+        number: u64,
+    },
+    /// This device's own signature proves that it went further than the state here knows.
+    #[error("this device has signed operation {found}, but its state here ends at {known}")]
+    StateBehind {
+        /// Last number in the local state.
+        known: u64,
+        /// Number in its slot.
+        found: u64,
+    },
+    /// The own slot is not the last committed structure.
+    #[error(
+        "this device's last committed operation is {expected:?}, the server shows {found:?} (or other contents)"
+    )]
+    OwnSlot {
+        /// Number last committed.
+        expected: Option<u64>,
+        /// Number shown.
+        found: Option<u64>,
+    },
+    /// A pending certificate of this device that it never sent.
+    #[error("the server shows {0} as pending, which this device never sent")]
+    NeverSent(Operation),
+    /// A pending certificate does not continue its device's slot.
+    #[error("{0} is shown as pending, but does not follow what its device committed last")]
+    WrongPrevious(Operation),
+    /// A pending certificate's number is out of sequence.
+    #[error("{operation} is shown as pending out of sequence: {what}")]
+    WrongNumber {
+        /// The operation.
+        operation: Operation,
+        /// Why.
+        what: String,
+    },
+    /// A forecast contradicts the certificate it stands beside.
+    #[error("the forecast shown for {operation} contradicts its certificate: {what}")]
+    WrongForecast {
+        /// The operation.
+        operation: Operation,
+        /// Where.
+        what: String,
+    },
+    /// Two operations that do not know of each other: the history was forked.
+    #[error("history was forked: {first} and {second} cannot both have happened, neither knows of the other")]
+    Forked {
+        /// One.
+        first: Operation,
+        /// The other.
+        second: Operation,
+    },
+    /// What is shown leaves out something this device has already accepted.
+    #[error("history was rolled back: {operation} does not follow the view this device accepted before")]
+    BehindFloor {
+        /// The first operation that does not.
+        operation: Operation,
+    },
+    /// The log does not grow along the order.
+    #[error("{second} is shown after {first}, but not at a later place in the log of updates")]
+    LogOrder {
+        /// One.
+        first: Operation,
+        /// The other.
+        second: Operation,
+    },
+    /// The log shown does not extend the one accepted.
+    #[error("the log of updates with {} entries does not extend the one with {} entries accepted before", .found.size, .known.size)]
+    LogNotExtended {
+        /// Accepted.
+        known: LogHead,
+        /// Shown.
+        found: LogHead,
+    },
+    /// Something knows of an operation of this device that is not yet ordered, or that was given up.
+    #[error("{operation} knows of operation {found} of this device, whose last one is {last}")]
+    OwnNumber {
+        /// The operation that knows.
+        operation: Operation,
+        /// The number it knows.
+        found: u64,
+        /// The last committed number.
+        last: u64,
+    },
+    /// Something knows of a fast operation that the server had refused.
+    #[error("the server refused operation {number} of this device, but {operation} knows of it")]
+    NeverOffered {
+        /// The operation that knows.
+        operation: Operation,
+        /// The refused number.
+        number: u64,
+    },
+    /// An operation turned out differently from what was announced to another device.
+    #[error(
+        "{recorded} was announced to {operation} otherwise than it came: two devices were shown different histories"
+    )]
+    PendingMismatch {
+        /// The operation that recorded it.
+        operation: Operation,
+        /// What it recorded.
+        recorded: Operation,
+    },
+    /// A pending operation was dropped.
+    #[error("{operation} knows of {recorded} as pending, but the server no longer shows it")]
+    PendingMissing {
+        /// The operation that recorded it.
+        operation: Operation,
+        /// What it recorded.
+        recorded: Operation,
+    },
+    /// An operation was declared dead to one device and committed to another.
+    #[error("{operation} was told that {recorded} had been aborted, but it is committed")]
+    AbortedButCommitted {
+        /// The operation that recorded the abort.
+        operation: Operation,
+        /// The aborted operation.
+        recorded: Operation,
+    },
+    /// An operation was declared dead to one device and is shown alive.
+    #[error("{operation} was told that {recorded} had been aborted, but it is not shown as dead")]
+    AbortedNotDead {
+        /// The operation that recorded the abort.
+        operation: Operation,
+        /// The aborted operation.
+        recorded: Operation,
+    },
+    /// An acknowledged operation of this device was aborted.
+    #[error(
+        "an acknowledged write was lost: {operation} was told that operation {number} of this device had been aborted"
+    )]
+    AcknowledgedLost {
+        /// The operation that recorded the abort.
+        operation: Operation,
+        /// The lost number.
+        number: u64,
+    },
+    /// Something saw an operation as committed that is shown as pending or dead.
+    #[error("{operation} knows of {hidden} as committed, but it is shown as pending or dead")]
+    Unrecorded {
+        /// The operation that knows.
+        operation: Operation,
+        /// What it knows.
+        hidden: Operation,
+    },
+    /// Something saw an operation as committed that its author has given up.
+    #[error("{operation} knows of {void} as committed, but its author has given it up")]
+    VoidReflected {
+        /// The operation that knows.
+        operation: Operation,
+        /// The void operation.
+        void: Operation,
+    },
+    /// Something knows of an operation that is not shown at all.
+    #[error("{operation} knows of {hidden}, which the server does not show")]
+    Hidden {
+        /// The operation that knows.
+        operation: Operation,
+        /// What it knows.
+        hidden: Operation,
+    },
+    /// A device's slot went back.
+    #[error("device {} was at operation {known}; the server now shows it at {found}", .device.0)]
+    SlotWentBack {
+        /// The device.
+        device: DeviceId,
+        /// Accepted.
+        known: u64,
+        /// Shown (0: none).
+        found: u64,
+    },
+    /// A device's slot holds another structure of the same number.
+    #[error("{0} is not the one that was shown before")]
+    SlotReplaced(Operation),
+    /// A number that was committed is now given up, or was given up and no longer is.
+    #[error("device {} says of its operation {number} otherwise than before: {what}", .device.0)]
+    FateChanged {
+        /// The device.
+        device: DeviceId,
+        /// The number.
+        number: u64,
+        /// How.
+        what: String,
+    },
+    /// A table by someone who may not write it.
+    #[error("{operation} holds a table of {principal}, which its device may not write")]
+    Unauthorised {
+        /// The operation.
+        operation: Operation,
+        /// Whose table.
+        principal: PrincipalId,
+    },
+    /// A table is missing from a structure that must hold it, or of a wrong version, or replaced silently.
+    #[error("{operation} holds a wrong table of {principal}: {what}")]
+    WrongHandle {
+        /// The operation.
+        operation: Operation,
+        /// Whose table.
+        principal: PrincipalId,
+        /// What is wrong.
+        what: String,
+    },
+    /// The table in force went back.
+    #[error("the table of {principal} was at version {known}; the server now shows version {found}")]
+    TableWentBack {
+        /// Whose table.
+        principal: PrincipalId,
+        /// Accepted.
+        known: u64,
+        /// Shown (0: none).
+        found: u64,
+    },
+    /// A receipt that is not this operation's or not a server's.
+    #[error("the server's receipt for operation {number} of this device is not valid")]
+    BadReceipt {
+        /// The number.
+        number: u64,
+    },
+    /// A structure that is not the one waited for.
+    #[error("the server answered with another structure than {0}, which was waited for")]
+    WrongStructure(Operation),
+}
+
+fn by(device: &Option<DeviceId>) -> String {
+    device.map(|DeviceId(id)| format!(" (device {id})")).unwrap_or_default()
+}
+
+impl Alarm {
+    /// Who is to blame.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Alarm::StateMissing { .. } | Alarm::StateBehind { .. } => Blame::LocalState,
+            Alarm::RemovedDevice { operation, .. }
+            | Alarm::Unauthorised { operation, .. }
+            | Alarm::WrongHandle { operation, .. } => Blame::Device(operation.device),
+            Alarm::FateChanged { device, .. } => Blame::Device(*device),
+            _ => Blame::Server,
+        }
+    }
+
+    /// What happened, what it means and what to do, in plain words.
+    pub fn explain(&self) -> String {
+        let meaning = match self.blame() {
+            Blame::Server => {
+                "No honest server shows this. The server, or someone who controls it, has shown different \
+                 people different histories, or tried to. Nothing it shows can be trusted until you have \
+                 compared notes with the others; keep the evidence file, and save unsaved work with \
+                 `holdfast salvage`."
+            }
+            Blame::Device(_) => {
+                "The device named signed something it may not, or the server holds its key. Ask its owner, \
+                 and have the superuser remove the device."
+            }
+            Blame::LocalState => {
+                "This is no attack by itself: the local state of this key was deleted, restored from an older \
+                 copy, or the key is used on two machines. A key's state must stay with it. Enrol this machine \
+                 as a new device with `holdfast fs device add`."
+            }
+        };
+        format!("{self}. {meaning}")
+    }
+}

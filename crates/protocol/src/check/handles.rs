@@ -1,0 +1,86 @@
+//! Whose tables are in force: each is by a device that may write it, none is dropped, replaced or taken back.
+//!
+//! A structure carries forward the tables its device advanced earlier, for as long as nobody else has. A client
+//! that saw the earlier structure holds the device to that; one that did not relies on the server's policing
+//! and on the device, which could as well have written that table anew.
+
+use super::Context;
+use crate::alarm::{Alarm, Operation};
+use crate::floor::Floor;
+use crate::handles::{self, Offence};
+use crate::members::Members;
+use crate::signed::{Signable, Signed};
+use crate::structure::{HandleVersion, Structure, View};
+use holdfast_content::{DeviceId, PrincipalId};
+use std::collections::BTreeMap;
+
+/// The tables in force: highest version of each principal.
+fn in_force(view: &View) -> Result<BTreeMap<PrincipalId, (DeviceId, HandleVersion)>, Alarm> {
+    let mut tables: BTreeMap<PrincipalId, (DeviceId, HandleVersion)> = BTreeMap::new();
+    for (device, slot) in &view.slots {
+        for (principal, handle) in &slot.value.handles {
+            match tables.get(principal) {
+                Some((_, other)) if other.version > handle.version => {}
+                Some((_, other)) if other.version == handle.version => {
+                    return Err(Alarm::WrongHandle {
+                        operation: Operation { device: *device, number: slot.value.number() },
+                        principal: *principal,
+                        what: format!("version {} is in two structures", handle.version),
+                    });
+                }
+                _ => {
+                    tables.insert(*principal, (*device, *handle));
+                }
+            }
+        }
+    }
+    Ok(tables)
+}
+
+/// All new slots, and the tables in force against those of the last view.
+pub(super) fn check(context: &Context<'_>, merged: &View) -> Result<(), Alarm> {
+    let floor = context.floor;
+    for (device, slot) in &merged.slots {
+        if floor.view.slots.get(device) != Some(slot) {
+            check_slot(floor, context.members, merged, slot)?;
+        }
+    }
+    let tables = in_force(merged)?;
+    for (principal, (_, known)) in in_force(&floor.view)? {
+        let found = tables.get(&principal).map_or(0, |(_, handle)| handle.version);
+        if found < known.version {
+            return Err(Alarm::TableWentBack { principal, known: known.version, found });
+        }
+    }
+    Ok(())
+}
+
+/// One structure that was not in the last accepted view.
+pub(super) fn check_slot(
+    floor: &Floor,
+    members: &dyn Members,
+    view: &View,
+    slot: &Signed<Structure>,
+) -> Result<(), Alarm> {
+    let structure = &slot.value;
+    let device = structure.device();
+    let operation = Operation { device, number: structure.number() };
+    let known = floor.view.slots.get(&device).map(|known| &known.value);
+    let since = known.map_or(0, |known| known.forecast.vector.get(PrincipalId::Members));
+    // If its certificate was shown while it was pending, it is known what it had to advance.
+    let announced = floor
+        .view
+        .pending
+        .iter()
+        .map(|entry| &entry.certificate.value)
+        .find(|certificate| (certificate.device, certificate.number) == (device, operation.number))
+        .filter(|certificate| certificate.digest() == structure.forecast.certificate);
+    // What a device carried forward before this client saw it may have been advanced in its unseen past.
+    let skipped = known.map_or(0, Structure::number) + 1 < operation.number;
+    let announced = announced.filter(|_| !skipped);
+    let may_write = |principal| members.may_write(device, principal, since);
+    handles::check(structure, known, announced, view, &may_write).map_err(|offence| match offence {
+        Offence::Unauthorised(principal) => Alarm::Unauthorised { operation, principal },
+        Offence::Wrong(principal, what) => Alarm::WrongHandle { operation, principal, what: what.to_owned() },
+    })
+}

@@ -1,0 +1,54 @@
+//! Check 8: what this device has accepted before is still so.
+
+use super::Context;
+use super::policy::Rule;
+use super::shape::continues;
+use crate::alarm::{Alarm, Operation};
+use crate::structure::View;
+use std::cmp::Ordering;
+
+/// Compares the view with the last one accepted; returns it with what was learned in between put in.
+pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
+    let mut merged = context.view.clone();
+    if !context.policy.on(Rule::Memory) {
+        return Ok(merged);
+    }
+    for (device, known) in &context.floor.view.slots {
+        let number = known.value.number();
+        let found = context.slot_number(*device);
+        match found.cmp(&number) {
+            Ordering::Greater => {
+                let forecast = &context.view.slots[device].value.forecast;
+                continues(&known.value, &forecast.voids, &forecast.ineffective)?;
+            }
+            Ordering::Equal => {
+                if context.view.slots.get(device) != Some(known) {
+                    return Err(Alarm::SlotReplaced(Operation { device: *device, number }));
+                }
+            }
+            Ordering::Less => {
+                // A structure learned by waiting may be newer than a view that was already under way; then the
+                // view must still show that operation, alive and the same.
+                let went_back = Alarm::SlotWentBack { device: *device, known: number, found };
+                if context.floor.learned.get(device) != Some(&number) {
+                    return Err(went_back);
+                }
+                match context.entry(*device, number) {
+                    Some(entry) if entry.dead => {
+                        return Err(Alarm::FateChanged {
+                            device: *device,
+                            number,
+                            what: "it was committed, and is now declared dead".to_owned(),
+                        });
+                    }
+                    Some(entry) if entry.forecast.digest() == known.value.forecast.digest() => {
+                        merged.slots.insert(*device, known.clone());
+                        merged.pending.retain(|entry| entry.certificate.value.device != *device);
+                    }
+                    _ => return Err(went_back),
+                }
+            }
+        }
+    }
+    Ok(merged)
+}

@@ -1,0 +1,248 @@
+//! What a client checks before it believes a server: one pure function for every view it is shown.
+//!
+//! The checks run in the order of `docs/protocol.md`: shape and signatures ([`shape`]), the order of everything
+//! shown and the device's own numbers ([`order`]), what operations remember of each other ([`records`]), what
+//! this device remembers ([`memory`]), and whose tables are in force ([`handles`]). Elements of the order are
+//! the structures in the slots, the forecasts of pending and dead entries, the floor, and the own new forecast.
+//!
+//! Attack answered: a server that shows different histories to different devices (fork), an older history
+//! (rollback), or takes back or changes an operation (abort, replay). What remains possible is in
+//! `docs/threat-model.md`.
+
+mod handles;
+mod memory;
+mod order;
+mod policy;
+mod records;
+mod shape;
+
+use crate::alarm::{Alarm, Operation};
+use crate::certificate::Certificate;
+use crate::floor::Floor;
+use crate::log_tree::Frontier;
+use crate::members::Members;
+use crate::message::ViewReply;
+use crate::order::forecast;
+use crate::signed::{Signable, Signed};
+use crate::structure::{Forecast, PendingEntry, Structure, View};
+use holdfast_content::{DeviceId, PrincipalId, Reference};
+use policy::{Everything, Policy};
+pub(crate) use shape::continues as given_up_consistently;
+
+/// Most devices in a view.
+pub const DEVICES_MAX: usize = 4096;
+/// Most pending and dead entries in a view.
+pub const PENDING_MAX: usize = 4096;
+/// Most entries in a version vector, and most i-handles in a structure.
+pub const PRINCIPALS_MAX: usize = 16_384;
+
+/// A view that passed all checks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// The view to read from, with what was learned while it was on its way.
+    pub view: View,
+    /// The forecast of the own operation: what its structure must say.
+    pub forecast: Forecast,
+    /// The floor from now on: durable before the structure is sent and before anything read is handed out.
+    pub floor: Floor,
+}
+
+/// Checks the answer to an UPDATE of `certificate`.
+///
+/// # Errors
+/// [`Alarm`]: freeze, except that [`crate::alarm::Blame::LocalState`] means this key's state is elsewhere.
+pub fn check(
+    floor: &Floor,
+    members: &dyn Members,
+    reply: &ViewReply,
+    certificate: &Certificate,
+) -> Result<Accepted, Alarm> {
+    check_with(floor, members, reply, Some(certificate), &Everything).map(|(floor, forecast)| Accepted {
+        view: floor.view.clone(),
+        forecast: forecast.expect("an operation has a forecast"),
+        floor,
+    })
+}
+
+/// Checks a view that was not asked for by an operation of this device, and makes it the floor (trace T10).
+/// Only while no operation of this device is in flight (trace T11).
+///
+/// # Errors
+/// See [`check`].
+pub fn check_look(floor: &Floor, members: &dyn Members, reply: &ViewReply) -> Result<Floor, Alarm> {
+    check_with(floor, members, reply, None, &Everything).map(|(floor, _)| floor)
+}
+
+/// The membership block a view names, so that the driver can fetch it before [`check`]: the one thing that
+/// rests on the superuser's key alone.
+///
+/// # Errors
+/// [`Alarm`] when the superuser's slot is missing or not signed with the superuser's key.
+pub fn membership_wanted(floor: &Floor, view: &View) -> Result<Reference, Alarm> {
+    let none = || Alarm::Malformed { device: None, what: "it has no membership".to_owned() };
+    let slot = view.slots.get(&DeviceId::SUPERUSER).ok_or_else(none)?;
+    let handle = slot.value.handles.get(&PrincipalId::Members).ok_or_else(none)?;
+    if floor.view.slots.get(&DeviceId::SUPERUSER) != Some(slot) && !slot.verify(&floor.superuser) {
+        return Err(Alarm::BadSignature(Operation {
+            device: slot.value.device(),
+            number: slot.value.number(),
+        }));
+    }
+    Ok(handle.reference)
+}
+
+/// See [`Floor::learn`].
+pub(crate) fn learn(
+    floor: &mut Floor,
+    members: &dyn Members,
+    structure: Signed<Structure>,
+) -> Result<(), Alarm> {
+    learn_with(floor, members, structure, &Everything)
+}
+
+fn learn_with(
+    floor: &mut Floor,
+    members: &dyn Members,
+    structure: Signed<Structure>,
+    policy: &dyn Policy,
+) -> Result<(), Alarm> {
+    let (device, number) = (structure.value.device(), structure.value.number());
+    if floor.view.slots.get(&device) == Some(&structure) {
+        return Ok(());
+    }
+    let entry = floor.view.pending.iter().find(|entry| {
+        let announced = &entry.certificate.value;
+        (announced.device, announced.number) == (device, number) && !entry.dead
+    });
+    let wrong = Alarm::WrongStructure(Operation { device, number });
+    let Some(entry) = entry else { return Err(wrong) };
+    if policy.on(policy::Rule::PendingHash) && entry.forecast.digest() != structure.value.forecast.digest() {
+        return Err(wrong);
+    }
+    shape::signature(members, &structure)?;
+    handles::check_slot(floor, members, &floor.view, &structure)?;
+    floor.view.pending.retain(|entry| entry.certificate.value.device != device);
+    floor.view.slots.insert(device, structure);
+    floor.learned.insert(device, number);
+    Ok(())
+}
+
+/// Where an element of the order comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin<'a> {
+    Floor,
+    Slot,
+    Pending(&'a PendingEntry),
+    Own,
+}
+
+#[derive(Clone, Copy)]
+struct Element<'a> {
+    forecast: &'a Forecast,
+    origin: Origin<'a>,
+}
+
+impl Element<'_> {
+    fn operation(&self) -> Operation {
+        Operation { device: self.forecast.device, number: self.forecast.number() }
+    }
+}
+
+/// Everything one check looks at.
+struct Context<'a> {
+    floor: &'a Floor,
+    members: &'a dyn Members,
+    view: &'a View,
+    certificate: Option<&'a Certificate>,
+    policy: &'a dyn Policy,
+    elements: Vec<Element<'a>>,
+}
+
+impl Context<'_> {
+    /// The number in `device`'s slot; 0 if it has none.
+    fn slot_number(&self, device: DeviceId) -> u64 {
+        self.view.slots.get(&device).map_or(0, |slot| slot.value.number())
+    }
+
+    fn entry(&self, device: DeviceId, number: u64) -> Option<&PendingEntry> {
+        self.view.pending.iter().find(|entry| {
+            let certificate = &entry.certificate.value;
+            (certificate.device, certificate.number) == (device, number)
+        })
+    }
+
+    /// Whether `device` has given `number` up, by its slot or by what it declared since.
+    fn is_void(&self, device: DeviceId, number: u64) -> bool {
+        self.view.slots.get(&device).is_some_and(|slot| slot.value.forecast.voids.contains(number))
+            || self.view.pending.iter().any(|entry| {
+                let certificate = &entry.certificate.value;
+                certificate.device == device && certificate.voids.contains(number)
+            })
+            || (device == self.floor.device && self.floor.voids.contains(number))
+    }
+}
+
+fn check_with(
+    floor: &Floor,
+    members: &dyn Members,
+    reply: &ViewReply,
+    certificate: Option<&Certificate>,
+    policy: &dyn Policy,
+) -> Result<(Floor, Option<Forecast>), Alarm> {
+    let view = &reply.view;
+    shape::limits(view)?;
+    let own = certificate.map(|certificate| forecast(view, certificate));
+
+    let mut elements = Vec::with_capacity(view.slots.len() + view.pending.len() + 2);
+    if let Some(element) = floor.element.as_ref().filter(|_| policy.on(policy::Rule::Floor)) {
+        elements.push(Element { forecast: element, origin: Origin::Floor });
+    }
+    elements.extend(
+        view.slots.values().map(|slot| Element { forecast: &slot.value.forecast, origin: Origin::Slot }),
+    );
+    elements.extend(
+        view.pending
+            .iter()
+            .map(|entry| Element { forecast: &entry.forecast, origin: Origin::Pending(entry) }),
+    );
+    elements.extend(own.as_ref().map(|own| Element { forecast: own, origin: Origin::Own }));
+    elements.sort_by_key(|element| {
+        (element.forecast.log.size, element.origin != Origin::Floor, element.forecast.device)
+    });
+    let context = Context { floor, members, view, certificate, policy, elements };
+
+    shape::check(&context)?;
+    let frontier = order::log(&context, &reply.peaks, &reply.consistency)?;
+    order::total(&context)?;
+    order::own_numbers(&context)?;
+    records::pending(&context)?;
+    records::aborted(&context)?;
+    records::reflection(&context)?;
+    records::void(&context)?;
+    records::hidden(&context)?;
+    let merged = memory::check(&context)?;
+    handles::check(&context, &merged)?;
+    Ok(next_floor(floor, view, merged, frontier, certificate, own))
+}
+
+fn next_floor(
+    floor: &Floor,
+    shown: &View,
+    merged: View,
+    frontier: Frontier,
+    certificate: Option<&Certificate>,
+    own: Option<Forecast>,
+) -> (Floor, Option<Forecast>) {
+    let mut next = floor.clone();
+    next.learned
+        .retain(|device, number| shown.slots.get(device).is_none_or(|slot| slot.value.number() < *number));
+    next.accept(shown, merged, frontier);
+    if let (Some(certificate), Some(own)) = (certificate, &own) {
+        next.append_own(own);
+        next.offered
+            .entry(certificate.number)
+            .or_insert_with(|| crate::floor::Offered { certificate: certificate.digest(), forecast: None })
+            .forecast = Some(own.digest());
+    }
+    (next, own)
+}

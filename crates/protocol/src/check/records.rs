@@ -1,0 +1,153 @@
+//! Checks 4 to 7: what operations remember of each other has come true, and nothing remembers what did not.
+
+use super::policy::Rule;
+use super::{Context, Element, Origin};
+use crate::alarm::{Alarm, Operation};
+use crate::structure::Record;
+use holdfast_content::{DeviceId, PrincipalId};
+
+fn each_record<'a>(
+    context: &'a Context<'_>,
+    of: impl Fn(Element<'a>) -> &'a [Record] + 'a,
+) -> impl Iterator<Item = (Operation, Record)> + 'a {
+    context
+        .elements
+        .iter()
+        .filter(|element| element.origin != Origin::Own)
+        .flat_map(move |element| of(*element).iter().map(|record| (element.operation(), *record)))
+}
+
+/// Check 4: a pending record comes true with the same contents, or is still there.
+pub(super) fn pending(context: &Context<'_>) -> Result<(), Alarm> {
+    if !context.policy.on(Rule::PendingRecords) {
+        return Ok(());
+    }
+    let hashes = context.policy.on(Rule::PendingHash);
+    for (operation, record) in each_record(context, |element| &element.forecast.pending) {
+        let recorded = Operation::from(record);
+        let mismatch = Alarm::PendingMismatch { operation, recorded };
+        if record.device == context.floor.device {
+            let stored = context.floor.offered.get(&record.number).and_then(|offered| offered.forecast);
+            if hashes && stored.is_some_and(|stored| stored != record.forecast) {
+                return Err(mismatch);
+            }
+        }
+        let slot = context.view.slots.get(&record.device).map(|slot| &slot.value);
+        match context.slot_number(record.device).cmp(&record.number) {
+            std::cmp::Ordering::Equal => {
+                if hashes && slot.is_none_or(|slot| slot.forecast.digest() != record.forecast) {
+                    return Err(mismatch);
+                }
+            }
+            std::cmp::Ordering::Less => match context.entry(record.device, record.number) {
+                None => return Err(Alarm::PendingMissing { operation, recorded }),
+                Some(entry) if hashes && entry.forecast.digest() != record.forecast => return Err(mismatch),
+                Some(_) => {}
+            },
+            std::cmp::Ordering::Greater => {}
+        }
+    }
+    Ok(())
+}
+
+/// Check 5: what was declared dead stays dead until its author has given it up.
+pub(super) fn aborted(context: &Context<'_>) -> Result<(), Alarm> {
+    if !context.policy.on(Rule::AbortedRecords) {
+        return Ok(());
+    }
+    for (operation, record) in each_record(context, |element| &element.forecast.aborted) {
+        let recorded = Operation::from(record);
+        match context.slot_number(record.device).cmp(&record.number) {
+            std::cmp::Ordering::Less => {
+                let dead = context.entry(record.device, record.number).filter(|entry| entry.dead);
+                match dead {
+                    None => return Err(Alarm::AbortedNotDead { operation, recorded }),
+                    Some(entry) if entry.forecast.digest() != record.forecast => {
+                        return Err(Alarm::PendingMismatch { operation, recorded });
+                    }
+                    Some(_) => {}
+                }
+            }
+            std::cmp::Ordering::Greater if context.is_void(record.device, record.number) => {}
+            _ if record.device == context.floor.device => {
+                return Err(Alarm::AcknowledgedLost { operation, number: record.number });
+            }
+            _ => return Err(Alarm::AbortedButCommitted { operation, recorded }),
+        }
+    }
+    Ok(())
+}
+
+/// Whether `element` remembers the operation; with `dead`, an abort record counts too.
+fn remembers(element: &Element<'_>, device: DeviceId, number: u64, dead: bool) -> bool {
+    let matches = |record: &Record| (record.device, record.number) == (device, number);
+    element.forecast.pending.iter().any(matches) || (dead && element.forecast.aborted.iter().any(matches))
+}
+
+/// Check 6: whatever saw a pending or dead operation saw it as such.
+pub(super) fn reflection(context: &Context<'_>) -> Result<(), Alarm> {
+    if !context.policy.on(Rule::Reflection) {
+        return Ok(());
+    }
+    for entry in &context.view.pending {
+        let certificate = &entry.certificate.value;
+        let (device, number) = (certificate.device, certificate.number);
+        for element in &context.elements {
+            let itself = matches!(element.origin, Origin::Pending(other) if std::ptr::eq(other, entry));
+            if !itself
+                && element.forecast.vector.device(device) >= number
+                && !remembers(element, device, number, entry.dead)
+            {
+                return Err(Alarm::Unrecorded {
+                    operation: element.operation(),
+                    hidden: Operation { device, number },
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Check 7: nothing saw a given-up operation as committed.
+pub(super) fn void(context: &Context<'_>) -> Result<(), Alarm> {
+    if !context.policy.on(Rule::Void) {
+        return Ok(());
+    }
+    for (element, device, number) in seen(context) {
+        let own = element.forecast.device == device;
+        if !own && context.is_void(device, number) && !remembers(element, device, number, true) {
+            return Err(Alarm::VoidReflected {
+                operation: element.operation(),
+                void: Operation { device, number },
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Nothing knows of an operation that the view leaves out.
+pub(super) fn hidden(context: &Context<'_>) -> Result<(), Alarm> {
+    if !context.policy.on(Rule::Hidden) {
+        return Ok(());
+    }
+    for (element, device, number) in seen(context) {
+        let own = element.origin == Origin::Own && device == element.forecast.device;
+        if !own && number > context.slot_number(device) && context.entry(device, number).is_none() {
+            return Err(Alarm::Hidden {
+                operation: element.operation(),
+                hidden: Operation { device, number },
+            });
+        }
+    }
+    Ok(())
+}
+
+/// For each element, the last operation of each device that it has seen.
+fn seen<'a>(context: &'a Context<'_>) -> impl Iterator<Item = (&'a Element<'a>, DeviceId, u64)> {
+    context.elements.iter().flat_map(|element| {
+        element.forecast.vector.0.iter().filter_map(move |(principal, number)| match principal {
+            PrincipalId::Device(device) => Some((element, *device, *number)),
+            _ => None,
+        })
+    })
+}

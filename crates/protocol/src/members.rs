@@ -1,0 +1,59 @@
+//! What the protocol asks of the membership: keys and rights.
+//!
+//! The membership block is content (`holdfast_content`); its address is the i-handle of `Members` in the
+//! superuser's slot, so it is signed by the one key a client knows beforehand and has a place in the order.
+//! A driver loads the block named by [`crate::check::membership_wanted`] and hands it to `check`.
+
+use holdfast_content::{DeviceId, Membership, PrincipalId, UserId};
+use holdfast_crypto::PublicKey;
+
+/// A device as the membership lists it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its signing key.
+    pub key: PublicKey,
+    /// Version of [`PrincipalId::Members`] at which it was removed.
+    pub removed_at: Option<u64>,
+}
+
+/// A membership that was loaded through a verified reference.
+pub trait Members {
+    /// Its version: that of [`PrincipalId::Members`] at which it was made.
+    fn version(&self) -> u64;
+
+    /// The device with this id, removed or not.
+    fn member(&self, device: DeviceId) -> Option<Member>;
+
+    /// Whether `device` may write what `principal` owns, or might do so at some version from `since` on. With
+    /// `since` at [`Members::version`] the question is about now; with less, former members of a group count
+    /// if they left it after `since`, since what they signed before they left stays valid.
+    fn may_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool;
+}
+
+impl Members for Membership {
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn member(&self, device: DeviceId) -> Option<Member> {
+        let device = self.devices.get(&device)?;
+        Some(Member { key: device.key, removed_at: device.removed_at })
+    }
+
+    fn may_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool {
+        if let PrincipalId::Device(owner) = principal {
+            return owner == device;
+        }
+        if since >= self.version {
+            return Membership::may_write(self, device, principal);
+        }
+        let Some(user) = self.devices.get(&device).map(|device| device.user) else { return false };
+        let superuser = user == UserId::SUPERUSER;
+        match principal {
+            PrincipalId::Members => device == DeviceId::SUPERUSER,
+            PrincipalId::Device(owner) => owner == device,
+            PrincipalId::User(owner) => self.users.contains_key(&owner) && (owner == user || superuser),
+            PrincipalId::Group(group) => self.groups.contains_key(&group),
+        }
+    }
+}

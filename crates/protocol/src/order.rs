@@ -1,0 +1,65 @@
+//! The order of operations, and the forecast: what the order alone says about a coming structure.
+//!
+//! Every operation is sequenced at one place in the log of updates, so [`LogHead::size`] sorts what a view
+//! shows. Sorting is no check: whether version vectors grow along that order is for `check` to judge.
+//!
+//! [`forecast`] is used by both sides. Were the server's idea of a structure ever to differ from the client's,
+//! honest runs would look like attacks; so there is one function, and the simulator asserts that both agree.
+
+use crate::certificate::Certificate;
+use crate::signed::Signable;
+use crate::structure::{Forecast, LogHead, Record, View};
+use crate::vector::VersionVector;
+use holdfast_content::PrincipalId;
+
+/// The forecasts of all slots and of all pending and dead entries, first to last.
+pub fn ordered_elements(view: &View) -> Vec<&Forecast> {
+    let mut elements: Vec<&Forecast> = view
+        .slots
+        .values()
+        .map(|slot| &slot.value.forecast)
+        .chain(view.pending.iter().map(|entry| &entry.forecast))
+        .collect();
+    elements.sort_by_key(|element| (element.log.size, element.device, element.number()));
+    elements
+}
+
+/// The vector of the last operation a view shows: every version number reached so far.
+pub fn last_vector(view: &View) -> VersionVector {
+    ordered_elements(view).last().map(|element| element.vector.clone()).unwrap_or_default()
+}
+
+/// The records with which an operation ordered after `view` remembers what is pending, and what is dead.
+pub fn records(view: &View) -> (Vec<Record>, Vec<Record>) {
+    let (dead, pending): (Vec<_>, Vec<_>) = view.pending.iter().partition(|entry| entry.dead);
+    let record = |entries: Vec<&crate::structure::PendingEntry>| {
+        entries.into_iter().map(|entry| entry.forecast.record()).collect()
+    };
+    (record(pending), record(dead))
+}
+
+/// What the structure of the operation declared by `certificate` will say, i-handles aside, when it is ordered
+/// right after everything in `view`.
+///
+/// The vector is that of the last operation in the order, whoever's it is and whether or not it is committed or
+/// dead, with the signer's own number and the tables it advances counted up (SUNDR 3.4.1, except that
+/// following the order replaces the paper's comparison of group versions).
+pub fn forecast(view: &View, certificate: &Certificate) -> Forecast {
+    let mut vector = last_vector(view);
+    vector.set(PrincipalId::Device(certificate.device), certificate.number);
+    for principal in certificate.principals() {
+        vector.set(principal, vector.get(principal).saturating_add(1));
+    }
+    let (pending, aborted) = records(view);
+    Forecast {
+        file_system: certificate.file_system,
+        device: certificate.device,
+        vector,
+        pending,
+        aborted,
+        voids: certificate.voids.clone(),
+        ineffective: certificate.ineffective.clone(),
+        certificate: certificate.digest(),
+        log: LogHead { size: view.log.size, root: view.log.root },
+    }
+}

@@ -1,0 +1,411 @@
+//! The consistency server of one file system: orders operations, shows views, polices clients (SUNDR 5.3).
+//!
+//! Pure: time comes in as milliseconds, durability goes out as records. Invariants:
+//! - state changes only in `apply`, one [`OrderingRecord`] at a time, so that replaying the records gives the
+//!   same state, the same replies and the same log of updates;
+//! - an answer leaves only after the records returned with it, and all earlier ones, are durable. Whoever
+//!   drives this machine must treat a failed flush as fatal;
+//! - a request that is resent gets the same answer and is never applied twice; a number once refused stays
+//!   refused, so a duplicate that comes late can do no harm;
+//! - a client that breaks the rules harms nobody: its request is refused before any state changes.
+//!
+//! Attacks answered: malicious users who replay, forge, misnumber or oversize requests, or advance tables they
+//! may not write, in order to make an honest server look like a lying one.
+
+mod police;
+mod record;
+
+use crate::certificate::{Certificate, Path};
+use crate::handles;
+use crate::log_tree::{Frontier, Node, leaf};
+use crate::message::{Receipt, ServerError, ViewReply};
+use crate::order::forecast;
+use crate::signed::{Signable, Signed, Verified};
+use crate::structure::{Outcome, PendingEntry, Structure, View};
+use holdfast_content::{DeviceId, Membership, PrincipalId};
+use holdfast_crypto::{Digest, PublicKey};
+use record::State;
+pub use record::{OrderingRecord, RestoreError};
+
+/// An answer, with what must be durable before it leaves and the log nodes to keep for consistency proofs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Step<T> {
+    /// The answer.
+    pub answer: T,
+    /// To be made durable first, in order; see [`OrderingRecord::to_bytes`].
+    pub records: Vec<OrderingRecord>,
+    /// Nodes of the log of updates that are now complete.
+    pub nodes: Vec<Node>,
+}
+
+/// Answer to an UPDATE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Updated {
+    /// Ordered. Blocks and consistency proof are still empty.
+    View(Box<ViewReply>),
+    /// It was ordered earlier and is dead by now.
+    Aborted,
+    /// It was refused earlier and stays refused.
+    Refused,
+}
+
+/// Answer to a fast operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FastOutcome {
+    /// Committed; the receipt is to be signed with the server's key.
+    Accepted(Receipt),
+    /// Not ordered; its number is used up.
+    Refused,
+}
+
+/// Answer to a COMMIT.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CommitOutcome {
+    /// Committed; the receipt is to be signed with the server's key.
+    Committed(Receipt),
+    /// The operation is dead.
+    Aborted,
+}
+
+/// Where an operation stands, for FETCHPENDING.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Ordered, not committed yet.
+    Pending,
+    /// In its device's slot.
+    Committed(Box<Signed<Structure>>),
+    /// Dead, superseded or never seen.
+    Gone,
+}
+
+/// Why a request is refused: the client broke the rules, and nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The signer is not an active member, or not the one this session belongs to.
+    #[error("the signing device is not a member, or not the one of this session")]
+    NotMember,
+    /// The signature was verified with another key than the device's.
+    #[error("the signature is not the device's")]
+    BadSignature,
+    /// Malformed or oversized.
+    #[error("malformed: {0}")]
+    Malformed(String),
+    /// Another operation has this number.
+    #[error("number {found} is used up; the next is above {last}")]
+    WrongNumber {
+        /// Found.
+        found: u64,
+        /// Highest used.
+        last: u64,
+    },
+    /// It does not follow the device's slot.
+    #[error("it does not follow the device's last committed operation")]
+    WrongPrevious,
+    /// The device has an operation pending that it has not given up.
+    #[error("operation {0} of this device is still pending")]
+    Outstanding(u64),
+    /// The device may not write a table it advances.
+    #[error("the device may not write the table of {0}")]
+    NotAllowed(PrincipalId),
+    /// The new membership does not follow the present one.
+    #[error("the new membership is not valid: {0}")]
+    Membership(String),
+    /// A structure that contradicts its certificate or the order.
+    #[error("the structure does not fit: {0}")]
+    Structure(String),
+    /// COMMIT of an operation that is not pending.
+    #[error("operation {0} is not pending")]
+    NotPending(u64),
+}
+
+impl From<Refusal> for ServerError {
+    fn from(refusal: Refusal) -> ServerError {
+        match refusal {
+            Refusal::NotMember | Refusal::NotAllowed(_) => ServerError::NotAllowed(refusal.to_string()),
+            _ => ServerError::Invalid(refusal.to_string()),
+        }
+    }
+}
+
+/// The consistency server's machine for one file system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sequencer {
+    state: State,
+    abort_after_ms: u64,
+}
+
+impl Sequencer {
+    /// Creates a file system from its superuser's founding operation: fast, by device 0, on the empty view,
+    /// with the membership (already loaded from its block) and the superuser's table.
+    ///
+    /// # Errors
+    /// [`Refusal`]: what the founding operation breaks.
+    pub fn create(
+        superuser: PublicKey,
+        certificate: Signed<Certificate>,
+        structure: Signed<Structure>,
+        membership: Membership,
+        abort_after_ms: u64,
+    ) -> Result<Step<(Sequencer, Receipt)>, Refusal> {
+        police::founding(&superuser, &certificate, &structure, &membership)?;
+        let receipt = receipt(&structure.value);
+        let record = OrderingRecord::Create { superuser, certificate, structure, membership };
+        let mut nodes = Vec::new();
+        let state = State::create(record.clone(), &mut nodes)
+            .map_err(|error| Refusal::Malformed(error.to_string()))?;
+        Ok(Step { answer: (Sequencer { state, abort_after_ms }, receipt), records: vec![record], nodes })
+    }
+
+    /// Restores the machine from its last checkpoint and the records after it. Operations that were pending
+    /// count as having just arrived. Returns also the log nodes completed by those records.
+    ///
+    /// # Errors
+    /// [`RestoreError`]: the bytes are not what this machine wrote.
+    pub fn restore(
+        checkpoint: Option<&[u8]>,
+        records: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        abort_after_ms: u64,
+        now_ms: u64,
+    ) -> Result<(Sequencer, Vec<Node>), RestoreError> {
+        let mut nodes = Vec::new();
+        let mut records = records.into_iter();
+        let mut state = match checkpoint {
+            Some(bytes) => State::decode(bytes)?,
+            None => {
+                let first = records.next().ok_or(RestoreError::Empty)?;
+                State::create(OrderingRecord::from_bytes(first.as_ref())?, &mut nodes)?
+            }
+        };
+        for record in records {
+            state.apply(OrderingRecord::from_bytes(record.as_ref())?, now_ms, &mut nodes)?;
+        }
+        state.arrived_now(now_ms);
+        Ok((Sequencer { state, abort_after_ms }, nodes))
+    }
+
+    /// The whole state; replaces all earlier records.
+    pub fn checkpoint(&self) -> Vec<u8> {
+        self.state.encode()
+    }
+
+    /// The file system.
+    pub fn file_system(&self) -> Digest {
+        self.state.file_system
+    }
+
+    /// The superuser's key.
+    pub fn superuser(&self) -> PublicKey {
+        self.state.superuser
+    }
+
+    /// The membership in force.
+    pub fn membership(&self) -> &Membership {
+        &self.state.membership
+    }
+
+    /// The active device that has `key`.
+    pub fn device(&self, key: &PublicKey) -> Option<DeviceId> {
+        self.state.membership.device_by_key(key).filter(|device| self.state.membership.is_active(*device))
+    }
+
+    /// Orders an operation (slow path, first half). `membership` is the block that a
+    /// [`crate::certificate::Delta::SetMembers`] names, loaded by the driver.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing has changed.
+    pub fn update(
+        &mut self,
+        now_ms: u64,
+        session: DeviceId,
+        certificate: &Verified<Certificate>,
+        membership: Option<Membership>,
+    ) -> Result<Step<Updated>, Refusal> {
+        let declared = certificate.value();
+        if declared.path != Path::Slow {
+            return Err(Refusal::Malformed("UPDATE of a fast operation".to_owned()));
+        }
+        if let Some(entry) = self.state.entry(declared.device, declared.number)
+            && entry.certificate.value == *declared
+        {
+            return Ok(unchanged(match &entry.reply {
+                Some(reply) if !entry.dead => Updated::View(Box::new(reply.clone())),
+                _ => Updated::Aborted,
+            }));
+        }
+        if self.state.is_burnt(declared) {
+            return Ok(unchanged(Updated::Refused));
+        }
+        police::certificate(&self.state, session, certificate, membership.as_ref())?;
+        let mut records = Vec::new();
+        for entry in self.state.pending.iter().filter(|entry| !entry.dead) {
+            let author = entry.certificate.value.device;
+            let expired = now_ms.saturating_sub(entry.arrived_ms) >= self.abort_after_ms;
+            if expired || author == declared.device {
+                records.push(OrderingRecord::Dead { device: author, number: entry.certificate.value.number });
+            }
+        }
+        records.push(OrderingRecord::Update { certificate: certificate.signed().clone(), membership });
+        let step = self.apply_all(records, now_ms);
+        let reply = self.state.pending.last().and_then(|entry| entry.reply.clone());
+        let answer = Updated::View(Box::new(reply.expect("the operation was just ordered")));
+        Ok(Step { answer, records: step.records, nodes: step.nodes })
+    }
+
+    /// Takes the structure of an ordered operation (slow path, second half).
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing has changed.
+    pub fn commit(
+        &mut self,
+        session: DeviceId,
+        structure: &Verified<Structure>,
+    ) -> Result<Step<CommitOutcome>, Refusal> {
+        let value = structure.value();
+        let (device, number) = (value.device(), value.number());
+        if device != session {
+            return Err(Refusal::NotMember);
+        }
+        if self.state.slots.get(&device).is_some_and(|slot| slot.value == *value) {
+            return Ok(unchanged(CommitOutcome::Committed(receipt(value))));
+        }
+        let entry = self.state.entry(device, number).ok_or(Refusal::NotPending(number))?;
+        if entry.dead {
+            return Ok(unchanged(CommitOutcome::Aborted));
+        }
+        police::key(&self.state, device, structure.key())?;
+        police::structure(&self.state, value, &entry.certificate.value, &entry.forecast)?;
+        let step = self.apply_all(vec![OrderingRecord::Commit { structure: structure.signed().clone() }], 0);
+        Ok(Step {
+            answer: CommitOutcome::Committed(receipt(value)),
+            records: step.records,
+            nodes: step.nodes,
+        })
+    }
+
+    /// Takes a whole operation at once, if nothing is pending (or dead) and its structure is exactly what this
+    /// machine foretells; otherwise uses up its number.
+    ///
+    /// # Errors
+    /// [`Refusal`]: nothing has changed.
+    pub fn fast(
+        &mut self,
+        now_ms: u64,
+        session: DeviceId,
+        certificate: &Verified<Certificate>,
+        structure: &Verified<Structure>,
+        membership: Option<Membership>,
+    ) -> Result<Step<FastOutcome>, Refusal> {
+        let (declared, value) = (certificate.value(), structure.value());
+        if declared.path != Path::Fast {
+            return Err(Refusal::Malformed("a slow operation on the fast path".to_owned()));
+        }
+        if (value.device(), value.number()) != (declared.device, declared.number)
+            || value.forecast.certificate != declared.digest()
+        {
+            return Err(Refusal::Structure("it belongs to another certificate".to_owned()));
+        }
+        if declared.device != session {
+            return Err(Refusal::NotMember);
+        }
+        if self.state.slots.get(&declared.device).is_some_and(|slot| slot.value == *value) {
+            return Ok(unchanged(FastOutcome::Accepted(receipt(value))));
+        }
+        if self.state.is_burnt(declared) {
+            return Ok(unchanged(FastOutcome::Refused));
+        }
+        police::certificate(&self.state, session, certificate, membership.as_ref())?;
+        police::key(&self.state, session, structure.key())?;
+        let expected = forecast(&self.state.view(), declared);
+        if !self.state.pending.is_empty() || value.forecast != expected {
+            let burn = OrderingRecord::Burn { device: declared.device, number: declared.number };
+            let step = self.apply_all(vec![burn], now_ms);
+            return Ok(Step { answer: FastOutcome::Refused, records: step.records, nodes: step.nodes });
+        }
+        police::structure(&self.state, value, declared, &expected)?;
+        let record = OrderingRecord::Fast {
+            certificate: certificate.signed().clone(),
+            structure: structure.signed().clone(),
+            membership,
+        };
+        let step = self.apply_all(vec![record], now_ms);
+        Ok(Step { answer: FastOutcome::Accepted(receipt(value)), records: step.records, nodes: step.nodes })
+    }
+
+    /// For a driver that will not pass an operation on (a block it names is missing, the disk is full) and wants
+    /// to answer "refused": uses the number up, or declares the operation dead if it was ordered. Nothing
+    /// happens to an operation that is committed.
+    pub fn give_up(&mut self, device: DeviceId, number: u64) -> Step<()> {
+        let record = match self.state.entry(device, number) {
+            Some(entry) => (!entry.dead).then_some(OrderingRecord::Dead { device, number }),
+            None => (number > self.state.highest(device)).then_some(OrderingRecord::Burn { device, number }),
+        };
+        self.apply_all(record.into_iter().collect(), 0)
+    }
+
+    /// The present view, ordering nothing.
+    pub fn look(&self) -> ViewReply {
+        self.state.reply()
+    }
+
+    /// Size of the log of updates.
+    pub fn log_size(&self) -> u64 {
+        self.state.frontier.head().size
+    }
+
+    /// Where an operation stands.
+    pub fn standing(&self, device: DeviceId, number: u64) -> Standing {
+        match self.state.slots.get(&device) {
+            Some(slot) if slot.value.number() == number => Standing::Committed(Box::new(slot.clone())),
+            _ => match self.state.entry(device, number) {
+                Some(entry) if !entry.dead => Standing::Pending,
+                _ => Standing::Gone,
+            },
+        }
+    }
+
+    /// Addresses that garbage collection must keep with all they refer to: every table in a slot, the tables
+    /// in views that clients with pending operations are reading from, and memberships.
+    pub fn roots(&self) -> Vec<Digest> {
+        let views = self.state.pending.iter().filter_map(|entry| Some(&entry.reply.as_ref()?.view));
+        let shown = views.flat_map(|view| view.slots.values());
+        let handles = self
+            .state
+            .slots
+            .values()
+            .chain(shown)
+            .flat_map(|slot| slot.value.handles.values().map(|handle| handle.reference.address));
+        let members = self
+            .state
+            .pending
+            .iter()
+            .filter(|entry| !entry.dead)
+            .flat_map(|entry| police::new_members(&entry.certificate.value))
+            .map(|reference| reference.address);
+        let mut roots: Vec<Digest> = handles.chain(members).collect();
+        roots.sort();
+        roots.dedup();
+        roots
+    }
+
+    fn apply_all(&mut self, records: Vec<OrderingRecord>, now_ms: u64) -> Step<()> {
+        let mut nodes = Vec::new();
+        for record in &records {
+            self.state.apply(record.clone(), now_ms, &mut nodes).expect("policed records apply");
+        }
+        Step { answer: (), records, nodes }
+    }
+}
+
+fn unchanged<T>(answer: T) -> Step<T> {
+    Step { answer, records: Vec::new(), nodes: Vec::new() }
+}
+
+fn receipt(structure: &Structure) -> Receipt {
+    Receipt {
+        file_system: structure.forecast.file_system,
+        device: structure.device(),
+        number: structure.number(),
+        structure: structure.digest(),
+    }
+}

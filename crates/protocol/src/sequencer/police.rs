@@ -1,0 +1,216 @@
+//! What a server demands of its clients, so that honest clients never have to alarm at what it shows.
+
+use super::record::State;
+use super::{Certificate, Membership, PrincipalId, Refusal, Signed, Structure, Verified, forecast, handles};
+use crate::certificate::{Delta, Path};
+use crate::check::given_up_consistently;
+use crate::handles::Offence;
+use crate::structure::{Forecast, Outcome, View};
+use holdfast_content::{DeviceId, Reference};
+use holdfast_crypto::{Digest, PublicKey};
+
+/// The membership blocks a certificate names: at most one.
+pub(super) fn new_members(certificate: &Certificate) -> impl Iterator<Item = Reference> {
+    certificate.deltas.iter().filter_map(|delta| match delta {
+        Delta::SetMembers { reference } => Some(*reference),
+        _ => None,
+    })
+}
+
+/// The key is that of an active device.
+pub(super) fn key(state: &State, device: DeviceId, key: PublicKey) -> Result<(), Refusal> {
+    if !state.memberships().all(|membership| membership.is_active(device)) {
+        return Err(Refusal::NotMember);
+    }
+    match state.membership.devices.get(&device) {
+        Some(member) if member.key == key => Ok(()),
+        _ => Err(Refusal::BadSignature),
+    }
+}
+
+/// A new certificate, fast or slow.
+pub(super) fn certificate(
+    state: &State,
+    session: DeviceId,
+    certificate: &Verified<Certificate>,
+    membership: Option<&Membership>,
+) -> Result<(), Refusal> {
+    let declared = certificate.value();
+    if declared.device != session {
+        return Err(Refusal::NotMember);
+    }
+    key(state, session, certificate.key())?;
+    if declared.file_system != state.file_system {
+        return Err(Refusal::Malformed("it belongs to another file system".to_owned()));
+    }
+    if let Some(offence) = declared.offence() {
+        return Err(Refusal::Malformed(offence.to_owned()));
+    }
+    numbers(state, declared)?;
+    for principal in declared.principals() {
+        if !state.memberships().all(|membership| membership.may_write(session, principal)) {
+            return Err(Refusal::NotAllowed(principal));
+        }
+    }
+    new_membership(state, declared, membership)
+}
+
+fn numbers(state: &State, declared: &Certificate) -> Result<(), Refusal> {
+    let device = declared.device;
+    let last = state.highest(device);
+    if declared.number <= last {
+        return Err(Refusal::WrongNumber { found: declared.number, last });
+    }
+    if !declared.voids.is_well_formed() || !declared.ineffective.is_well_formed() {
+        return Err(Refusal::Malformed("a set of numbers is not in canonical form".to_owned()));
+    }
+    let below =
+        |set: &crate::vector::VoidSet| set.0.last_key_value().is_none_or(|(_, &last)| last < declared.number);
+    if !below(&declared.voids) || !below(&declared.ineffective) {
+        return Err(Refusal::Malformed("it gives up numbers that are not below its own".to_owned()));
+    }
+    let slot = state.slots.get(&device).map(|slot| &slot.value);
+    if declared.previous != slot.map_or(Digest::ZERO, |slot| slot.forecast.digest()) {
+        return Err(Refusal::WrongPrevious);
+    }
+    let committed = slot.map_or(0, Structure::number);
+    if !declared.voids.covers(committed + 1, declared.number - 1) {
+        let pending = state.pending.iter().map(|entry| &entry.certificate.value);
+        let outstanding = pending
+            .filter(|pending| pending.device == device && !declared.voids.contains(pending.number))
+            .map(|pending| pending.number)
+            .next();
+        return Err(match outstanding {
+            Some(number) => Refusal::Outstanding(number),
+            None => Refusal::WrongNumber { found: declared.number, last },
+        });
+    }
+    if let Some(slot) = slot {
+        given_up_consistently(slot, &declared.voids, &declared.ineffective)
+            .map_err(|alarm| Refusal::Malformed(alarm.to_string()))?;
+    } else if !declared.ineffective.0.is_empty() {
+        return Err(Refusal::Malformed("its device has committed nothing yet".to_owned()));
+    }
+    Ok(())
+}
+
+/// A new membership follows the one in force and carries the version that the order gives it.
+fn new_membership(
+    state: &State,
+    declared: &Certificate,
+    membership: Option<&Membership>,
+) -> Result<(), Refusal> {
+    let invalid = |what: &str| Err(Refusal::Membership(what.to_owned()));
+    match (new_members(declared).next(), membership) {
+        (None, None) => Ok(()),
+        (None, Some(_)) | (Some(_), None) => invalid("its block is not the one declared"),
+        (Some(_), Some(next)) => {
+            if state.memberships().count() > 1 {
+                return invalid("another change of membership is pending");
+            }
+            state
+                .membership
+                .validate_successor(next)
+                .map_err(|error| Refusal::Membership(error.to_string()))?;
+            let version = forecast(&state.view(), declared).vector.get(PrincipalId::Members);
+            if next.version != version {
+                return invalid("its version is not the one that the order gives it");
+            }
+            Ok(())
+        }
+    }
+}
+
+/// A structure says what was foretold, and holds the right tables.
+pub(super) fn structure(
+    state: &State,
+    structure: &Structure,
+    declared: &Certificate,
+    expected: &Forecast,
+) -> Result<(), Refusal> {
+    if structure.forecast != *expected {
+        return Err(Refusal::Structure("it is not what the order foretells".to_owned()));
+    }
+    let former = state.slots.get(&structure.device()).map(|slot| &slot.value);
+    let view = View { slots: state.slots.clone(), ..View::default() };
+    // Rights were judged when the operation was ordered; here only declared tables may be advanced.
+    let may_write = |principal| {
+        principal == PrincipalId::Device(structure.device()) || declared.principals().contains(&principal)
+    };
+    handles::check(structure, former, Some(declared), &view, &may_write).map_err(
+        |offence| match offence {
+            Offence::Unauthorised(principal) => Refusal::NotAllowed(principal),
+            Offence::Wrong(principal, what) => Refusal::Structure(format!("table of {principal}: {what}")),
+        },
+    )?;
+    let declares_members = new_members(declared).next();
+    let members = structure.handles.get(&PrincipalId::Members).map(|handle| handle.reference);
+    let wrong = match (declares_members, structure.outcome) {
+        (Some(reference), Outcome::Done) => members != Some(reference),
+        (Some(_), Outcome::Nothing) => {
+            members
+                != former.and_then(|former| former.handles.get(&PrincipalId::Members)).map(|h| h.reference)
+        }
+        (None, _) => false,
+    };
+    if wrong {
+        return Err(Refusal::Structure("its membership is not the one declared".to_owned()));
+    }
+    Ok(())
+}
+
+/// The operation that creates a file system.
+pub(super) fn founding(
+    superuser: &PublicKey,
+    certificate: &Signed<Certificate>,
+    structure: &Signed<Structure>,
+    membership: &Membership,
+) -> Result<(), Refusal> {
+    let declared = &certificate.value;
+    let value = &structure.value;
+    let malformed = |what: &str| Err(Refusal::Malformed(what.to_owned()));
+    if !certificate.verify(superuser) || !structure.verify(superuser) {
+        return Err(Refusal::BadSignature);
+    }
+    if declared.file_system != superuser.file_system_id()
+        || declared.device != DeviceId::SUPERUSER
+        || declared.number != 1
+        || declared.previous != Digest::ZERO
+        || declared.path != Path::Fast
+        || !declared.voids.0.is_empty()
+        || !declared.ineffective.0.is_empty()
+    {
+        return malformed("it is not a founding operation");
+    }
+    if let Some(offence) = declared.offence() {
+        return malformed(offence);
+    }
+    membership.validate().map_err(|error| Refusal::Membership(error.to_string()))?;
+    let key = membership.devices.get(&DeviceId::SUPERUSER).map(|device| device.key);
+    if key != Some(*superuser) || membership.version != 1 {
+        return Err(Refusal::Membership("it is not the superuser's first".to_owned()));
+    }
+    if let Some(principal) = declared
+        .principals()
+        .into_iter()
+        .find(|principal| !membership.may_write(DeviceId::SUPERUSER, *principal))
+    {
+        return Err(Refusal::NotAllowed(principal));
+    }
+    if new_members(declared).next().is_none() || value.outcome != Outcome::Done {
+        return malformed("it brings no membership");
+    }
+    if value.forecast != forecast(&View::default(), declared) {
+        return Err(Refusal::Structure("it is not what the order foretells".to_owned()));
+    }
+    let may_write = |principal| {
+        principal == PrincipalId::Device(DeviceId::SUPERUSER) || declared.principals().contains(&principal)
+    };
+    handles::check(value, None, Some(declared), &View::default(), &may_write)
+        .map_err(|offence| Refusal::Structure(format!("{offence:?}")))?;
+    let members = value.handles.get(&PrincipalId::Members).map(|handle| handle.reference);
+    if members != new_members(declared).next() {
+        return Err(Refusal::Structure("its membership is not the one declared".to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! The sequencer's state and the records that change it.
+
+use super::{
+    Certificate, Frontier, Membership, Node, Outcome, PendingEntry, Signable, Signed, Structure, View,
+};
+use super::{forecast, leaf};
+use crate::message::ViewReply;
+use crate::structure::Forecast;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::DeviceId;
+use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
+use std::collections::BTreeMap;
+
+/// Format of checkpoints and records.
+const FORMAT: u8 = 1;
+
+/// One change of a sequencer's state, as it is kept in the log.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum OrderingRecord {
+    /// The file system was created.
+    Create {
+        /// Its superuser.
+        superuser: PublicKey,
+        /// Founding operation.
+        certificate: Signed<Certificate>,
+        /// Its structure.
+        structure: Signed<Structure>,
+        /// First membership.
+        membership: Membership,
+    },
+    /// An operation was ordered.
+    Update {
+        /// The declaration.
+        certificate: Signed<Certificate>,
+        /// The membership it brings.
+        membership: Option<Membership>,
+    },
+    /// A pending operation was declared dead.
+    Dead {
+        /// Its device.
+        device: DeviceId,
+        /// Its number.
+        number: u64,
+    },
+    /// An ordered operation was committed.
+    Commit {
+        /// Its structure.
+        structure: Signed<Structure>,
+    },
+    /// An operation was ordered and committed at once.
+    Fast {
+        /// The declaration.
+        certificate: Signed<Certificate>,
+        /// Its structure.
+        structure: Signed<Structure>,
+        /// The membership it brings.
+        membership: Option<Membership>,
+    },
+    /// A number was refused and must never be ordered.
+    Burn {
+        /// Its device.
+        device: DeviceId,
+        /// The number.
+        number: u64,
+    },
+}
+
+/// Why a sequencer cannot be restored: the log is not what it wrote.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// There is neither a checkpoint nor a record.
+    #[error("there is neither a checkpoint nor a record of this file system")]
+    Empty,
+    /// Written by a newer program.
+    #[error("ordering state has format {0}; this program knows up to {FORMAT}")]
+    Format(u8),
+    /// Undecodable.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A record that cannot follow the state before it.
+    #[error("an ordering record does not fit the state before it: {0}")]
+    Misplaced(String),
+}
+
+impl OrderingRecord {
+    /// The bytes to make durable.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(&(FORMAT, self))
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<OrderingRecord, RestoreError> {
+        match bytes.split_first() {
+            Some((&FORMAT, rest)) => Ok(decode(rest)?),
+            Some((&format, _)) => Err(RestoreError::Format(format)),
+            None => Err(RestoreError::Empty),
+        }
+    }
+}
+
+/// An entry of the pending list.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(super) struct Slow {
+    pub(super) certificate: Signed<Certificate>,
+    pub(super) forecast: Forecast,
+    pub(super) dead: bool,
+    pub(super) arrived_ms: u64,
+    /// What its UPDATE was answered, for when it is sent again; dropped at its death.
+    pub(super) reply: Option<ViewReply>,
+    pub(super) membership: Option<Membership>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(super) struct State {
+    pub(super) file_system: Digest,
+    pub(super) superuser: PublicKey,
+    pub(super) membership: Membership,
+    pub(super) slots: BTreeMap<DeviceId, Signed<Structure>>,
+    pub(super) pending: Vec<Slow>,
+    pub(super) frontier: Frontier,
+    /// Highest refused number of each device, while it is above its slot's.
+    pub(super) burnt: BTreeMap<DeviceId, u64>,
+}
+
+impl State {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(&(FORMAT, self))
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<State, RestoreError> {
+        match bytes.split_first() {
+            Some((&FORMAT, rest)) => Ok(decode(rest)?),
+            Some((&format, _)) => Err(RestoreError::Format(format)),
+            None => Err(RestoreError::Empty),
+        }
+    }
+
+    pub(super) fn create(record: OrderingRecord, nodes: &mut Vec<Node>) -> Result<State, RestoreError> {
+        let OrderingRecord::Create { superuser, certificate, structure, membership } = record else {
+            return Err(RestoreError::Misplaced("the first record does not create a file system".to_owned()));
+        };
+        let mut state = State {
+            file_system: superuser.file_system_id(),
+            superuser,
+            membership,
+            slots: BTreeMap::new(),
+            pending: Vec::new(),
+            frontier: Frontier::default(),
+            burnt: BTreeMap::new(),
+        };
+        state.fast(&certificate.value, structure, None, nodes);
+        Ok(state)
+    }
+
+    pub(super) fn arrived_now(&mut self, now_ms: u64) {
+        for entry in &mut self.pending {
+            entry.arrived_ms = now_ms;
+        }
+    }
+
+    pub(super) fn entry(&self, device: DeviceId, number: u64) -> Option<&Slow> {
+        self.pending.iter().find(|entry| {
+            let certificate = &entry.certificate.value;
+            (certificate.device, certificate.number) == (device, number)
+        })
+    }
+
+    /// The highest number of `device` that was used, whatever became of it.
+    pub(super) fn highest(&self, device: DeviceId) -> u64 {
+        let slot = self.slots.get(&device).map_or(0, |slot| slot.value.number());
+        let burnt = self.burnt.get(&device).copied().unwrap_or(0);
+        let pending = self
+            .pending
+            .iter()
+            .map(|entry| &entry.certificate.value)
+            .filter(|certificate| certificate.device == device)
+            .map(|certificate| certificate.number);
+        pending.fold(slot.max(burnt), u64::max)
+    }
+
+    /// Whether this number was refused and nothing later was ordered.
+    pub(super) fn is_burnt(&self, certificate: &Certificate) -> bool {
+        self.burnt.get(&certificate.device).is_some_and(|burnt| certificate.number <= *burnt)
+            && self.slots.get(&certificate.device).is_none_or(|slot| slot.value.number() < certificate.number)
+    }
+
+    pub(super) fn view(&self) -> View {
+        let pending = self.pending.iter().map(|entry| PendingEntry {
+            certificate: entry.certificate.clone(),
+            forecast: entry.forecast.clone(),
+            dead: entry.dead,
+        });
+        View { slots: self.slots.clone(), pending: pending.collect(), log: self.frontier.head() }
+    }
+
+    pub(super) fn reply(&self) -> ViewReply {
+        ViewReply {
+            view: self.view(),
+            peaks: self.frontier.peaks().to_vec(),
+            consistency: Vec::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    pub(super) fn apply(
+        &mut self,
+        record: OrderingRecord,
+        now_ms: u64,
+        nodes: &mut Vec<Node>,
+    ) -> Result<(), RestoreError> {
+        let misplaced = |what: &str| Err(RestoreError::Misplaced(what.to_owned()));
+        match record {
+            OrderingRecord::Create { .. } => return misplaced("it was created before"),
+            OrderingRecord::Update { certificate, membership } => {
+                let reply = self.reply();
+                let forecast = forecast(&reply.view, &certificate.value);
+                nodes.extend(self.frontier.append(leaf(forecast.certificate, forecast.digest())));
+                self.pending.push(Slow {
+                    certificate,
+                    forecast,
+                    dead: false,
+                    arrived_ms: now_ms,
+                    reply: Some(reply),
+                    membership,
+                });
+            }
+            OrderingRecord::Dead { device, number } => {
+                let entry = self.pending.iter_mut().find(|entry| {
+                    let certificate = &entry.certificate.value;
+                    (certificate.device, certificate.number) == (device, number)
+                });
+                let Some(entry) = entry else { return misplaced("a dead operation is not pending") };
+                entry.dead = true;
+                entry.reply = None;
+            }
+            OrderingRecord::Commit { structure } => {
+                let (device, number) = (structure.value.device(), structure.value.number());
+                let Some(entry) = self.entry(device, number) else {
+                    return misplaced("a committed operation is not pending");
+                };
+                let membership = entry.membership.clone();
+                self.settle(structure, membership);
+            }
+            OrderingRecord::Fast { certificate, structure, membership } => {
+                self.fast(&certificate.value, structure, membership, nodes);
+            }
+            OrderingRecord::Burn { device, number } => {
+                let burnt = self.burnt.entry(device).or_default();
+                *burnt = number.max(*burnt);
+            }
+        }
+        Ok(())
+    }
+
+    fn fast(
+        &mut self,
+        certificate: &Certificate,
+        structure: Signed<Structure>,
+        membership: Option<Membership>,
+        nodes: &mut Vec<Node>,
+    ) {
+        let digest = structure.value.forecast.digest();
+        nodes.extend(self.frontier.append(leaf(certificate.digest(), digest)));
+        self.settle(structure, membership);
+    }
+
+    /// Puts a structure into its slot and forgets what it passed.
+    fn settle(&mut self, structure: Signed<Structure>, membership: Option<Membership>) {
+        let (device, number) = (structure.value.device(), structure.value.number());
+        self.pending.retain(|entry| {
+            entry.certificate.value.device != device || entry.certificate.value.number > number
+        });
+        if self.burnt.get(&device).is_some_and(|burnt| *burnt <= number) {
+            self.burnt.remove(&device);
+        }
+        if structure.value.outcome == Outcome::Done
+            && let Some(membership) = membership
+        {
+            self.membership = membership;
+        }
+        self.slots.insert(device, structure);
+    }
+
+    /// The membership in force and those that pending operations may bring.
+    pub(super) fn memberships(&self) -> impl Iterator<Item = &Membership> {
+        let coming =
+            self.pending.iter().filter(|entry| !entry.dead).filter_map(|entry| entry.membership.as_ref());
+        std::iter::once(&self.membership).chain(coming)
+    }
+}

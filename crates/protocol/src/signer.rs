@@ -1,0 +1,467 @@
+//! The client's life of one operation after the other: one machine for each device.
+//!
+//! Pure: it is told events and says what to do. Invariants:
+//! - one operation at a time. Many file operations are gathered into it, so pipelining would gain nothing but
+//!   new ways to fail (`docs/protocol.md`);
+//! - nothing signed is sent before [`Effect::Persist`] is durable: a forgotten signature is a number used twice
+//!   (trace T1);
+//! - a number is used for one certificate, ever. An answer that does not come is waited for by sending the same
+//!   bytes again; a number whose fate can no longer be success is given up, and the next certificate says so;
+//! - after an alarm it signs nothing any more.
+
+use crate::alarm::Alarm;
+use crate::certificate::{Certificate, DELTAS_MAX, Delta, Path};
+use crate::check::{Accepted, check, check_look};
+use crate::floor::{Floor, Offered};
+use crate::handles::assemble;
+use crate::members::Members;
+use crate::message::{Receipt, Request, ServerKeys, ViewReply};
+use crate::order::forecast;
+use crate::signed::{Signable, Signed};
+use crate::structure::{Forecast, Outcome, Structure};
+use crate::vector::VOID_RANGES_MAX;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{PrincipalId, Reference};
+use holdfast_crypto::{DecodeError, SigningKey, decode, encode};
+use std::collections::BTreeMap;
+
+/// Format of the persistent state.
+const FORMAT: u8 = 1;
+/// After refused fast operations, at most this many quiet ones go the slow path before the next attempt.
+const QUIET_MAX: u32 = 64;
+
+/// New tables, by the principal they belong to.
+pub type Tables = BTreeMap<PrincipalId, Reference>;
+
+/// What the machine is told.
+pub enum Event<'a> {
+    /// Start an operation. Only while idle.
+    Begin {
+        /// What it changes; none for a fetch.
+        deltas: Vec<Delta>,
+        /// The client's clock, nanoseconds since the epoch.
+        time_ns: i64,
+        /// The tables it leaves behind if nothing else happens (planned on `floor().view`): with them it may
+        /// go the fast path. `None`: slow.
+        fast: Option<Tables>,
+    },
+    /// The answer to an UPDATE, with the membership it names ([`crate::check::membership_wanted`]).
+    Reply {
+        /// The answer.
+        reply: &'a ViewReply,
+        /// The membership.
+        members: &'a dyn Members,
+    },
+    /// The answer to [`Effect::Fold`]: the tables as they are at the operation's place in the order. With
+    /// [`Outcome::Nothing`] they still hold what others have pending, but not the own deltas.
+    Folded {
+        /// Whether the deltas took effect.
+        outcome: Outcome,
+        /// New tables of the device and of every principal the certificate advances.
+        tables: Tables,
+    },
+    /// The server says: committed.
+    Committed(Signed<Receipt>),
+    /// The server says: not taken, or a definite error (not: busy, out of space, lost).
+    Refused,
+    /// The server says: aborted.
+    Aborted,
+    /// The answer did not come, or was "try again": the same message is sent again.
+    ConnectionLost,
+    /// First event after [`Signer::restore`].
+    Restarted,
+    /// A structure that was waited for (FETCHPENDING).
+    Learned {
+        /// The structure.
+        structure: Signed<Structure>,
+        /// The membership in force in `floor().view`.
+        members: &'a dyn Members,
+    },
+    /// A view that no operation asked for. Ignored unless idle.
+    Look {
+        /// The answer to a Look.
+        reply: &'a ViewReply,
+        /// The membership it names.
+        members: &'a dyn Members,
+    },
+    /// The server's list of keys.
+    ServerKeys(Signed<ServerKeys>),
+}
+
+/// What the driver is to do, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Make these bytes durable, replacing earlier ones, *before* any later effect.
+    Persist(Vec<u8>),
+    /// The same, without waiting: losing it in a power failure costs only a resend.
+    Note(Vec<u8>),
+    /// Send this, with whatever blocks belong to it.
+    Send(Box<Request>),
+    /// The operation has its place: compute its tables there and answer with [`Event::Folded`]. Nothing read
+    /// from this view may be handed out before the next [`Effect::Persist`] is durable.
+    Fold(Box<Accepted>),
+    /// The operation is over.
+    Finished(Finished),
+    /// A view that was looked at, or a structure that was waited for, is now part of the floor.
+    Advanced,
+    /// Show this to the user and keep evidence.
+    Alarm(Alarm),
+    /// Stop everything that rests on this server: no further reads or writes.
+    FreezeAll,
+}
+
+/// How an operation ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finished {
+    /// Committed and durable at the server.
+    Committed(Box<Signed<Structure>>),
+    /// Not ordered. Plan it anew.
+    NotTaken,
+    /// Ordered, but dead before it was committed. Plan it anew.
+    Aborted,
+    /// Given up after a restart, as nobody waits for it any more.
+    GivenUp,
+}
+
+/// The driver broke the machine's rules; nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Misuse {
+    /// An operation is in flight.
+    #[error("an operation is in flight")]
+    Busy,
+    /// After an alarm nothing is signed any more.
+    #[error("frozen after an alarm: {0}")]
+    Frozen(Alarm),
+    /// Over the limit.
+    #[error("{0} deltas are too many for one operation")]
+    TooManyDeltas(usize),
+    /// A table is missing or not to be advanced.
+    #[error("the tables handed in do not fit: {0}")]
+    Tables(PrincipalId),
+    /// Not what the machine waits for.
+    #[error("unexpected event: {0}")]
+    Unexpected(&'static str),
+    /// So many operations were given up that the list of them no longer fits a message.
+    #[error("this device has given up too many operations; enrol it anew")]
+    WornOut,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+enum Phase {
+    Idle,
+    Fast { certificate: Signed<Certificate>, structure: Signed<Structure> },
+    Update { certificate: Signed<Certificate> },
+    Folding { certificate: Signed<Certificate>, forecast: Forecast },
+    Commit { structure: Signed<Structure> },
+}
+
+/// How much others write: when fast operations keep being refused, they are tried less often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
+struct Contention {
+    /// Quiet operations wanted after the next refusal.
+    backoff: u32,
+    /// Quiet operations still wanted before the next attempt.
+    quiet_wanted: u32,
+}
+
+/// The client's machine for one device.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Signer {
+    floor: Floor,
+    phase: Phase,
+    contention: Contention,
+    frozen: Option<Alarm>,
+}
+
+impl Signer {
+    /// A device that has not done anything yet.
+    pub fn new(floor: Floor) -> Signer {
+        Signer { floor, phase: Phase::Idle, contention: Contention::default(), frozen: None }
+    }
+
+    /// From what was persisted; to be followed by [`Event::Restarted`].
+    ///
+    /// # Errors
+    /// [`DecodeError`]: not such bytes, or of a newer format.
+    pub fn restore(bytes: &[u8]) -> Result<Signer, DecodeError> {
+        match bytes.split_first() {
+            Some((&FORMAT, rest)) => decode(rest),
+            other => Err(DecodeError {
+                what: "state of this device's signer",
+                why: format!("format {:?}, this program knows up to {FORMAT}", other.map(|(first, _)| first)),
+            }),
+        }
+    }
+
+    /// The state to persist.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(&(FORMAT, self))
+    }
+
+    /// What this device has accepted.
+    pub fn floor(&self) -> &Floor {
+        &self.floor
+    }
+
+    /// Whether an operation can begin.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle && self.frozen.is_none()
+    }
+
+    /// The alarm that froze it.
+    pub fn frozen(&self) -> Option<&Alarm> {
+        self.frozen.as_ref()
+    }
+
+    /// Whether it is worth planning an operation for the fast path.
+    pub fn wants_fast(&self) -> bool {
+        self.floor.is_settled()
+            && !self.floor.view.slots.is_empty()
+            && self.contention.quiet_wanted == 0
+            && self.floor.voids.0.len() < VOID_RANGES_MAX / 2
+    }
+
+    /// Begins the operation that creates the file system: fast, on the empty view. The driver wraps the
+    /// request it is told to send into [`Request::CreateFileSystem`].
+    ///
+    /// # Errors
+    /// [`Misuse`].
+    pub fn found(
+        &mut self,
+        key: &SigningKey,
+        deltas: Vec<Delta>,
+        time_ns: i64,
+        tables: &Tables,
+    ) -> Result<Vec<Effect>, Misuse> {
+        if !self.floor.is_fresh() || self.floor.used > 0 {
+            return Err(Misuse::Unexpected("this device has taken part already"));
+        }
+        self.begin_fast(key, deltas, time_ns, tables)
+    }
+
+    /// Tells the machine what happened.
+    ///
+    /// # Errors
+    /// [`Misuse`]: nothing has changed. Offences of the *server* are effects, not errors.
+    pub fn step(&mut self, key: &SigningKey, event: Event<'_>) -> Result<Vec<Effect>, Misuse> {
+        if let Some(alarm) = &self.frozen {
+            return Err(Misuse::Frozen(alarm.clone()));
+        }
+        match event {
+            Event::Begin { deltas, time_ns, fast } => match fast.filter(|_| self.wants_fast()) {
+                Some(tables) => self.begin_fast(key, deltas, time_ns, &tables),
+                None => self.begin_slow(key, deltas, time_ns),
+            },
+            Event::Reply { reply, members } => Ok(self.reply(reply, members)),
+            Event::Folded { outcome, tables } => self.folded(key, outcome, &tables),
+            Event::Committed(receipt) => Ok(self.committed(receipt)),
+            Event::Refused | Event::Aborted => Ok(self.refused()),
+            Event::ConnectionLost => Ok(self.resend()),
+            Event::Restarted => Ok(self.restarted()),
+            Event::Learned { structure, members } => {
+                let mut floor = self.floor.clone();
+                match floor.learn(members, structure) {
+                    Ok(()) => {
+                        self.floor = floor;
+                        Ok(vec![Effect::Note(self.to_bytes()), Effect::Advanced])
+                    }
+                    Err(alarm) => Ok(self.freeze(alarm)),
+                }
+            }
+            Event::Look { reply, members } => match &self.phase {
+                Phase::Idle => match check_look(&self.floor, members, reply) {
+                    Ok(floor) => {
+                        self.floor = floor;
+                        Ok(vec![Effect::Persist(self.to_bytes()), Effect::Advanced])
+                    }
+                    Err(alarm) => Ok(self.freeze(alarm)),
+                },
+                _ => Ok(Vec::new()),
+            },
+            Event::ServerKeys(keys) => match self.floor.learn_server_keys(keys) {
+                Ok(()) => Ok(vec![Effect::Note(self.to_bytes())]),
+                Err(alarm) => Ok(self.freeze(alarm)),
+            },
+        }
+    }
+
+    fn certificate(&self, path: Path, deltas: Vec<Delta>, time_ns: i64) -> Result<Certificate, Misuse> {
+        if self.phase != Phase::Idle {
+            return Err(Misuse::Busy);
+        }
+        if deltas.len() > DELTAS_MAX {
+            return Err(Misuse::TooManyDeltas(deltas.len()));
+        }
+        if self.floor.voids.0.len().max(self.floor.ineffective.0.len()) >= VOID_RANGES_MAX {
+            return Err(Misuse::WornOut);
+        }
+        Ok(Certificate {
+            file_system: self.floor.file_system,
+            device: self.floor.device,
+            number: self.floor.used + 1,
+            previous: self.floor.previous(),
+            path,
+            voids: self.floor.voids.clone(),
+            ineffective: self.floor.ineffective.clone(),
+            time_ns,
+            deltas,
+        })
+    }
+
+    fn begin_fast(
+        &mut self,
+        key: &SigningKey,
+        deltas: Vec<Delta>,
+        time_ns: i64,
+        tables: &Tables,
+    ) -> Result<Vec<Effect>, Misuse> {
+        let certificate = self.certificate(Path::Fast, deltas, time_ns)?;
+        let forecast = forecast(&self.floor.view, &certificate);
+        let structure = self.structure(&certificate, forecast, Outcome::Done, tables)?;
+        self.floor.used = certificate.number;
+        let structure = Signed::new(structure, key);
+        self.phase = Phase::Fast { certificate: Signed::new(certificate, key), structure };
+        Ok(self.persist_and_send())
+    }
+
+    fn begin_slow(
+        &mut self,
+        key: &SigningKey,
+        deltas: Vec<Delta>,
+        time_ns: i64,
+    ) -> Result<Vec<Effect>, Misuse> {
+        let certificate = self.certificate(Path::Slow, deltas, time_ns)?;
+        self.floor.used = certificate.number;
+        let offered = Offered { certificate: certificate.digest(), forecast: None };
+        self.floor.offered.insert(certificate.number, offered);
+        self.phase = Phase::Update { certificate: Signed::new(certificate, key) };
+        Ok(self.persist_and_send())
+    }
+
+    fn structure(
+        &self,
+        certificate: &Certificate,
+        forecast: Forecast,
+        outcome: Outcome,
+        tables: &Tables,
+    ) -> Result<Structure, Misuse> {
+        let former = self.floor.own().map(|own| &own.value);
+        let handles =
+            assemble(&forecast, certificate, former, &self.floor.view, tables).map_err(Misuse::Tables)?;
+        Ok(Structure { forecast, outcome, handles })
+    }
+
+    fn persist_and_send(&self) -> Vec<Effect> {
+        let mut effects = vec![Effect::Persist(self.to_bytes())];
+        effects.extend(self.resend());
+        effects
+    }
+
+    fn resend(&self) -> Vec<Effect> {
+        let log_size = self.floor.log().size;
+        let blocks = Vec::new();
+        let request = match &self.phase {
+            Phase::Idle | Phase::Folding { .. } => return Vec::new(),
+            Phase::Fast { certificate, structure } => Request::Fast {
+                certificate: certificate.clone(),
+                structure: structure.clone(),
+                blocks,
+                log_size,
+            },
+            Phase::Update { certificate } => {
+                Request::Update { certificate: certificate.clone(), blocks, log_size }
+            }
+            Phase::Commit { structure } => Request::Commit { structure: structure.clone(), blocks },
+        };
+        vec![Effect::Send(Box::new(request))]
+    }
+
+    fn reply(&mut self, reply: &ViewReply, members: &dyn Members) -> Vec<Effect> {
+        let Phase::Update { certificate } = &self.phase else { return Vec::new() };
+        match check(&self.floor, members, reply, &certificate.value) {
+            Err(alarm) => self.freeze(alarm),
+            Ok(accepted) => {
+                let quiet = reply.view.log == self.floor.log() && reply.view.pending.is_empty();
+                if quiet {
+                    self.contention.quiet_wanted = self.contention.quiet_wanted.saturating_sub(1);
+                }
+                self.floor = accepted.floor.clone();
+                self.phase =
+                    Phase::Folding { certificate: certificate.clone(), forecast: accepted.forecast.clone() };
+                vec![Effect::Fold(Box::new(accepted))]
+            }
+        }
+    }
+
+    fn folded(&mut self, key: &SigningKey, outcome: Outcome, tables: &Tables) -> Result<Vec<Effect>, Misuse> {
+        let Phase::Folding { certificate, forecast } = &self.phase else {
+            return Err(Misuse::Unexpected("no operation waits for its tables"));
+        };
+        let structure = self.structure(&certificate.value, forecast.clone(), outcome, tables)?;
+        self.phase = Phase::Commit { structure: Signed::new(structure, key) };
+        Ok(self.persist_and_send())
+    }
+
+    fn committed(&mut self, receipt: Signed<Receipt>) -> Vec<Effect> {
+        let (structure, fast) = match &self.phase {
+            Phase::Fast { certificate, structure } => (structure.clone(), Some(certificate.value.clone())),
+            Phase::Commit { structure } => (structure.clone(), None),
+            _ => return Vec::new(),
+        };
+        if !self.floor.accepts_receipt(&receipt, &structure.value) {
+            return self.freeze(Alarm::BadReceipt { number: structure.value.number() });
+        }
+        if let Some(certificate) = fast {
+            // What was signed must still be what follows the floor (trace T11).
+            if structure.value.forecast != forecast(&self.floor.view, &certificate) {
+                return self.refused();
+            }
+            self.floor.append_own(&structure.value.forecast);
+            self.contention.backoff /= 2;
+        }
+        if structure.value.outcome == Outcome::Nothing {
+            self.floor.ineffective.insert(structure.value.number());
+        }
+        self.floor.commit_own(structure.clone(), Some(receipt));
+        self.phase = Phase::Idle;
+        vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::Committed(Box::new(structure)))]
+    }
+
+    fn refused(&mut self) -> Vec<Effect> {
+        let finished = match &self.phase {
+            Phase::Idle | Phase::Folding { .. } => return Vec::new(),
+            Phase::Fast { .. } => {
+                self.floor.never_offered.insert(self.floor.used);
+                self.contention.backoff = (self.contention.backoff * 2).clamp(1, QUIET_MAX);
+                self.contention.quiet_wanted = self.contention.backoff;
+                Finished::NotTaken
+            }
+            Phase::Update { .. } => Finished::NotTaken,
+            Phase::Commit { .. } => Finished::Aborted,
+        };
+        self.give_up();
+        vec![Effect::Note(self.to_bytes()), Effect::Finished(finished)]
+    }
+
+    fn give_up(&mut self) {
+        self.floor.voids.insert(self.floor.used);
+        self.phase = Phase::Idle;
+    }
+
+    fn restarted(&mut self) -> Vec<Effect> {
+        match self.phase {
+            Phase::Idle => Vec::new(),
+            Phase::Fast { .. } | Phase::Commit { .. } => self.resend(),
+            // Nothing was signed that could be committed, and the plan is lost.
+            Phase::Update { .. } | Phase::Folding { .. } => {
+                self.give_up();
+                vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::GivenUp)]
+            }
+        }
+    }
+
+    fn freeze(&mut self, alarm: Alarm) -> Vec<Effect> {
+        self.frozen = Some(alarm.clone());
+        vec![Effect::Persist(self.to_bytes()), Effect::Alarm(alarm), Effect::FreezeAll]
+    }
+}
