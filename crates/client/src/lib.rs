@@ -5,6 +5,7 @@ pub mod engine;
 pub mod error;
 pub mod evidence;
 pub mod remote;
+pub mod state;
 pub mod store;
 pub mod tree;
 
