@@ -4,11 +4,12 @@
 pub mod engine;
 pub mod error;
 pub mod evidence;
+pub mod files;
 pub mod remote;
-pub mod state;
 pub mod store;
 pub mod tree;
 
 pub use engine::{Engine, EngineConfig, Pin, Snapshot, Status};
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
+pub use files::{FileSystem, MountOptions};
 pub use tree::{Edit, Transaction, Tree};

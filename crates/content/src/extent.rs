@@ -232,6 +232,26 @@ impl ExtentMap {
         }
     }
 
+    /// The map without what it has in the `cleared` ranges (in order, not overlapping), and with the extents of
+    /// `added`, each within one of those ranges: how runs that were cut elsewhere, and copies of other files'
+    /// extents, get their place.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed; [`crate::Misuse`]: an extent that cannot be.
+    pub fn graft(
+        &self,
+        source: &dyn BlockSource,
+        sink: &mut dyn BlockSink,
+        cleared: &[Range<u64>],
+        added: &[(u64, Extent)],
+    ) -> Result<ExtentMap, ContentError> {
+        for (offset, extent) in added {
+            extent.check(*offset).map_err(crate::Misuse::from)?;
+        }
+        let extents = self.replace(source, sink, cleared, added)?;
+        Ok(ExtentMap { chunker: self.chunker, extents })
+    }
+
     /// The map without what it has in the `cleared` ranges, and with the extents of `added` (which lie within
     /// those ranges). Extents that reach over an edge keep the rest.
     pub(crate) fn replace(

@@ -301,6 +301,29 @@ pub fn from_reader(
     Ok((builder.finish()?, size))
 }
 
+/// Cuts all that `input` yields into chunks and adds their extents, from `offset` on, to `added`; for
+/// [`ExtentMap::graft`]. Returns where they end.
+///
+/// # Errors
+/// [`ContentError::Input`] if `input` fails.
+pub fn cut_run_at(
+    sink: &mut dyn BlockSink,
+    config: &ChunkerConfig,
+    offset: u64,
+    input: impl Read,
+    added: &mut Vec<(u64, Extent)>,
+) -> Result<u64, ContentError> {
+    let key = sink.digest_key();
+    let mut end = offset;
+    for chunk in config.cut(&key, input) {
+        let chunk = chunk.map_err(|error| ContentError::Input(error.to_string()))?;
+        let extent = Extent::whole(put_chunk(sink, chunk.data));
+        added.push((end, extent));
+        end += u64::from(extent.length);
+    }
+    Ok(end)
+}
+
 /// Cuts anew what was written in place within `dirty` (in order, not overlapping), from the last old cut before
 /// each range to the first after it where old and new cuts agree. Pass `&[0..u64::MAX]` for the whole file.
 /// Holes stay holes and end a run of data.

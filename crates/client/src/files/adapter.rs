@@ -1,0 +1,177 @@
+//! The engine as files see it.
+
+use super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
+use super::{FileSystem, MountOptions};
+use crate::engine::{Engine, Snapshot};
+use crate::error::FsError;
+use crate::store;
+use crate::tree::{Edit, Transaction, Tree};
+use holdfast_content::{
+    Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, Reference,
+};
+use holdfast_crypto::{Digest, DigestKey};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+impl FileSystem {
+    /// Serves the file system of `engine`.
+    ///
+    /// # Errors
+    /// [`FsError::Local`]: the spool cannot be used.
+    pub fn new(engine: Arc<Engine>, options: MountOptions) -> Result<Arc<FileSystem>, FsError> {
+        let files = FileSystem::with_backend(Arc::new(EngineBackend(engine.clone())), options)?;
+        let told = Arc::downgrade(&files);
+        engine.on_freeze(Box::new(move |report| {
+            if let Some(files) = told.upgrade() {
+                files.notice(&FsError::Frozen(Arc::new(report.clone())));
+            }
+        }));
+        Ok(files)
+    }
+}
+
+struct EngineBackend(Arc<Engine>);
+
+struct SnapshotView {
+    snapshot: Arc<Snapshot>,
+    me: DeviceId,
+}
+
+impl EngineBackend {
+    fn view(&self, snapshot: Arc<Snapshot>) -> Arc<dyn View> {
+        Arc::new(SnapshotView { snapshot, me: self.0.me().0 })
+    }
+}
+
+impl Backend for EngineBackend {
+    fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
+        Ok(self.view(self.0.fetch()?))
+    }
+
+    fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
+        Ok(self.view(self.0.modify(Arc::new(Mutex::new(PlanEdit(plan))))?))
+    }
+
+    fn latest(&self) -> Arc<dyn View> {
+        self.view(self.0.latest())
+    }
+
+    fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
+        Arc::new(self.0.store().clone())
+    }
+
+    fn upload(&self) -> Box<dyn Upload + '_> {
+        Box::new(StoreUpload(self.0.store().upload()))
+    }
+
+    fn device(&self) -> DeviceId {
+        self.0.me().0
+    }
+
+    fn flush_commits(&self) -> Result<(), FsError> {
+        self.0.flush_commits()
+    }
+
+    fn content_error(&self, handle: Handle, inode: &Inode, error: ContentError) -> FsError {
+        match inode.ihash(&self.0.store().digest_key()) {
+            Ok(ihash) => self.0.judge(handle, ihash, &error),
+            // An inode that came from the server can be encoded; one of our own making that cannot is refused
+            // before it is used.
+            Err(misuse) => FsError::Invalid(misuse.to_string()),
+        }
+    }
+
+    fn pin(&self, roots: Vec<Digest>) -> Guard {
+        Box::new(self.0.pin(roots))
+    }
+}
+
+impl View for SnapshotView {
+    fn position(&self) -> u64 {
+        self.snapshot.sequence()
+    }
+
+    fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.snapshot.inode(handle)
+    }
+
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        self.snapshot.entry(directory, name)
+    }
+
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.snapshot.entries(directory, after, limit)
+    }
+
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        self.snapshot.membership().may_write(self.me, principal)
+    }
+}
+
+struct PlanEdit(Arc<Mutex<dyn Plan>>);
+
+impl Edit for PlanEdit {
+    fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError> {
+        self.0.lock().plan(&mut TransactionChanges(transaction))
+    }
+}
+
+struct TransactionChanges<'t, 'base>(&'t mut Transaction<'base>);
+
+impl Changes for TransactionChanges<'_, '_> {
+    fn inode(&mut self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.0.inode(handle)
+    }
+
+    fn entry(&mut self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        self.0.entry(directory, name)
+    }
+
+    fn entries(&mut self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.0.entries(directory, after, limit)
+    }
+
+    fn may_write(&mut self, principal: PrincipalId) -> bool {
+        self.0.may_write(principal).is_ok()
+    }
+
+    fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
+        self.0.allocate(principal)
+    }
+
+    fn set_inode(&mut self, handle: Handle, inode: Inode) -> Result<(), FsError> {
+        self.0.set_inode(handle, inode)
+    }
+
+    fn remove_inode(&mut self, handle: Handle) -> Result<(), FsError> {
+        self.0.remove_inode(handle)
+    }
+
+    fn set_entry(
+        &mut self,
+        directory: Handle,
+        name: &[u8],
+        entry: Option<Entry>,
+        now_ns: i64,
+    ) -> Result<(), FsError> {
+        self.0.set_entry(directory, name, entry, now_ns)
+    }
+}
+
+struct StoreUpload(store::Upload);
+
+impl BlockSink for StoreUpload {
+    fn digest_key(&self) -> DigestKey {
+        self.0.digest_key()
+    }
+
+    fn put(&mut self, block: Block) -> Reference {
+        self.0.put(block)
+    }
+}
+
+impl Upload for StoreUpload {
+    fn finish(self: Box<Self>) -> Result<Guard, FsError> {
+        Ok(Box::new(self.0.finish()?))
+    }
+}

@@ -1,0 +1,157 @@
+//! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
+//! put an in-memory file system in its place.
+
+use crate::error::FsError;
+use holdfast_content::{BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId};
+use holdfast_crypto::Digest;
+use parking_lot::Mutex;
+use std::any::Any;
+use std::sync::Arc;
+
+/// Names and their entries, in byte order of name.
+pub type Names = Vec<(Vec<u8>, Entry)>;
+/// Keeps something alive until it is dropped.
+pub type Guard = Box<dyn Any + Send + Sync>;
+
+/// The file system at one place in the order: verified, immutable.
+pub trait View: Send + Sync {
+    /// Place in the order; a later view has a greater one.
+    fn position(&self) -> u64;
+
+    /// The inode of a file.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if there is none; integrity and reachability failures.
+    fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError>;
+
+    /// What a name in a directory stands for.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`], [`FsError::NotFound`] if the directory is not there; and as above.
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError>;
+
+    /// At most `limit` entries after `after`.
+    ///
+    /// # Errors
+    /// As [`View::entry`].
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError>;
+
+    /// Whether this device may write what `principal` owns.
+    fn may_write(&self, principal: PrincipalId) -> bool;
+}
+
+/// The file system as one operation is about to leave it. Reads see earlier edits of the same operation and
+/// count as preconditions.
+pub trait Changes {
+    /// As [`View::inode`].
+    ///
+    /// # Errors
+    /// As [`View::inode`].
+    fn inode(&mut self, handle: Handle) -> Result<Arc<Inode>, FsError>;
+
+    /// As [`View::entry`].
+    ///
+    /// # Errors
+    /// As [`View::entry`].
+    fn entry(&mut self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError>;
+
+    /// As [`View::entries`].
+    ///
+    /// # Errors
+    /// As [`View::entries`].
+    fn entries(&mut self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError>;
+
+    /// Whether this device may write what `principal` owns.
+    fn may_write(&mut self, principal: PrincipalId) -> bool;
+
+    /// A fresh i-number of `principal`.
+    ///
+    /// # Errors
+    /// [`FsError::Access`] or [`FsError::NoSpace`].
+    fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError>;
+
+    /// Makes or replaces an inode. Of a directory everything but the content counts.
+    ///
+    /// # Errors
+    /// [`FsError::Access`], or the inode breaks a limit.
+    fn set_inode(&mut self, handle: Handle, inode: Inode) -> Result<(), FsError>;
+
+    /// Removes an inode.
+    ///
+    /// # Errors
+    /// [`FsError::Access`].
+    fn remove_inode(&mut self, handle: Handle) -> Result<(), FsError>;
+
+    /// Makes, replaces or (with `None`) removes a name; the directory's times become `now_ns`.
+    ///
+    /// # Errors
+    /// [`FsError::Access`].
+    fn set_entry(
+        &mut self,
+        directory: Handle,
+        name: &[u8],
+        entry: Option<Entry>,
+        now_ns: i64,
+    ) -> Result<(), FsError>;
+}
+
+/// One edit. The engine gathers many into one signed operation and plans them again on a newer base when the
+/// server has ordered something else before.
+pub trait Plan: Send {
+    /// Makes the edit, or says why it cannot be; then nothing of it happens.
+    ///
+    /// # Errors
+    /// What the system call is to report.
+    fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError>;
+}
+
+/// A sink that stores data before an operation names it, holding a bounded amount in memory.
+pub trait Upload: BlockSink {
+    /// Waits until the data is at the server or rides along with the next operation. Keep the guard until
+    /// that operation is made.
+    ///
+    /// # Errors
+    /// The data could not be stored.
+    fn finish(self: Box<Self>) -> Result<Guard, FsError>;
+}
+
+/// The engine, as files see it.
+pub trait Backend: Send + Sync {
+    /// A view that was ordered after this call began. One operation serves all who wait.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`], [`FsError::Frozen`].
+    fn fetch(&self) -> Result<Arc<dyn View>, FsError>;
+
+    /// Makes an edit and returns a view that contains it.
+    ///
+    /// # Errors
+    /// What the plan answered, or as [`Backend::fetch`].
+    fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError>;
+
+    /// The last accepted view; nothing promises that it is fresh.
+    fn latest(&self) -> Arc<dyn View>;
+
+    /// Verified blocks.
+    fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
+
+    /// Where data goes before it is named.
+    fn upload(&self) -> Box<dyn Upload + '_>;
+
+    /// This device.
+    fn device(&self) -> DeviceId;
+
+    /// Waits until all operations made so far are committed, hence durable.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`], [`FsError::Frozen`].
+    fn flush_commits(&self) -> Result<(), FsError>;
+
+    /// What to report when the bytes of a file's published content could not be had or are malformed. Applies
+    /// the rule on missing blocks: proven replaced is [`FsError::Stale`], still referred to is
+    /// [`FsError::Integrity`].
+    fn content_error(&self, handle: Handle, inode: &Inode, error: ContentError) -> FsError;
+
+    /// Asks the server to keep these blocks, and all they refer to, until the guard is dropped. Does not wait.
+    fn pin(&self, roots: Vec<Digest>) -> Guard;
+}

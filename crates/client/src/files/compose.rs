@@ -1,0 +1,341 @@
+//! Making publishable content of a file's base and its changes.
+//!
+//! Small files are cut anew as a whole (or lie in the inode). Large ones keep the extents that did not change;
+//! only what changed is cut and stored, copies of other files are copies of extents, and holes stay holes. At
+//! close, places where writing in place has left many small extents are cut anew.
+//!
+//! Memory is bounded: runs stream from the spool, and extents are put in their places in batches.
+
+use super::overlay::{Overlay, Piece};
+use super::spool::read_spooled;
+use super::state::{Place, Snapshot};
+use crate::error::FsError;
+use holdfast_content::file::{self, ChunkerConfig};
+use holdfast_content::{
+    BlockSink, BlockSource, Content, ContentError, Extent, ExtentMap, INLINE_BYTES_MAX, Inode,
+};
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Files up to this size are cut as a whole whenever they are published.
+const WHOLE_BYTES_MAX: u64 = 1 << 20;
+/// Zeroes at least this long are kept as holes in files that are cut as a whole.
+const HOLE_BYTES_MIN: u64 = 64 << 10;
+/// Ranges and extents that are put in their places at once.
+const GRAFTS_MAX: usize = 4096;
+/// Bytes of another file whose extents are looked at at once.
+const COPY_WINDOW_BYTES: u64 = 256 << 20;
+/// Bytes on either side of a change in which extents are counted.
+const WINDOW_BYTES: u64 = 256 << 10;
+/// More extents than these, and one in so many bytes, are too many.
+const WINDOW_EXTENTS: u64 = 16;
+/// Most changes looked at for fragments one by one.
+const FRAGMENT_RANGES_MAX: usize = 1024;
+
+/// Why a file is published now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Occasion {
+    /// It must become durable; it stays open.
+    Sync,
+    /// It is being closed: time to tidy.
+    Close,
+}
+
+/// Why content could not be made.
+#[derive(Debug)]
+pub enum ComposeError {
+    /// A published block of this inode could not be had or is malformed.
+    Content(Arc<Inode>, ContentError),
+    /// The spool could not be read.
+    Local(FsError),
+}
+
+/// Content to publish.
+pub struct Composed {
+    /// The content.
+    pub content: Content,
+    /// Whether it was cut as a whole, or its fragments anew.
+    pub whole: bool,
+}
+
+/// Makes the content of a changed file.
+///
+/// # Errors
+/// [`ComposeError`].
+pub fn compose(
+    source: &dyn BlockSource,
+    sink: &mut dyn BlockSink,
+    snapshot: &Snapshot,
+    occasion: Occasion,
+) -> Result<Composed, ComposeError> {
+    let places = merged(snapshot.places(0..snapshot.size));
+    if places.iter().all(|(_, place)| matches!(place, Place::Zero)) {
+        return Ok(Composed { content: Content::None, whole: true });
+    }
+    let keeps_holes = |(range, place): &(Range<u64>, Place)| {
+        matches!(place, Place::Zero) && range.end - range.start >= HOLE_BYTES_MIN
+    };
+    if snapshot.size <= INLINE_BYTES_MAX as u64 {
+        let mut bytes = read_all(source, snapshot, &places)?;
+        let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        bytes.truncate(length);
+        let content = if bytes.is_empty() { Content::None } else { Content::Inline(bytes) };
+        return Ok(Composed { content, whole: true });
+    }
+    let config = ChunkerConfig::DEFAULT;
+    let whole = |result: Result<(ExtentMap, u64), ContentError>| match result {
+        Ok((map, _)) => Ok(Composed { content: Content::Extents(map), whole: true }),
+        Err(error) => Err(blame(snapshot, error)),
+    };
+    if snapshot.size <= WHOLE_BYTES_MAX && !places.iter().any(keeps_holes) {
+        let bytes = read_all(source, snapshot, &places)?;
+        return whole(file::from_reader(sink, &config, bytes.as_slice()));
+    }
+    if let ([(_, Place::Spool)], Some(data)) = (places.as_slice(), &snapshot.data) {
+        return whole(file::from_reader(sink, &config, SpoolReader { data, range: 0..snapshot.size }));
+    }
+    let mut map = base_map(source, sink, snapshot).map_err(|error| blame(snapshot, error))?;
+    map = lay_changes(source, sink, snapshot, map)?;
+    let mut tidied = false;
+    if occasion == Occasion::Close {
+        let windows = fragmented(source, snapshot, &map).map_err(|error| blame(snapshot, error))?;
+        if !windows.is_empty() {
+            map = file::rechunk(source, sink, &config, &map, &windows)
+                .map_err(|error| blame(snapshot, error))?;
+            tidied = true;
+        }
+    }
+    let content = if map.is_empty() { Content::None } else { Content::Extents(map) };
+    Ok(Composed { content, whole: tidied })
+}
+
+/// Reads a range of a file that has changes: `places` say where its bytes are.
+///
+/// # Errors
+/// [`ComposeError`].
+pub fn read_places(
+    source: &dyn BlockSource,
+    data: Option<&File>,
+    places: &[(Range<u64>, Place)],
+    out: &mut [u8],
+) -> Result<(), ComposeError> {
+    let begin = places.first().map_or(0, |(range, _)| range.start);
+    for (range, place) in places {
+        let out = &mut out[(range.start - begin) as usize..(range.end - begin) as usize];
+        match place {
+            Place::Zero => out.fill(0),
+            Place::Spool => match data {
+                Some(data) => read_spooled(data, range.start, out).map_err(ComposeError::Local)?,
+                None => unreachable!("spooled ranges have a spool"),
+            },
+            Place::Published(inode, offset) => {
+                let bytes = file::read(source, inode, *offset, out.len())
+                    .map_err(|error| ComposeError::Content(inode.clone(), error))?;
+                out[..bytes.len()].copy_from_slice(&bytes);
+                out[bytes.len()..].fill(0);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Joins neighbours that continue each other, whichever layer they come from.
+fn merged(places: Vec<(Range<u64>, Place)>) -> Vec<(Range<u64>, Place)> {
+    let mut merged: Vec<(Range<u64>, Place)> = Vec::with_capacity(places.len());
+    for (range, place) in places {
+        if let Some((last, last_place)) = merged.last_mut()
+            && last.end == range.start
+            && matches!((&*last_place, &place), (Place::Spool, Place::Spool) | (Place::Zero, Place::Zero))
+        {
+            last.end = range.end;
+        } else {
+            merged.push((range, place));
+        }
+    }
+    merged
+}
+
+fn read_all(
+    source: &dyn BlockSource,
+    snapshot: &Snapshot,
+    places: &[(Range<u64>, Place)],
+) -> Result<Vec<u8>, ComposeError> {
+    let mut bytes = vec![0; snapshot.size as usize];
+    read_places(source, snapshot.data.as_deref(), places, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// What of the base still counts, as extents.
+fn base_map(
+    source: &dyn BlockSource,
+    sink: &mut dyn BlockSink,
+    snapshot: &Snapshot,
+) -> Result<ExtentMap, ContentError> {
+    let cut = (snapshot.visible < snapshot.base.size).then_some(snapshot.visible);
+    match &snapshot.base.content {
+        Content::Extents(map) if cut.is_none() => Ok(map.clone()),
+        Content::Extents(map) => file::splice(source, sink, map, &[], cut),
+        Content::Inline(bytes) => {
+            let bytes = &bytes[..bytes.len().min(snapshot.visible as usize)];
+            file::splice(source, sink, &ExtentMap::empty(), &[(0, bytes)], None)
+        }
+        _ => Ok(ExtentMap::empty()),
+    }
+}
+
+/// Ranges to clear and extents to put there, gathered and grafted in batches.
+struct Grafts<'a> {
+    source: &'a dyn BlockSource,
+    map: ExtentMap,
+    cleared: Vec<Range<u64>>,
+    added: Vec<(u64, Extent)>,
+}
+
+impl Grafts<'_> {
+    fn flush(&mut self, sink: &mut dyn BlockSink) -> Result<(), ContentError> {
+        let (cleared, added) = (std::mem::take(&mut self.cleared), std::mem::take(&mut self.added));
+        if !cleared.is_empty() {
+            self.map = self.map.graft(self.source, sink, &cleared, &added)?;
+        }
+        Ok(())
+    }
+
+    fn flush_if_many(&mut self, sink: &mut dyn BlockSink) -> Result<(), ContentError> {
+        if self.cleared.len() + self.added.len() >= GRAFTS_MAX { self.flush(sink) } else { Ok(()) }
+    }
+}
+
+fn lay_changes(
+    source: &dyn BlockSource,
+    sink: &mut dyn BlockSink,
+    snapshot: &Snapshot,
+    map: ExtentMap,
+) -> Result<ExtentMap, ComposeError> {
+    let config = ChunkerConfig::DEFAULT;
+    let mut grafts = Grafts { source, map, cleared: Vec::new(), added: Vec::new() };
+    let whose = |error| blame(snapshot, error);
+    for (range, piece) in snapshot.changes.iter() {
+        // A piece never reaches beyond the size: truncation cuts pieces too.
+        match piece {
+            Piece::Hole => grafts.cleared.push(range),
+            Piece::Spool => {
+                let data = snapshot.data.as_ref().expect("spooled ranges have a spool");
+                let mut at = range.start;
+                // In steps, so that a long run's extents do not gather in memory.
+                while at < range.end {
+                    let end = range.end.min(at.saturating_add(COPY_WINDOW_BYTES));
+                    let reader = SpoolReader { data, range: at..end };
+                    file::cut_run_at(sink, &config, at, reader, &mut grafts.added).map_err(whose)?;
+                    grafts.cleared.push(at..end);
+                    grafts.flush_if_many(sink).map_err(whose)?;
+                    at = end;
+                }
+            }
+            Piece::Copy(inode, from) => {
+                let copied = copy(&mut grafts, sink, range, inode, *from);
+                copied.map_err(|error| ComposeError::Content(inode.clone(), error))?;
+            }
+        }
+        grafts.flush_if_many(sink).map_err(whose)?;
+    }
+    grafts.flush(sink).map_err(whose)?;
+    Ok(grafts.map)
+}
+
+/// Puts another inode's bytes from `from` on at `range`.
+fn copy(
+    grafts: &mut Grafts<'_>,
+    sink: &mut dyn BlockSink,
+    range: Range<u64>,
+    inode: &Inode,
+    from: u64,
+) -> Result<(), ContentError> {
+    match &inode.content {
+        Content::Extents(map) => {
+            let mut at = range.start;
+            while at < range.end {
+                let end = range.end.min(at.saturating_add(COPY_WINDOW_BYTES));
+                let wanted = from + (at - range.start)..from + (end - range.start);
+                for (offset, extent) in map.extents_in(grafts.source, wanted.clone())? {
+                    let begin = offset.max(wanted.start);
+                    let finish = (offset + u64::from(extent.length)).min(wanted.end);
+                    let clipped = Extent {
+                        reference: extent.reference,
+                        skip: extent.skip + (begin - offset) as u32,
+                        length: (finish - begin) as u32,
+                    };
+                    grafts.added.push((at + (begin - wanted.start), clipped));
+                }
+                grafts.cleared.push(at..end);
+                grafts.flush_if_many(sink)?;
+                at = end;
+            }
+        }
+        Content::Inline(bytes) => {
+            let length = (bytes.len() as u64).saturating_sub(from).min(range.end - range.start) as usize;
+            if length > 0 {
+                let bytes = &bytes[from as usize..from as usize + length];
+                let config = ChunkerConfig::DEFAULT;
+                file::cut_run_at(sink, &config, range.start, bytes, &mut grafts.added)?;
+            }
+            grafts.cleared.push(range);
+        }
+        _ => grafts.cleared.push(range),
+    }
+    Ok(())
+}
+
+/// Where, around what changed since the file was last cut, there are too many extents.
+fn fragmented(
+    source: &dyn BlockSource,
+    snapshot: &Snapshot,
+    map: &ExtentMap,
+) -> Result<Vec<Range<u64>>, ContentError> {
+    let mut changed: Overlay<()> = Overlay::default();
+    let ranges = snapshot.fragments.iter().cloned().chain(snapshot.changes.iter().map(|(range, _)| range));
+    for range in ranges {
+        let end = range.end.saturating_add(WINDOW_BYTES).min(snapshot.size);
+        changed.insert(range.start.saturating_sub(WINDOW_BYTES)..end, Piece::Hole);
+    }
+    if changed.len() > FRAGMENT_RANGES_MAX {
+        changed.insert(0..snapshot.size, Piece::Hole);
+    }
+    let mut fragmented = Vec::new();
+    for (window, _) in changed.iter() {
+        let allowed = WINDOW_EXTENTS + (window.end - window.start) / (WINDOW_BYTES / WINDOW_EXTENTS);
+        let mut count = 0;
+        map.visit(source, window.clone(), &mut |_, _| {
+            count += 1;
+            Ok(count <= allowed)
+        })?;
+        if count > allowed {
+            fragmented.push(window);
+        }
+    }
+    Ok(fragmented)
+}
+
+/// Errors of reading the spool come through the chunker as input errors; all else concerns the base.
+fn blame(snapshot: &Snapshot, error: ContentError) -> ComposeError {
+    match error {
+        ContentError::Input(text) => ComposeError::Local(FsError::Local { kind: io::ErrorKind::Other, text }),
+        error => ComposeError::Content(snapshot.base.clone(), error),
+    }
+}
+
+struct SpoolReader<'a> {
+    data: &'a File,
+    range: Range<u64>,
+}
+
+impl Read for SpoolReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = out.len().min((self.range.end - self.range.start).try_into().unwrap_or(usize::MAX));
+        let out = &mut out[..count];
+        read_spooled(self.data, self.range.start, out).map_err(io::Error::other)?;
+        self.range.start += count as u64;
+        Ok(count)
+    }
+}

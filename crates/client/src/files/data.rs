@@ -1,0 +1,391 @@
+//! Open files: open, create, read, write, flush, fsync, release.
+
+use super::backend::View;
+use super::compose::{ComposeError, Occasion, read_places};
+use super::lookup::stale;
+use super::names::Made;
+use super::nodes::{Node, NodeState, Pages};
+use super::state::{FileState, Named, Place, content_roots};
+use super::{
+    Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, handle_of,
+    now_ns,
+};
+use crate::error::FsError;
+use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Separate unpublished changes of one file beyond which it is published early, to bound memory.
+const PIECES_MAX: usize = 64 << 10;
+/// How far a sequential reader is fetched ahead of, in bytes.
+const AHEAD_BYTES: u64 = 8 << 20;
+/// Largest read answered at once; the kernel asks for less.
+const READ_BYTES_MAX: usize = 16 << 20;
+
+impl FileSystem {
+    /// Opens a file with the content it has in a fresh view.
+    ///
+    /// # Errors
+    /// [`FsError::Access`]: another principal's file, for writing. [`FsError::IsDirectory`],
+    /// [`FsError::ReadOnly`], [`FsError::Stale`].
+    pub fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened, FsError> {
+        self.run(|| {
+            let (node, keep_cache) = self.open_node(caller, ino, flags)?;
+            let opened = self.opened(node.clone(), flags, keep_cache);
+            if flags.truncate && flags.write {
+                let mut state = node.state();
+                let file = state.file.as_mut().expect("an open file has content");
+                let cut = file.set_size(0, now_ns());
+                drop(state);
+                if let Err(error) = cut {
+                    self.close(opened.handle);
+                    return Err(error);
+                }
+            }
+            Ok(opened)
+        })
+    }
+
+    /// Makes a file and opens it. Without [`OpenFlags::exclusive`], one that is there is opened. Counts one
+    /// lookup.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] (also if another client was first), and as `open` and `mkdir`.
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Attributes, Opened), FsError> {
+        self.run(|| {
+            let inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
+            match self.make_inode(caller, parent, name, inode) {
+                Ok(Made { attributes, node, view }) => {
+                    let inode = view.inode(node.handle)?;
+                    let keep_cache = self.enter(&node, &inode, &*view, flags);
+                    Ok((attributes, self.opened(node, flags, keep_cache)))
+                }
+                Err(FsError::Exists) if !flags.exclusive => {
+                    let found = self.lookup(caller, parent, name)?;
+                    match self.open(caller, found.ino, flags) {
+                        Ok(opened) if flags.truncate => {
+                            Ok((self.getattr(caller, found.ino, Some(opened.handle))?, opened))
+                        }
+                        Ok(opened) => Ok((found, opened)),
+                        Err(error) => {
+                            self.forget(found.ino, 1);
+                            Err(error)
+                        }
+                    }
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    fn opened(&self, node: Arc<Node>, flags: OpenFlags, keep_cache: bool) -> Opened {
+        let handle = self.new_handle();
+        let open = OpenFile { node, flags, read_end: AtomicU64::new(0), ahead: AtomicU64::new(0) };
+        self.files.lock().insert(handle, Arc::new(open));
+        Opened { handle, keep_cache }
+    }
+
+    /// Finds a file in a view that may answer this open, and counts the open in.
+    pub(super) fn open_node(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> Result<(Arc<Node>, bool), FsError> {
+        let handle = handle_of(ino)?;
+        let fetched = self.view_of(caller, ino)?;
+        let view = &*fetched.view;
+        let inode = view.inode(handle).map_err(stale)?;
+        Self::must_be_file(inode.kind)?;
+        if flags.write || flags.truncate {
+            self.may_change()?;
+            if !view.may_write(handle.principal) {
+                return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
+            }
+        }
+        let node = self.nodes.get(ino, handle);
+        let keep_cache = self.enter(&node, &inode, view, flags);
+        Ok((node, keep_cache))
+    }
+
+    /// Counts an open in. Returns whether the kernel's pages are of the content now open.
+    fn enter(&self, node: &Node, inode: &Arc<Inode>, view: &dyn View, flags: OpenFlags) -> bool {
+        let roots = content_roots(inode);
+        let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
+        let mut state = node.state();
+        let NodeState { open, writers, file, pages } = &mut *state;
+        let is_written = *writers > 0;
+        let file = file.get_or_insert_with(|| Box::new(FileState::new(inode.clone(), view.position())));
+        file.refresh(inode, view.position(), is_written);
+        if file.pins.is_empty() {
+            file.pins.extend(pin);
+        }
+        // What is written here, the kernel has too: its pages are the file as this client has it.
+        let keep_cache = is_written || file.is_dirty() || *pages == Pages::Of(file.base_content);
+        if !keep_cache {
+            *pages = Pages::Of(file.base_content);
+        }
+        *open += 1;
+        *writers += u32::from(flags.write);
+        keep_cache
+    }
+
+    /// Counts an open out. The caller publishes first; what is still unpublished when nobody is left goes to
+    /// salvage, unless the file was removed here.
+    pub(super) fn leave(&self, node: Arc<Node>, flags: OpenFlags) {
+        let ino = node.ino;
+        {
+            let _no_publication = node.publishing.lock();
+            let mut state = node.state();
+            let NodeState { open, writers, file, pages } = &mut *state;
+            *open -= 1;
+            *writers -= u32::from(flags.write);
+            if let Some(content) = file {
+                if *open == 0 {
+                    if content.named != Named::RemovedHere
+                        && content.is_dirty()
+                        && content.give_up(&self.spool)
+                    {
+                        *pages = Pages::Mixed;
+                    }
+                    *file = None;
+                } else if *writers == 0 {
+                    let (latest, position) = (content.latest.clone(), content.position);
+                    content.refresh(&latest, position, false);
+                }
+            }
+        }
+        drop(node);
+        self.nodes.release(ino);
+    }
+
+    /// Reads. Fewer bytes than asked for mean the end of the file.
+    ///
+    /// # Errors
+    /// [`FsError::Integrity`], [`FsError::Unreachable`], [`FsError::Stale`] (the content read was replaced and
+    /// is gone from the server); [`FsError::Invalid`]: not open for reading.
+    pub fn read(&self, handle: FileHandleId, offset: u64, size: usize) -> Result<Vec<u8>, FsError> {
+        self.run(|| {
+            let open = self.open_file(handle)?;
+            let bytes = self.read_node(&open.node, offset, size.min(READ_BYTES_MAX))?;
+            self.read_ahead(&open, offset, bytes.len() as u64);
+            Ok(bytes)
+        })
+    }
+
+    pub(super) fn read_node(&self, node: &Node, offset: u64, size: usize) -> Result<Vec<u8>, FsError> {
+        let source = self.backend.source();
+        let mut state = node.state();
+        let NodeState { file, pages, .. } = &mut *state;
+        let file = file.as_deref().ok_or_else(|| FsError::Invalid("the file is not open".into()))?;
+        let end = file.size.min(offset.saturating_add(size as u64));
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let places = file.places(offset..end);
+        let content = file.base_content;
+        let is_local = places.iter().any(|(_, place)| matches!(place, Place::Spool));
+        let mut bytes = vec![0; (end - offset) as usize];
+        // Spooled bytes are read under the lock, since publishing may remove them; published ones without.
+        if is_local {
+            let data = file.data();
+            let local = spooled_only(&places);
+            read_places(&*source, data.as_deref(), &local, &mut bytes)
+                .map_err(|error| self.compose_error(node, error))?;
+        }
+        if *pages == Pages::None || !file.is_dirty() {
+            state.served(content);
+        }
+        drop(state);
+        let begin = offset;
+        for (range, place) in &places {
+            if let Place::Published(..) = place {
+                let out = &mut bytes[(range.start - begin) as usize..(range.end - begin) as usize];
+                read_places(&*source, None, std::slice::from_ref(&(range.clone(), place.clone())), out)
+                    .map_err(|error| self.compose_error(node, error))?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Fetches ahead of a reader that goes on where it left off.
+    fn read_ahead(&self, open: &OpenFile, offset: u64, length: u64) {
+        let end = offset + length;
+        let before = open.read_end.swap(end, Ordering::Relaxed);
+        if offset == 0 {
+            open.ahead.store(end, Ordering::Relaxed);
+        }
+        let ahead = open.ahead.load(Ordering::Relaxed);
+        if offset != before || length == 0 || ahead >= end + AHEAD_BYTES / 2 {
+            return;
+        }
+        let base = match &open.node.state().file {
+            Some(file) if end < file.visible => file.base.clone(),
+            _ => return,
+        };
+        if let Content::Extents(map) = &base.content {
+            let range = ahead.max(end)..end + AHEAD_BYTES;
+            open.ahead.store(range.end, Ordering::Relaxed);
+            // Only a hint: a read that needs the blocks reports what is wrong with them.
+            let _ = file::prefetch(&*self.backend.source(), map, range);
+        }
+    }
+
+    /// Writes all of `bytes`. They are this client's until flush, fsync or release publishes them.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], [`FsError::Local`] (the spool), [`FsError::TooLarge`]; with
+    /// [`OpenFlags::synchronous`] as [`FileSystem::fsync`].
+    pub fn write(
+        &self,
+        handle: FileHandleId,
+        offset: u64,
+        bytes: &[u8],
+        from: WriteSource,
+    ) -> Result<usize, FsError> {
+        self.run(|| {
+            let open = self.open_file(handle)?;
+            if !open.flags.write {
+                return Err(FsError::Invalid("the file is not open for writing".into()));
+            }
+            let mut moved = false;
+            let pieces = {
+                let mut state = open.node.state();
+                let NodeState { file, pages, .. } = &mut *state;
+                let file = file.as_mut().expect("an open file has content");
+                let mut at = offset;
+                if open.flags.append && from == WriteSource::Call {
+                    // The kernel appends where it believes the end to be; ours counts.
+                    at = file.size;
+                    moved = at != offset;
+                }
+                if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+                    return Err(FsError::TooLarge);
+                }
+                if bytes.is_empty() {
+                    return Ok(0);
+                }
+                let name = || self.journal_name(open.node.ino);
+                file.write(&self.spool, &name, at, bytes, now_ns())?;
+                if *pages == Pages::None {
+                    *pages = Pages::Of(file.base_content);
+                }
+                file.pieces()
+            };
+            if moved {
+                self.invalidate(open.node.ino);
+            }
+            if open.flags.synchronous {
+                self.publish(&open.node, Occasion::Sync)?;
+                self.backend.flush_commits()?;
+            } else if pieces > PIECES_MAX {
+                self.publish(&open.node, Occasion::Sync)?;
+            }
+            Ok(bytes.len())
+        })
+    }
+
+    /// A descriptor is being closed: publishes, and waits until it is durable at the server.
+    ///
+    /// # Errors
+    /// Why it could not be published; the changes stay, and the next flush, fsync or release tries again.
+    pub fn flush(&self, handle: FileHandleId) -> Result<(), FsError> {
+        self.run(|| {
+            let open = self.open_file(handle)?;
+            if !open.flags.write {
+                return Ok(());
+            }
+            self.publish(&open.node, Occasion::Close)?;
+            self.backend.flush_commits()
+        })
+    }
+
+    /// Publishes, whoever wrote, and waits until it is durable at the server.
+    ///
+    /// # Errors
+    /// As [`FileSystem::flush`].
+    pub fn fsync(&self, handle: FileHandleId) -> Result<(), FsError> {
+        self.run(|| {
+            let open = self.open_file(handle)?;
+            self.publish(&open.node, Occasion::Sync)?;
+            self.backend.flush_commits()
+        })
+    }
+
+    /// Waits until all changes of names made so far are durable at the server.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`], [`FsError::Frozen`].
+    pub fn fsyncdir(&self, _handle: FileHandleId) -> Result<(), FsError> {
+        self.run(|| self.backend.flush_commits())
+    }
+
+    /// The last descriptor is closed. What was written since the last flush (through a mapping, say) is
+    /// published; what cannot be is kept for salvage, since nobody is left to be told.
+    pub fn release(&self, handle: FileHandleId) {
+        self.close(handle);
+    }
+
+    fn close(&self, handle: FileHandleId) {
+        let Some(open) = self.files.lock().remove(&handle) else { return };
+        if open.flags.write
+            && let Err(error) = self.publish(&open.node, Occasion::Close)
+        {
+            self.notice(&error);
+            self.report_kept(&open.node, &error);
+        }
+        self.leave(open.node.clone(), open.flags);
+    }
+
+    /// Opens a file for one change by name, publishes it, and closes it again. A change that cannot be
+    /// published is forgotten, since the caller is told.
+    pub(super) fn with_file(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        change: impl FnOnce(&Node) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let (node, _) = self.open_node(caller, ino, OpenFlags::READ_WRITE)?;
+        let result = change(&node).and_then(|()| self.publish(&node, Occasion::Close));
+        if result.is_err() {
+            let mut state = node.state();
+            if state.open == 1
+                && let Some(file) = &mut state.file
+                && !file.has_unpublished_bytes()
+            {
+                file.discard();
+            }
+        }
+        self.leave(node, OpenFlags::READ_WRITE);
+        result
+    }
+
+    /// Number and path for a spool's journal.
+    pub(super) fn journal_name(&self, ino: Ino) -> (u64, Vec<u8>) {
+        (ino.0, self.nodes.path(ino))
+    }
+
+    /// What to report of a failure to read content.
+    pub(super) fn compose_error(&self, node: &Node, error: ComposeError) -> FsError {
+        match error {
+            ComposeError::Content(inode, error) => self.backend.content_error(node.handle, &inode, error),
+            ComposeError::Local(error) => error,
+        }
+    }
+}
+
+/// The places with all but the spooled ones blanked.
+fn spooled_only(places: &[(std::ops::Range<u64>, Place)]) -> Vec<(std::ops::Range<u64>, Place)> {
+    let blank = |place: &Place| match place {
+        Place::Spool => Place::Spool,
+        _ => Place::Zero,
+    };
+    places.iter().map(|(range, place)| (range.clone(), blank(place))).collect()
+}

@@ -1,0 +1,181 @@
+//! Listing directories.
+//!
+//! A listing is of one view, taken at opendir, so offsets stay true and nothing is missed or doubled however
+//! the directory changes meanwhile. An offset is 0 before `.`, 1 before `..`, and 2 + n before the n-th entry
+//! of that view. Memory: one page of entries, and one name in [`MARK_EVERY`] to find the way back.
+
+use super::backend::{Names, View};
+use super::lookup::stale;
+use super::nodes::Node;
+use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, handle_of, ino_of, known_handle};
+use crate::error::FsError;
+use holdfast_content::{Handle, InodeKind};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries read at once.
+const PAGE: usize = 256;
+/// Entries between two remembered names.
+const MARK_EVERY: u64 = 1024;
+
+/// An open directory.
+pub struct OpenDirectory {
+    node: Arc<Node>,
+    listing: Mutex<Listing>,
+}
+
+struct Listing {
+    view: Arc<dyn View>,
+    /// Whether anything was read: going back to the beginning then means a fresh listing.
+    begun: bool,
+    /// Entries read last, and the number of the first.
+    page: Names,
+    first: u64,
+    /// Number of an entry to the name before it.
+    marks: BTreeMap<u64, Vec<u8>>,
+}
+
+impl FileSystem {
+    /// Opens a directory for listing.
+    ///
+    /// # Errors
+    /// [`FsError::NotDirectory`], [`FsError::Stale`].
+    pub fn opendir(&self, caller: &Caller, ino: Ino) -> Result<FileHandleId, FsError> {
+        self.run(|| {
+            let handle = handle_of(ino)?;
+            let fetched = self.view_of(caller, ino)?;
+            let inode = fetched.view.inode(handle).map_err(stale)?;
+            if inode.kind != InodeKind::Directory {
+                return Err(FsError::NotDirectory);
+            }
+            let node = self.nodes.get(ino, handle);
+            node.state().open += 1;
+            let open = OpenDirectory { node, listing: Mutex::new(Listing::of(fetched.view)) };
+            let id = self.new_handle();
+            self.directories.lock().insert(id, Arc::new(open));
+            Ok(id)
+        })
+    }
+
+    /// Gives the entries from `offset` on to `sink`, until it answers `false` (it had no room for the item)
+    /// or the directory ends.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`]: not open. Integrity and reachability failures.
+    pub fn readdir(
+        &self,
+        handle: FileHandleId,
+        offset: u64,
+        sink: &mut dyn FnMut(DirectoryItem<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        self.run(|| {
+            let open = self.directories.lock().get(&handle).cloned();
+            let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
+            let mut listing = open.listing.lock();
+            if offset == 0 && std::mem::replace(&mut listing.begun, true) {
+                *listing = Listing::of(self.fetch()?.view);
+                listing.begun = true;
+            }
+            self.list(open.node.ino, open.node.handle, &mut listing, offset, sink)
+        })
+    }
+
+    fn list(
+        &self,
+        ino: Ino,
+        directory: Handle,
+        listing: &mut Listing,
+        offset: u64,
+        sink: &mut dyn FnMut(DirectoryItem<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        let parent = self.nodes.place(ino).map_or(Ino::ROOT, |(parent, _)| parent);
+        let dots: [(&[u8], Ino); 2] = [(b".", ino), (b"..", parent)];
+        for (number, (name, ino)) in dots.into_iter().enumerate().skip(offset.min(2) as usize) {
+            let next_offset = number as u64 + 1;
+            if !sink(DirectoryItem { ino, kind: InodeKind::Directory, name, next_offset }) {
+                return Ok(());
+            }
+        }
+        let mut number = offset.saturating_sub(2);
+        loop {
+            let turned = match listing.turn_to(directory, number) {
+                // The directory's blocks of then are gone: go on by name in the present.
+                Err(FsError::Stale) => {
+                    listing.view = self.fetch()?.view;
+                    listing.turn_to(directory, number)
+                }
+                other => other,
+            };
+            match turned {
+                Err(FsError::NotFound) => return Ok(()),
+                other => other?,
+            }
+            let page = listing.from(number);
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (name, entry) in page {
+                number += 1;
+                // An entry that no number stands for is its writer's mistake; the others are good.
+                let Ok(handle) = known_handle(entry.handle) else { continue };
+                let item =
+                    DirectoryItem { ino: ino_of(handle), kind: entry.kind, name, next_offset: number + 2 };
+                if !sink(item) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Closes a directory.
+    pub fn releasedir(&self, handle: FileHandleId) {
+        let Some(open) = self.directories.lock().remove(&handle) else { return };
+        let ino = open.node.ino;
+        open.node.state().open -= 1;
+        drop(open);
+        self.nodes.release(ino);
+    }
+}
+
+impl Listing {
+    fn of(view: Arc<dyn View>) -> Listing {
+        Listing { view, begun: false, page: Vec::new(), first: 0, marks: BTreeMap::new() }
+    }
+
+    /// Entries from `number` on, as far as the present page goes.
+    fn from(&self, number: u64) -> &[(Vec<u8>, holdfast_content::Entry)] {
+        &self.page[(number - self.first).min(self.page.len() as u64) as usize..]
+    }
+
+    /// Reads pages from the nearest remembered name until one holds `number`, or the entries end before it.
+    fn turn_to(&mut self, directory: Handle, number: u64) -> Result<(), FsError> {
+        if (self.first..self.first + self.page.len() as u64).contains(&number) {
+            return Ok(());
+        }
+        let end = self.first + self.page.len() as u64;
+        let mark = self.marks.range(..=number).next_back().map(|(at, name)| (*at, Some(name.clone())));
+        let mark = mark.unwrap_or((0, None));
+        let (mut at, mut after) = match self.page.last() {
+            Some((name, _)) if end <= number && end >= mark.0 => (end, Some(name.clone())),
+            _ => mark,
+        };
+        loop {
+            let page = self.view.entries(directory, after.as_deref(), PAGE)?;
+            let next = at + page.len() as u64;
+            if let Some((name, _)) = page.last() {
+                after = Some(name.clone());
+                if self.marks.last_key_value().is_none_or(|(last, _)| next >= last + MARK_EVERY) {
+                    self.marks.insert(next, name.clone());
+                }
+            }
+            let found = number < next || page.is_empty();
+            // At the end, an empty page at `number` itself: an offset beyond the end is no place.
+            (self.first, self.page) = (if page.is_empty() { number } else { at }, page);
+            if found {
+                return Ok(());
+            }
+            at = next;
+        }
+    }
+}

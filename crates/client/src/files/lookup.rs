@@ -1,0 +1,193 @@
+//! Looking at files: lookup, forget, getattr, readlink, access, statfs.
+
+use super::state::Named;
+use super::{
+    Attributes, Caller, FileHandleId, FileSystem, Ino, NOBODY, Rights, Statistics, check_name, handle_of,
+    known_handle, own_attributes,
+};
+use crate::error::FsError;
+use holdfast_content::{Content, DeviceId, Handle, Inode, InodeKind, NAME_BYTES_MAX};
+use std::sync::Arc;
+
+impl FileSystem {
+    /// Finds a name. Counts one lookup of the inode, which [`FileSystem::forget`] takes back.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] in a fresh, verified view; [`FsError::NotDirectory`], [`FsError::NameTooLong`].
+    pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+        self.run(|| {
+            check_name(name)?;
+            let directory = handle_of(parent)?;
+            let is_open = self.nodes.is_open(parent);
+            let fetched = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
+                Some(fetched) => fetched,
+                None => self.fetch()?,
+            };
+            let view = &*fetched.view;
+            let entry = view.entry(directory, name)?.ok_or(FsError::NotFound)?;
+            let handle = known_handle(entry.handle)?;
+            let inode = match view.inode(handle) {
+                Err(FsError::NotFound) => Arc::new(dangling(entry.kind)),
+                other => other?,
+            };
+            let attributes = self.attributes(view, handle, &inode);
+            self.nodes.looked_up(attributes.ino, handle, parent, name);
+            self.tokens.offer(caller.thread, attributes.ino, name, &fetched);
+            Ok(attributes)
+        })
+    }
+
+    /// The kernel drops `count` lookups.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        self.nodes.forget(ino, count);
+    }
+
+    /// Attributes. Of a file that is open here for writing, or has unpublished changes, as this client has
+    /// them; else from a fresh view.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]: the inode is gone.
+    pub fn getattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        _handle: Option<FileHandleId>,
+    ) -> Result<Attributes, FsError> {
+        self.run(|| {
+            let handle = handle_of(ino)?;
+            if let Some(shown) = self.attributes_here(handle, ino) {
+                self.tokens.spend_any(caller.thread);
+                return Ok(shown);
+            }
+            let fetched = self.view_of(caller, ino)?;
+            let view = &*fetched.view;
+            match view.inode(handle) {
+                Ok(inode) => Ok(self.attributes(view, handle, &inode)),
+                Err(FsError::NotFound) => self.gone(handle, ino).ok_or(FsError::Stale),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Attributes that only this client can tell.
+    fn attributes_here(&self, handle: Handle, ino: Ino) -> Option<Attributes> {
+        let node = self.nodes.find(ino)?;
+        let state = node.state();
+        let file = state.file.as_ref()?;
+        if !(state.writers > 0 || file.is_dirty() || file.named != Named::Yes) {
+            return None;
+        }
+        let mut shown = self.published_attributes(&*self.backend.latest(), handle, &file.latest);
+        own_attributes(file, &mut shown);
+        Some(shown)
+    }
+
+    /// A fresh view no longer has the inode: if it is open here, it goes on without a name.
+    pub(super) fn gone(&self, handle: Handle, ino: Ino) -> Option<Attributes> {
+        let node = self.nodes.find(ino)?;
+        let mut state = node.state();
+        let file = state.file.as_mut()?;
+        if file.named == Named::Yes {
+            file.named = Named::RemovedElsewhere;
+        }
+        let mut shown = self.published_attributes(&*self.backend.latest(), handle, &file.latest);
+        own_attributes(file, &mut shown);
+        Some(shown)
+    }
+
+    /// Where a symbolic link points.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] if it is none; [`FsError::Stale`].
+    pub fn readlink(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
+        self.run(|| {
+            let inode = self.fresh_inode(caller, ino)?;
+            match &inode.content {
+                Content::Target(target) => Ok(target.clone()),
+                _ => Err(FsError::Invalid("not a symbolic link".into())),
+            }
+        })
+    }
+
+    /// Whether the caller may: what Unix permission bits say of the owner shown, and for writing also whether
+    /// this device may write what the file's principal owns.
+    ///
+    /// # Errors
+    /// [`FsError::Access`], [`FsError::ReadOnly`], [`FsError::Stale`].
+    pub fn access(&self, caller: &Caller, ino: Ino, rights: Rights) -> Result<(), FsError> {
+        self.run(|| {
+            let handle = handle_of(ino)?;
+            let fetched = self.view_of(caller, ino)?;
+            let inode = fetched.view.inode(handle).map_err(stale)?;
+            let mine = fetched.view.may_write(handle.principal);
+            if rights.write {
+                self.may_change()?;
+                if !mine {
+                    return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
+                }
+            }
+            let (uid, gid) = if mine { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
+            let shift = match () {
+                () if caller.uid == uid => 6,
+                () if caller.gid == gid => 3,
+                () => 0,
+            };
+            let granted = inode.mode >> shift & 7;
+            let wanted =
+                u32::from(rights.read) << 2 | u32::from(rights.write) << 1 | u32::from(rights.execute);
+            let executable = inode.kind == InodeKind::Directory || inode.mode & 0o111 != 0;
+            let allowed = match caller.uid {
+                0 => !rights.execute || executable,
+                _ => granted & wanted == wanted,
+            };
+            if allowed { Ok(()) } else { Err(FsError::Access("the permission bits say no".into())) }
+        })
+    }
+
+    /// Space: that of the local spool's disk, which everything written must pass. The server tells nobody
+    /// how much it has.
+    ///
+    /// # Errors
+    /// [`FsError::Local`].
+    pub fn statfs(&self) -> Result<Statistics, FsError> {
+        let space = rustix::fs::statvfs(self.spool.path())
+            .map_err(|error| FsError::local("space of the spool", &error.into()))?;
+        let unit = space.f_frsize.max(1);
+        let in_blocks = |count: u64| (u128::from(count) * u128::from(unit) / 4096) as u64;
+        Ok(Statistics {
+            block_bytes: 4096,
+            blocks: in_blocks(space.f_blocks),
+            blocks_free: in_blocks(space.f_bavail),
+            files: 1 << 40,
+            files_free: (1 << 40) - 1,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        })
+    }
+
+    /// An inode in a view that may answer a request on it.
+    pub(super) fn fresh_inode(&self, caller: &Caller, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        let handle = handle_of(ino)?;
+        let fetched = self.view_of(caller, ino)?;
+        fetched.view.inode(handle).map_err(stale)
+    }
+}
+
+/// The kernel asks by number for what it once looked up: if that is not there, it is gone.
+pub(super) fn stale(error: FsError) -> FsError {
+    match error {
+        FsError::NotFound => FsError::Stale,
+        other => other,
+    }
+}
+
+/// A name whose inode was removed by its owner, who could not remove the name: shown as an empty file of no
+/// permissions and no links, so that it can be seen and removed.
+fn dangling(kind: InodeKind) -> Inode {
+    let kind = match kind {
+        InodeKind::Directory | InodeKind::Symlink => InodeKind::File,
+        other => other,
+    };
+    let mut inode = Inode::new(kind, 0, DeviceId(0), 0);
+    inode.links = 0;
+    inode
+}

@@ -1,0 +1,286 @@
+//! The inode API: what the kernel asks, through FUSE, of a mounted file system. Blocking and thread-safe.
+//!
+//! - *Names and attributes* are answered from verified views ([`backend::View`]), fresh for every system call
+//!   on a path; [`views`] says when requests share one. Changes of names and attributes are edits of their
+//!   own, planned where the order puts them, so that O_EXCL, rename and link counts hold across clients.
+//! - *Data* is close-to-open: an open takes the content of a fresh view ([`state`]), writes go to a local
+//!   spool ([`spool`]), and flush, fsync or release publish them as a whole ([`compose`], `publish`). The last
+//!   publisher wins.
+//! - *Failures stay with their file*: wrong data fails that file, a failed publication is told at close or
+//!   fsync and its bytes are kept for `salvage`; only a wrong order of operations stops everything.
+//!
+//! Locks and their order: [`nodes`]. What programs may rely on: `docs/semantics.md`.
+
+mod adapter;
+pub mod backend;
+mod compose;
+mod data;
+mod directory;
+mod lookup;
+mod names;
+mod nodes;
+mod overlay;
+mod plan;
+mod publish;
+mod salvage;
+mod setattr;
+mod space;
+mod spool;
+mod state;
+mod types;
+mod views;
+mod xattr;
+
+#[cfg(test)]
+mod tests;
+
+pub use salvage::{Salvaged, SalvagedFile};
+pub use types::*;
+
+use crate::error::{FrozenReport, FsError};
+use backend::{Backend, View};
+use directory::OpenDirectory;
+use holdfast_content::{Handle, Inode, InodeKind, NAME_BYTES_MAX};
+use nodes::{Node, Nodes};
+use parking_lot::Mutex;
+use spool::SpoolDirectory;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use views::{Fetched, Tokens};
+
+/// Owner shown for what the mounting user may not write.
+pub const NOBODY: u32 = 65534;
+
+/// How a file system is mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Owner shown for what the mounting user may write.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Where unpublished bytes are kept; this process must be the only user.
+    pub spool_dir: PathBuf,
+    /// Where unpublished bytes are saved when they cannot be published.
+    pub salvage_dir: PathBuf,
+    /// Refuse all changes.
+    pub read_only: bool,
+}
+
+/// Told which inodes' pages the kernel should drop, outside of all locks.
+pub type Invalidate = Box<dyn Fn(Ino) + Send + Sync>;
+
+/// A mounted file system.
+pub struct FileSystem {
+    backend: Arc<dyn Backend>,
+    options: MountOptions,
+    nodes: Nodes,
+    tokens: Tokens,
+    spool: SpoolDirectory,
+    files: Mutex<HashMap<FileHandleId, Arc<OpenFile>>>,
+    directories: Mutex<HashMap<FileHandleId, Arc<OpenDirectory>>>,
+    next_handle: AtomicU64,
+    frozen: OnceLock<Arc<FrozenReport>>,
+    saving: AtomicBool,
+    /// One salvage at a time, before all other locks.
+    salvaging: Mutex<()>,
+    invalidate: OnceLock<Invalidate>,
+    this: Weak<FileSystem>,
+}
+
+struct OpenFile {
+    node: Arc<Node>,
+    flags: OpenFlags,
+    /// Where the last read ended, to tell sequential reading.
+    read_end: AtomicU64,
+    /// Up to where has been fetched ahead.
+    ahead: AtomicU64,
+}
+
+impl FileSystem {
+    /// Starts to serve.
+    ///
+    /// # Errors
+    /// [`FsError::Local`]: the spool cannot be used.
+    pub fn with_backend(
+        backend: Arc<dyn Backend>,
+        options: MountOptions,
+    ) -> Result<Arc<FileSystem>, FsError> {
+        let spool = SpoolDirectory::open(&options.spool_dir)?;
+        let left = spool.leftovers().len();
+        if left > 0 {
+            tracing::warn!(
+                files = left,
+                spool = %options.spool_dir.display(),
+                "an earlier run ended with unpublished data; `holdfast salvage` gets it out"
+            );
+        }
+        Ok(Arc::new_cyclic(|this| FileSystem {
+            backend,
+            options,
+            nodes: Nodes::default(),
+            tokens: Tokens::default(),
+            spool,
+            files: Mutex::default(),
+            directories: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            frozen: OnceLock::new(),
+            saving: AtomicBool::new(false),
+            salvaging: Mutex::new(()),
+            invalidate: OnceLock::new(),
+            this: this.clone(),
+        }))
+    }
+
+    /// Sets who is told of pages that the kernel should drop. Without it, only opens drop pages. Once.
+    pub fn on_invalidate(&self, invalidate: Invalidate) {
+        let _ = self.invalidate.set(invalidate);
+    }
+
+    /// How it is mounted.
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Runs one call: refuses it once the order of operations was found wrong, and notices when it is.
+    fn run<T>(&self, call: impl FnOnce() -> Result<T, FsError>) -> Result<T, FsError> {
+        if let Some(report) = self.frozen.get() {
+            return Err(FsError::Frozen(report.clone()));
+        }
+        call().inspect_err(|error| self.notice(error))
+    }
+
+    /// The first sign of a wrong order saves what is unpublished, once.
+    fn notice(&self, error: &FsError) {
+        let FsError::Frozen(report) = error else { return };
+        let _ = self.frozen.set(report.clone());
+        if self.saving.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (this, why) = (self.this.clone(), report.to_string());
+        let spawned = std::thread::Builder::new().name("salvage".into()).spawn(move || {
+            if let Some(this) = this.upgrade()
+                && let Err(error) = this.save_unsaved(&why)
+            {
+                tracing::error!(%error, "unpublished data could not be saved; it stays in the spool");
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "unpublished data could not be saved; it stays in the spool");
+        }
+    }
+
+    fn may_change(&self) -> Result<(), FsError> {
+        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    fn fetch(&self) -> Result<Fetched, FsError> {
+        let at = Instant::now();
+        Ok(Fetched { view: self.backend.fetch()?, at })
+    }
+
+    /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or a fresh one.
+    fn view_of(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
+        match self.tokens.take(caller.thread, ino) {
+            Some(fetched) => Ok(fetched),
+            None => self.fetch(),
+        }
+    }
+
+    fn open_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
+        let unknown = || FsError::Invalid("the file is not open".into());
+        self.files.lock().get(&handle).cloned().ok_or_else(unknown)
+    }
+
+    fn new_handle(&self) -> FileHandleId {
+        FileHandleId(self.next_handle.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Tells the kernel to drop its pages of a file.
+    fn invalidate(&self, ino: Ino) {
+        if let Some(invalidate) = self.invalidate.get() {
+            invalidate(ino);
+        }
+    }
+
+    /// What `stat` shows of an inode in a view, where this client has nothing newer.
+    fn published_attributes(&self, view: &dyn View, handle: Handle, inode: &Inode) -> Attributes {
+        let mine = view.may_write(handle.principal);
+        Attributes {
+            ino: ino_of(handle),
+            kind: inode.kind,
+            mode: inode.mode,
+            links: if inode.kind == InodeKind::Directory { 1 } else { inode.links },
+            size: inode.size,
+            blocks: inode.size.div_ceil(512),
+            modified_ns: inode.modified_ns,
+            changed_ns: inode.changed_ns,
+            uid: if mine { self.options.uid } else { NOBODY },
+            gid: if mine { self.options.gid } else { NOBODY },
+            device_number: inode.device_number,
+            generation: 0,
+        }
+    }
+
+    /// What `stat` shows: the view's attributes, and this client's own where it has unpublished changes or
+    /// the file is open here for writing.
+    fn attributes(&self, view: &dyn View, handle: Handle, inode: &Arc<Inode>) -> Attributes {
+        let mut shown = self.published_attributes(view, handle, inode);
+        if let Some(node) = self.nodes.find(shown.ino) {
+            let mut state = node.state();
+            let writers = state.writers > 0;
+            if let Some(file) = &mut state.file {
+                file.refresh(inode, view.position(), writers);
+                own_attributes(file, &mut shown);
+            }
+        }
+        shown
+    }
+}
+
+/// Lays what this client knows of an open file over its published attributes.
+fn own_attributes(file: &state::FileState, shown: &mut Attributes) {
+    shown.mode = file.shown_mode();
+    shown.links = match file.named {
+        state::Named::Yes => file.latest.links,
+        _ => 0,
+    };
+    shown.size = file.size;
+    shown.blocks = file.size.div_ceil(512);
+    shown.modified_ns = file.modified_ns;
+    shown.changed_ns = file.changed_ns.max(file.latest.changed_ns);
+}
+
+/// The number of a handle that came from a verified directory.
+fn ino_of(handle: Handle) -> Ino {
+    // Handles out of range are refused where entries are read (`known_handle`); the root's is fixed.
+    Ino(handle.inode_number().unwrap_or(0))
+}
+
+/// The handle of a number that came from the kernel.
+fn handle_of(ino: Ino) -> Result<Handle, FsError> {
+    Handle::from_inode_number(ino.0).ok_or(FsError::Stale)
+}
+
+/// Refuses a handle that no inode number stands for: a directory's writer may have put anything there.
+fn known_handle(handle: Handle) -> Result<Handle, FsError> {
+    let invalid = || FsError::Invalid(format!("the directory names {handle}, which cannot be"));
+    handle.inode_number().map(|_| handle).ok_or_else(invalid)
+}
+
+/// Checks a name that is to be looked up or made.
+fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    holdfast_content::directory::check_name(name).map_err(|error| FsError::Invalid(error.to_string()))
+}
+
+fn now_ns() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |ns| -ns),
+    }
+}

@@ -1,0 +1,216 @@
+//! The inodes that the kernel, or an open file, knows: how often they were looked up, what they are called,
+//! what is open.
+//!
+//! **Locks, in the order in which they may be taken**:
+//! 1. a node's `publishing`: one publication of a file at a time; held across network waits; never taken by
+//!    reads, writes, look-ups or attribute requests;
+//! 2. an open directory's listing: held while its next page is read;
+//! 3. a node's `state`: short; at most local disk I/O; never two nodes' at once;
+//! 4. the tables (nodes, open files, view tokens): memory only.
+//!
+//! No lock that more than one file needs is ever held across a network wait.
+
+use super::state::FileState;
+use super::types::Ino;
+use holdfast_content::Handle;
+use holdfast_crypto::Digest;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Longest chain of parents followed: longer ones are loops made by a hostile writer.
+pub const DEPTH_MAX: usize = 4096;
+
+/// What the kernel's pages of a file were read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// It has none.
+    None,
+    /// All from this content (and from what was written here since).
+    Of(Digest),
+    /// From several, so from none that an open could find again.
+    Mixed,
+}
+
+/// One inode.
+pub struct Node {
+    /// Its number.
+    pub ino: Ino,
+    /// Its handle.
+    pub handle: Handle,
+    /// First lock: see the module.
+    pub publishing: Mutex<()>,
+    state: Mutex<NodeState>,
+}
+
+/// What a node's second lock guards.
+pub struct NodeState {
+    /// Open handles, of files and directories.
+    pub open: u32,
+    /// Those for writing.
+    pub writers: u32,
+    /// Content, while the file is open or unpublished.
+    pub file: Option<Box<FileState>>,
+    /// What the kernel has.
+    pub pages: Pages,
+}
+
+impl Node {
+    /// Locks the state.
+    pub fn state(&self) -> MutexGuard<'_, NodeState> {
+        self.state.lock()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.state.try_lock().is_some_and(|state| state.open == 0 && state.file.is_none())
+    }
+}
+
+impl NodeState {
+    /// Notes that bytes of `content` went to the kernel.
+    pub fn served(&mut self, content: Digest) {
+        self.pages = match self.pages {
+            Pages::None => Pages::Of(content),
+            Pages::Of(earlier) if earlier == content => self.pages,
+            _ => Pages::Mixed,
+        };
+    }
+}
+
+/// Where an inode was last found.
+pub struct Found {
+    /// The inode.
+    pub ino: Ino,
+    /// The directory.
+    pub parent: Ino,
+    /// The name in it.
+    pub name: Box<[u8]>,
+}
+
+struct Known {
+    node: Arc<Node>,
+    lookups: u64,
+    place: Option<(Ino, Box<[u8]>)>,
+}
+
+/// The table.
+#[derive(Default)]
+pub struct Nodes {
+    known: Mutex<HashMap<Ino, Known>>,
+}
+
+impl Nodes {
+    /// The node of an inode, made if need be.
+    pub fn get(&self, ino: Ino, handle: Handle) -> Arc<Node> {
+        Self::entry(&mut self.known.lock(), ino, handle).node.clone()
+    }
+
+    /// The node of an inode if there is one.
+    pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
+        Some(self.known.lock().get(&ino)?.node.clone())
+    }
+
+    /// All nodes that have unpublished or open content, at this moment.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        self.known.lock().values().map(|known| known.node.clone()).collect()
+    }
+
+    /// Counts a reply that tells the kernel of an inode, found under `name` in `parent`.
+    pub fn looked_up(&self, ino: Ino, handle: Handle, parent: Ino, name: &[u8]) -> Arc<Node> {
+        let mut known = self.known.lock();
+        let entry = Self::entry(&mut known, ino, handle);
+        entry.lookups += 1;
+        entry.place = Some((parent, name.into()));
+        entry.node.clone()
+    }
+
+    /// The kernel forgets `count` of those replies.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        let mut known = self.known.lock();
+        if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups = entry.lookups.saturating_sub(count);
+        }
+        Self::tidy(&mut known, ino);
+    }
+
+    /// Forgets a node that nothing needs any more. The caller must have dropped its own reference.
+    pub fn release(&self, ino: Ino) {
+        Self::tidy(&mut self.known.lock(), ino);
+    }
+
+    /// A name was given or changed here.
+    pub fn moved(&self, ino: Ino, parent: Ino, name: &[u8]) {
+        if let Some(entry) = self.known.lock().get_mut(&ino) {
+            entry.place = Some((parent, name.into()));
+        }
+    }
+
+    /// Where an inode was last found.
+    pub fn place(&self, ino: Ino) -> Option<(Ino, Box<[u8]>)> {
+        self.known.lock().get(&ino)?.place.clone()
+    }
+
+    /// Whether something has it open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.find(ino).is_some_and(|node| node.state().open > 0)
+    }
+
+    /// The places from that of `ino` up to the root, as last found. `None` where the chain is not known.
+    pub fn ancestors(&self, ino: Ino) -> Option<Vec<Found>> {
+        let known = self.known.lock();
+        let mut chain = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let (parent, name) = known.get(&at)?.place.clone()?;
+            chain.push(Found { ino: at, parent, name });
+            at = parent;
+            if chain.len() > DEPTH_MAX {
+                return None;
+            }
+        }
+        Some(chain)
+    }
+
+    /// The path of an inode as last known, without a leading slash; unknown beginnings are `?`.
+    pub fn path(&self, ino: Ino) -> Vec<u8> {
+        let known = self.known.lock();
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT && names.len() <= DEPTH_MAX {
+            match known.get(&at).and_then(|known| known.place.as_ref()) {
+                Some((parent, name)) => {
+                    names.push(name);
+                    at = *parent;
+                }
+                None => {
+                    names.push(b"?");
+                    break;
+                }
+            }
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    fn entry(known: &mut HashMap<Ino, Known>, ino: Ino, handle: Handle) -> &mut Known {
+        known.entry(ino).or_insert_with(|| Known {
+            node: Arc::new(Node {
+                ino,
+                handle,
+                publishing: Mutex::new(()),
+                state: Mutex::new(NodeState { open: 0, writers: 0, file: None, pages: Pages::None }),
+            }),
+            lookups: 0,
+            place: None,
+        })
+    }
+
+    fn tidy(known: &mut HashMap<Ino, Known>, ino: Ino) {
+        let idle = known.get(&ino).is_some_and(|entry| {
+            entry.lookups == 0 && Arc::strong_count(&entry.node) == 1 && entry.node.is_idle()
+        });
+        if idle {
+            known.remove(&ino);
+        }
+    }
+}

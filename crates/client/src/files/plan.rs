@@ -1,0 +1,87 @@
+//! Edits as closures, and the steps that several of them share.
+
+use super::backend::{Changes, Plan, View};
+use super::{FileSystem, known_handle};
+use crate::error::FsError;
+use holdfast_content::{Entry, Handle, Inode, InodeKind};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Most names a file may have.
+pub const LINKS_MAX: u32 = 65_000;
+
+struct Closure<T, F> {
+    run: F,
+    made: Option<T>,
+}
+
+impl<T: Send, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Plan for Closure<T, F> {
+    fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
+        self.made = None;
+        self.made = Some((self.run)(changes)?);
+        Ok(())
+    }
+}
+
+impl FileSystem {
+    /// Makes one edit; returns what its last, successful planning made, and a view that contains it.
+    pub(super) fn edit<T: Send + 'static>(
+        &self,
+        run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
+    ) -> Result<(T, Arc<dyn View>), FsError> {
+        let plan = Arc::new(Mutex::new(Closure { run, made: None }));
+        let view = self.backend.modify(plan.clone())?;
+        let made = plan.lock().made.take().expect("an edit that was made was planned");
+        Ok((made, view))
+    }
+}
+
+/// A directory that names may be changed in.
+pub fn writable_directory(changes: &mut dyn Changes, directory: Handle) -> Result<Arc<Inode>, FsError> {
+    let inode = changes.inode(directory)?;
+    if inode.kind != InodeKind::Directory {
+        return Err(FsError::NotDirectory);
+    }
+    if !changes.may_write(directory.principal) {
+        return Err(FsError::Access(format!("the directory belongs to {}", directory.principal)));
+    }
+    Ok(inode)
+}
+
+/// What a name stands for, which must be something.
+pub fn existing(changes: &mut dyn Changes, directory: Handle, name: &[u8]) -> Result<Entry, FsError> {
+    let entry = changes.entry(directory, name)?.ok_or(FsError::NotFound)?;
+    known_handle(entry.handle)?;
+    Ok(entry)
+}
+
+/// What removing a name did to the inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dropped {
+    /// It has other names, or belongs to somebody else, whose affair it is.
+    Kept(Handle),
+    /// It is gone.
+    Removed(Handle),
+}
+
+/// Takes one name from an inode, and removes it with its last. Another principal's inode stays as it is:
+/// whoever may write the directory may remove the name, and no more (SUNDR 4).
+pub fn drop_link(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Result<Dropped, FsError> {
+    let inode = match changes.inode(handle) {
+        Ok(inode) => inode,
+        Err(FsError::NotFound) => return Ok(Dropped::Removed(handle)),
+        Err(error) => return Err(error),
+    };
+    if !changes.may_write(handle.principal) {
+        return Ok(Dropped::Kept(handle));
+    }
+    if inode.links <= 1 || inode.kind == InodeKind::Directory {
+        changes.remove_inode(handle)?;
+        return Ok(Dropped::Removed(handle));
+    }
+    let mut inode = (*inode).clone();
+    inode.links -= 1;
+    inode.changed_ns = now_ns;
+    changes.set_inode(handle, inode)?;
+    Ok(Dropped::Kept(handle))
+}

@@ -1,0 +1,284 @@
+//! Getting unpublished data out when it cannot be published: after the order of operations was found wrong,
+//! after a publication failed for good, after a crash.
+
+use super::backend::Guard;
+use super::compose::{ComposeError, read_places};
+use super::overlay::Overlay;
+use super::spool::{Leftover, SavedInode};
+use super::state::{Changes, Named, Place, Snapshot};
+use super::{FileSystem, now_ns};
+use crate::error::FsError;
+use holdfast_content::{ContentError, DeviceId, Inode, InodeKind, SourceError};
+use serde::Serialize;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Name of the list in a salvage folder.
+pub const INDEX: &str = "INDEX.json";
+/// Bytes copied at once.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// What was saved, and where. Also the layout of the list in the folder.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Salvaged {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Why.
+    pub reason: String,
+    /// The files.
+    pub files: Vec<SalvagedFile>,
+}
+
+/// One file that was saved.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SalvagedFile {
+    /// Its path in the mount, as last known.
+    pub path: String,
+    /// Where it is saved, within the folder.
+    pub saved_as: PathBuf,
+    /// Its inode number.
+    pub ino: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Ranges (first offset, and the one after the last) that could not be had, since they were published
+    /// earlier and the server does not give them; they are holes.
+    pub missing: Vec<(u64, u64)>,
+    /// Whether an earlier run left it.
+    pub from_earlier_run: bool,
+}
+
+impl FileSystem {
+    /// Saves everything unpublished (of open files, of files closed in vain, of earlier runs) into a new
+    /// folder, with a list that says what and why. `None` if there is nothing. What was saved whole of
+    /// files no longer open is removed from the spool; open files go on as they are.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; nothing is removed from the spool then.
+    pub fn save_unsaved(&self, reason: &str) -> Result<Option<Salvaged>, FsError> {
+        let _one_at_a_time = self.salvaging.lock();
+        let mut open = Vec::new();
+        for node in self.nodes.all() {
+            let state = node.state();
+            let unpublished = state.file.as_ref().filter(|file| {
+                file.is_dirty() && file.named != Named::RemovedHere && file.snapshot().changes_content()
+            });
+            if let Some(file) = unpublished {
+                let snapshot = file.snapshot();
+                drop(state);
+                open.push((self.nodes.path(node.ino), node.ino.0, snapshot));
+            }
+        }
+        let leftovers = self.spool.leftovers();
+        if open.is_empty() && leftovers.is_empty() {
+            return Ok(None);
+        }
+        let failed = |error: io::Error| FsError::local("saving unpublished data", &error);
+        let folder = new_folder(&self.options.salvage_dir, now_ns()).map_err(failed)?;
+        let mut files = Vec::new();
+        for (path, ino, snapshot) in open {
+            files.push(self.save(&folder, &path, ino, &snapshot, Vec::new(), false)?);
+        }
+        let mut saved_whole = Vec::new();
+        for leftover in leftovers {
+            let (snapshot, lost) = snapshot_of(&leftover);
+            let header = &leftover.header;
+            let file = self.save(&folder, &header.path, header.ino, &snapshot, lost, true)?;
+            if file.missing.is_empty() {
+                saved_whole.push(leftover);
+            }
+            files.push(file);
+        }
+        let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files };
+        let list = serde_json::to_vec_pretty(&salvaged).expect("a list of plain values");
+        write_list(&folder, &list).map_err(failed)?;
+        saved_whole.into_iter().for_each(Leftover::remove);
+        tracing::warn!(
+            folder = %folder.display(), files = salvaged.files.len(), reason,
+            "unpublished data was saved"
+        );
+        Ok(Some(salvaged))
+    }
+
+    fn save(
+        &self,
+        folder: &Path,
+        path: &[u8],
+        ino: u64,
+        snapshot: &Snapshot,
+        lost: Vec<Range<u64>>,
+        from_earlier_run: bool,
+    ) -> Result<SalvagedFile, FsError> {
+        let failed = |error: io::Error| FsError::local("saving unpublished data", &error);
+        let (saved_as, out) = new_file(folder, path, ino).map_err(failed)?;
+        let source = self.backend.source();
+        // Published content that is still read here stays pinned while it is copied.
+        let _pin: Guard = self.backend.pin(super::state::content_roots(&snapshot.base));
+        out.set_len(snapshot.size).map_err(failed)?;
+        let mut missing: Overlay<()> = Overlay::default();
+        lost.into_iter().for_each(|range| missing.insert(range, super::overlay::Piece::Hole));
+        let mut server_answers = true;
+        for (range, place) in snapshot.places(0..snapshot.size) {
+            if matches!(place, Place::Zero) {
+                continue;
+            }
+            let mut at = range.start;
+            while at < range.end {
+                let part = at..range.end.min(at + STEP_BYTES);
+                at = part.end;
+                let place = match &place {
+                    Place::Published(inode, offset) => {
+                        Place::Published(inode.clone(), offset + (part.start - range.start))
+                    }
+                    other => other.clone(),
+                };
+                let is_published = matches!(place, Place::Published(..));
+                let mut bytes = vec![0; (part.end - part.start) as usize];
+                let step = [(part.clone(), place)];
+                let read = (!is_published || server_answers)
+                    .then(|| read_places(&*source, snapshot.data.as_deref(), &step, &mut bytes));
+                match read {
+                    Some(Ok(())) => out.write_all_at(&bytes, part.start).map_err(failed)?,
+                    Some(Err(ComposeError::Local(error))) => return Err(error),
+                    unread => {
+                        // Once is enough: a server that does not answer would cost a deadline each time.
+                        server_answers &= !matches!(
+                            unread,
+                            Some(Err(ComposeError::Content(
+                                _,
+                                ContentError::Source(SourceError::Unreachable(..))
+                            )))
+                        );
+                        missing.insert(part, super::overlay::Piece::Hole);
+                    }
+                }
+            }
+        }
+        out.sync_all().map_err(failed)?;
+        Ok(SalvagedFile {
+            path: String::from_utf8_lossy(path).into_owned(),
+            saved_as,
+            ino,
+            bytes: snapshot.size,
+            missing: missing.iter().map(|(range, _)| (range.start, range.end)).collect(),
+            from_earlier_run,
+        })
+    }
+}
+
+fn decode(saved: &SavedInode) -> Option<Arc<Inode>> {
+    let inode = Inode::decode(&saved.bytes, &saved.references).ok()?;
+    (inode.kind == InodeKind::File).then(|| Arc::new(inode))
+}
+
+fn snapshot_of(leftover: &Leftover) -> (Snapshot, Vec<Range<u64>>) {
+    let (changes, visible, size, mut lost): (Changes, _, _, _) = leftover.replay(&decode);
+    let base = decode(&leftover.header.base);
+    if base.is_none() && visible > 0 {
+        let unchanged = changes.slices(0..visible).into_iter().filter(|(_, piece)| piece.is_none());
+        lost.extend(unchanged.map(|(range, _)| range));
+    }
+    let empty = || Arc::new(Inode::new(InodeKind::File, 0, DeviceId(0), 0));
+    let snapshot = Snapshot {
+        visible: if base.is_some() { visible } else { 0 },
+        base: base.unwrap_or_else(empty),
+        size,
+        changes: Arc::new(changes),
+        data: Some(leftover.data.clone()),
+        modified_ns: 0,
+        changed_ns: 0,
+        mode: None,
+        fragments: Vec::new(),
+    };
+    (snapshot, lost)
+}
+
+/// Makes `DIR/YYYY-MM-DDTHH-MM-SSZ`, with a number behind it if that is taken.
+fn new_folder(dir: &Path, now_ns: i64) -> io::Result<PathBuf> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let name = timestamp(now_ns.div_euclid(1_000_000_000));
+    for attempt in 1.. {
+        let path = match attempt {
+            1 => dir.join(&name),
+            _ => dir.join(format!("{name}-{attempt}")),
+        };
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return other.map(|()| path),
+        }
+    }
+    unreachable!("a free number is found, or an error")
+}
+
+/// Makes a file for `path` under the folder: where it was, if that can be; else by its number.
+fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)> {
+    let safe = |part: &&[u8]| !part.is_empty() && *part != b"." && *part != b".." && !part.contains(&0);
+    let mut relative: PathBuf =
+        path.split(|&byte| byte == b'/').filter(safe).map(OsStr::from_bytes).collect();
+    let in_place = !relative.as_os_str().is_empty()
+        && relative.as_os_str() != INDEX
+        && fs::create_dir_all(folder.join(&relative).parent().unwrap_or(folder)).is_ok();
+    if !in_place {
+        relative = PathBuf::from(format!("inode-{ino}"));
+    }
+    let create = |relative: &Path| {
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(relative))
+    };
+    let mut attempt = 1;
+    let mut candidate = relative.clone();
+    loop {
+        match create(&candidate) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                attempt += 1;
+                let mut name = relative.clone().into_os_string();
+                name.push(format!(".{attempt}"));
+                candidate = name.into();
+            }
+            other => return other.map(|file| (candidate, file)),
+        }
+    }
+}
+
+fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {
+    let path = folder.join(INDEX);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all_at(list, 0)?;
+    file.sync_all()?;
+    File::open(folder)?.sync_all()
+}
+
+/// UTC, from seconds since the epoch.
+fn timestamp(seconds: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days to date in the proleptic Gregorian calendar, counted from 1 March of year 0.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let day_of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::timestamp;
+
+    /// Proves: folder names carry the right date, leap days included.
+    #[test]
+    fn timestamps_are_dates() {
+        assert_eq!(timestamp(0), "1970-01-01T00-00-00Z");
+        assert_eq!(timestamp(951_782_400), "2000-02-29T00-00-00Z");
+        assert_eq!(timestamp(1_709_251_199), "2024-02-29T23-59-59Z");
+        assert_eq!(timestamp(1_735_689_600), "2025-01-01T00-00-00Z");
+    }
+}

@@ -1,0 +1,136 @@
+//! Changing attributes: mode, size, times; owners cannot be changed.
+
+use super::state::{FileState, Named};
+use super::{
+    Attributes, Caller, FileHandleId, FileSystem, Ino, NOBODY, SetAttributes, TimeToSet, handle_of, now_ns,
+};
+use crate::error::FsError;
+use holdfast_content::{FILE_BYTES_MAX, InodeKind};
+
+impl FileSystem {
+    /// Changes attributes.
+    ///
+    /// Mode and times of a file with unpublished changes are published with them; else at once. A size set
+    /// through an open file is published like a write; one set by name, before this returns.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`]: another owner's file, or another owner wanted than the one shown.
+    /// [`FsError::Access`] for another's size; [`FsError::TooLarge`], [`FsError::IsDirectory`],
+    /// [`FsError::Stale`].
+    pub fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttributes,
+        handle: Option<FileHandleId>,
+    ) -> Result<Attributes, FsError> {
+        self.run(|| {
+            self.may_change()?;
+            self.check_owner(ino, &set)?;
+            let now = now_ns();
+            let modified_ns = set.modified.map(|time| match time {
+                TimeToSet::Now => now,
+                TimeToSet::At(time) => time,
+            });
+            let mode = set.mode.map(|mode| mode & 0o7777);
+            if let Some(size) = set.size {
+                self.resize(caller, ino, size, handle, (mode, modified_ns), now)?;
+            } else if mode.is_some() || modified_ns.is_some() {
+                self.tokens.spend_any(caller.thread);
+                if !self.set_here(ino, mode, modified_ns, now)? {
+                    self.edit_inode(ino, move |inode| {
+                        inode.mode = mode.unwrap_or(inode.mode);
+                        inode.modified_ns = modified_ns.unwrap_or(inode.modified_ns);
+                        Ok(())
+                    })?;
+                }
+            } else {
+                return self.getattr(caller, ino, handle);
+            }
+            self.attributes_after(ino)
+        })
+    }
+
+    /// A chown to the owner shown changes nothing and succeeds; any other cannot be: a file's principal is
+    /// part of its number (SUNDR 4).
+    fn check_owner(&self, ino: Ino, set: &SetAttributes) -> Result<(), FsError> {
+        if set.uid.is_none() && set.gid.is_none() {
+            return Ok(());
+        }
+        let mine = self.backend.latest().may_write(handle_of(ino)?.principal);
+        let (uid, gid) = if mine { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
+        if set.uid.is_some_and(|wanted| wanted != uid) || set.gid.is_some_and(|wanted| wanted != gid) {
+            return Err(FsError::NotPermitted("a file keeps its owner; copy it to give it another".into()));
+        }
+        Ok(())
+    }
+
+    /// Sets mode and times of a file with unpublished changes. `false`: it has none.
+    fn set_here(
+        &self,
+        ino: Ino,
+        mode: Option<u32>,
+        modified_ns: Option<i64>,
+        now_ns: i64,
+    ) -> Result<bool, FsError> {
+        let Some(node) = self.nodes.find(ino) else { return Ok(false) };
+        let mut state = node.state();
+        let Some(file) = &mut state.file else { return Ok(false) };
+        if !file.is_dirty() && file.named == Named::Yes {
+            return Ok(false);
+        }
+        file.set_attributes(mode, modified_ns, now_ns);
+        Ok(true)
+    }
+
+    fn resize(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        size: u64,
+        handle: Option<FileHandleId>,
+        (mode, modified_ns): (Option<u32>, Option<i64>),
+        now_ns: i64,
+    ) -> Result<(), FsError> {
+        if size > FILE_BYTES_MAX {
+            return Err(FsError::TooLarge);
+        }
+        let set = |file: &mut FileState| {
+            file.set_size(size, now_ns)?;
+            if mode.is_some() || modified_ns.is_some() {
+                file.set_attributes(mode, modified_ns, now_ns);
+            }
+            Ok(())
+        };
+        if let Some(handle) = handle {
+            self.tokens.spend_any(caller.thread);
+            let open = self.open_file(handle)?;
+            if !open.flags.write {
+                return Err(FsError::Invalid("the file is not open for writing".into()));
+            }
+            let mut state = open.node.state();
+            return set(state.file.as_mut().expect("an open file has content"));
+        }
+        self.with_file(caller, ino, |node| set(node.state().file.as_mut().expect("an open file has content")))
+    }
+
+    /// Attributes after a change that this client has just made.
+    fn attributes_after(&self, ino: Ino) -> Result<Attributes, FsError> {
+        let handle = handle_of(ino)?;
+        let view = self.backend.latest();
+        match view.inode(handle) {
+            Ok(inode) => Ok(self.attributes(&*view, handle, &inode)),
+            Err(FsError::NotFound) => self.gone(handle, ino).ok_or(FsError::Stale),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses what is no regular file.
+    pub(super) fn must_be_file(kind: InodeKind) -> Result<(), FsError> {
+        match kind {
+            InodeKind::File => Ok(()),
+            InodeKind::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid("not a regular file".into())),
+        }
+    }
+}

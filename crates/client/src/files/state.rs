@@ -1,0 +1,463 @@
+//! An open (or unpublished) file as this client has it: published content underneath, changes over it.
+//!
+//! Invariants:
+//! - what a read sees is, byte by byte: a change since the last publication began; else a change that is
+//!   being published; else the base, below `visible`; else zero;
+//! - while a publication is under way, later changes gather apart, so its success or failure never loses or
+//!   doubles one;
+//! - the base is replaced by a newer version only while nothing is unpublished and nobody has the file open
+//!   for writing, and never by an older one.
+//!
+//! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
+
+use super::backend::Guard;
+use super::overlay::{Overlay, Piece};
+use super::spool::{Header, Record, SavedInode, Spool, SpoolDirectory};
+use crate::error::FsError;
+use holdfast_content::{Content, DeviceId, Extents, Inode};
+use holdfast_crypto::{Digest, DigestKey};
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Changes over published content; copied ranges name the other file's published inode.
+pub type Changes = Overlay<Arc<Inode>>;
+
+/// Where bytes of a range are.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// In the spool, at the same offset.
+    Spool,
+    /// Zeroes.
+    Zero,
+    /// In this inode's published content, from this offset on.
+    Published(Arc<Inode>, u64),
+}
+
+/// Whether the file still has a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Named {
+    /// It has.
+    Yes,
+    /// Its last name was removed by this client: nothing is published any more, as on any local file system.
+    RemovedHere,
+    /// It is gone in the present view: what is unpublished cannot be published, and that is an error.
+    RemovedElsewhere,
+}
+
+/// State of one open or unpublished file.
+pub struct FileState {
+    /// Newest attributes known.
+    pub latest: Arc<Inode>,
+    /// Published content underneath.
+    pub base: Arc<Inode>,
+    /// Names `base`'s content.
+    pub base_content: Digest,
+    /// Place in the order of the view that `base` and `latest` come from.
+    pub position: u64,
+    /// Bytes of `base` that still count.
+    pub visible: u64,
+    /// Size.
+    pub size: u64,
+    /// Time of last modification.
+    pub modified_ns: i64,
+    /// Time of last change.
+    pub changed_ns: i64,
+    /// Permission bits to publish with the next content.
+    pub mode: Option<u32>,
+    /// Whether it has a name.
+    pub named: Named,
+    /// Changes since the last publication began.
+    changes: Changes,
+    /// Whether size, times or mode changed since then.
+    touched: bool,
+    in_flight: Option<InFlight>,
+    spool: Option<Spool>,
+    /// What was published in place since the file was last cut as a whole.
+    fragments: Overlay<()>,
+    /// Keeps published content that is still read alive at the server.
+    pub pins: Vec<Guard>,
+}
+
+struct InFlight {
+    changes: Arc<Changes>,
+    /// Least size since it began: what is published beyond does not count.
+    visible: u64,
+    mode: Option<u32>,
+}
+
+/// What one publication publishes.
+pub struct Snapshot {
+    /// Published content underneath.
+    pub base: Arc<Inode>,
+    /// Bytes of it that count.
+    pub visible: u64,
+    /// Size of the file.
+    pub size: u64,
+    /// Changes over the base.
+    pub changes: Arc<Changes>,
+    /// Spooled bytes.
+    pub data: Option<Arc<File>>,
+    /// Time of last modification.
+    pub modified_ns: i64,
+    /// Time of last change.
+    pub changed_ns: i64,
+    /// New permission bits.
+    pub mode: Option<u32>,
+    /// Ranges published in place before.
+    pub fragments: Vec<Range<u64>>,
+}
+
+impl Snapshot {
+    /// Whether the content differs from the base's.
+    pub fn changes_content(&self) -> bool {
+        !self.changes.is_empty() || self.size != self.base.size || self.visible < self.base.size
+    }
+
+    /// All of `range`, in order, by place.
+    pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, Place)> {
+        let mut places = Vec::new();
+        for (range, piece) in self.changes.slices(range) {
+            match piece {
+                Some(piece) => places.push((range, place_of(piece))),
+                None => base_places(&self.base, self.visible, range, &mut places),
+            }
+        }
+        places
+    }
+}
+
+/// Names the bytes of an inode, and nothing else of it.
+pub fn content_digest(inode: &Inode) -> Digest {
+    let mut bare = Inode::new(inode.kind, 0, DeviceId(0), 0);
+    bare.size = inode.size;
+    bare.content = inode.content.clone();
+    // An inode that was read or stored keeps all limits; one that could not be encoded equals no other.
+    bare.ihash(&DigestKey::WELL_KNOWN).unwrap_or(Digest::ZERO)
+}
+
+/// The blocks that keep an inode's content alive.
+pub fn content_roots(inode: &Inode) -> Vec<Digest> {
+    match &inode.content {
+        Content::Extents(map) => match &map.extents {
+            Extents::Inline(extents) => extents.iter().map(|(_, extent)| extent.reference.address).collect(),
+            Extents::Map(root) => root.reference().iter().map(|reference| reference.address).collect(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+impl FileState {
+    /// A file as published.
+    pub fn new(inode: Arc<Inode>, position: u64) -> FileState {
+        FileState {
+            base_content: content_digest(&inode),
+            visible: inode.size,
+            size: inode.size,
+            modified_ns: inode.modified_ns,
+            changed_ns: inode.changed_ns,
+            latest: inode.clone(),
+            base: inode,
+            position,
+            mode: None,
+            named: Named::Yes,
+            changes: Overlay::default(),
+            touched: false,
+            in_flight: None,
+            spool: None,
+            fragments: Overlay::default(),
+            pins: Vec::new(),
+        }
+    }
+
+    /// Whether something is not published.
+    pub fn is_dirty(&self) -> bool {
+        self.touched || !self.changes.is_empty() || self.in_flight.is_some()
+    }
+
+    /// Whether written bytes are not published.
+    pub fn has_unpublished_bytes(&self) -> bool {
+        self.spool.is_some()
+    }
+
+    /// Number of separate unpublished changes.
+    pub fn pieces(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Takes note of the inode in a view. `writers`: somebody here has the file open for writing.
+    pub fn refresh(&mut self, inode: &Arc<Inode>, position: u64, writers: bool) {
+        if position < self.position || self.named != Named::Yes {
+            return;
+        }
+        self.position = position;
+        self.latest = inode.clone();
+        if writers || self.is_dirty() {
+            return;
+        }
+        let content = content_digest(inode);
+        if content != self.base_content {
+            self.pins.clear();
+            self.fragments = Overlay::default();
+        }
+        self.rebase(inode.clone(), content);
+    }
+
+    fn rebase(&mut self, inode: Arc<Inode>, content: Digest) {
+        self.base_content = content;
+        self.visible = inode.size;
+        self.size = inode.size;
+        self.modified_ns = inode.modified_ns;
+        self.changed_ns = inode.changed_ns;
+        self.base = inode;
+    }
+
+    /// All of `range`, in order, by place. Beyond the size it is all zeroes.
+    pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, Place)> {
+        let mut places = Vec::new();
+        for (range, piece) in self.changes.slices(range) {
+            match (piece, &self.in_flight) {
+                (Some(piece), _) => places.push((range, place_of(piece))),
+                (None, None) => base_places(&self.base, self.visible, range, &mut places),
+                (None, Some(flight)) => {
+                    for (range, piece) in flight.changes.slices(range) {
+                        match piece {
+                            Some(piece) => places.push((range, place_of(piece))),
+                            None => base_places(&self.base, self.visible, range, &mut places),
+                        }
+                    }
+                }
+            }
+        }
+        places
+    }
+
+    /// Spooled bytes.
+    pub fn data(&self) -> Option<Arc<File>> {
+        self.spool.as_ref().map(Spool::data)
+    }
+
+    /// Writes bytes. `header` describes the file for the journal.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`]: nothing is written.
+    pub fn write(
+        &mut self,
+        directory: &SpoolDirectory,
+        name: &dyn Fn() -> (u64, Vec<u8>),
+        offset: u64,
+        bytes: &[u8],
+        now_ns: i64,
+    ) -> Result<(), FsError> {
+        let range = offset..offset + bytes.len() as u64;
+        if self.spool.is_none() {
+            self.spool = Some(directory.create(&self.header(name), &self.records())?);
+        }
+        let spool = self.spool.as_mut().expect("just made");
+        spool.write(offset, bytes)?;
+        if !self.changes.is_spooled(&range) {
+            spool.note(&Record::Spool { start: range.start, end: range.end })?;
+        }
+        self.changes.insert(range.clone(), Piece::Spool);
+        self.size = self.size.max(range.end);
+        self.touch(now_ns);
+        if self.spool.as_ref().is_some_and(|spool| spool.is_wordy(self.changes.len())) {
+            let (header, records) = (self.header(name), self.records());
+            self.spool.as_mut().expect("just looked at").rewrite(&header, &records)?;
+        }
+        Ok(())
+    }
+
+    /// Lays zeroes or a copy over a range, growing the file to its end if it is beyond.
+    ///
+    /// # Errors
+    /// As [`FileState::write`].
+    pub fn lay(&mut self, range: Range<u64>, piece: Piece<Arc<Inode>>, now_ns: i64) -> Result<(), FsError> {
+        if let Some(spool) = &mut self.spool {
+            spool.note(&record_of(&range, &piece))?;
+        }
+        self.size = self.size.max(range.end);
+        self.changes.insert(range, piece);
+        self.touch(now_ns);
+        Ok(())
+    }
+
+    /// Sets the size: what is cut off is gone, what is added is zeroes.
+    ///
+    /// # Errors
+    /// As [`FileState::write`].
+    pub fn set_size(&mut self, size: u64, now_ns: i64) -> Result<(), FsError> {
+        if let Some(spool) = &mut self.spool {
+            spool.note(&Record::Size(size))?;
+        }
+        if size < self.size {
+            self.changes.cut(size);
+            self.visible = self.visible.min(size);
+            if let Some(flight) = &mut self.in_flight {
+                Arc::make_mut(&mut flight.changes).cut(size);
+                flight.visible = flight.visible.min(size);
+            }
+        }
+        self.size = size;
+        self.touch(now_ns);
+        Ok(())
+    }
+
+    /// Sets times and mode, to be published with the content.
+    pub fn set_attributes(&mut self, mode: Option<u32>, modified_ns: Option<i64>, now_ns: i64) {
+        self.mode = mode.or(self.mode);
+        self.modified_ns = modified_ns.unwrap_or(self.modified_ns);
+        self.changed_ns = now_ns;
+        self.touched = true;
+    }
+
+    fn touch(&mut self, now_ns: i64) {
+        self.modified_ns = now_ns;
+        self.changed_ns = now_ns;
+        self.touched = true;
+    }
+
+    /// The permission bits to show.
+    pub fn shown_mode(&self) -> u32 {
+        let flying = self.in_flight.as_ref().and_then(|flight| flight.mode);
+        self.mode.or(flying).unwrap_or(self.latest.mode)
+    }
+
+    /// What is unpublished, without beginning to publish it.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut changes = self.in_flight.as_ref().map_or_else(Changes::default, |one| (*one.changes).clone());
+        changes.lay(&self.changes);
+        Snapshot {
+            base: self.base.clone(),
+            visible: self.visible,
+            size: self.size,
+            changes: Arc::new(changes),
+            data: self.data(),
+            modified_ns: self.modified_ns,
+            changed_ns: self.changed_ns,
+            mode: self.mode,
+            fragments: self.fragments.iter().map(|(range, _)| range).collect(),
+        }
+    }
+
+    /// Begins to publish; `None` if there is nothing to. One publication at a time: the node's publish lock.
+    pub fn begin_publication(&mut self) -> Option<Snapshot> {
+        assert!(self.in_flight.is_none(), "one publication at a time");
+        if !self.is_dirty() {
+            return None;
+        }
+        let snapshot = self.snapshot();
+        self.changes = Changes::default();
+        self.touched = false;
+        let mode = self.mode.take();
+        self.in_flight = Some(InFlight { changes: snapshot.changes.clone(), visible: u64::MAX, mode });
+        Some(snapshot)
+    }
+
+    /// The publication failed: all of it is unpublished again.
+    pub fn publication_failed(&mut self) {
+        let Some(flight) = self.in_flight.take() else { return };
+        let newer = std::mem::take(&mut self.changes);
+        self.changes = Arc::unwrap_or_clone(flight.changes);
+        self.changes.lay(&newer);
+        self.mode = self.mode.or(flight.mode);
+        self.touched = true;
+    }
+
+    /// The publication succeeded; `inode` is what it made. `whole`: it was cut as a whole.
+    pub fn published(
+        &mut self,
+        inode: Arc<Inode>,
+        position: u64,
+        whole: bool,
+        name: &dyn Fn() -> (u64, Vec<u8>),
+    ) {
+        let Some(flight) = self.in_flight.take() else { return };
+        if whole {
+            self.fragments = Overlay::default();
+        } else {
+            flight.changes.iter().for_each(|(range, _)| self.fragments.insert(range, Piece::Hole));
+        }
+        let (size, modified_ns, changed_ns) = (self.size, self.modified_ns, self.changed_ns);
+        let content = content_digest(&inode);
+        self.rebase(inode.clone(), content);
+        self.visible = self.visible.min(flight.visible);
+        if self.is_dirty() {
+            (self.size, self.modified_ns, self.changed_ns) = (size, modified_ns, changed_ns);
+        }
+        if position >= self.position {
+            (self.position, self.latest) = (position, inode);
+        }
+        if !self.changes.uses_spool() {
+            self.spool = None;
+        } else {
+            let (header, records) = (self.header(name), self.records());
+            if let Some(spool) = &mut self.spool
+                && let Err(error) = spool.rewrite(&header, &records)
+            {
+                tracing::warn!(%error, "the journal of unpublished data could not be shortened");
+            }
+        }
+    }
+
+    /// Gives up what is unpublished, leaving written bytes in the spool to be salvaged. Returns whether there
+    /// were any.
+    pub fn give_up(&mut self, directory: &SpoolDirectory) -> bool {
+        let kept = self.spool.take().map(|spool| directory.keep(spool)).is_some();
+        self.discard();
+        kept
+    }
+
+    /// Forgets what is unpublished, bytes included.
+    pub fn discard(&mut self) {
+        self.changes = Changes::default();
+        self.in_flight = None;
+        self.touched = false;
+        self.mode = None;
+        self.spool = None;
+        self.rebase(self.latest.clone(), content_digest(&self.latest));
+    }
+
+    fn header(&self, name: &dyn Fn() -> (u64, Vec<u8>)) -> Header {
+        let (ino, path) = name();
+        Header { ino, path, base: save(&self.base), visible: self.visible, size: self.size }
+    }
+
+    /// Everything unpublished, as journal records.
+    fn records(&self) -> Vec<Record> {
+        let snapshot = self.snapshot();
+        snapshot.changes.iter().map(|(range, piece)| record_of(&range, piece)).collect()
+    }
+}
+
+fn save(inode: &Inode) -> SavedInode {
+    let (bytes, references) = inode.encode().unwrap_or_default();
+    SavedInode { bytes, references }
+}
+
+fn record_of(range: &Range<u64>, piece: &Piece<Arc<Inode>>) -> Record {
+    let Range { start, end } = *range;
+    match piece {
+        Piece::Spool => Record::Spool { start, end },
+        Piece::Hole => Record::Hole { start, end },
+        Piece::Copy(source, from) => Record::Copy { start, end, source: save(source), from: *from },
+    }
+}
+
+fn place_of(piece: Piece<Arc<Inode>>) -> Place {
+    match piece {
+        Piece::Spool => Place::Spool,
+        Piece::Hole => Place::Zero,
+        Piece::Copy(source, offset) => Place::Published(source, offset),
+    }
+}
+
+fn base_places(base: &Arc<Inode>, visible: u64, range: Range<u64>, places: &mut Vec<(Range<u64>, Place)>) {
+    let middle = visible.clamp(range.start, range.end);
+    if range.start < middle {
+        places.push((range.start..middle, Place::Published(base.clone(), range.start)));
+    }
+    if middle < range.end {
+        places.push((middle..range.end, Place::Zero));
+    }
+}

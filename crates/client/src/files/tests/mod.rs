@@ -1,0 +1,1 @@
+//! Tests of the inode API on an in-memory file system.

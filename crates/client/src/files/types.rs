@@ -1,0 +1,232 @@
+//! What crosses the inode API: numbers, attributes, flags. No behaviour beyond conversions.
+
+use holdfast_content::InodeKind;
+
+/// An inode number as programs see it; equal on all clients. The root is [`Ino::ROOT`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory: number 1, for the kernel and in [`holdfast_content::Handle::ROOT`] alike.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// An open file or directory, from open to release.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileHandleId(pub u64);
+
+/// Who asks: the kernel's word for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Thread, as the kernel's FUSE header names it; 0 when unknown. Only used to share views.
+    pub thread: u32,
+}
+
+/// What `stat` shows. There is no time of last access: show `modified_ns`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Number.
+    pub ino: Ino,
+    /// Kind.
+    pub kind: InodeKind,
+    /// Permission bits, at most 0o7777.
+    pub mode: u32,
+    /// Names it has; 1 for every directory, 0 for an open file without a name.
+    pub links: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    /// Last modification, nanoseconds since the epoch.
+    pub modified_ns: i64,
+    /// Last change of the inode, nanoseconds since the epoch.
+    pub changed_ns: i64,
+    /// Owner shown: the mounting user for what that user may write, 65534 otherwise.
+    pub uid: u32,
+    /// Group shown, likewise.
+    pub gid: u32,
+    /// Device number of a device file.
+    pub device_number: u32,
+    /// Tells reuses of one number apart; i-numbers are never reused, so always 0.
+    pub generation: u64,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeToSet {
+    /// The moment of the call.
+    Now,
+    /// Nanoseconds since the epoch; before it if negative.
+    At(i64),
+}
+
+/// What `setattr` is to change; `None` leaves it as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttributes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: truncates or extends with zeroes.
+    pub size: Option<u64>,
+    /// Time of last modification.
+    pub modified: Option<TimeToSet>,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenFlags {
+    /// Reading is wanted.
+    pub read: bool,
+    /// Writing is wanted.
+    pub write: bool,
+    /// Writes go to the end (O_APPEND).
+    pub append: bool,
+    /// Cut to nothing (O_TRUNC).
+    pub truncate: bool,
+    /// Creation must make the file (O_EXCL).
+    pub exclusive: bool,
+    /// Each write is durable at the server before it returns (O_SYNC, O_DSYNC).
+    pub synchronous: bool,
+}
+
+impl OpenFlags {
+    /// For reading only.
+    pub const READ: OpenFlags = OpenFlags {
+        read: true,
+        write: false,
+        append: false,
+        truncate: false,
+        exclusive: false,
+        synchronous: false,
+    };
+    /// For reading and writing.
+    pub const READ_WRITE: OpenFlags = OpenFlags { write: true, ..OpenFlags::READ };
+
+    /// From the flags of open(2).
+    pub fn from_bits(bits: i32) -> OpenFlags {
+        use rustix::fs::OFlags;
+        let flags = OFlags::from_bits_retain(bits as u32);
+        let access = bits as u32 & 3;
+        OpenFlags {
+            read: access != OFlags::WRONLY.bits(),
+            write: access == OFlags::WRONLY.bits() || access == OFlags::RDWR.bits(),
+            append: flags.contains(OFlags::APPEND),
+            truncate: flags.contains(OFlags::TRUNC),
+            exclusive: flags.contains(OFlags::EXCL),
+            synchronous: flags.intersects(OFlags::DSYNC),
+        }
+    }
+}
+
+/// An opened file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// Names the open file until release.
+    pub handle: FileHandleId,
+    /// Whether the pages that the kernel has of this file are of the content now opened (FOPEN_KEEP_CACHE).
+    pub keep_cache: bool,
+}
+
+/// Which rename is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RenameFlags {
+    /// The target, if there, is replaced.
+    #[default]
+    Replace,
+    /// The target must not be there (RENAME_NOREPLACE).
+    NoReplace,
+    /// The two change places (RENAME_EXCHANGE).
+    Exchange,
+}
+
+/// Which space call is meant (fallocate).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// The file is at least as long as the end of the range. Nothing is reserved: see `docs/semantics.md`.
+    Extend,
+    /// Only a promise of space, which nobody can give: succeeds without effect (KEEP_SIZE).
+    KeepSize,
+    /// The range reads as zeroes and is a hole; the size stays (PUNCH_HOLE).
+    PunchHole,
+    /// The range reads as zeroes; the file grows to its end (ZERO_RANGE).
+    ZeroRange,
+    /// The range reads as zeroes; the size stays (ZERO_RANGE with KEEP_SIZE).
+    ZeroRangeKeepSize,
+}
+
+/// What `seek` looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTo {
+    /// The next byte that is not in a hole (SEEK_DATA).
+    Data,
+    /// The next hole; the end of the file counts as one (SEEK_HOLE).
+    Hole,
+}
+
+/// Where written bytes come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteSource {
+    /// A write call: O_APPEND applies.
+    Call,
+    /// The kernel's page cache (FUSE_WRITE_CACHE), for a shared mapping: the offset is meant.
+    PageCache,
+}
+
+/// How an extended attribute may be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetXattr {
+    /// Made or replaced.
+    Any,
+    /// Must not exist (XATTR_CREATE).
+    Create,
+    /// Must exist (XATTR_REPLACE).
+    Replace,
+}
+
+/// Rights asked of `access`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rights {
+    /// Reading.
+    pub read: bool,
+    /// Writing.
+    pub write: bool,
+    /// Executing or searching.
+    pub execute: bool,
+}
+
+/// One entry of a listing.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectoryItem<'a> {
+    /// Its inode.
+    pub ino: Ino,
+    /// Its kind, as the directory says.
+    pub kind: InodeKind,
+    /// Its name.
+    pub name: &'a [u8],
+    /// Where a later `readdir` goes on after this item.
+    pub next_offset: u64,
+}
+
+/// What `statfs` shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Statistics {
+    /// Bytes a block, for the counts below.
+    pub block_bytes: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks free.
+    pub blocks_free: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Inodes free.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_bytes_max: u32,
+}
