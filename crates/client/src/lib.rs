@@ -6,6 +6,7 @@ pub mod error;
 pub mod evidence;
 pub mod files;
 pub mod remote;
+pub mod state;
 pub mod store;
 pub mod tree;
 

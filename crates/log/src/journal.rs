@@ -278,6 +278,20 @@ impl Log {
         Position { segment: appender.active.number, offset: appender.end() as u32 }
     }
 
+    /// Bytes in the active segment.
+    pub fn active_bytes(&self) -> u64 {
+        self.0.appender.lock().end()
+    }
+
+    /// Asks the system to forget cached segments, so that reads come from the medium. A hint.
+    pub fn drop_cache(&self) {
+        for (number, _) in self.0.segments.list() {
+            if let Ok(segment) = self.0.segments.get(number) {
+                segment.file.drop_cache();
+            }
+        }
+    }
+
     /// Everything before this is durable.
     pub fn durable(&self) -> Position {
         self.0.commit.lock().durable

@@ -146,4 +146,8 @@ impl StorageFile for LocalFile {
     fn sync(&self, _site: SyncSite) -> io::Result<()> {
         self.0.sync_data()
     }
+
+    fn drop_cache(&self) {
+        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);
+    }
 }

@@ -131,6 +131,9 @@ pub trait StorageFile: Send + Sync {
     /// # Errors
     /// The medium failed; what is durable is then unknown, and a later success proves nothing about it.
     fn sync(&self, site: SyncSite) -> io::Result<()>;
+
+    /// Asks the system to forget cached pages, so that reads come from the medium. A hint.
+    fn drop_cache(&self) {}
 }
 
 /// Whether an error says that space (or quota) ran out.

@@ -17,6 +17,8 @@ const BLOCKS: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("bloc
 const SIGNED: TableDefinition<&[u8; 60], &[u8; 4]> = TableDefinition::new("signed");
 const STATE: TableDefinition<&str, &[u8]> = TableDefinition::new("state");
 const IMAGE: &str = "image 1";
+/// Set in an entry's length when the block refers to nothing; no record is that long.
+const LEAF: u32 = 1 << 31;
 
 pub(crate) struct Index {
     storage: Arc<dyn Storage>,
@@ -133,7 +135,7 @@ impl Index {
     }
 
     /// Visits every signed-block entry of the last checkpoint.
-    pub(crate) fn visit_signed(&self, visit: &mut dyn FnMut(SignedKey)) -> Result<(), StoreError> {
+    pub(crate) fn visit_signed(&self, visit: &mut dyn FnMut(SignedKey, u32)) -> Result<(), StoreError> {
         let transaction = self.handle().begin_read().map_err(wrap)?;
         let table = match transaction.open_table(SIGNED) {
             Ok(table) => table,
@@ -141,7 +143,8 @@ impl Index {
             Err(error) => return Err(wrap(error)),
         };
         for found in table.iter().map_err(wrap)? {
-            visit(SignedKey(*found.map_err(wrap)?.0.value()));
+            let (key, value) = found.map_err(wrap)?;
+            visit(SignedKey(*key.value()), u32::from_le_bytes(*value.value()));
         }
         Ok(())
     }
@@ -212,18 +215,18 @@ fn wrap(error: impl Into<redb::Error>) -> StoreError {
 fn encode_entry(entry: &Entry) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..8].copy_from_slice(&entry.location.position.to_u64().to_le_bytes());
-    bytes[8..12].copy_from_slice(&entry.location.length.to_le_bytes());
+    let leaf = if entry.leaf { LEAF } else { 0 };
+    bytes[8..12].copy_from_slice(&(entry.location.length | leaf).to_le_bytes());
     bytes[12..].copy_from_slice(&entry.age_ns.to_le_bytes());
     bytes
 }
 
 fn decode_entry(bytes: &[u8; 20]) -> Entry {
     let position = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    let length = u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes"));
     Entry {
-        location: Location {
-            position: Position::from_u64(position),
-            length: u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes")),
-        },
+        location: Location { position: Position::from_u64(position), length: length & !LEAF },
+        leaf: length & LEAF != 0,
         age_ns: i64::from_le_bytes(bytes[12..].try_into().expect("8 bytes")),
     }
 }

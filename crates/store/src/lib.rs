@@ -17,19 +17,27 @@
 //! it stores) and about time, which is an argument everywhere.
 #![forbid(unsafe_code)]
 
+mod collect;
 mod error;
 mod format;
 mod index;
+mod mark;
 mod ordering;
 mod pins;
 mod record;
+mod scrub;
 mod signed;
 mod state;
+mod statistics;
 mod store;
 mod window;
 
+pub use collect::{CollectReport, CollectStage};
 pub use error::StoreError;
 pub use holdfast_crypto::Digest as FileSystemId;
+pub use ordering::RecoveredOrdering;
+pub use scrub::{BadRecord, ScrubReport};
 pub use signed::{SignedBlock, signed_block_bytes};
+pub use statistics::Statistics;
 pub use store::{BlockHeader, BlockStore, StoreConfig};
 pub use window::DecrefOutcome;

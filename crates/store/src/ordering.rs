@@ -6,6 +6,9 @@ use crate::store::BlockStore;
 use holdfast_crypto::Digest;
 use holdfast_log::BodyTag;
 
+/// A checkpoint, if there is one, and the records after it, oldest first.
+pub type RecoveredOrdering = (Option<Vec<u8>>, Vec<Vec<u8>>);
+
 impl BlockStore {
     /// Appends an ordering record. Durable with the next commit.
     ///
@@ -41,10 +44,7 @@ impl BlockStore {
     /// # Errors
     /// [`StoreError::OrderingDamaged`] when any of it is damaged, or may be among records that were lost: going
     /// on without it would roll the file system back.
-    pub fn recover_ordering(
-        &self,
-        file_system: Digest,
-    ) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), StoreError> {
+    pub fn recover_ordering(&self, file_system: Digest) -> Result<RecoveredOrdering, StoreError> {
         let (checkpoint, records) = {
             let state = self.state();
             let Some(found) = state.file_systems.get(&file_system) else { return Ok((None, Vec::new())) };

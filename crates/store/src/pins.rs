@@ -36,6 +36,17 @@ impl Pins {
         self.holders.iter().map(|(holder, (until_ns, addresses))| (*holder, *until_ns, addresses))
     }
 
+    /// Records that say all this again.
+    pub(crate) fn records(&self, file_system: Digest) -> Vec<PinRecord> {
+        let record = |(holder, until_ns, addresses): (u64, i64, &Vec<Digest>)| PinRecord {
+            file_system,
+            holder,
+            until_ns,
+            addresses: addresses.clone(),
+        };
+        self.all().map(record).collect()
+    }
+
     pub(crate) fn contains(&self, address: &Digest, now_ns: i64) -> bool {
         self.all().any(|(_, until_ns, addresses)| until_ns > now_ns && addresses.contains(address))
     }

@@ -57,6 +57,8 @@ pub(crate) struct SignedRecord {
     pub(crate) key: PublicKey,
     pub(crate) number: u64,
     pub(crate) stored_ns: i64,
+    /// The place of the copy that this one replaces, or 0.
+    pub(crate) moved_from: u64,
     pub(crate) signature: Signature,
 }
 

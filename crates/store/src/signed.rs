@@ -46,7 +46,8 @@ impl BlockStore {
         if !key.verify(Domain::SignedBlock, &signed_block_bytes(&file_system, number, block), &signature) {
             return Err(StoreError::Refused(format!("the signature is not that of key {key}")));
         }
-        let record = SignedRecord { file_system, key: *key, number, stored_ns: now_ns, signature };
+        let stored_ns = now_ns;
+        let record = SignedRecord { file_system, key: *key, number, stored_ns, moved_from: 0, signature };
         let tag = BodyTag::of(block);
         let mut state = self.state();
         let location = StoreRecord::Signed(record.clone()).append(self.log(), block, tag)?;

@@ -59,10 +59,6 @@ impl SignedKey {
     pub(crate) fn position(&self) -> Position {
         Position::from_u64(u64::from_be_bytes(self.0[52..].try_into().expect("8 bytes")))
     }
-
-    pub(crate) fn file_system(&self) -> u32 {
-        u32::from_be_bytes(self.0[..4].try_into().expect("4 bytes"))
-    }
 }
 
 /// What the index knows of a block.
@@ -71,6 +67,8 @@ pub(crate) struct Entry {
     pub(crate) location: Location,
     /// When somebody last relied on it.
     pub(crate) age_ns: i64,
+    /// Whether it refers to nothing, so that the collector need not read it.
+    pub(crate) leaf: bool,
 }
 
 impl Entry {
@@ -108,6 +106,8 @@ pub(crate) struct FileSystem {
     pub(crate) pins: Pins,
     /// Why its ordering records cannot be trusted to be all there.
     pub(crate) damaged: Option<String>,
+    /// Why a block that is not in the index may be lost rather than unknown. A complete mark clears it.
+    pub(crate) suspect: Option<String>,
 }
 
 /// A stretch that a rebuild could not read.
@@ -143,18 +143,27 @@ pub(crate) struct State {
     pending: Option<(u64, Vec<(Key, Position)>)>,
     /// Records that a rebuild could not read.
     pub(crate) lost: Vec<LostRecord>,
+    /// Whether the present replay added to `lost`.
+    lost_anew: bool,
     /// Blocks found damaged: "not here" to whoever asks, so that they are sent again.
     pub(crate) damaged: HashSet<Key>,
     /// While a collection runs: blocks of its file system that were stored or relied on since it began.
     pub(crate) touched: Option<Touched>,
 }
 
+/// What was touched while a collection runs.
 pub(crate) struct Touched {
     pub(crate) file_system: u32,
     pub(crate) addresses: HashSet<Digest>,
     /// Taken since the last drain, still to be marked.
     pub(crate) fresh: Vec<Digest>,
     pub(crate) overflown: bool,
+}
+
+impl Touched {
+    pub(crate) fn new(file_system: u32) -> Touched {
+        Touched { file_system, addresses: HashSet::new(), fresh: Vec::new(), overflown: false }
+    }
 }
 
 /// Most blocks that may be touched while a collection runs; beyond, the collection gives up.
@@ -195,6 +204,7 @@ impl State {
             ordering: Vec::new(),
             pins: Pins::default(),
             damaged: None,
+            suspect: None,
         })
     }
 
@@ -211,6 +221,14 @@ impl State {
             }
         }
         index.get(key)
+    }
+
+    /// Why a block that is not here may be lost rather than unknown.
+    pub(crate) fn suspect(&self, file_system: &Digest) -> Option<String> {
+        match self.file_systems.get(file_system) {
+            Some(found) => found.suspect.clone(),
+            None => self.lost.first().map(|lost| lost.why.clone()),
+        }
     }
 
     /// Looks a block up. The oldest copy counts: its header is the one RETRIEVE returns.
@@ -237,7 +255,7 @@ impl State {
     pub(crate) fn apply_block(&mut self, record: &BlockRecord, location: Location) -> Key {
         let number = self.file_system(&record.file_system).number;
         let key = Key::new(number, &record.address);
-        let entry = Entry { location, age_ns: record.age_ns };
+        let entry = Entry { location, age_ns: record.age_ns, leaf: record.references.is_empty() };
         let recent = match self.blocks.get(&key) {
             Some(Recent { entry: Some(older), settled }) if !record.replaces => {
                 Recent { entry: Some(older.renewed(record.age_ns)), settled: *settled }
@@ -251,6 +269,13 @@ impl State {
         }
         self.touch(number, &record.address);
         key
+    }
+
+    /// A block the collector moved: as [`State::apply_block`], but nobody has relied on it.
+    pub(crate) fn apply_moved(&mut self, record: &BlockRecord, location: Location) {
+        let touched = self.touched.take();
+        self.apply_block(record, location);
+        self.touched = touched;
     }
 
     pub(crate) fn apply_renew(&mut self, index: &Index, record: &RenewRecord) -> Result<(), StoreError> {
@@ -317,11 +342,15 @@ impl State {
         file_system.ordering.retain(|(sequence, _)| *sequence > record.sequence);
     }
 
-    pub(crate) fn apply_signed(&mut self, record: &SignedRecord, location: Location) -> SignedKey {
+    pub(crate) fn apply_signed(&mut self, record: &SignedRecord, location: Location) {
         let number = self.file_system(&record.file_system).number;
         let key = SignedKey::new(number, &record.key, record.number, record.stored_ns, location.position);
+        if record.moved_from != 0 {
+            let from = Position::from_u64(record.moved_from);
+            let old = SignedKey::new(number, &record.key, record.number, record.stored_ns, from);
+            self.signed.insert(old, None);
+        }
         self.signed.insert(key, Some(location.length));
-        key
     }
 
     pub(crate) fn apply_pin(&mut self, record: &PinRecord) {
@@ -345,7 +374,7 @@ impl State {
             StoreRecord::Dropped(record) => self.apply_dropped(index, record)?,
             StoreRecord::Ordering(record) => self.apply_ordering(record, location),
             StoreRecord::Checkpoint(record) => self.apply_checkpoint(record, location),
-            StoreRecord::Signed(record) => drop(self.apply_signed(record, location)),
+            StoreRecord::Signed(record) => self.apply_signed(record, location),
             StoreRecord::Pin(record) => self.apply_pin(record),
         }
         Ok(())
@@ -353,9 +382,10 @@ impl State {
 
     /// Notes that a record could not be read during recovery: what it was is not known.
     pub(crate) fn note_lost(&mut self, position: Position, why: String) {
-        if self.lost.len() < LOST_MAX {
-            self.lost.push(LostRecord { position: position.to_u64(), why });
-        }
+        self.lost_anew = true;
+        // The newest must be among them: it decides whose ordering records may be gone.
+        self.lost.truncate(LOST_MAX - 1);
+        self.lost.push(LostRecord { position: position.to_u64(), why });
     }
 
     /// Whether a replay may write a checkpoint here: not amid the records of a round.
@@ -371,6 +401,9 @@ impl State {
             let checkpoint = file_system.checkpoint.map_or(0, |location| location.position.to_u64());
             let newest = self.lost.iter().rev().find(|lost| lost.position > checkpoint);
             file_system.damaged = newest.map(|lost| lost.why.clone());
+            if self.lost_anew {
+                file_system.suspect = self.lost.last().map(|lost| lost.why.clone());
+            }
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct StoreConfig {
     pub gc_window: Duration,
     /// Length at which a segment is sealed, in bytes.
     pub segment_bytes: u32,
+    /// The collector rewrites segments of which less than this part is live, in percent.
+    pub collect_live_percent: u8,
     /// Memory for the index's cache, in bytes.
     pub index_cache_bytes: usize,
     /// Changes of the index kept in memory (about 130 bytes each) before they are written to it in one batch.
@@ -38,6 +40,7 @@ impl Default for StoreConfig {
             window: Duration::from_secs(60),
             gc_window: Duration::from_secs(24 * 3600),
             segment_bytes: 64 << 20,
+            collect_live_percent: 75,
             index_cache_bytes: 64 << 20,
             recent_entries_max: 1 << 17,
         }
@@ -80,6 +83,14 @@ pub(crate) struct Shared {
     _lock: Box<dyn StorageLock>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IndexSource {
+    /// The last checkpoint and the log after it.
+    Checkpoint,
+    /// The log alone.
+    Segments,
+}
+
 #[derive(Default)]
 struct Wanted {
     checkpoint: bool,
@@ -92,16 +103,40 @@ impl BlockStore {
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::NewerFormat`], [`StoreError::NotAStore`], or the medium failed.
     pub fn open(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<BlockStore, StoreError> {
+        BlockStore::open_with(storage, config, IndexSource::Checkpoint)
+    }
+
+    /// Opens the store and makes its index anew from the segments. Blocks that were dropped since their segment
+    /// was last rewritten stay dropped.
+    ///
+    /// # Errors
+    /// As [`BlockStore::open`].
+    pub fn open_rebuilding(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<BlockStore, StoreError> {
+        BlockStore::open_with(storage, config, IndexSource::Segments)
+    }
+
+    fn open_with(
+        storage: Arc<dyn Storage>,
+        config: StoreConfig,
+        source: IndexSource,
+    ) -> Result<BlockStore, StoreError> {
         let lock = storage.lock(LOCK).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => StoreError::InUse { directory: storage.describe() },
             _ => StoreError::io("locking", LOCK, &error),
         })?;
         format::check_or_write(&*storage)?;
-        let (index, image) = Index::open(storage.clone(), config.index_cache_bytes)?;
-        let (state, applied) = match image {
+        let (mut index, image) = Index::open(storage.clone(), config.index_cache_bytes)?;
+        let (mut state, applied) = match image {
             Some(image) => State::restore(&image)?,
             None => (State::default(), Position::START),
         };
+        let mut from = applied;
+        if source == IndexSource::Segments {
+            drop(index);
+            index = Index::begin(storage.clone(), config.index_cache_bytes)?;
+            state = State::default();
+            from = Position::START;
+        }
         let log_config =
             LogConfig { segment_bytes: config.segment_bytes, known_durable: applied, ..LogConfig::default() };
         let (log, recovery) = Log::open(storage.clone(), log_config)?;
@@ -120,7 +155,7 @@ impl BlockStore {
             flushed: Condvar::new(),
             _lock: lock,
         });
-        shared.replay(applied)?;
+        shared.replay(from)?;
         let worker = {
             let shared = shared.clone();
             std::thread::Builder::new()
@@ -212,15 +247,16 @@ impl BlockStore {
         loop {
             let (key, entry) = {
                 let state = shared.state.lock();
-                let Some(number) = state.number(&file_system) else { return Ok(None) };
-                let key = Key::new(number, &address);
-                match state.get(&shared.index, &key)? {
-                    Some(entry) => (key, entry),
-                    None => match state.lost.first() {
+                let key = state.number(&file_system).map(|number| Key::new(number, &address));
+                let entry = match key {
+                    Some(key) => state.get(&shared.index, &key)?.map(|entry| (key, entry)),
+                    None => None,
+                };
+                match entry {
+                    Some(found) => found,
+                    None => match state.suspect(&file_system) {
                         None => return Ok(None),
-                        Some(lost) => {
-                            return Err(StoreError::MayBeDamaged { address, why: lost.why.clone() });
-                        }
+                        Some(why) => return Err(StoreError::MayBeDamaged { address, why }),
                     },
                 }
             };
@@ -321,13 +357,27 @@ impl BlockStore {
     }
 
     pub(crate) fn window_ns(&self) -> i64 {
-        self.shared().config.window.as_nanos().min(i64::MAX as u128) as i64
+        nanoseconds(self.shared().config.window)
     }
+}
+
+fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 impl Shared {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    pub(crate) fn gc_window_ns(&self) -> i64 {
+        nanoseconds(self.config.gc_window)
+    }
+
+    /// For a long task that holds `checkpointing`: writes a checkpoint when enough has changed.
+    pub(crate) fn relieve_held(&self) -> Result<(), StoreError> {
+        let full = self.state.lock().blocks.len() >= self.config.recent_entries_max;
+        if full { self.checkpoint_held() } else { Ok(()) }
     }
 
     /// Folds in the log from `applied` on.

@@ -63,9 +63,9 @@ impl Young {
         }
     }
 
-    /// Closes the windows of a whole file system.
-    pub(crate) fn keep_all(&mut self, file_system: u32) {
-        self.blocks.retain(|key, _| key.file_system() != file_system);
+    /// Closes the windows that a file system opened up to `until_ns`.
+    pub(crate) fn keep_all(&mut self, file_system: u32, until_ns: i64) {
+        self.blocks.retain(|key, (_, opened_ns)| key.file_system() != file_system || *opened_ns > until_ns);
     }
 
     fn get(&self, key: &Key, now_ns: i64, window_ns: i64) -> Option<DeviceId> {
@@ -115,14 +115,15 @@ impl BlockStore {
         Ok(DecrefOutcome::Dropped)
     }
 
-    /// Immunises everything stored so far from DECREF (SUNDR section 6.1).
+    /// Immunises everything stored up to `now_ns` from DECREF (SUNDR section 6.1). Needs no record: recovery makes
+    /// every block permanent.
     ///
     /// # Errors
     /// None at present; the result leaves room for a store that must write.
-    pub fn snapshot(&self, file_system: Digest) -> Result<(), StoreError> {
+    pub fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), StoreError> {
         let mut state = self.state();
         if let Some(number) = state.number(&file_system) {
-            state.young.keep_all(number);
+            state.young.keep_all(number, now_ns);
         }
         Ok(())
     }

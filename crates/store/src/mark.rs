@@ -1,0 +1,149 @@
+//! Marking: which blocks of a file system are reachable, by headers only.
+
+use crate::StoreError;
+use crate::collect::CollectStage;
+use crate::record::{Location, StoreRecord};
+use crate::state::{Entry, Key, Recent};
+use crate::store::Shared;
+use holdfast_crypto::Digest;
+use holdfast_log::{LogError, Position, ScanDepth, Scanned};
+use std::collections::{HashMap, HashSet};
+
+/// Most missing blocks named in a report.
+const MISSING_MAX: usize = 1024;
+/// So many blocks are marked between two looks at the rest of the world.
+const STRIDE: u64 = 4096;
+
+/// The places of marked blocks: about ten bytes a block.
+pub(crate) struct Marks<'a> {
+    shared: &'a Shared,
+    file_system: Digest,
+    number: u32,
+    places: HashMap<u32, HashSet<u32>>,
+    count: u64,
+    missing: HashSet<Digest>,
+}
+
+impl<'a> Marks<'a> {
+    pub(crate) fn new(shared: &'a Shared, file_system: Digest, number: u32) -> Marks<'a> {
+        Marks { shared, file_system, number, places: HashMap::new(), count: 0, missing: HashSet::new() }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn contains(&self, at: Position) -> bool {
+        self.places.get(&at.segment).is_some_and(|offsets| offsets.contains(&at.offset))
+    }
+
+    pub(crate) fn missing(&self) -> Vec<Digest> {
+        let mut missing: Vec<Digest> = self.missing.iter().copied().take(MISSING_MAX).collect();
+        missing.sort_unstable();
+        missing
+    }
+
+    pub(crate) fn is_missing(&self, address: &Digest) -> bool {
+        self.missing.contains(address)
+    }
+
+    /// Marks everything reachable from `start`.
+    ///
+    /// A block that is referred to but not in the index is looked for in the segments: a client may refer to one
+    /// that was dropped, and then it lives again. If it is nowhere, nobody ever stored it, which is the fault of
+    /// whoever refers to it, unless records were lost: then it may be ours, and the collection is refused.
+    pub(crate) fn mark(
+        &mut self,
+        start: Vec<Digest>,
+        now_ns: i64,
+        watch: &mut dyn FnMut(CollectStage),
+    ) -> Result<(), StoreError> {
+        let mut absent: HashSet<Digest> = HashSet::new();
+        self.walk(start, &mut absent, watch)?;
+        loop {
+            absent.retain(|address| !self.missing.contains(address));
+            if absent.is_empty() {
+                return Ok(());
+            }
+            if let Some(why) = self.shared.state().suspect(&self.file_system) {
+                let address = *absent.iter().next().expect("not empty");
+                return Err(StoreError::MayBeDamaged { address, why });
+            }
+            let found = self.resurrect(&absent, now_ns)?;
+            for address in &found {
+                absent.remove(address);
+            }
+            self.missing.extend(absent.drain());
+            self.walk(found, &mut absent, watch)?;
+        }
+    }
+
+    fn walk(
+        &mut self,
+        mut stack: Vec<Digest>,
+        absent: &mut HashSet<Digest>,
+        watch: &mut dyn FnMut(CollectStage),
+    ) -> Result<(), StoreError> {
+        while let Some(address) = stack.pop() {
+            let key = Key::new(self.number, &address);
+            let Some(entry) = self.shared.state().get(&self.shared.index, &key)? else {
+                absent.insert(address);
+                continue;
+            };
+            let Position { segment, offset } = entry.location.position;
+            if !self.places.entry(segment).or_default().insert(offset) {
+                continue;
+            }
+            self.count += 1;
+            if self.count.is_multiple_of(STRIDE) {
+                watch(CollectStage::Marking(self.count));
+                self.shared.relieve_held()?;
+            }
+            if entry.leaf {
+                continue;
+            }
+            let head = self.shared.log.read_head(entry.location.position)?;
+            match StoreRecord::decode(&head)? {
+                StoreRecord::Block(block)
+                    if block.address == address && block.file_system == self.file_system =>
+                {
+                    stack.extend(block.references);
+                }
+                _ => {
+                    return Err(StoreError::Log(LogError::Damaged {
+                        file: format!("segment {segment}"),
+                        offset: offset.into(),
+                        why: format!("another record is in the place of block {address}"),
+                    }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for blocks in every segment and puts those it finds back into the index.
+    fn resurrect(&self, absent: &HashSet<Digest>, now_ns: i64) -> Result<Vec<Digest>, StoreError> {
+        let mut found = HashSet::new();
+        for scanned in self.shared.log.scan(Position::START, ScanDepth::Heads)? {
+            let head = match scanned? {
+                Scanned::Record(head) => head,
+                Scanned::Damaged(damage) => return Err(LogError::from(damage).into()),
+            };
+            let StoreRecord::Block(block) = StoreRecord::decode(&head)? else { continue };
+            if block.file_system != self.file_system || !absent.contains(&block.address) {
+                continue;
+            }
+            let location = Location::of(&head);
+            let leaf = block.references.is_empty();
+            let entry = Some(Entry { location, age_ns: now_ns, leaf });
+            let key = Key::new(self.number, &block.address);
+            let mut state = self.shared.state();
+            // Stored anew while we looked: that copy is as good.
+            if state.get(&self.shared.index, &key)?.is_none() {
+                state.blocks.insert(key, Recent { entry, settled: true });
+            }
+            found.insert(block.address);
+        }
+        Ok(found.into_iter().collect())
+    }
+}
