@@ -1,1 +1,24 @@
-//! Kernel requests to the inode API and back.
+//! Kernel requests to the inode API and back, through FUSE.
+//!
+//! The crate that talks to the kernel (`fuser`, pinned: each of its releases breaks its interface) is used in
+//! [`handler`], [`convert`], [`errno`] and [`session`] only, and nothing of it is in the public interface.
+//! This crate decides nothing about files: it translates. It alone knows errno.
+//!
+//! What it answers for:
+//! - a request that waits (for a server that does not answer, say) keeps no other from being answered;
+//! - an integrity failure is EIO for programs, never "no such file" and never zeroes;
+//! - a mount of a process that died can be recognised and removed.
+#![forbid(unsafe_code)]
+
+mod attach;
+mod convert;
+mod errno;
+mod handler;
+mod invalidate;
+pub mod mountpoint;
+mod pool;
+mod session;
+
+pub use attach::Options;
+pub use mountpoint::{Manner, MountError};
+pub use session::{Session, mount};

@@ -110,6 +110,13 @@ impl FileSystem {
         failed
     }
 
+    /// Paths of the files with unpublished changes, as far as they are known; for `holdfast status`.
+    pub fn unpublished(&self) -> Vec<String> {
+        let is_unpublished = |node: &Arc<Node>| node.state().file.as_ref().is_some_and(|file| file.is_dirty());
+        let nodes = self.nodes.all().into_iter().filter(is_unpublished);
+        nodes.map(|node| String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()).collect()
+    }
+
     /// A file is closed for good with changes that could not be published.
     pub(super) fn report_kept(&self, node: &Node, error: &FsError) {
         tracing::warn!(

@@ -1,0 +1,201 @@
+//! mount(2): by ourselves where we may, else through the set-uid helper fusermount3.
+//!
+//! Not left to the FUSE crate, because it neither falls back to the helper where users may not open
+//! `/dev/fuse`, nor says why the helper refused.
+
+use crate::mountpoint::MountError;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// What a mount is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the table of mounts shows as its source: the address.
+    pub source: String,
+    /// Whether other users of this machine may use it; default only the mounting user (not even root).
+    pub allow_other: bool,
+    /// Whether the kernel refuses writes.
+    pub read_only: bool,
+}
+
+/// Name of the helper (package fuse3).
+pub(crate) const HELPER: &str = "fusermount3";
+
+/// Mounts on `directory` (absolute) and returns the channel to the kernel.
+pub(crate) fn attach(directory: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+    let refused =
+        |reason: String| MountError::Refused { directory: directory.to_owned(), verb: "mounted", reason };
+    if rustix::process::geteuid().is_root() {
+        match attach_directly(directory, options) {
+            Ok(channel) => return Ok(channel),
+            // Root without the right to mount (in a container): the helper may have it.
+            Err(Errno::PERM | Errno::ACCESS) => {}
+            Err(Errno::NODEV | Errno::NOENT | Errno::NXIO) => {
+                return Err(refused("the kernel has no FUSE; load its module (modprobe fuse)".to_owned()));
+            }
+            Err(error) => return Err(refused(error.to_string())),
+        }
+    }
+    attach_by_helper(directory, options).map_err(refused)
+}
+
+/// A comma would begin another option, a backslash escapes.
+fn source(options: &Options) -> String {
+    options
+        .source
+        .chars()
+        .map(|c| if c.is_control() || matches!(c, ',' | '\\' | ' ') { '_' } else { c })
+        .collect()
+}
+
+fn attach_directly(directory: &Path, options: &Options) -> Result<OwnedFd, Errno> {
+    let channel = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let kind = rustix::fs::stat(directory)?.st_mode & 0o170_000;
+    let mut data = format!(
+        "fd={},rootmode={kind:o},user_id={},group_id={},default_permissions,subtype=holdfast",
+        channel.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if options.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let data = CString::new(data).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount(source(options), directory, "fuse", flags, &*data)?;
+    Ok(channel)
+}
+
+/// The helper sends the channel over a socket whose number it finds in its environment. The socket becomes its
+/// standard input, so that no other descriptor has to survive into it.
+fn attach_by_helper(directory: &Path, options: &Options) -> Result<OwnedFd, String> {
+    let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let mut wanted = format!("fsname={},subtype=holdfast,default_permissions,nosuid,nodev", source(options));
+    if options.read_only {
+        wanted.push_str(",ro");
+    }
+    if options.allow_other {
+        wanted.push_str(",allow_other");
+    }
+    let spawned = Command::new(HELPER)
+        .args(["-o", &wanted, "--"])
+        .arg(directory)
+        .env("_FUSE_COMMFD", "0")
+        .env("LC_ALL", "C")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut helper = spawned.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{HELPER} is not installed (package fuse3)"),
+        _ => format!("{HELPER} cannot be run: {error}"),
+    })?;
+    let channel = receive(&ours);
+    let said = end(&mut helper);
+    match channel {
+        Ok(Some(channel)) => Ok(channel),
+        Ok(None) => Err(explain(&said, options)),
+        Err(error) => Err(format!("{HELPER}: {error}")),
+    }
+}
+
+/// Waits for the descriptor; `None` when the helper ended without sending one.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut descriptors = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    descriptors.next().map(Some).ok_or_else(|| io::Error::other("it sent no descriptor"))
+}
+
+/// What the helper had to say.
+fn end(helper: &mut Child) -> String {
+    let mut said = String::new();
+    if let Some(errors) = helper.stderr.take() {
+        // Bounded, though the helper is trusted; a broken pipe loses nothing but words.
+        let _ = errors.take(4096).read_to_string(&mut said);
+    }
+    if let Err(error) = helper.wait() {
+        tracing::warn!(%error, "waiting for {HELPER}");
+    }
+    said.trim().trim_start_matches("fusermount3: ").to_owned()
+}
+
+fn explain(said: &str, options: &Options) -> String {
+    if options.allow_other && said.contains("user_allow_other") {
+        return "--allow-other needs the line 'user_allow_other' in /etc/fuse.conf, which only root can add"
+            .to_owned();
+    }
+    if said.contains("/dev/fuse") && said.contains("ermission denied") {
+        return format!("{said}. Root has to let users open it, as most systems do: chmod 666 /dev/fuse");
+    }
+    if said.is_empty() { format!("{HELPER} refused without a word") } else { said.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mountpoint::{self, Manner};
+    use fuser::{Config, Filesystem, Session, SessionACL};
+
+    struct Nothing;
+
+    impl Filesystem for Nothing {}
+
+    /// A mount is ours by its type and shows its source; while it is served it is not dead and nothing else is
+    /// mounted over it; when its server is gone it is dead, and is removed by whoever wants the directory.
+    #[test]
+    fn a_dead_mount_is_recognised_and_removed() {
+        if !Path::new("/dev/fuse").exists() {
+            return;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = mountpoint::prepare(directory.path()).expect("it is empty");
+        let options = Options { source: "hf://a,b\\c:1/d".to_owned(), allow_other: false, read_only: true };
+        let channel = attach(&path, &options).expect("mounting is possible here");
+        let session =
+            Session::from_fd(Nothing, channel, SessionACL::All, Config::default()).expect("a handshake");
+        let served = std::thread::spawn(move || session.run());
+        let mount = mountpoint::mounted_at(&path).expect("a table").expect("it is there");
+        assert!(mount.is_holdfast(), "{mount:?}");
+        assert_eq!(mount.source, "hf://a_b_c:1/d");
+        assert!(!mountpoint::is_dead(&path));
+        assert!(matches!(mountpoint::prepare(&path), Err(MountError::AlreadyMounted { .. })));
+        mountpoint::unmount(&path, Manner::Gently).expect("nobody uses it");
+        served.join().expect("no panic").expect("no error");
+
+        let channel = attach(&path, &options).expect("mounting is possible here");
+        let session =
+            Session::from_fd(Nothing, channel, SessionACL::All, Config::default()).expect("a handshake");
+        drop(session);
+        assert!(mountpoint::is_dead(&path));
+        assert_eq!(mountpoint::absolute(&path).expect("it has a path"), path);
+        assert_eq!(mountpoint::prepare(&path).expect("the dead mount is removed"), path);
+        assert_eq!(mountpoint::mounted_at(&path).expect("a table"), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! The only place that knows errno.
+//!
+//! The match is exhaustive on purpose: whoever adds an error must say here what programs will see. Altered
+//! data and a wrong order are EIO, never ENOENT and never zeroes; a file that others deleted while it was open
+//! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss.
+
+use fuser::Errno;
+use holdfast_client::FsError;
+use std::io::ErrorKind;
+
+/// What programs see of an error.
+pub(crate) fn errno(error: &FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::ENOENT,
+        FsError::Exists => Errno::EEXIST,
+        FsError::NotDirectory => Errno::ENOTDIR,
+        FsError::IsDirectory => Errno::EISDIR,
+        FsError::NotEmpty => Errno::ENOTEMPTY,
+        FsError::NotPermitted(_) => Errno::EPERM,
+        FsError::Access(_) | FsError::Refused(_) => Errno::EACCES,
+        FsError::ReadOnly => Errno::EROFS,
+        FsError::NameTooLong => Errno::ENAMETOOLONG,
+        FsError::Invalid(_) => Errno::EINVAL,
+        FsError::NoData => Errno::NO_XATTR,
+        FsError::NoSpace => Errno::ENOSPC,
+        FsError::TooLarge => Errno::EFBIG,
+        FsError::Unsupported => Errno::EOPNOTSUPP,
+        FsError::Loop => Errno::EINVAL,
+        FsError::CrossPrincipal => Errno::EXDEV,
+        FsError::TooManyLinks => Errno::EMLINK,
+        FsError::Busy => Errno::EBUSY,
+        FsError::Stale => Errno::ESTALE,
+        FsError::Integrity(_) | FsError::Frozen(_) => Errno::EIO,
+        FsError::Unreachable(_) => Errno::ETIMEDOUT,
+        FsError::Local { kind, .. } => local(*kind),
+    }
+}
+
+/// Failures of this machine's disk keep their meaning where it has one that cannot be mistaken.
+fn local(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::StorageFull => Errno::ENOSPC,
+        ErrorKind::QuotaExceeded => Errno::EDQUOT,
+        ErrorKind::OutOfMemory => Errno::ENOMEM,
+        ErrorKind::FileTooLarge => Errno::EFBIG,
+        _ => Errno::EIO,
+    }
+}

@@ -1,0 +1,610 @@
+//! Kernel request to inode API call to reply: translation, and nothing else.
+//!
+//! The only decision taken here is which thread answers (see [`crate::pool`]). Two requests are answered
+//! without asking, because the answer never changes: `security.capability` (the kernel asks for it before every
+//! write; mounts are nosuid, so file capabilities mean nothing) and POSIX ACLs (there are none).
+
+use crate::convert;
+use crate::errno::errno;
+use crate::pool::{Pool, THREADS_MAX};
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use holdfast_client::FsError;
+use holdfast_client::files::{self, FileHandleId, FileSystem, Ino};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel may believe attributes: `fstat` on an open descriptor may be this old.
+const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
+/// Names are looked up anew every time: every path-based call sees the present view.
+const NAMES_LIVE: Duration = Duration::ZERO;
+/// Largest write the kernel may send in one request.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Most requests that nobody waits for (read-ahead) at once.
+const BACKGROUND_MAX: u16 = 64;
+
+/// Serves one mount.
+pub(crate) struct Handler {
+    fs: Arc<FileSystem>,
+    readers: usize,
+    busy: AtomicUsize,
+    pool: Pool,
+}
+
+impl Handler {
+    /// For a session with `readers` threads that read requests.
+    pub(crate) fn new(fs: Arc<FileSystem>, readers: usize) -> Handler {
+        Handler { fs, readers, busy: AtomicUsize::new(0), pool: Pool::new(THREADS_MAX) }
+    }
+
+    /// Answers on this thread, unless it is the last that reads requests.
+    fn answer(&self, job: impl FnOnce(&FileSystem) + Send + 'static) {
+        match self.reader() {
+            Some(_busy) => job(&self.fs),
+            None => {
+                let fs = Arc::clone(&self.fs);
+                self.pool.submit(Box::new(move || job(&fs)));
+            }
+        }
+    }
+
+    fn reader(&self) -> Option<Busy<'_>> {
+        let busy = Busy(&self.busy);
+        (self.busy.fetch_add(1, Ordering::SeqCst) + 1 < self.readers).then_some(busy)
+    }
+}
+
+/// Counts a thread that reads requests as busy.
+struct Busy<'a>(&'a AtomicUsize);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Replies that carry nothing but success or failure.
+fn empty(reply: ReplyEmpty, result: Result<(), FsError>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn entry(reply: ReplyEntry, result: Result<files::Attributes, FsError>) {
+    match result {
+        Ok(attributes) => {
+            let generation = Generation(attributes.generation);
+            reply.entry_with_ttls(
+                &ATTRIBUTES_LIVE,
+                &NAMES_LIVE,
+                &convert::attributes(&attributes),
+                generation,
+            );
+        }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn attr(reply: ReplyAttr, result: Result<files::Attributes, FsError>) {
+    match result {
+        Ok(attributes) => reply.attr(&ATTRIBUTES_LIVE, &convert::attributes(&attributes)),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn data(reply: ReplyData, result: Result<Vec<u8>, FsError>) {
+    match result {
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn written(reply: ReplyWrite, result: Result<usize, FsError>) {
+    match result {
+        // Bounded by the request, whose length is a u32.
+        Ok(bytes) => reply.written(u32::try_from(bytes).unwrap_or(u32::MAX)),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// Extended attributes answer either their size or, if they fit, themselves.
+fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsError>) {
+    match result {
+        Ok(value) => match u32::try_from(value.len()) {
+            Ok(length) if room == 0 => reply.size(length),
+            Ok(length) if length <= room => reply.data(&value),
+            _ => reply.error(Errno::ERANGE),
+        },
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn keep_cache(opened: &files::Opened) -> FopenFlags {
+    if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
+}
+
+impl Filesystem for Handler {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Not wanted: READDIRPLUS (its entries would be looked up again at once, as names live for no time),
+        // WRITEBACK_CACHE (it would own size and times), AUTO_INVAL_DATA (an own write would drop the cache;
+        // files that changed elsewhere are dropped when they are opened or seen to have another size),
+        // POSIX_LOCKS and FLOCK_LOCKS (the kernel keeps locks among the programs of this machine).
+        for wanted in [
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+        ] {
+            if config.add_capabilities(wanted).is_err() {
+                tracing::debug!(?wanted, "the kernel does not have it");
+            }
+        }
+        // Smaller bounds than the kernel's are kept; both calls only fail with a nearer bound to try.
+        if let Err(nearest) = config.set_max_write(WRITE_BYTES_MAX) {
+            let _ = config.set_max_write(nearest);
+        }
+        if let Err(nearest) = config.set_max_readahead(WRITE_BYTES_MAX) {
+            let _ = config.set_max_readahead(nearest);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| entry(reply, fs.lookup(&caller, Ino(parent.0), name.as_bytes())));
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
+        self.fs.forget(Ino(ino.0), count);
+    }
+
+    fn getattr(&self, request: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        let (caller, handle) = (convert::caller(request), handle.map(convert::handle));
+        self.answer(move |fs| attr(reply, fs.getattr(&caller, Ino(ino.0), handle)));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (caller, handle) = (convert::caller(request), handle.map(convert::handle));
+        let wanted = files::SetAttributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            size,
+            modified: modified.map(convert::time_to_set),
+        };
+        self.answer(move |fs| attr(reply, fs.setattr(&caller, Ino(ino.0), wanted, handle)));
+    }
+
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let caller = convert::caller(request);
+        self.answer(move |fs| data(reply, fs.readlink(&caller, Ino(ino.0))));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = convert::kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| {
+            let made = fs.mknod(&caller, Ino(parent.0), name.as_bytes(), kind, mode & 0o7777, device);
+            entry(reply, made);
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| entry(reply, fs.mkdir(&caller, Ino(parent.0), name.as_bytes(), mode & 0o7777)));
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| empty(reply, fs.unlink(&caller, Ino(parent.0), name.as_bytes())));
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| empty(reply, fs.rmdir(&caller, Ino(parent.0), name.as_bytes())));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        let target = target.as_os_str().to_owned();
+        self.answer(move |fs| {
+            entry(reply, fs.symlink(&caller, Ino(parent.0), name.as_bytes(), target.as_bytes()));
+        });
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(flags) = convert::rename_flags(flags) else { return reply.error(Errno::EINVAL) };
+        let (caller, name, new_name) = (convert::caller(request), name.to_owned(), new_name.to_owned());
+        self.answer(move |fs| {
+            let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
+            empty(reply, fs.rename(&caller, from.0, from.1, to.0, to.1, flags));
+        });
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| entry(reply, fs.link(&caller, Ino(ino.0), Ino(parent.0), name.as_bytes())));
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (caller, flags) = (convert::caller(request), files::OpenFlags::from_bits(flags.0));
+        self.answer(move |fs| match fs.open(&caller, Ino(ino.0), flags) {
+            Ok(opened) => reply.opened(FileHandle(opened.handle.0), keep_cache(&opened)),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        let flags = files::OpenFlags::from_bits(flags);
+        self.answer(move |fs| {
+            match fs.create(&caller, Ino(parent.0), name.as_bytes(), mode & 0o7777, flags) {
+                // One time serves name and attributes here, so the attributes live for no time either.
+                Ok((attributes, opened)) => reply.created(
+                    &NAMES_LIVE,
+                    &convert::attributes(&attributes),
+                    Generation(attributes.generation),
+                    FileHandle(opened.handle.0),
+                    keep_cache(&opened),
+                ),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.answer(move |fs| data(reply, fs.read(FileHandleId(handle.0), offset, size as usize)));
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        bytes: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let source = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => files::WriteSource::PageCache,
+            false => files::WriteSource::Call,
+        };
+        let handle = FileHandleId(handle.0);
+        // Not through `answer`: on this thread the bytes need no copy.
+        match self.reader() {
+            Some(_busy) => written(reply, self.fs.write(handle, offset, bytes, source)),
+            None => {
+                let (fs, bytes) = (Arc::clone(&self.fs), bytes.to_vec());
+                self.pool.submit(Box::new(move || written(reply, fs.write(handle, offset, &bytes, source))));
+            }
+        }
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(move |fs| empty(reply, fs.flush(FileHandleId(handle.0))));
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(move |fs| {
+            fs.release(FileHandleId(handle.0));
+            reply.ok();
+        });
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(move |fs| empty(reply, fs.fsync(FileHandleId(handle.0))));
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let caller = convert::caller(request);
+        self.answer(move |fs| match fs.opendir(&caller, Ino(ino.0)) {
+            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        self.answer(move |fs| {
+            let mut take = |item: files::DirectoryItem<'_>| {
+                let kind = convert::file_type(item.kind);
+                !reply.add(INodeNo(item.ino.0), item.next_offset, kind, OsStr::from_bytes(item.name))
+            };
+            match fs.readdir(FileHandleId(handle.0), offset, &mut take) {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(move |fs| {
+            fs.releasedir(FileHandleId(handle.0));
+            reply.ok();
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(move |fs| empty(reply, fs.fsyncdir(FileHandleId(handle.0))));
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.answer(move |fs| match fs.statfs() {
+            Ok(show) => reply.statfs(
+                show.blocks,
+                show.blocks_free,
+                show.blocks_free,
+                show.files,
+                show.files_free,
+                show.block_bytes,
+                show.name_bytes_max,
+                show.block_bytes,
+            ),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            0 => files::SetXattr::Any,
+            libc::XATTR_CREATE => files::SetXattr::Create,
+            libc::XATTR_REPLACE => files::SetXattr::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        if is_acl(name.as_bytes()) || name.as_bytes() == b"security.capability" {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let (caller, name, value) = (convert::caller(request), name.to_owned(), value.to_vec());
+        self.answer(move |fs| {
+            empty(reply, fs.setxattr(&caller, Ino(ino.0), name.as_bytes(), &value, how));
+        });
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if name.as_bytes() == b"security.capability" {
+            return reply.error(Errno::NO_XATTR);
+        }
+        if is_acl(name.as_bytes()) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| xattr(reply, size, fs.getxattr(&caller, Ino(ino.0), name.as_bytes())));
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let caller = convert::caller(request);
+        self.answer(move |fs| {
+            let list = fs.listxattr(&caller, Ino(ino.0)).map(|names| {
+                let mut list = Vec::new();
+                for name in names {
+                    list.extend_from_slice(&name);
+                    list.push(0);
+                }
+                list
+            });
+            xattr(reply, size, list);
+        });
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (caller, name) = (convert::caller(request), name.to_owned());
+        self.answer(move |fs| empty(reply, fs.removexattr(&caller, Ino(ino.0), name.as_bytes())));
+    }
+
+    fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let rights = files::Rights {
+            read: mask.contains(AccessFlags::R_OK),
+            write: mask.contains(AccessFlags::W_OK),
+            execute: mask.contains(AccessFlags::X_OK),
+        };
+        let caller = convert::caller(request);
+        self.answer(move |fs| empty(reply, fs.access(&caller, Ino(ino.0), rights)));
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _input: &[u8],
+        _output_bytes: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let Some(how) = convert::allocate(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        self.answer(move |fs| empty(reply, fs.fallocate(FileHandleId(handle.0), offset, length, how)));
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let to = match whence {
+            libc::SEEK_DATA => files::SeekTo::Data,
+            libc::SEEK_HOLE => files::SeekTo::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        self.answer(move |fs| match fs.seek(FileHandleId(handle.0), offset, to) {
+            Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+            // No data from here on.
+            Err(FsError::NoData) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _ino_from: INodeNo,
+        from: FileHandle,
+        offset_from: u64,
+        _ino_to: INodeNo,
+        to: FileHandle,
+        offset_to: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        // The reply holds 32 bits; the caller goes on where it ended.
+        let length = length.min(1 << 30);
+        self.answer(move |fs| {
+            let (from, to) = (FileHandleId(from.0), FileHandleId(to.0));
+            match fs.copy_file_range(from, offset_from, to, offset_to, length) {
+                Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+}

@@ -1,0 +1,337 @@
+//! Mount points: what may become one, what is one, and how to stop being one.
+//!
+//! Nothing here asks a mounted file system anything it could block on, except where it says so: a dead or
+//! hanging mount must be describable and removable.
+
+use crate::attach::HELPER;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// File system type that the kernel shows for our mounts.
+pub const KIND: &str = "fuse.holdfast";
+
+/// One line of the kernel's table of mounts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mounted {
+    /// Kernel's number of the mount; never used for two mounts at once.
+    pub id: u64,
+    /// Where.
+    pub directory: PathBuf,
+    /// File system type, such as [`KIND`].
+    pub kind: String,
+    /// What: for ours, the address.
+    pub source: String,
+}
+
+impl Mounted {
+    /// Whether it is a mount of ours.
+    pub fn is_holdfast(&self) -> bool {
+        self.kind == KIND
+    }
+}
+
+/// Why a directory cannot be mounted on or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// No such directory.
+    #[error("{0}: there is no such directory; make it first (mkdir -p)")]
+    Missing(PathBuf),
+    /// Not a directory.
+    #[error("{0}: is not a directory, so nothing can be mounted on it")]
+    NotDirectory(PathBuf),
+    /// It holds files, which the mount would hide.
+    #[error("{0}: is not empty; its files would be hidden by the mount. Mount on an empty directory")]
+    NotEmpty(PathBuf),
+    /// A holdfast file system is mounted there.
+    #[error(
+        "{directory}: {source_name} is mounted there already; `holdfast umount {directory}` ends that mount"
+    )]
+    AlreadyMounted {
+        /// Where.
+        directory: PathBuf,
+        /// What.
+        source_name: String,
+    },
+    /// Something else is mounted there.
+    #[error("{directory}: is in use as a mount point ({kind}, {source_name}); choose another directory")]
+    InUse {
+        /// Where.
+        directory: PathBuf,
+        /// File system type.
+        kind: String,
+        /// What.
+        source_name: String,
+    },
+    /// Not a mount of ours.
+    #[error("{0}: no holdfast file system is mounted there")]
+    NotMounted(PathBuf),
+    /// Programs use it.
+    #[error("{directory}: is busy{holders}. End them or leave the directory, or use --lazy")]
+    Busy {
+        /// Where.
+        directory: PathBuf,
+        /// Who, in words; may be empty.
+        holders: String,
+    },
+    /// The kernel or fusermount3 refused.
+    #[error("{directory}: cannot be {verb}: {reason}")]
+    Refused {
+        /// Where.
+        directory: PathBuf,
+        /// "mounted" or "unmounted".
+        verb: &'static str,
+        /// What was said.
+        reason: String,
+    },
+    /// The kernel's table of mounts could not be read.
+    #[error("the table of mounts cannot be read: {0}")]
+    Table(#[source] io::Error),
+}
+
+/// How to unmount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Manner {
+    /// Refuse when programs use it.
+    Gently,
+    /// Take it out of sight at once; it ends when the last program lets go.
+    Lazily,
+}
+
+/// All mounts of this mount namespace, oldest first.
+///
+/// # Errors
+/// [`MountError::Table`].
+pub fn mounted() -> Result<Vec<Mounted>, MountError> {
+    let table = std::fs::read("/proc/self/mountinfo").map_err(MountError::Table)?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+}
+
+/// The topmost mount at exactly `directory` (an absolute path without symbolic links).
+///
+/// # Errors
+/// [`MountError::Table`].
+pub fn mounted_at(directory: &Path) -> Result<Option<Mounted>, MountError> {
+    Ok(mounted()?.into_iter().rev().find(|mount| mount.directory == directory))
+}
+
+/// The absolute path of `directory` without symbolic links, also when a dead mount is on it.
+///
+/// # Errors
+/// [`MountError::Missing`] or what the kernel says.
+pub fn absolute(directory: &Path) -> Result<PathBuf, MountError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => MountError::Missing(directory.to_owned()),
+        io::ErrorKind::NotADirectory => MountError::NotDirectory(directory.to_owned()),
+        _ => refused(directory, "mounted", error.to_string()),
+    };
+    match directory.canonicalize() {
+        Ok(path) => Ok(path),
+        // The mount point itself may not answer: then its parent does.
+        Err(error) => match (directory.parent(), directory.file_name()) {
+            (Some(parent), Some(name)) if error.kind() != io::ErrorKind::NotFound => {
+                let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+                Ok(parent.canonicalize().map_err(failed)?.join(name))
+            }
+            _ => Err(failed(error)),
+        },
+    }
+}
+
+/// Makes sure that `directory` can be mounted on, and returns its absolute path. A dead mount of ours that is
+/// in the way is removed.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
+    let path = absolute(directory)?;
+    while let Some(mount) = mounted_at(&path)? {
+        if mount.is_holdfast() && is_dead(&path) {
+            tracing::info!(directory = %path.display(), "removing a mount whose process is gone");
+            unmount(&path, Manner::Lazily)?;
+            continue;
+        }
+        return Err(if mount.is_holdfast() {
+            MountError::AlreadyMounted { directory: path, source_name: mount.source }
+        } else {
+            MountError::InUse { directory: path, kind: mount.kind, source_name: mount.source }
+        });
+    }
+    let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => MountError::Missing(path.clone()),
+        _ => refused(&path, "mounted", error.to_string()),
+    })?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotDirectory(path));
+    }
+    let mut entries =
+        std::fs::read_dir(&path).map_err(|error| refused(&path, "mounted", error.to_string()))?;
+    if entries.next().is_some() {
+        return Err(MountError::NotEmpty(path));
+    }
+    Ok(path)
+}
+
+/// Whether the process behind the FUSE mount at `path` is gone. (A living one answers from the kernel's cache
+/// or by itself; it may take its time.)
+pub fn is_dead(path: &Path) -> bool {
+    rustix::fs::statfs(path).is_err_and(|error| error == Errno::NOTCONN || error == Errno::CONNABORTED)
+}
+
+/// Ends the topmost mount at `path`, by ourselves where we may, else through fusermount3.
+///
+/// # Errors
+/// [`MountError::Busy`] when `Gently` and programs use it; [`MountError::NotMounted`];
+/// [`MountError::Refused`].
+pub fn unmount(path: &Path, manner: Manner) -> Result<(), MountError> {
+    let flags = match manner {
+        Manner::Gently => UnmountFlags::NOFOLLOW,
+        Manner::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    match rustix::mount::unmount(path, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(busy(path)),
+        Err(Errno::INVAL) => Err(MountError::NotMounted(path.to_owned())),
+        Err(Errno::PERM) => unmount_by_helper(path, manner),
+        Err(error) => Err(refused(path, "unmounted", error.to_string())),
+    }
+}
+
+fn unmount_by_helper(path: &Path, manner: Manner) -> Result<(), MountError> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u");
+    if manner == Manner::Lazily {
+        command.arg("-z");
+    }
+    command.arg("--").arg(path).stdin(Stdio::null()).env("LC_ALL", "C");
+    let output = command.output().map_err(|error| {
+        refused(path, "unmounted", format!("{HELPER} (package fuse3) cannot be run: {error}"))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if said.contains("busy") {
+        return Err(busy(path));
+    }
+    if said.contains("not found") {
+        return Err(MountError::NotMounted(path.to_owned()));
+    }
+    Err(refused(path, "unmounted", said))
+}
+
+fn refused(directory: &Path, verb: &'static str, reason: String) -> MountError {
+    MountError::Refused { directory: directory.to_owned(), verb, reason }
+}
+
+fn busy(path: &Path) -> MountError {
+    let names = holders(path);
+    let holders = match names.len() {
+        0 => String::new(),
+        _ => format!(": in use by {}", names.join(", ")),
+    };
+    MountError::Busy { directory: path.to_owned(), holders }
+}
+
+/// Up to five processes that have files or their working directory at or below `path`, as far as we may see.
+fn holders(path: &Path) -> Vec<String> {
+    let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(path));
+    let mut found = Vec::new();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return found };
+    for process in processes.flatten() {
+        let name = process.file_name();
+        if !name.as_bytes().iter().all(u8::is_ascii_digit) || found.len() == 5 {
+            continue;
+        }
+        let base = process.path();
+        let has_file = || {
+            std::fs::read_dir(base.join("fd"))
+                .is_ok_and(|mut files| files.any(|file| file.is_ok_and(|file| below(file.path()))))
+        };
+        if below(base.join("cwd")) || below(base.join("root")) || has_file() {
+            let command = std::fs::read_to_string(base.join("comm")).unwrap_or_default();
+            found.push(format!("{} (process {})", command.trim(), name.to_string_lossy()));
+        }
+    }
+    found
+}
+
+/// Reads one line of mountinfo: `id parent dev root directory options [tags..] - kind source options`.
+fn parse_line(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let directory = fields.nth(3)?;
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
+    let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
+    Some(Mounted { id, directory: PathBuf::from(OsString::from_vec(unescape(directory))), kind, source })
+}
+
+/// Undoes the kernel's octal escapes (`\040` for a space).
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = (first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of the kernel's table are read, with and without tags, escapes undone.
+    #[test]
+    fn mountinfo_lines() {
+        let line =
+            br"512 29 0:61 / /mnt/my\040files rw,nosuid shared:9 master:1 - fuse.holdfast hf rw,user_id=0";
+        let mount = parse_line(line).expect("a line");
+        assert_eq!(mount.id, 512);
+        assert_eq!(mount.directory, Path::new("/mnt/my files"));
+        assert!(mount.is_holdfast());
+        assert_eq!(mount.source, "hf");
+        let bare = parse_line(b"1 0 0:1 / / rw - tmpfs none rw").expect("a line without tags");
+        assert_eq!((bare.kind.as_str(), bare.directory.as_path()), ("tmpfs", Path::new("/")));
+        assert_eq!(parse_line(b""), None);
+        assert_eq!(parse_line(b"nonsense"), None);
+    }
+
+    /// A file, a missing directory, a directory with files and a mount point in use are refused, each in its
+    /// own words; an empty directory is taken.
+    #[test]
+    fn what_may_be_mounted_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"x").expect("a file");
+        let empty = dir.path().join("empty");
+        std::fs::create_dir(&empty).expect("a directory");
+        assert!(matches!(prepare(&dir.path().join("none")), Err(MountError::Missing(_))));
+        assert!(matches!(prepare(&file), Err(MountError::NotDirectory(_))));
+        assert!(matches!(prepare(dir.path()), Err(MountError::NotEmpty(_))));
+        assert!(matches!(prepare(Path::new("/proc")), Err(MountError::InUse { .. })));
+        assert_eq!(prepare(&empty).expect("it is empty"), empty.canonicalize().expect("it is there"));
+        assert!(matches!(
+            unmount(&empty, Manner::Gently),
+            Err(MountError::NotMounted(_) | MountError::Refused { .. })
+        ));
+    }
+}

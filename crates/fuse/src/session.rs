@@ -1,0 +1,120 @@
+//! A mount, from mount(2) to its end.
+
+use crate::attach::{Options, attach};
+use crate::handler::Handler;
+use crate::invalidate::Invalidator;
+use crate::mountpoint::{self, Manner, MountError};
+use fuser::{Config, SessionACL};
+use holdfast_client::files::FileSystem;
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Threads that read (and mostly answer) the kernel's requests.
+const READERS: usize = 8;
+
+/// A mount that is served. It goes on when this is dropped; it ends by [`Session::unmount`] or by umount(8).
+pub struct Session {
+    directory: PathBuf,
+    end: Arc<End>,
+}
+
+#[derive(Default)]
+struct End {
+    reached: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// Mounts `fs` on `directory` and serves it on threads of its own. `ended` is called once, after the last
+/// request, when the mount is gone, by whatever cause.
+///
+/// # Errors
+/// The directory cannot be mounted on (see [`mountpoint::prepare`]), or the kernel or fusermount3 refuses.
+pub fn mount(
+    fs: Arc<FileSystem>,
+    directory: &Path,
+    options: &Options,
+    ended: impl FnOnce() + Send + 'static,
+) -> Result<Session, MountError> {
+    let directory = mountpoint::prepare(directory)?;
+    let refused = |error: io::Error| MountError::Refused {
+        directory: directory.clone(),
+        verb: "mounted",
+        reason: error.to_string(),
+    };
+    let channel = attach(&directory, options)?;
+    let (session, invalidator) = match start(fs, channel) {
+        Ok(started) => started,
+        Err(error) => {
+            let _ = mountpoint::unmount(&directory, Manner::Lazily);
+            return Err(refused(error));
+        }
+    };
+    let end = Arc::new(End::default());
+    let signal = Arc::clone(&end);
+    let name = directory.clone();
+    let serve = move || {
+        if let Err(error) = session.run() {
+            tracing::error!(directory = %name.display(), %error, "the mount ended with an error");
+        }
+        drop(invalidator);
+        ended();
+        *signal.reached.lock() = true;
+        signal.changed.notify_all();
+    };
+    if let Err(error) = std::thread::Builder::new().name("mount".to_owned()).spawn(serve) {
+        let _ = mountpoint::unmount(&directory, Manner::Lazily);
+        return Err(refused(error));
+    }
+    Ok(Session { directory, end })
+}
+
+/// Shakes hands with the kernel.
+fn start(fs: Arc<FileSystem>, channel: OwnedFd) -> io::Result<(fuser::Session<Handler>, Invalidator)> {
+    let mut config = Config::default();
+    config.n_threads = Some(READERS);
+    // The kernel itself refuses strangers; asking for the mounting user again would only refuse those who were
+    // handed an open descriptor.
+    let session =
+        fuser::Session::from_fd(Handler::new(Arc::clone(&fs), READERS), channel, SessionACL::All, config)?;
+    let invalidator = Invalidator::start(&fs, session.notifier())?;
+    Ok((session, invalidator))
+}
+
+impl Session {
+    /// Absolute path of the mount point.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Takes the mount out of the table of mounts. With [`Manner::Lazily`] programs that use it may go on until
+    /// they let go of it; [`Session::wait`] waits for that.
+    ///
+    /// # Errors
+    /// [`MountError::Busy`], or the kernel or fusermount3 refuses.
+    pub fn unmount(&self, manner: Manner) -> Result<(), MountError> {
+        if self.is_ended() {
+            return Ok(());
+        }
+        match mountpoint::unmount(&self.directory, manner) {
+            // Somebody was faster.
+            Err(MountError::NotMounted(_)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether the last request has been answered.
+    pub fn is_ended(&self) -> bool {
+        *self.end.reached.lock()
+    }
+
+    /// Waits until the mount is gone and the last request answered.
+    pub fn wait(&self) {
+        let mut reached = self.end.reached.lock();
+        while !*reached {
+            self.end.changed.wait(&mut reached);
+        }
+    }
+}
