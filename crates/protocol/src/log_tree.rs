@@ -40,6 +40,11 @@ impl Frontier {
             .then_some(frontier)
     }
 
+    /// The frontier of a tree of `size` leaves with these peaks, whatever root they make.
+    pub fn of(size: u64, peaks: Vec<Digest>) -> Option<Frontier> {
+        (peaks.len() == size.count_ones() as usize).then_some(Frontier { size, peaks })
+    }
+
     /// Roots of the complete subtrees, largest first.
     pub fn peaks(&self) -> &[Digest] {
         &self.peaks

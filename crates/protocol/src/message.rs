@@ -115,7 +115,7 @@ pub enum Request {
         index: u64,
         /// Bytes, at most 64 KiB.
         bytes: Vec<u8>,
-        /// By the sender's key over (index, bytes) in `Domain::SignedBlock`.
+        /// By the sender's key over (file system, index, bytes) in `Domain::SignedBlock`.
         signature: Signature,
     },
     /// Fetches the newest signed block, or the newest before a time.
@@ -129,7 +129,8 @@ pub enum Request {
     },
     /// Immunises all blocks stored so far from DECREF.
     Snapshot,
-    /// Keeps these blocks and all they refer to from garbage collection for a while (open files).
+    /// Keeps these blocks and all they refer to from garbage collection for a while (open files), in place of
+    /// whatever this device pinned before.
     Pin {
         /// Roots.
         addresses: Vec<Digest>,

@@ -1,1 +1,29 @@
-//! The Holdfast server: drives the block store and the consistency machine.
+//! The server: drives the block store and the consistency machine for many file systems.
+//!
+//! [`Server`] is the process: data directory, sockets, background work. [`Host`] is everything behind the
+//! sockets, blocking, with storage and clock as arguments, so that tests run it on a disk that loses power.
+//!
+//! A server is trusted with nothing but keeping things: clients check every byte and every step of the order.
+//! It polices its clients all the same, so that no malicious one can make an honest server look like a liar.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod config;
+pub mod control;
+mod data;
+mod error;
+mod file_system;
+mod host;
+mod maintenance;
+mod refusal;
+mod server;
+mod service;
+mod statistics;
+mod tree;
+
+pub use config::{CreatePolicy, ServerConfig};
+pub use error::{OpenError, RunError};
+pub use file_system::FileSystem;
+pub use host::{AllowedSuperusers, Caller, Clock, Greeted, Host, HostSettings};
+pub use server::{Server, until_signalled};
+pub use tree::TreeError;

@@ -348,6 +348,11 @@ impl Sequencer {
         self.state.reply()
     }
 
+    /// The last committed structure of a device.
+    pub fn slot(&self, device: DeviceId) -> Option<&Signed<Structure>> {
+        self.state.slots.get(&device)
+    }
+
     /// Size of the log of updates.
     pub fn log_size(&self) -> u64 {
         self.state.frontier.head().size

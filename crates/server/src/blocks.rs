@@ -1,0 +1,91 @@
+//! Blocks as clients give and ask for them: checked before they are believed, bounded when they are served.
+//!
+//! A server does not know what a block is for, but it makes sure that the bytes are what the address says:
+//! otherwise one member could store rubbish under an address that another member is about to need.
+
+use crate::refusal::{Refused, refuse};
+use holdfast_content::{BODY_BYTES_MAX, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::message::{
+    ATTACHED_BYTES_MAX, AddressedBlock, BATCH_MAX, MESSAGE_BYTES_MAX, StoreHeader,
+};
+use holdfast_store::{BlockStore, StoreError};
+
+/// Room for everything in an answer but blocks.
+const ANSWER_SLACK_BYTES: usize = 64 << 10;
+
+pub(crate) fn check_count(count: usize) -> Result<(), Refused> {
+    match count <= BATCH_MAX {
+        true => Ok(()),
+        false => refuse(format!("{count} blocks or addresses at once; at most {BATCH_MAX}")),
+    }
+}
+
+/// Checks blocks against their addresses.
+pub(crate) fn check(
+    given: Vec<AddressedBlock>,
+    bytes_max: usize,
+) -> Result<Vec<(Digest, StoredBlock)>, Refused> {
+    check_count(given.len())?;
+    let bytes: usize = given.iter().map(|given| stored_bytes(&given.block)).sum();
+    if bytes > bytes_max {
+        return refuse(format!("{bytes} bytes of blocks attached; at most {bytes_max}"));
+    }
+    let mut checked = Vec::with_capacity(given.len());
+    for AddressedBlock { address, block } in given {
+        match block.clone().open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
+            Ok(_) => checked.push((address, block)),
+            Err(error) => return refuse(error.to_string()),
+        }
+    }
+    Ok(checked)
+}
+
+/// Checks blocks that ride along with an operation.
+pub(crate) fn check_attached(given: Vec<AddressedBlock>) -> Result<Vec<(Digest, StoredBlock)>, Refused> {
+    check(given, ATTACHED_BYTES_MAX)
+}
+
+/// About how many bytes a block takes in a message.
+pub(crate) fn stored_bytes(block: &StoredBlock) -> usize {
+    block.body.len() + block.references.len() * 32 + 64
+}
+
+/// Blocks for an answer.
+pub(crate) struct Retrieved {
+    pub(crate) blocks: Vec<Option<(StoreHeader, AddressedBlock)>>,
+    pub(crate) bytes: usize,
+}
+
+/// Reads blocks in order until a message is full. One that is damaged here is answered as missing: the client
+/// tells a loss from a deletion by what still refers to the block, and the log here tells which file is bad.
+pub(crate) fn retrieve(
+    store: &BlockStore,
+    file_system: Digest,
+    addresses: &[Digest],
+) -> Result<Retrieved, Refused> {
+    check_count(addresses.len())?;
+    let mut blocks = Vec::with_capacity(addresses.len());
+    let mut bytes = 0;
+    for address in addresses {
+        let found = match store.retrieve(file_system, *address) {
+            Ok(found) => found,
+            Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
+                tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let entry = found.map(|(header, block)| {
+            bytes += stored_bytes(&block);
+            let header = StoreHeader { owner: header.owner, stored_ns: header.stored_ns };
+            (header, AddressedBlock { address: *address, block })
+        });
+        if bytes > MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES && !blocks.is_empty() {
+            // The client asks for the rest.
+            break;
+        }
+        blocks.push(entry);
+    }
+    Ok(Retrieved { blocks, bytes })
+}

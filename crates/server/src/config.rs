@@ -1,0 +1,59 @@
+//! What an operator decides.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who may create file systems on a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CreatePolicy {
+    /// Whoever connects from the same machine, and the keys in `DATA/allowed-superusers`.
+    #[default]
+    Local,
+    /// Only the keys in `DATA/allowed-superusers`.
+    Listed,
+    /// Anybody who can connect.
+    Anyone,
+    /// Nobody.
+    Nobody,
+}
+
+/// How a server runs.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The data directory; created when missing. One server at a time.
+    pub data: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Who may create file systems.
+    pub create: CreatePolicy,
+    /// How long after its first STORE a block may be given up (DECREF).
+    pub window: Duration,
+    /// How long blocks that nothing refers to any more stay readable, and new ones are safe from collection.
+    pub gc_window: Duration,
+    /// Pause between garbage collections; `None` for none in the background.
+    pub gc_interval: Option<Duration>,
+    /// How long an operation may stay pending before it is declared dead.
+    pub abort_after: Duration,
+    /// Ordering records after which a checkpoint is written.
+    pub checkpoint_records: u64,
+    /// What peers may cost.
+    pub limits: holdfast_rpc::Limits,
+}
+
+impl ServerConfig {
+    /// The usual settings for a data directory and an address.
+    pub fn new(data: impl Into<PathBuf>, listen: SocketAddr) -> Self {
+        ServerConfig {
+            data: data.into(),
+            listen,
+            create: CreatePolicy::default(),
+            window: Duration::from_secs(60),
+            gc_window: Duration::from_secs(24 * 3600),
+            gc_interval: Some(Duration::from_secs(3600)),
+            abort_after: Duration::from_secs(10),
+            checkpoint_records: 4096,
+            limits: holdfast_rpc::Limits::default(),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The operator's side door: a Unix socket in the data directory, for work on a server that is running, and the
+//! same work on the directory itself when no server runs.
+//!
+//! Whoever can open the socket may already read and write the data directory, so it asks for no key. Each
+//! message is a length (u32, little-endian) and borsh bytes.
+
+use crate::config::ServerConfig;
+use crate::data::{DataDirectory, control_socket};
+use crate::error::OpenError;
+use crate::host::Host;
+use crate::maintenance;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, decode, encode};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Largest message on the socket.
+const MESSAGE_BYTES_MAX: u32 = 16 << 20;
+/// How long the running server may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// Work an operator can ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[borsh(use_discriminant = true)]
+#[repr(u8)]
+pub enum Task {
+    /// Collect garbage now.
+    Collect = 1,
+    /// Read everything and report damage.
+    Scrub = 2,
+    /// Figures.
+    Statistics = 3,
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Outcome {
+    /// Of [`Task::Collect`], by file system.
+    Collected(Vec<(Digest, Result<Collected, String>)>),
+    /// Of [`Task::Scrub`].
+    Scrubbed(Scrubbed),
+    /// Of [`Task::Statistics`].
+    Statistics(Statistics),
+    /// The work could not be done.
+    Failed(String),
+}
+
+/// What a garbage collection did.
+#[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Collected {
+    /// Blocks found in use.
+    pub marked: u64,
+    /// Blocks dropped.
+    pub dropped: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
+    /// Bytes of log files removed.
+    pub removed_bytes: u64,
+    /// Log files kept because something in them cannot be read, and why.
+    pub damaged: Vec<String>,
+    /// Blocks that others refer to but that are not here.
+    pub missing: Vec<Digest>,
+}
+
+/// What a scrub found.
+#[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Scrubbed {
+    /// Good records.
+    pub records: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Damaged records, in words; at most 10,000.
+    pub bad: Vec<String>,
+    /// How many there are, and blocks that the index misplaces.
+    pub bad_count: u64,
+}
+
+/// Figures of a server.
+#[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Statistics {
+    /// File systems, with the number of operations each has ordered.
+    pub file_systems: Vec<(Digest, u64)>,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes in the log.
+    pub block_bytes: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Free bytes on the disk, where it can tell.
+    pub free_bytes: Option<u64>,
+    /// Blocks known to be damaged.
+    pub damaged_blocks: u64,
+    /// Group commits since the server started.
+    pub syncs: u64,
+    /// Requests since the server started.
+    pub requests: u64,
+    /// Requests refused since then.
+    pub refused: u64,
+    /// Operations committed since then.
+    pub operations: u64,
+    /// Blocks stored since then.
+    pub blocks_stored: u64,
+    /// Blocks served since then.
+    pub blocks_served: u64,
+    /// Bytes of blocks served since then.
+    pub bytes_served: u64,
+    /// Whether a server is running on the directory.
+    pub running: bool,
+}
+
+/// Why an operator's wish was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The directory holds no server's data.
+    #[error("{path} is not a server's data directory", path = .0.display())]
+    NoServer(PathBuf),
+    /// The directory could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The running server did not answer.
+    #[error("the running server did not answer: {0}")]
+    Silent(String),
+    /// It was tried and failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+#[derive(BorshSerialize, BorshDeserialize)]
+enum Message {
+    Progress(u64, u64),
+    Finished(Outcome),
+}
+
+/// Carries out a task on the data directory in `config`: by the server that is running on it, or else here.
+/// `progress` is given bytes done and bytes in all, where that is known.
+///
+/// # Errors
+/// See [`ControlError`].
+pub fn perform(
+    config: &ServerConfig,
+    task: Task,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Outcome, ControlError> {
+    if !config.data.join("store").is_dir() {
+        return Err(ControlError::NoServer(config.data.clone()));
+    }
+    let outcome = match ask_running(&config.data, task, progress)? {
+        Some(outcome) => outcome,
+        None => {
+            let (host, _, _) = crate::server::open_host(config)?;
+            let outcome = carry_out(&host, task, config.gc_window, progress);
+            maintenance::final_checkpoints(&host);
+            match outcome {
+                Outcome::Statistics(figures) => Outcome::Statistics(Statistics { running: false, ..figures }),
+                outcome => outcome,
+            }
+        }
+    };
+    match outcome {
+        Outcome::Failed(why) => Err(ControlError::Failed(why)),
+        outcome => Ok(outcome),
+    }
+}
+
+/// Asks the running server; `None` when there is none.
+fn ask_running(
+    data: &Path,
+    task: Task,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Option<Outcome>, ControlError> {
+    let silent = |error: std::io::Error| ControlError::Silent(error.to_string());
+    let mut stream =
+        match short_path(&control_socket(data)).and_then(|(path, _held)| UnixStream::connect(path)) {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(silent(error)),
+        };
+    stream.set_read_timeout(Some(SILENCE_MAX)).map_err(silent)?;
+    let request = encode(&task);
+    stream.write_all(&(request.len() as u32).to_le_bytes()).map_err(silent)?;
+    stream.write_all(&request).map_err(silent)?;
+    loop {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).map_err(silent)?;
+        let length = u32::from_le_bytes(length);
+        if length > MESSAGE_BYTES_MAX {
+            return Err(ControlError::Silent("its answer is too long".to_owned()));
+        }
+        let mut bytes = vec![0; length as usize];
+        stream.read_exact(&mut bytes).map_err(silent)?;
+        match decode(&bytes).map_err(|error| ControlError::Silent(error.to_string()))? {
+            Message::Progress(done, all) => progress(done, all),
+            Message::Finished(outcome) => return Ok(Some(outcome)),
+        }
+    }
+}
+
+/// A path to the same socket that is short enough for one, and what must stay open meanwhile.
+fn short_path(socket: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
+    let directory = std::fs::File::open(socket.parent().unwrap_or(Path::new(".")))?;
+    let name = socket.file_name().unwrap_or_default();
+    Ok((Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name), directory))
+}
+
+fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn FnMut(u64, u64)) -> Outcome {
+    match task {
+        Task::Collect => {
+            let collected = maintenance::collect(host, gc_window).into_iter().map(|(id, result)| {
+                let report = result.map(|report| Collected {
+                    marked: report.marked,
+                    dropped: report.dropped,
+                    dropped_bytes: report.dropped_bytes,
+                    removed_bytes: report.removed_bytes,
+                    damaged: report
+                        .damaged
+                        .iter()
+                        .map(|(segment, why)| format!("segment {segment}: {why}"))
+                        .collect(),
+                    missing: report.missing,
+                });
+                (id, report)
+            });
+            Outcome::Collected(collected.collect())
+        }
+        Task::Scrub => match maintenance::scrub(host, progress) {
+            Ok(report) => Outcome::Scrubbed(Scrubbed {
+                records: report.records,
+                bytes: report.bytes,
+                bad_count: report.bad_count + report.index_errors,
+                bad: report
+                    .bad
+                    .iter()
+                    .map(|bad| {
+                        let what = match (&bad.block, bad.live) {
+                            (Some((file_system, address)), true) => {
+                                format!("block {address} of {file_system}: ")
+                            }
+                            (Some(_), false) => "garbage: ".to_owned(),
+                            (None, _) => String::new(),
+                        };
+                        format!("{what}{} at offset {}: {}", bad.file, bad.offset, bad.why)
+                    })
+                    .collect(),
+            }),
+            Err(why) => Outcome::Failed(why),
+        },
+        Task::Statistics => match statistics(host) {
+            Ok(statistics) => Outcome::Statistics(statistics),
+            Err(why) => Outcome::Failed(why),
+        },
+    }
+}
+
+fn statistics(host: &Host) -> Result<Statistics, String> {
+    // What is not in the index yet would be counted only in part.
+    host.store.checkpoint().map_err(|error| error.to_string())?;
+    let store = host.store.statistics().map_err(|error| error.to_string())?;
+    let counters = &host.counters;
+    Ok(Statistics {
+        file_systems: host.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
+        blocks: store.blocks + store.recent_entries,
+        block_bytes: store.block_bytes,
+        log_bytes: store.log_bytes,
+        free_bytes: store.free_bytes,
+        damaged_blocks: store.damaged_blocks,
+        syncs: store.syncs,
+        requests: counters.requests.get(),
+        refused: counters.refused.get(),
+        operations: counters.operations.get(),
+        blocks_stored: counters.blocks_stored.get(),
+        blocks_served: counters.blocks_retrieved.get(),
+        bytes_served: counters.bytes_retrieved.get(),
+        running: true,
+    })
+}
+
+/// Answers operators until it is dropped. Without the socket the server serves its clients all the same.
+pub(crate) async fn serve(host: Arc<Host>, data: DataDirectory, gc_window: Duration) {
+    let listener = match listen(&data.control()) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::warn!(%error, "no control socket: gc and scrub only work while the server is stopped");
+            return;
+        }
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // One at a time: the tasks are heavy and do not get faster side by side.
+                if let Err(error) = answer(stream, &host, gc_window).await {
+                    tracing::info!(%error, "an operator's connection failed");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the control socket failed");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+fn listen(socket: &Path) -> std::io::Result<tokio::net::UnixListener> {
+    // The store's lock is ours, so a socket that is there already belongs to a server that is gone.
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (path, _held) = short_path(socket)?;
+    let listener = tokio::net::UnixListener::bind(path)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+async fn answer(
+    mut stream: tokio::net::UnixStream,
+    host: &Arc<Host>,
+    gc_window: Duration,
+) -> std::io::Result<()> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let request = async {
+        let length = stream.read_u32_le().await?;
+        let mut bytes = vec![0; length.min(64) as usize];
+        stream.read_exact(&mut bytes).await?;
+        decode::<Task>(&bytes).map_err(std::io::Error::other)
+    };
+    let task = tokio::time::timeout(Duration::from_secs(5), request).await??;
+    let (messages, mut queue) = mpsc::channel::<Message>(16);
+    let host = host.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let mut progress = |done, all| {
+            // An operator who does not listen misses a number, nothing else.
+            let _ = messages.try_send(Message::Progress(done, all));
+        };
+        progress(0, 0);
+        let outcome = carry_out(&host, task, gc_window, &mut progress);
+        let _ = messages.blocking_send(Message::Finished(outcome));
+    });
+    let mut alive = tokio::time::interval(SILENCE_MAX / 4);
+    loop {
+        let message = tokio::select! {
+            message = queue.recv() => message,
+            _ = alive.tick() => Some(Message::Progress(0, 0)),
+        };
+        let Some(message) = message else { break };
+        let bytes = encode(&message);
+        stream.write_u32_le(bytes.len() as u32).await?;
+        stream.write_all(&bytes).await?;
+        if matches!(message, Message::Finished(_)) {
+            break;
+        }
+    }
+    work.await.map_err(std::io::Error::other)
+}

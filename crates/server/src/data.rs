@@ -1,0 +1,142 @@
+//! The data directory: the server's key, the list of allowed superusers, and the store beside them.
+//!
+//! ```text
+//! DATA/server-key          OpenSSH private key, mode 0600
+//! DATA/allowed-superusers  OpenSSH public keys, one a line; optional
+//! DATA/control             Unix socket of the running server, mode 0600
+//! DATA/store/              block store and ordering records
+//! ```
+
+use crate::error::OpenError;
+use holdfast_crypto::{PublicKey, SigningKey, keyfile};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A data directory that exists.
+#[derive(Clone, Debug)]
+pub(crate) struct DataDirectory {
+    path: PathBuf,
+}
+
+impl DataDirectory {
+    pub(crate) fn open(path: &Path) -> Result<DataDirectory, OpenError> {
+        let store = path.join("store");
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&store)
+            .map_err(|error| OpenError::io("creating", &store, error))?;
+        Ok(DataDirectory { path: path.to_owned() })
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path.join("store")
+    }
+
+    pub(crate) fn control(&self) -> PathBuf {
+        control_socket(&self.path)
+    }
+
+    /// The server's key, made at the first start.
+    pub(crate) fn server_key(&self) -> Result<SigningKey, OpenError> {
+        let path = self.path.join("server-key");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let text = zeroize::Zeroizing::new(text);
+                let mode =
+                    std::fs::metadata(&path).map_err(|error| OpenError::io("reading", &path, error))?;
+                if mode.permissions().mode() & 0o077 != 0 {
+                    return Err(OpenError::KeyReadable { path });
+                }
+                keyfile::parse_private(&text, None).map_err(|error| OpenError::Key { path, error })
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => self.make_key(&path),
+            Err(error) => Err(OpenError::io("reading", &path, error)),
+        }
+    }
+
+    fn make_key(&self, path: &Path) -> Result<SigningKey, OpenError> {
+        let failed = |error| OpenError::io("writing", path, error);
+        let mut seed = zeroize::Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *seed).map_err(|error| failed(std::io::Error::other(error.to_string())))?;
+        let key = SigningKey::from_seed(&seed);
+        let text = keyfile::format_private(&key, "holdfast server", None)
+            .map_err(|error| OpenError::Key { path: path.to_owned(), error })?;
+        // Whole or not at all: half a key would lock every client out.
+        let partial = path.with_extension("partial");
+        let _ = std::fs::remove_file(&partial);
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&partial)
+            .map_err(failed)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        std::fs::rename(&partial, path).map_err(failed)?;
+        std::fs::File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        tracing::info!(key = %key.public(), path = %path.display(), "made the server's key");
+        Ok(key)
+    }
+
+    /// Whether the operator lists `key` as one that may create file systems. Read anew each time.
+    pub(crate) fn allows_superuser(&self, key: &PublicKey) -> bool {
+        let path = self.path.join("allowed-superusers");
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return false,
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "cannot read the list of allowed superusers");
+                return false;
+            }
+        };
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        lines.into_iter().any(|line| match keyfile::parse_public(line) {
+            Ok(listed) => listed == *key,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), line, %error, "a line is not a public key");
+                false
+            }
+        })
+    }
+}
+
+/// Where a server with this data directory can be spoken to.
+pub(crate) fn control_socket(data: &Path) -> PathBuf {
+    data.join("control")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: the key is made once, kept private, found again, and refused when others can read it.
+    #[test]
+    fn the_key_is_made_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDirectory::open(&folder.path().join("data")).unwrap();
+        let key = data.server_key().unwrap();
+        assert_eq!(data.server_key().unwrap().public(), key.public());
+        let path = folder.path().join("data/server-key");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(data.server_key(), Err(OpenError::KeyReadable { .. })));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(&path, "nonsense").unwrap();
+        assert!(matches!(data.server_key(), Err(OpenError::Key { .. })));
+    }
+
+    /// Proves: the list takes comments, survives bad lines, and allows nobody else.
+    #[test]
+    fn allowed_superusers_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDirectory::open(folder.path()).unwrap();
+        let key = SigningKey::from_seed(&[1; 32]).public();
+        let other = SigningKey::from_seed(&[2; 32]).public();
+        assert!(!data.allows_superuser(&key));
+        let text = format!("# ours\n\nnonsense\n{}\n", keyfile::format_public(&key, "alice"));
+        std::fs::write(folder.path().join("allowed-superusers"), text).unwrap();
+        assert!(data.allows_superuser(&key));
+        assert!(!data.allows_superuser(&other));
+    }
+}

@@ -1,0 +1,75 @@
+//! Why a server cannot start or go on.
+
+use crate::tree::TreeError;
+use holdfast_crypto::{Digest, keyfile::KeyFileError};
+use holdfast_store::StoreError;
+use std::path::{Path, PathBuf};
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Medium: a file operation failed.
+    #[error("{action} {path}: {error}", path = path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Operator: the server's key file cannot be used.
+    #[error("the server's key {path} cannot be used: {error}", path = path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: KeyFileError,
+    },
+    /// Operator: others can read the server's key.
+    #[error("the server's key {path} can be read by others: run `chmod 600 {path}`", path = path.display())]
+    KeyReadable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The store: in use, of a newer format, damaged, or the medium failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Log-tree nodes are damaged or of a newer form.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// Medium: what was kept about a file system does not fit together.
+    #[error("the ordering records of file system {file_system} are damaged: {why}")]
+    Ordering {
+        /// The file system.
+        file_system: Digest,
+        /// What does not fit.
+        why: String,
+    },
+    /// Operator: the address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn io(action: &'static str, path: &Path, error: std::io::Error) -> OpenError {
+        OpenError::Io { action, path: path.to_owned(), error }
+    }
+}
+
+/// Why a running server stopped other than by request.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Medium: the log can no longer promise durability. Restart the server when the cause is mended; nothing
+    /// acknowledged is lost.
+    #[error("the storage failed, so that nothing more can be acknowledged: {0}")]
+    Storage(String),
+    /// The system: no reactor, listener or thread.
+    #[error("the server cannot run: {0}")]
+    System(#[from] std::io::Error),
+}

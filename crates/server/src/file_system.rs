@@ -1,0 +1,436 @@
+//! One file system on a server: its sequencer, its log of updates, its proof of identity, and what happens to
+//! each ordering request.
+//!
+//! The order of steps for every request that changes something: check outside the lock; under the lock let the
+//! sequencer decide and append its records to the log; after the lock one group commit, by the caller; then
+//! the answer. So records stand in the log in the order in which the sequencer made them, and nobody waits for
+//! a disk while holding the lock.
+//!
+//! If appending fails (the disk is full), the sequencer in memory is ahead of the log. It is then thrown away
+//! and made again from the log before it decides anything more.
+
+mod hints;
+mod ledger;
+
+use crate::blocks;
+use crate::error::OpenError;
+use crate::host::{Caller, Host};
+use crate::refusal::{Refused, refuse};
+use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, Reference, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey, PublicKey};
+use holdfast_log::Storage;
+use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
+use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
+use holdfast_protocol::signed::{Signable, Signed, Verified};
+use holdfast_protocol::structure::Structure;
+use holdfast_store::BlockStore;
+use ledger::Ledger;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Most server keys in a list.
+const SERVER_KEYS_MAX: usize = 64;
+
+type Blocks = Vec<(Digest, StoredBlock)>;
+
+/// One file system.
+pub struct FileSystem {
+    pub(crate) id: Digest,
+    superuser: PublicKey,
+    ledger: Mutex<Ledger>,
+    /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
+    devices: RwLock<Arc<HashMap<PublicKey, DeviceId>>>,
+    settled: Notify,
+}
+
+impl FileSystem {
+    pub(crate) fn open(
+        store: &BlockStore,
+        storage: &Arc<dyn Storage>,
+        id: Digest,
+        abort_after: Duration,
+        now_ms: u64,
+    ) -> Result<Option<FileSystem>, OpenError> {
+        let ledger = Ledger::open(store, storage, id, abort_after.as_millis() as u64, now_ms)?;
+        Ok(ledger.map(FileSystem::new))
+    }
+
+    fn new(ledger: Ledger) -> FileSystem {
+        let sequencer = ledger.sequencer();
+        FileSystem {
+            id: sequencer.file_system(),
+            superuser: sequencer.superuser(),
+            devices: RwLock::new(devices_of(sequencer.membership())),
+            ledger: Mutex::new(ledger),
+            settled: Notify::new(),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // The message's own fields.
+    pub(crate) fn create(
+        host: &Host,
+        storage: &Arc<dyn Storage>,
+        superuser: PublicKey,
+        server_keys: Signed<ServerKeys>,
+        certificate: Signed<Certificate>,
+        structure: Signed<Structure>,
+        given: Blocks,
+        abort_after: Duration,
+    ) -> Result<(FileSystem, Receipt), Refused> {
+        let id = superuser.file_system_id();
+        check_server_keys(&server_keys, id, &superuser, &host.server_key())?;
+        let membership = announced_membership(&host.store, id, &certificate.value, &given)?;
+        let Some(membership) = membership else {
+            return refuse("the founding operation brings no membership");
+        };
+        check_handles(host, id, &structure.value, None, &given)?;
+        let abort_after_ms = abort_after.as_millis() as u64;
+        let step = Sequencer::create(superuser, certificate, structure, membership, abort_after_ms)?;
+        host.store_attached(id, DeviceId::SUPERUSER, given)?;
+        let Step { answer: (sequencer, receipt), records, nodes } = step;
+        let ledger =
+            Ledger::create(&host.store, storage, sequencer, abort_after_ms, server_keys, &records, nodes)?;
+        Ok((FileSystem::new(ledger), receipt))
+    }
+
+    /// The receipt of the founding operation, if it is this one.
+    pub(crate) fn founding_receipt(&self, structure: &Signed<Structure>) -> Option<Receipt> {
+        match self.ledger.lock().sequencer().standing(DeviceId::SUPERUSER, 1) {
+            Standing::Committed(committed) if *committed == *structure => Some(receipt_of(&structure.value)),
+            _ => None,
+        }
+    }
+
+    /// The device of a key, by the membership in force.
+    pub(crate) fn device(&self, key: &PublicKey) -> Option<DeviceId> {
+        self.devices.read().get(key).copied()
+    }
+
+    /// What a client needs to believe that this server may serve the file system.
+    pub(crate) fn proof(&self) -> (PublicKey, Signed<ServerKeys>) {
+        (self.superuser, self.ledger.lock().server_keys().clone())
+    }
+
+    /// Size of the log of updates.
+    pub fn log_size(&self) -> u64 {
+        self.ledger.lock().sequencer().log_size()
+    }
+
+    /// The file system's id.
+    pub fn id(&self) -> Digest {
+        self.id
+    }
+
+    pub(crate) fn set_server_keys(
+        &self,
+        store: &BlockStore,
+        list: Signed<ServerKeys>,
+        peer: &PublicKey,
+        own: &PublicKey,
+    ) -> Result<(), Refused> {
+        if *peer != self.superuser {
+            let why = "only the superuser may replace the list of server keys".to_owned();
+            return Err(ServerError::NotAllowed(why).into());
+        }
+        check_server_keys(&list, self.id, &self.superuser, own)?;
+        let mut ledger = self.ledger.lock();
+        let present = ledger.server_keys();
+        if *present == list {
+            return Ok(());
+        }
+        if list.value.sequence <= present.value.sequence {
+            let sequence = present.value.sequence;
+            return refuse(format!("the list in force has number {sequence}; a new one must have a higher"));
+        }
+        ledger.set_server_keys(store, list)
+    }
+
+    pub(crate) fn look(&self, host: &Host, device: DeviceId, log_size: u64) -> Result<ViewReply, Refused> {
+        let (mut reply, wanted) = {
+            let ledger = self.current(host)?;
+            let mut reply = ledger.sequencer().look();
+            reply.consistency = ledger.prove(log_size, reply.view.log)?;
+            let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
+            (reply, wanted)
+        };
+        reply.blocks = hints::load(&host.store, self.id, wanted);
+        Ok(reply)
+    }
+
+    /// UPDATE. The caller makes it durable before it answers.
+    pub(crate) fn update(
+        &self,
+        host: &Host,
+        caller: &Caller,
+        device: DeviceId,
+        certificate: Signed<Certificate>,
+        given: Blocks,
+        log_size: u64,
+    ) -> Result<Response, Refused> {
+        let certificate = verified(certificate, caller)?;
+        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
+        host.store_attached(self.id, device, given)?;
+        let now_ms = host.clock.monotonic_ms();
+        let (mut reply, wanted) = {
+            let mut ledger = self.current(host)?;
+            let updated = ledger
+                .step(&host.store, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;
+            let reply = match updated {
+                Updated::View(reply) => reply,
+                Updated::Aborted => return Ok(Response::Aborted),
+                Updated::Refused => return Ok(Response::Refused),
+            };
+            let mut reply = *reply;
+            // Proven up to the view shown, which for a resent request is an old one.
+            reply.consistency = ledger.prove(log_size, reply.view.log)?;
+            let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
+            (reply, wanted)
+        };
+        reply.blocks = hints::load(&host.store, self.id, wanted);
+        Ok(Response::View(Box::new(reply)))
+    }
+
+    /// COMMIT: the receipt, or `None` if the operation is dead. The caller makes it durable before it answers.
+    pub(crate) fn commit(
+        &self,
+        host: &Host,
+        caller: &Caller,
+        device: DeviceId,
+        structure: Signed<Structure>,
+        given: Blocks,
+    ) -> Result<Option<Receipt>, Refused> {
+        let structure = verified(structure, caller)?;
+        self.check_structure(host, device, structure.value(), &given)?;
+        host.store_attached(self.id, device, given)?;
+        let mut ledger = self.current(host)?;
+        let outcome = ledger.step(&host.store, |sequencer| sequencer.commit(device, &structure))?;
+        let receipt = match outcome {
+            CommitOutcome::Committed(receipt) => receipt,
+            CommitOutcome::Aborted => return Ok(None),
+        };
+        self.committed(&mut ledger, device);
+        Ok(Some(receipt))
+    }
+
+    /// Fast operation: the receipt, or `None` if it was not taken. The caller makes it durable before it answers.
+    pub(crate) fn fast(
+        &self,
+        host: &Host,
+        caller: &Caller,
+        device: DeviceId,
+        certificate: Signed<Certificate>,
+        structure: Signed<Structure>,
+        given: Blocks,
+    ) -> Result<Option<Receipt>, Refused> {
+        let certificate = verified(certificate, caller)?;
+        let structure = verified(structure, caller)?;
+        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
+        self.check_structure(host, device, structure.value(), &given)?;
+        host.store_attached(self.id, device, given)?;
+        let now_ms = host.clock.monotonic_ms();
+        let mut ledger = self.current(host)?;
+        let outcome = ledger.step(&host.store, |sequencer| {
+            sequencer.fast(now_ms, device, &certificate, &structure, membership)
+        })?;
+        let receipt = match outcome {
+            FastOutcome::Accepted(receipt) => receipt,
+            FastOutcome::Refused => return Ok(None),
+        };
+        self.committed(&mut ledger, device);
+        Ok(Some(receipt))
+    }
+
+    /// Where an operation stands; `None` while it is pending. Not durable yet.
+    pub(crate) fn standing(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        number: u64,
+    ) -> Result<Option<Response>, Refused> {
+        Ok(match self.current(host)?.sequencer().standing(device, number) {
+            Standing::Pending => None,
+            Standing::Committed(structure) => Some(Response::Structure(Some(structure))),
+            Standing::Gone => Some(Response::Structure(None)),
+        })
+    }
+
+    /// Completes when some operation has settled after the call; to be called before looking where it stands.
+    pub(crate) fn next_settled(&self) -> tokio::sync::futures::Notified<'_> {
+        self.settled.notified()
+    }
+
+    pub(crate) fn tell_waiters(&self) {
+        self.settled.notify_waiters();
+    }
+
+    pub(crate) fn checkpoint_due(&self, records: u64) -> bool {
+        self.ledger.lock().records_since_checkpoint() >= records
+    }
+
+    /// Writes a checkpoint of the order, durable with the next commit.
+    pub(crate) fn checkpoint(&self, store: &BlockStore) -> Result<(), Refused> {
+        self.ledger.lock().checkpoint(store)
+    }
+
+    /// What garbage collection must keep: present heads and those of the last `window_ns`. Notes the present
+    /// ones for later if it is time.
+    pub(crate) fn roots(
+        &self,
+        store: &BlockStore,
+        now_ns: i64,
+        window_ns: i64,
+    ) -> Result<Vec<Digest>, Refused> {
+        self.ledger.lock().roots(store, now_ns, window_ns)
+    }
+
+    /// The ledger, made again from the log if an append had failed.
+    fn current(&self, host: &Host) -> Result<MutexGuard<'_, Ledger>, Refused> {
+        let mut ledger = self.ledger.lock();
+        if ledger.is_stale() {
+            ledger.reload(&host.store, host.clock.monotonic_ms())?;
+            *self.devices.write() = devices_of(ledger.sequencer().membership());
+        }
+        Ok(ledger)
+    }
+
+    fn committed(&self, ledger: &mut Ledger, device: DeviceId) {
+        ledger.note_commit(device);
+        if device == DeviceId::SUPERUSER {
+            *self.devices.write() = devices_of(ledger.sequencer().membership());
+        }
+    }
+
+    /// A structure may name only tables that are here: a member that commits what it never stored would make
+    /// the server look like one that lost data.
+    fn check_structure(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        structure: &Structure,
+        given: &Blocks,
+    ) -> Result<(), Refused> {
+        if structure.device() != device {
+            return refuse("the structure is another device's");
+        }
+        let former = self.ledger.lock().slot(device);
+        check_handles(host, self.id, structure, former.as_ref().map(|slot| &slot.value), given)
+    }
+}
+
+fn devices_of(membership: &Membership) -> Arc<HashMap<PublicKey, DeviceId>> {
+    let active = membership.devices.iter().filter(|(device, _)| membership.is_active(**device));
+    Arc::new(active.map(|(id, device)| (device.key, *id)).collect())
+}
+
+fn receipt_of(structure: &Structure) -> Receipt {
+    Receipt {
+        file_system: structure.forecast.file_system,
+        device: structure.device(),
+        number: structure.number(),
+        structure: structure.digest(),
+    }
+}
+
+fn verified<T: Signable>(signed: Signed<T>, caller: &Caller) -> Result<Verified<T>, Refused> {
+    match signed.verified(caller.peer) {
+        Some(verified) => Ok(verified),
+        None => refuse("the signature is not that of this session's key"),
+    }
+}
+
+fn check_server_keys(
+    list: &Signed<ServerKeys>,
+    file_system: Digest,
+    superuser: &PublicKey,
+    own: &PublicKey,
+) -> Result<(), Refused> {
+    if list.value.file_system != file_system || !list.verify(superuser) {
+        return refuse("the list of server keys is not this file system's, or not signed by its superuser");
+    }
+    if list.value.keys.len() > SERVER_KEYS_MAX {
+        return refuse(format!("more than {SERVER_KEYS_MAX} server keys"));
+    }
+    if !list.value.keys.contains(own) {
+        return refuse("the list leaves this server's own key out: no client could reach it any more");
+    }
+    Ok(())
+}
+
+/// The membership that an operation brings, from the blocks given with it or stored before.
+fn announced_membership(
+    store: &BlockStore,
+    id: Digest,
+    certificate: &Certificate,
+    given: &Blocks,
+) -> Result<Option<Membership>, Refused> {
+    let announced = certificate.deltas.iter().find_map(|delta| match delta {
+        Delta::SetMembers { reference } => Some(reference),
+        _ => None,
+    });
+    let Some(reference) = announced else { return Ok(None) };
+    let block = open_block(store, id, reference, BlockKind::Membership, given)?;
+    match Membership::from_block(&block) {
+        Ok(membership) => Ok(Some(membership)),
+        Err(error) => refuse(error.to_string()),
+    }
+}
+
+fn open_block(
+    store: &BlockStore,
+    id: Digest,
+    reference: &Reference,
+    kind: BlockKind,
+    given: &Blocks,
+) -> Result<Block, Refused> {
+    let attached = given.iter().find(|(address, _)| *address == reference.address);
+    let block = match attached {
+        Some((_, block)) => Some(block.clone()),
+        None => store.retrieve(id, reference.address)?.map(|(_, block)| block),
+    };
+    let Some(block) = block else { return refuse(format!("block {} was never stored", reference.address)) };
+    if reference.length > BODY_BYTES_MAX {
+        return refuse("a reference over the block limit");
+    }
+    block.open(&DigestKey::WELL_KNOWN, reference, kind).or_else(|error| refuse(error.to_string()))
+}
+
+/// Checks that new tables are here and are tables, and keeps those not attached from the collector.
+fn check_handles(
+    host: &Host,
+    id: Digest,
+    structure: &Structure,
+    former: Option<&Structure>,
+    given: &Blocks,
+) -> Result<(), Refused> {
+    let mut stored_before = Vec::new();
+    for (principal, handle) in &structure.handles {
+        if former.is_some_and(|former| former.handles.get(principal) == Some(handle)) {
+            continue;
+        }
+        let expected = match principal {
+            holdfast_content::PrincipalId::Members => BlockKind::Membership,
+            _ => BlockKind::Table,
+        };
+        let address = handle.reference.address;
+        match given.iter().find(|(attached, _)| *attached == address) {
+            Some((_, block)) if block.kind == expected => {}
+            Some((_, block)) => {
+                return refuse(format!("the table of {principal} is a {:?} block", block.kind));
+            }
+            None => stored_before.push(address),
+        }
+    }
+    if stored_before.is_empty() {
+        return Ok(());
+    }
+    blocks::check_count(stored_before.len())?;
+    let here = host.store.contains_renew_all(id, &stored_before, host.clock.wall_ns())?;
+    match stored_before.iter().zip(here).find(|(_, here)| !here) {
+        Some((address, _)) => refuse(format!("table {address} was never stored")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,59 @@
+//! Blocks that ride along with a view because the client will ask for them next: tables and memberships that
+//! changed since its last view. Only a hint, bounded; the client checks them like any other block.
+
+use super::ledger::Ledger;
+use crate::blocks::stored_bytes;
+use holdfast_content::{DeviceId, PrincipalId};
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::AddressedBlock;
+use holdfast_protocol::structure::View;
+use holdfast_store::BlockStore;
+use std::collections::BTreeMap;
+
+/// Most blocks of one reply.
+const HINTS_MAX: usize = 64;
+/// Most bytes of one reply.
+const HINT_BYTES_MAX: usize = 256 << 10;
+
+/// Addresses of the tables that others committed since the client's log had `log_size` leaves, membership
+/// first, then the latest.
+pub(super) fn wanted(ledger: &Ledger, view: &View, own: DeviceId, log_size: u64) -> Vec<Digest> {
+    // The table in force for a principal is the one of the highest version in any slot.
+    let mut in_force: BTreeMap<PrincipalId, (u64, DeviceId, Digest)> = BTreeMap::new();
+    for (device, slot) in &view.slots {
+        for (principal, handle) in &slot.value.handles {
+            let found = (handle.version, *device, handle.reference.address);
+            in_force.entry(*principal).and_modify(|best| *best = (*best).max(found)).or_insert(found);
+        }
+    }
+    let changed = |device: DeviceId| {
+        let ordered_at = view.slots.get(&device).map_or(0, |slot| slot.value.forecast.log.size + 1);
+        ledger.committed_at(device).max(ordered_at)
+    };
+    let mut wanted: Vec<(bool, u64, Digest)> = in_force
+        .into_iter()
+        .filter(|(_, (_, device, _))| log_size == 0 || *device != own)
+        .map(|(principal, (_, device, address))| {
+            (principal == PrincipalId::Members, changed(device), address)
+        })
+        .filter(|(_, changed, _)| *changed > log_size)
+        .collect();
+    wanted.sort_unstable_by(|a, b| b.cmp(a));
+    wanted.dedup_by_key(|(_, _, address)| *address);
+    wanted.into_iter().take(HINTS_MAX).map(|(_, _, address)| address).collect()
+}
+
+/// Reads them, as far as they fit. What cannot be read is left out: the client will ask and hear why.
+pub(super) fn load(store: &BlockStore, file_system: Digest, wanted: Vec<Digest>) -> Vec<AddressedBlock> {
+    let mut bytes = 0;
+    let mut hints = Vec::with_capacity(wanted.len());
+    for address in wanted {
+        let Ok(Some((_, block))) = store.retrieve(file_system, address) else { continue };
+        bytes += stored_bytes(&block);
+        if bytes > HINT_BYTES_MAX {
+            break;
+        }
+        hints.push(AddressedBlock { address, block });
+    }
+    hints
+}

@@ -1,0 +1,305 @@
+//! What a file system's order consists of, in memory and in the log: the sequencer, the nodes of its log of
+//! updates, the list of server keys, and the heads that garbage collection must still keep.
+
+use crate::error::OpenError;
+use crate::refusal::Refused;
+use crate::tree::Tree;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::DeviceId;
+use holdfast_crypto::{Digest, decode, encode};
+use holdfast_log::Storage;
+use holdfast_protocol::log_tree::Node;
+use holdfast_protocol::message::{ServerError, ServerKeys};
+use holdfast_protocol::sequencer::{OrderingRecord, Refusal, Sequencer, Step};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::{LogHead, Structure};
+use holdfast_store::BlockStore;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Format of checkpoints and of entries other than the sequencer's own records.
+const FORMAT: u8 = 1;
+/// Former heads noted within a collection window.
+const SAMPLES_PER_WINDOW: i64 = 24;
+
+/// One record of a file system in the log.
+#[derive(BorshSerialize, BorshDeserialize)]
+enum Entry {
+    /// The sequencer's, opaque here.
+    Order(Vec<u8>),
+    /// A new list of server keys.
+    ServerKeys(Signed<ServerKeys>),
+    /// Heads at a time.
+    Heads(Heads),
+}
+
+/// Heads that clients may still read from, and when they were the present ones.
+#[derive(Clone, BorshSerialize, BorshDeserialize)]
+struct Heads {
+    at_ns: i64,
+    roots: Vec<Digest>,
+}
+
+/// Everything before it in one record.
+#[derive(BorshSerialize, BorshDeserialize)]
+struct Checkpoint {
+    format: u8,
+    /// Leaves whose log-tree nodes are in the tree's file.
+    leaves: u64,
+    sequencer: Vec<u8>,
+    server_keys: Signed<ServerKeys>,
+    former: VecDeque<Heads>,
+}
+
+/// The order of one file system.
+pub(crate) struct Ledger {
+    id: Digest,
+    storage: Arc<dyn Storage>,
+    abort_after_ms: u64,
+    sequencer: Sequencer,
+    tree: Tree,
+    server_keys: Signed<ServerKeys>,
+    former: VecDeque<Heads>,
+    /// Size of the log of updates when each device last committed, as far as this process knows.
+    committed_at: BTreeMap<DeviceId, u64>,
+    records: u64,
+    /// The sequencer is ahead of the log.
+    stale: bool,
+}
+
+impl Ledger {
+    /// Recovers a ledger; `None` when nothing was ever acknowledged.
+    pub(super) fn open(
+        store: &BlockStore,
+        storage: &Arc<dyn Storage>,
+        id: Digest,
+        abort_after_ms: u64,
+        now_ms: u64,
+    ) -> Result<Option<Ledger>, OpenError> {
+        let damaged = |why: String| OpenError::Ordering { file_system: id, why };
+        let (checkpoint, entries) = store.recover_ordering(id)?;
+        if checkpoint.is_none() && entries.is_empty() {
+            return Ok(None);
+        }
+        let checkpoint: Option<Checkpoint> = match checkpoint {
+            None => None,
+            Some(bytes) if bytes.first() != Some(&FORMAT) => {
+                return Err(damaged("its checkpoint has a newer format: use the newer program".to_owned()));
+            }
+            Some(bytes) => Some(decode(&bytes).map_err(|error| damaged(error.to_string()))?),
+        };
+        let (mut server_keys, mut former, mut leaves, mut state) = (None, VecDeque::new(), 0, None);
+        if let Some(checkpoint) = checkpoint {
+            server_keys = Some(checkpoint.server_keys);
+            former = checkpoint.former;
+            leaves = checkpoint.leaves;
+            state = Some(checkpoint.sequencer);
+        }
+        let records = entries.len() as u64;
+        let mut order = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match decode(&entry).map_err(|error| damaged(error.to_string()))? {
+                Entry::Order(record) => order.push(record),
+                Entry::ServerKeys(list) => server_keys = Some(list),
+                Entry::Heads(heads) => former.push_back(heads),
+            }
+        }
+        if state.is_none() && order.is_empty() {
+            // The list of server keys went to the log just before the founding operation did.
+            return Ok(None);
+        }
+        let (sequencer, nodes) = Sequencer::restore(state.as_deref(), &order, abort_after_ms, now_ms)
+            .map_err(|error| damaged(error.to_string()))?;
+        if sequencer.file_system() != id {
+            return Err(damaged("they belong to another file system".to_owned()));
+        }
+        let server_keys =
+            server_keys.ok_or_else(|| damaged("the list of server keys is missing".to_owned()))?;
+        let shown = sequencer.look();
+        let tree = Tree::open(storage, &id, leaves, nodes, &shown.peaks, shown.view.log)?;
+        let ledger = Ledger {
+            id,
+            storage: storage.clone(),
+            abort_after_ms,
+            sequencer,
+            tree,
+            server_keys,
+            former,
+            committed_at: BTreeMap::new(),
+            records,
+            stale: false,
+        };
+        Ok(Some(ledger))
+    }
+
+    /// Begins a ledger with a founding operation, durable with the next commit.
+    pub(super) fn create(
+        store: &BlockStore,
+        storage: &Arc<dyn Storage>,
+        sequencer: Sequencer,
+        abort_after_ms: u64,
+        server_keys: Signed<ServerKeys>,
+        records: &[OrderingRecord],
+        nodes: Vec<Node>,
+    ) -> Result<Ledger, Refused> {
+        let id = sequencer.file_system();
+        let shown = sequencer.look();
+        let tree = Tree::open(storage, &id, 0, nodes, &shown.peaks, shown.view.log)?;
+        // First the list: without the founding record it means nothing, and a creation cut off between the two
+        // leaves nothing behind.
+        store.append_ordering(id, &encode(&Entry::ServerKeys(server_keys.clone())))?;
+        let mut ledger = Ledger {
+            id,
+            storage: storage.clone(),
+            abort_after_ms,
+            sequencer,
+            tree,
+            server_keys,
+            former: VecDeque::new(),
+            committed_at: BTreeMap::new(),
+            records: 1,
+            stale: false,
+        };
+        ledger.append(store, records)?;
+        Ok(ledger)
+    }
+
+    pub(super) fn sequencer(&self) -> &Sequencer {
+        &self.sequencer
+    }
+
+    /// Lets the sequencer decide, appends its records to the log and gives its answer, which may leave after
+    /// the next commit.
+    pub(super) fn step<T>(
+        &mut self,
+        store: &BlockStore,
+        decide: impl FnOnce(&mut Sequencer) -> Result<Step<T>, Refusal>,
+    ) -> Result<T, Refused> {
+        // Holds through a panic and through every error below: then memory is not to be believed.
+        self.stale = true;
+        let step = match decide(&mut self.sequencer) {
+            Ok(step) => step,
+            Err(refusal) => {
+                self.stale = false;
+                return Err(refusal.into());
+            }
+        };
+        self.append(store, &step.records)?;
+        self.tree.extend(step.nodes);
+        self.stale = false;
+        Ok(step.answer)
+    }
+
+    fn append(&mut self, store: &BlockStore, records: &[OrderingRecord]) -> Result<(), Refused> {
+        for record in records {
+            store.append_ordering(self.id, &encode(&Entry::Order(record.to_bytes())))?;
+            self.records += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether the sequencer may know of something that the log does not.
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Makes everything again from the log.
+    pub(super) fn reload(&mut self, store: &BlockStore, now_ms: u64) -> Result<(), Refused> {
+        let reloaded = Ledger::open(store, &self.storage, self.id, self.abort_after_ms, now_ms);
+        match reloaded {
+            Ok(Some(ledger)) => {
+                let committed_at = std::mem::take(&mut self.committed_at);
+                *self = Ledger { committed_at, ..ledger };
+                tracing::info!(file_system = %self.id, "went back to what the log holds");
+                Ok(())
+            }
+            Ok(None) => Err(ServerError::Storage("the order is gone from the log".to_owned()).into()),
+            Err(OpenError::Store(error)) => Err(error.into()),
+            Err(error) => Err(ServerError::Storage(error.to_string()).into()),
+        }
+    }
+
+    pub(super) fn prove(&self, old: u64, new: LogHead) -> Result<Vec<Digest>, Refused> {
+        // A client that has seen more than there is must see it for itself: this server lost something.
+        Ok(self.tree.prove(old, new)?.unwrap_or_default())
+    }
+
+    pub(super) fn server_keys(&self) -> &Signed<ServerKeys> {
+        &self.server_keys
+    }
+
+    pub(super) fn set_server_keys(
+        &mut self,
+        store: &BlockStore,
+        list: Signed<ServerKeys>,
+    ) -> Result<(), Refused> {
+        store.append_ordering(self.id, &encode(&Entry::ServerKeys(list.clone())))?;
+        self.records += 1;
+        self.server_keys = list;
+        Ok(())
+    }
+
+    /// A device's slot.
+    pub(super) fn slot(&self, device: DeviceId) -> Option<Signed<Structure>> {
+        self.sequencer.slot(device).cloned()
+    }
+
+    pub(super) fn note_commit(&mut self, device: DeviceId) {
+        self.committed_at.insert(device, self.sequencer.log_size());
+    }
+
+    /// Size of the log of updates when `device` last committed, or 0 if that was before this process.
+    pub(super) fn committed_at(&self, device: DeviceId) -> u64 {
+        self.committed_at.get(&device).copied().unwrap_or(0)
+    }
+
+    pub(super) fn records_since_checkpoint(&self) -> u64 {
+        self.records
+    }
+
+    /// Writes everything as one record that replaces all before it, durable with the next commit.
+    pub(super) fn checkpoint(&mut self, store: &BlockStore) -> Result<(), Refused> {
+        if self.stale || self.records == 0 {
+            return Ok(());
+        }
+        // The records that the checkpoint replaces are where fresh nodes would come from.
+        self.tree.persist()?;
+        let checkpoint = Checkpoint {
+            format: FORMAT,
+            leaves: self.tree.stored(),
+            sequencer: self.sequencer.checkpoint(),
+            server_keys: self.server_keys.clone(),
+            former: self.former.clone(),
+        };
+        store.ordering_checkpoint(self.id, &encode(&checkpoint))?;
+        self.records = 0;
+        Ok(())
+    }
+
+    /// Present and former heads within the window; notes the present ones, durable with the next commit, when
+    /// the last note is old enough.
+    pub(super) fn roots(
+        &mut self,
+        store: &BlockStore,
+        now_ns: i64,
+        window_ns: i64,
+    ) -> Result<Vec<Digest>, Refused> {
+        let mut roots = self.sequencer.roots();
+        while self.former.front().is_some_and(|heads| heads.at_ns < now_ns.saturating_sub(window_ns)) {
+            self.former.pop_front();
+        }
+        let due = self.former.back().is_none_or(|last| {
+            now_ns.saturating_sub(last.at_ns) >= window_ns / SAMPLES_PER_WINDOW || last.at_ns > now_ns
+        });
+        if due && !self.stale {
+            let heads = Heads { at_ns: now_ns, roots: roots.clone() };
+            store.append_ordering(self.id, &encode(&Entry::Heads(heads.clone())))?;
+            self.records += 1;
+            self.former.push_back(heads);
+        }
+        roots.extend(self.former.iter().flat_map(|heads| heads.roots.iter().copied()));
+        roots.sort_unstable();
+        roots.dedup();
+        Ok(roots)
+    }
+}

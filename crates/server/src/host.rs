@@ -1,0 +1,462 @@
+//! The server without its sockets: file systems, sessions' rights, and every request but waiting.
+//!
+//! Blocking and thread-safe; storage and clock are given, so that tests run it on a disk that loses power and
+//! under a clock of their own.
+//!
+//! Invariants:
+//! - an answer leaves only after everything it speaks of is durable: blocks and ordering records go to one log
+//!   and one group commit, shared by all requests that wait at that moment;
+//! - after a failed sync nothing is acknowledged any more ([`Host::failure`]): what is durable is unknown until
+//!   the store is opened again;
+//! - a request acts in the name of the device that the membership in force gives the session's key, and of no
+//!   other.
+
+use crate::blocks::{self, Retrieved};
+use crate::config::CreatePolicy;
+use crate::error::OpenError;
+use crate::file_system::FileSystem;
+use crate::refusal::{Refused, refuse};
+use crate::statistics::Counters;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, PublicKey, SigningKey};
+use holdfast_log::Storage;
+use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::message::{
+    AddressedBlock, PROTOCOL_VERSIONS, Request, Response, ServerError, ServerKeys, Welcome,
+};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::Structure;
+use holdfast_store::{BlockStore, DecrefOutcome, StoreConfig};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Longest a device may pin blocks in one request.
+const PIN_SECONDS_MAX: u32 = 3600;
+/// Largest signed block.
+const SIGNED_BLOCK_BYTES_MAX: usize = 64 << 10;
+/// Signed blocks under one key.
+const SIGNED_BLOCKS_PER_KEY: u64 = 1024;
+
+/// Tells the time.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since 1970.
+    fn wall_ns(&self) -> i64;
+    /// Milliseconds since some moment; never goes back.
+    fn monotonic_ms(&self) -> u64;
+}
+
+/// What a host needs to know beside its storage, key and clock.
+#[derive(Clone, Debug)]
+pub struct HostSettings {
+    /// Who may create file systems.
+    pub create: CreatePolicy,
+    /// How long an operation may stay pending.
+    pub abort_after: Duration,
+    /// Ordering records after which a checkpoint is due.
+    pub checkpoint_records: u64,
+    /// How the store behaves.
+    pub store: StoreConfig,
+}
+
+/// Tells whether the operator lists a key as one that may create file systems.
+pub type AllowedSuperusers = Box<dyn Fn(&PublicKey) -> bool + Send + Sync>;
+
+/// A server without its sockets.
+pub struct Host {
+    pub(crate) store: BlockStore,
+    storage: Arc<dyn Storage>,
+    key: SigningKey,
+    settings: HostSettings,
+    allowed: AllowedSuperusers,
+    pub(crate) clock: Arc<dyn Clock>,
+    file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
+    creating: Mutex<()>,
+    failure: watch::Sender<Option<String>>,
+    pub(crate) counters: Counters,
+}
+
+/// Who is speaking: what the transport proved, and the file system the session greeted.
+#[derive(Clone)]
+pub struct Caller {
+    /// The key the peer holds.
+    pub peer: PublicKey,
+    /// Whether it connects from this very machine.
+    pub local: bool,
+    /// The file system of the session.
+    pub file_system: Option<Arc<FileSystem>>,
+}
+
+/// Answer to a greeting.
+pub struct Greeted {
+    /// To be sent.
+    pub answer: Response,
+    /// The file system of the session from now on.
+    pub file_system: Option<Arc<FileSystem>>,
+    /// Whether the limits on strangers may be lifted.
+    pub admitted: bool,
+}
+
+impl Host {
+    /// Opens all file systems in `storage`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        key: SigningKey,
+        settings: HostSettings,
+        allowed: AllowedSuperusers,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Host, OpenError> {
+        let store = BlockStore::open(storage.clone(), settings.store.clone())?;
+        let mut file_systems = BTreeMap::new();
+        for id in store.file_systems() {
+            let opened = FileSystem::open(&store, &storage, id, settings.abort_after, clock.monotonic_ms())?;
+            match opened {
+                Some(file_system) => {
+                    tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
+                    file_systems.insert(id, Arc::new(file_system));
+                }
+                // Its creation was cut off before it was acknowledged.
+                None => tracing::info!(file_system = %id, "ignoring a file system that was never created"),
+            }
+        }
+        Ok(Host {
+            store,
+            storage,
+            key,
+            settings,
+            allowed,
+            clock,
+            file_systems: RwLock::new(file_systems),
+            creating: Mutex::new(()),
+            failure: watch::Sender::new(None),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The server's public key.
+    pub fn server_key(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    pub(crate) fn checkpoint_records(&self) -> u64 {
+        self.settings.checkpoint_records
+    }
+
+    /// All file systems.
+    pub fn file_systems(&self) -> Vec<Arc<FileSystem>> {
+        self.file_systems.read().values().cloned().collect()
+    }
+
+    /// Becomes `Some` when the storage failed so that nothing more can be acknowledged.
+    pub fn failure(&self) -> watch::Receiver<Option<String>> {
+        self.failure.subscribe()
+    }
+
+    /// Answers a greeting.
+    pub fn greet(
+        &self,
+        peer: PublicKey,
+        local: bool,
+        versions: (u16, u16),
+        wanted: Option<Digest>,
+    ) -> Greeted {
+        let refused = |error| Greeted { answer: Response::Error(error), file_system: None, admitted: false };
+        let (oldest, newest) = PROTOCOL_VERSIONS;
+        let version = versions.1.min(newest);
+        if versions.0 > versions.1 || version < versions.0.max(oldest) {
+            return refused(ServerError::Version(oldest, newest));
+        }
+        let abort_after_ms = u32::try_from(self.settings.abort_after.as_millis()).unwrap_or(u32::MAX);
+        let Some(wanted) = wanted else {
+            let welcome = Welcome { version, file_system: None, device: None, abort_after_ms };
+            let admitted = self.may_create(&peer, local);
+            return Greeted { answer: Response::Hello(welcome), file_system: None, admitted };
+        };
+        let Some(file_system) = self.file_systems.read().get(&wanted).cloned() else {
+            return refused(ServerError::UnknownFileSystem);
+        };
+        let device = file_system.device(&peer);
+        let welcome = Welcome { version, file_system: Some(file_system.proof()), device, abort_after_ms };
+        Greeted {
+            answer: Response::Hello(welcome),
+            file_system: Some(file_system),
+            admitted: device.is_some(),
+        }
+    }
+
+    /// Answers any request but `Hello` and `FetchPending`.
+    pub fn handle(&self, caller: &Caller, request: Request) -> Response {
+        self.counters.requests.add(1);
+        match self.answer(caller, request) {
+            Ok(response) => response,
+            Err(refused) => {
+                let error = self.note(refused);
+                self.counters.refused.add(1);
+                tracing::info!(peer = ?caller.peer, %error, "request refused");
+                Response::Error(error)
+            }
+        }
+    }
+
+    /// Where an operation stands, durably: the answer to `FetchPending`, or `None` while it is pending.
+    pub fn standing(&self, caller: &Caller, device: DeviceId, number: u64) -> Option<Response> {
+        let answer = || -> Result<Option<Response>, Refused> {
+            let (file_system, _) = self.member(caller)?;
+            let standing = file_system.standing(self, device, number)?;
+            if standing.is_some() {
+                self.commit()?;
+            }
+            Ok(standing)
+        };
+        match answer() {
+            Ok(standing) => standing,
+            Err(refused) => Some(Response::Error(self.note(refused))),
+        }
+    }
+
+    fn answer(&self, caller: &Caller, request: Request) -> Result<Response, Refused> {
+        if let Some(why) = &*self.failure.borrow() {
+            return Err(ServerError::Storage(why.clone()).into());
+        }
+        match request {
+            Request::Ping => Ok(Response::Done),
+            Request::CreateFileSystem { superuser, server_keys, certificate, structure, blocks } => {
+                self.create(caller, superuser, server_keys, certificate, structure, blocks)
+            }
+            Request::Hello { .. } | Request::FetchPending { .. } => {
+                refuse("this request is answered elsewhere")
+            }
+            other => {
+                let (file_system, device) = self.member(caller)?;
+                self.answer_member(caller, file_system, device, other)
+            }
+        }
+    }
+
+    fn answer_member(
+        &self,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        device: DeviceId,
+        request: Request,
+    ) -> Result<Response, Refused> {
+        let now_ns = self.clock.wall_ns();
+        let id = file_system.id;
+        match request {
+            Request::Store(given) => {
+                let checked = blocks::check(given, usize::MAX)?;
+                self.counters.blocks_stored.add(checked.len() as u64);
+                self.store.store(id, device, checked, now_ns)?;
+                self.commit()?;
+                Ok(Response::Done)
+            }
+            Request::Retrieve(addresses) => {
+                let Retrieved { blocks, bytes } = blocks::retrieve(&self.store, id, &addresses)?;
+                self.counters.blocks_retrieved.add(blocks.len() as u64);
+                self.counters.bytes_retrieved.add(bytes as u64);
+                Ok(Response::Blocks(blocks))
+            }
+            Request::Dereference(addresses) => {
+                blocks::check_count(addresses.len())?;
+                let mut dropped = 0;
+                for address in addresses {
+                    let outcome = self.store.decref(id, device, address, now_ns)?;
+                    dropped += u32::from(outcome == DecrefOutcome::Dropped);
+                }
+                self.commit()?;
+                Ok(Response::Dereferenced(dropped))
+            }
+            Request::VStore { index, bytes, signature } => {
+                if bytes.len() > SIGNED_BLOCK_BYTES_MAX || index >= SIGNED_BLOCKS_PER_KEY {
+                    return refuse("a signed block is over the limits");
+                }
+                self.store.vstore(id, &caller.peer, index, &bytes, signature, now_ns)?;
+                self.commit()?;
+                Ok(Response::Done)
+            }
+            Request::VRetrieve { key, index, before_ns } => {
+                let found = self.store.vretrieve(id, &key, index, before_ns)?;
+                Ok(Response::SignedBlock(found.map(|found| (found.block, found.signature, found.stored_ns))))
+            }
+            Request::Snapshot => {
+                self.store.snapshot(id, now_ns)?;
+                self.commit()?;
+                Ok(Response::Done)
+            }
+            Request::Pin { addresses, seconds } => {
+                blocks::check_count(addresses.len())?;
+                if seconds > PIN_SECONDS_MAX {
+                    return refuse("a pin lasts at most 3,600 seconds");
+                }
+                let until_ns = now_ns.saturating_add(i64::from(seconds) * 1_000_000_000);
+                self.store.pin(id, device.0.into(), &addresses, until_ns, now_ns)?;
+                self.commit()?;
+                Ok(Response::Done)
+            }
+            Request::Look { log_size } => {
+                let reply = file_system.look(self, device, log_size)?;
+                self.commit()?;
+                Ok(Response::View(Box::new(reply)))
+            }
+            Request::Update { certificate, blocks, log_size } => {
+                let checked = blocks::check_attached(blocks)?;
+                let answer = file_system.update(self, caller, device, certificate, checked, log_size)?;
+                self.commit()?;
+                file_system.tell_waiters();
+                Ok(answer)
+            }
+            Request::Commit { structure, blocks } => {
+                let checked = blocks::check_attached(blocks)?;
+                let outcome = file_system.commit(self, caller, device, structure, checked)?;
+                self.settled(file_system, outcome, Response::Aborted)
+            }
+            Request::Fast { certificate, structure, blocks, log_size: _ } => {
+                let checked = blocks::check_attached(blocks)?;
+                let outcome = file_system.fast(self, caller, device, certificate, structure, checked)?;
+                self.settled(file_system, outcome, Response::Refused)
+            }
+            Request::SetServerKeys(list) => {
+                file_system.set_server_keys(&self.store, list, &caller.peer, &self.server_key())?;
+                self.commit()?;
+                Ok(Response::Done)
+            }
+            Request::Hello { .. }
+            | Request::Ping
+            | Request::CreateFileSystem { .. }
+            | Request::FetchPending { .. } => refuse("this request is answered elsewhere"),
+        }
+    }
+
+    /// Makes an outcome durable, then tells it, with a signed receipt if the operation is committed.
+    fn settled(
+        &self,
+        file_system: &FileSystem,
+        outcome: Option<holdfast_protocol::message::Receipt>,
+        otherwise: Response,
+    ) -> Result<Response, Refused> {
+        self.commit()?;
+        file_system.tell_waiters();
+        if file_system.checkpoint_due(self.settings.checkpoint_records) {
+            self.counters.checkpoints_due.notify_one();
+        }
+        Ok(match outcome {
+            Some(receipt) => {
+                self.counters.operations.add(1);
+                Response::Committed(Signed::new(receipt, &self.key))
+            }
+            None => otherwise,
+        })
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        superuser: PublicKey,
+        server_keys: Signed<ServerKeys>,
+        certificate: Signed<Certificate>,
+        structure: Signed<Structure>,
+        given: Vec<AddressedBlock>,
+    ) -> Result<Response, Refused> {
+        if !self.may_create(&caller.peer, caller.local) {
+            let why = "this server does not let this key create file systems".to_owned();
+            return Err(ServerError::NotAllowed(why).into());
+        }
+        if caller.peer != superuser {
+            return Err(
+                ServerError::NotAllowed("only the superuser's own key may create it".to_owned()).into()
+            );
+        }
+        let checked = blocks::check_attached(given)?;
+        let id = superuser.file_system_id();
+        let _creating = self.creating.lock();
+        if let Some(existing) = self.file_systems.read().get(&id) {
+            // The same creation again, because its answer was lost?
+            let receipt = existing.founding_receipt(&structure).ok_or(ServerError::Exists)?;
+            return self.settled(existing, Some(receipt), Response::Refused);
+        }
+        let (file_system, receipt) = FileSystem::create(
+            self,
+            &self.storage,
+            superuser,
+            server_keys,
+            certificate,
+            structure,
+            checked,
+            self.settings.abort_after,
+        )?;
+        self.commit()?;
+        let file_system = Arc::new(file_system);
+        self.file_systems.write().insert(id, file_system.clone());
+        tracing::info!(file_system = %id, "created");
+        self.settled(&file_system, Some(receipt), Response::Refused)
+    }
+
+    fn may_create(&self, key: &PublicKey, local: bool) -> bool {
+        match self.settings.create {
+            CreatePolicy::Anyone => true,
+            CreatePolicy::Nobody => false,
+            CreatePolicy::Listed => (self.allowed)(key),
+            CreatePolicy::Local => local || (self.allowed)(key),
+        }
+    }
+
+    fn member<'a>(&self, caller: &'a Caller) -> Result<(&'a Arc<FileSystem>, DeviceId), Refused> {
+        let Some(file_system) = &caller.file_system else {
+            return refuse("the greeting named no file system");
+        };
+        match file_system.device(&caller.peer) {
+            Some(device) => Ok((file_system, device)),
+            None => {
+                let why = "this key is not that of a member's device".to_owned();
+                Err(ServerError::NotAllowed(why).into())
+            }
+        }
+    }
+
+    /// Stores blocks that came with an operation; they become durable with its record.
+    pub(crate) fn store_attached(
+        &self,
+        file_system: Digest,
+        device: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+    ) -> Result<(), Refused> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        self.counters.blocks_stored.add(blocks.len() as u64);
+        Ok(self.store.store(file_system, device, blocks, self.clock.wall_ns())?)
+    }
+
+    /// Makes everything appended so far durable.
+    pub(crate) fn commit(&self) -> Result<(), Refused> {
+        self.store.commit().map_err(|error| {
+            // Nothing that was only appended may be believed any more.
+            self.fail(error.to_string());
+            error.into()
+        })
+    }
+
+    /// Translates a failure into what the client hears, and notes one that ends the server.
+    fn note(&self, refused: Refused) -> ServerError {
+        if let Refused::Fatal(why) = &refused {
+            self.fail(why.clone());
+        }
+        refused.into_error()
+    }
+
+    fn fail(&self, why: String) {
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            if first {
+                tracing::error!(why, "the storage failed; nothing more is acknowledged");
+                *failure = Some(why);
+            }
+            first
+        });
+    }
+}

@@ -1,0 +1,97 @@
+//! Work in the background: checkpoints of the order, garbage collection, scrubbing.
+
+use crate::host::Host;
+use crate::refusal::Refused;
+use holdfast_crypto::Digest;
+use holdfast_store::{CollectReport, ScrubReport};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs until it is aborted.
+pub(crate) async fn run(host: Arc<Host>, gc_window: Duration, gc_interval: Option<Duration>) {
+    let checkpoints = async {
+        loop {
+            host.counters.checkpoints_due.notified().await;
+            let host = host.clone();
+            let _ = tokio::task::spawn_blocking(move || due_checkpoints(&host)).await;
+        }
+    };
+    let collections = async {
+        let Some(interval) = gc_interval else { return std::future::pending::<()>().await };
+        loop {
+            tokio::time::sleep(interval).await;
+            let host = host.clone();
+            let _ = tokio::task::spawn_blocking(move || {
+                for (file_system, result) in collect(&host, gc_window) {
+                    match result {
+                        Ok(report) => tracing::info!(
+                            %file_system,
+                            marked = report.marked,
+                            dropped = report.dropped,
+                            dropped_bytes = report.dropped_bytes,
+                            removed_bytes = report.removed_bytes,
+                            "collected garbage"
+                        ),
+                        Err(why) => {
+                            tracing::error!(%file_system, why, "garbage collection failed; nothing live was dropped");
+                        }
+                    }
+                }
+            })
+            .await;
+        }
+    };
+    tokio::join!(checkpoints, collections);
+}
+
+fn due_checkpoints(host: &Host) {
+    for file_system in host.file_systems() {
+        if file_system.checkpoint_due(host.checkpoint_records()) {
+            checkpoint(host, &file_system);
+        }
+    }
+}
+
+fn checkpoint(host: &Host, file_system: &crate::file_system::FileSystem) {
+    let result = file_system.checkpoint(&host.store).and_then(|()| host.commit());
+    match result {
+        Ok(()) => tracing::debug!(file_system = %file_system.id, "checkpoint of the order"),
+        Err(refused) => {
+            let error = refused.into_error();
+            tracing::warn!(file_system = %file_system.id, %error, "no checkpoint; the log keeps everything");
+        }
+    }
+}
+
+/// Checkpoints at an orderly end.
+pub(crate) fn final_checkpoints(host: &Host) {
+    for file_system in host.file_systems() {
+        if file_system.checkpoint_due(1) {
+            checkpoint(host, &file_system);
+        }
+    }
+}
+
+/// Collects the garbage of every file system.
+pub(crate) fn collect(host: &Host, gc_window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
+    let window_ns = i64::try_from(gc_window.as_nanos()).unwrap_or(i64::MAX);
+    let collect_one = |file_system: &crate::file_system::FileSystem| -> Result<CollectReport, Refused> {
+        let now_ns = host.clock.wall_ns();
+        let roots = file_system.roots(&host.store, now_ns, window_ns)?;
+        // The heads noted must be durable before what they replace can go.
+        host.commit()?;
+        Ok(host.store.collect(file_system.id, &roots, now_ns, &mut |_| {})?)
+    };
+    host.file_systems()
+        .iter()
+        .map(|file_system| {
+            let result = collect_one(file_system);
+            (file_system.id, result.map_err(|refused| refused.into_error().to_string()))
+        })
+        .collect()
+}
+
+/// Reads everything and reports what is damaged.
+pub(crate) fn scrub(host: &Host, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubReport, String> {
+    host.store.scrub(progress).map_err(|error| error.to_string())
+}

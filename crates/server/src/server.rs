@@ -1,0 +1,155 @@
+//! The server as a process: data directory, listener, background work, orderly end.
+
+use crate::config::ServerConfig;
+use crate::control;
+use crate::data::DataDirectory;
+use crate::error::{OpenError, RunError};
+use crate::host::{Clock, Host, HostSettings};
+use crate::maintenance;
+use crate::service::Driver;
+use holdfast_crypto::PublicKey;
+use holdfast_log::LocalStorage;
+use holdfast_store::StoreConfig;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Threads for work that blocks.
+const BLOCKING_THREADS: usize = 64;
+
+/// An opened server: it owns its data directory and listens, but does not answer before [`Server::run`].
+pub struct Server {
+    pub(crate) host: Arc<Host>,
+    pub(crate) data: DataDirectory,
+    config: ServerConfig,
+    listener: std::net::TcpListener,
+    key: holdfast_crypto::SigningKey,
+}
+
+/// The machine's clocks.
+struct SystemClock(Instant);
+
+impl Clock for SystemClock {
+    fn wall_ns(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    fn monotonic_ms(&self) -> u64 {
+        self.0.elapsed().as_millis() as u64
+    }
+}
+
+/// Opens the data directory alone, without listening.
+pub(crate) fn open_host(
+    config: &ServerConfig,
+) -> Result<(Arc<Host>, DataDirectory, holdfast_crypto::SigningKey), OpenError> {
+    let data = DataDirectory::open(&config.data)?;
+    let key = data.server_key()?;
+    let store = data.store();
+    let storage = LocalStorage::open(&store).map_err(|error| OpenError::io("opening", &store, error))?;
+    let settings = HostSettings {
+        create: config.create,
+        abort_after: config.abort_after,
+        checkpoint_records: config.checkpoint_records,
+        store: StoreConfig { window: config.window, gc_window: config.gc_window, ..StoreConfig::default() },
+    };
+    let lists = data.clone();
+    let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));
+    let clock = Arc::new(SystemClock(Instant::now()));
+    let host = Host::open(Arc::new(storage), key.clone(), settings, allowed, clock)?;
+    Ok((Arc::new(host), data, key))
+}
+
+impl Server {
+    /// Opens the data directory (made if missing), recovers what a crash left, and begins to listen.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: in use by another server, of a newer format, damaged, or the address is taken.
+    pub fn open(config: ServerConfig) -> Result<Server, OpenError> {
+        let (host, data, key) = open_host(&config)?;
+        let listener = std::net::TcpListener::bind(config.listen)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .map_err(|error| OpenError::Listen { address: config.listen, error })?;
+        Ok(Server { host, data, config, listener, key })
+    }
+
+    /// The address listened on, with the port the system chose if none was asked for.
+    pub fn local_address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap_or(self.config.listen)
+    }
+
+    /// The server's public key, which a superuser's list of server keys must name.
+    pub fn key(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    /// Ids of the file systems served.
+    pub fn file_systems(&self) -> Vec<holdfast_crypto::Digest> {
+        self.host.file_systems().iter().map(|file_system| file_system.id()).collect()
+    }
+
+    /// Serves until `shutdown` completes; lets requests under way finish and writes checkpoints, so that the
+    /// next start is quick. Blocks.
+    ///
+    /// # Errors
+    /// [`RunError`]: the storage failed, or the system gives no reactor.
+    pub fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("holdfast-server")
+            .build()?;
+        let result = runtime.block_on(self.serve(shutdown));
+        runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+        if result.is_ok() {
+            maintenance::final_checkpoints(&self.host);
+        }
+        result
+    }
+
+    async fn serve(&self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
+        let mut failure = self.host.failure();
+        let mut failed = self.host.failure();
+        let background =
+            tokio::spawn(maintenance::run(self.host.clone(), self.config.gc_window, self.config.gc_interval));
+        let control =
+            tokio::spawn(control::serve(self.host.clone(), self.data.clone(), self.config.gc_window));
+        tracing::info!(address = %self.local_address(), key = %self.key(), "listening");
+        let ended = async {
+            tokio::select! {
+                () = shutdown => tracing::info!("shutting down"),
+                _ = failure.wait_for(Option::is_some) => {}
+            }
+        };
+        let driver = Arc::new(Driver { host: self.host.clone() });
+        let served =
+            holdfast_rpc::serve(listener, &self.key, driver, self.config.limits.clone(), ended).await;
+        background.abort();
+        control.abort();
+        served?;
+        match failed.borrow_and_update().clone() {
+            Some(why) => Err(RunError::Storage(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Completes when the process is asked to end (SIGINT or SIGTERM).
+pub async fn until_signalled() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let asked = async |kind| match signal(kind) {
+        Ok(mut signal) => {
+            signal.recv().await;
+        }
+        Err(error) => {
+            tracing::error!(%error, "cannot wait for signals");
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = asked(SignalKind::interrupt()) => {}
+        () = asked(SignalKind::terminate()) => {}
+    }
+}

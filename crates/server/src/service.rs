@@ -1,0 +1,116 @@
+//! Between transport and host: what blocks runs on threads of its own, what waits waits without one.
+
+use crate::file_system::FileSystem;
+use crate::host::{Caller, Host};
+use holdfast_content::DeviceId;
+use holdfast_protocol::message::{Request, Response};
+use holdfast_rpc::{Service, Session};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// Longest wait of a `FetchPending`.
+const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
+/// Requests of one connection carried out at once; a member with many under way shares the threads.
+const AT_ONCE: usize = 16;
+
+/// Serves a host's file systems.
+pub(crate) struct Driver {
+    pub(crate) host: Arc<Host>,
+}
+
+/// Kept with each connection.
+pub(crate) struct SessionState {
+    caller: OnceLock<Caller>,
+    at_once: Arc<Semaphore>,
+}
+
+impl Default for SessionState {
+    fn default() -> Self {
+        SessionState { caller: OnceLock::new(), at_once: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+}
+
+impl Service for Driver {
+    type State = SessionState;
+
+    async fn handle(&self, session: &Arc<Session<SessionState>>, request: Request) -> Response {
+        match request {
+            Request::Hello { versions, file_system } => self.greet(session, versions, file_system).await,
+            request => {
+                let caller = session.state.caller.get().expect("a greeting comes first").clone();
+                match (request, &caller.file_system) {
+                    (Request::FetchPending { device, number, wait_ms }, Some(file_system)) => {
+                        self.fetch_pending(&caller, file_system, device, number, wait_ms).await
+                    }
+                    (request, _) => {
+                        // The permit goes along: a lost session does not free the thread it still occupies, and
+                        // the work is done to its end.
+                        let permit = session.state.at_once.clone().acquire_owned().await;
+                        let host = self.host.clone();
+                        off_reactor(move || {
+                            let _permit = permit;
+                            host.handle(&caller, request)
+                        })
+                        .await
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Driver {
+    async fn greet(
+        &self,
+        session: &Arc<Session<SessionState>>,
+        versions: (u16, u16),
+        wanted: Option<holdfast_crypto::Digest>,
+    ) -> Response {
+        let (host, peer, local) =
+            (self.host.clone(), session.peer, session.address.ip().to_canonical().is_loopback());
+        let greeted = off_reactor(move || host.greet(peer, local, versions, wanted)).await;
+        if greeted.admitted {
+            session.admit();
+        }
+        let _ = session.state.caller.set(Caller { peer, local, file_system: greeted.file_system });
+        greeted.answer
+    }
+
+    async fn fetch_pending(
+        &self,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        device: DeviceId,
+        number: u64,
+        wait_ms: u32,
+    ) -> Response {
+        let wait = Duration::from_millis(wait_ms.into()).min(FETCH_PENDING_MAX);
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let mut settled = std::pin::pin!(file_system.next_settled());
+            // From here on nothing is missed, also what settles before the wait begins.
+            settled.as_mut().enable();
+            let (host, asking) = (self.host.clone(), caller.clone());
+            if let Some(answer) = off_reactor(move || host.standing(&asking, device, number)).await {
+                return answer;
+            }
+            if tokio::time::timeout_at(deadline, settled).await.is_err() {
+                return Response::Structure(None);
+            }
+        }
+    }
+}
+
+/// Runs blocking work on a thread for it; a panic there becomes one here, which ends the connection.
+async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down; the connection goes with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

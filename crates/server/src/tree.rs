@@ -1,0 +1,343 @@
+//! The nodes of a file system's log of updates, kept for consistency proofs.
+//!
+//! Nodes that are complete never change and have a fixed place: those that leaf `n` completes follow each other
+//! from slot `2n - popcount(n)` on, lowest first. So the file is an array, written only at checkpoints; what
+//! came after the last checkpoint is in memory and comes back by replaying the ordering records.
+//!
+//! Invariants:
+//! - a node is written and synced before the checkpoint that forgets the records it came from;
+//! - a proof leaves the server only if it leads to the present head: a damaged file must not make honest
+//!   clients believe that they were forked. Inner nodes are mended from the leaves below them.
+
+use holdfast_crypto::Digest;
+use holdfast_log::{Storage, StorageFile, SyncSite};
+use holdfast_protocol::log_tree::{Frontier, Node, consistency_proof, verify_consistency};
+use holdfast_protocol::structure::LogHead;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+const NODES_SYNCED: SyncSite = SyncSite("server: log-tree nodes before checkpoint");
+const FILE_CREATED: SyncSite = SyncSite("server: log-tree file created");
+const HEADER: [u8; 32] = *b"holdfast log-tree nodes, form 1\n";
+const SLOT_BYTES: u64 = 32;
+
+/// Why nodes cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// Medium: a file operation failed.
+    #[error("{action} {file}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        file: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Medium: the file is of a newer or unknown form.
+    #[error("{0} is not a file of log-tree nodes that this program knows: use the newer program")]
+    Form(String),
+    /// Medium: nodes are lost or altered and cannot be made again.
+    #[error("{file}: log-tree nodes are damaged: {why}; restore the file from a backup")]
+    Damaged {
+        /// Which file.
+        file: String,
+        /// What was found.
+        why: String,
+    },
+}
+
+/// The log tree of one file system.
+pub(crate) struct Tree {
+    name: String,
+    file: Arc<dyn StorageFile>,
+    /// Leaves whose nodes are in the file.
+    stored: u64,
+    /// Nodes completed since.
+    fresh: BTreeMap<(u8, u64), Digest>,
+}
+
+/// Slot of a complete node.
+fn slot(level: u8, index: u64) -> u64 {
+    let last_leaf = ((index + 1) << level) - 1;
+    2 * last_leaf - u64::from(last_leaf.count_ones()) + u64::from(level)
+}
+
+impl Tree {
+    /// Opens the tree whose first `stored` leaves are in the file and whose later nodes are `fresh`; together
+    /// they must make `head`, which has these peaks.
+    pub(crate) fn open(
+        storage: &Arc<dyn Storage>,
+        file_system: &Digest,
+        stored: u64,
+        fresh: Vec<Node>,
+        peaks: &[Digest],
+        head: LogHead,
+    ) -> Result<Tree, TreeError> {
+        let name = format!("tree-{file_system}");
+        let failed = |action: &'static str| {
+            let file = name.clone();
+            move |error: io::Error| TreeError::Io { action, file, error }
+        };
+        let file = match storage.open(&name) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && stored == 0 => {
+                let file = storage.create(&name).map_err(failed("creating"))?;
+                file.write_at(0, &HEADER).map_err(failed("writing"))?;
+                file.sync(FILE_CREATED).map_err(failed("syncing"))?;
+                storage.sync_dir(FILE_CREATED).map_err(failed("syncing the directory of"))?;
+                file
+            }
+            Err(error) => return Err(failed("opening")(error)),
+        };
+        let mut header = [0; 32];
+        let read = file.read_at(0, &mut header).map_err(failed("reading"))?;
+        if stored == 0 && read < header.len() {
+            // Created but never used.
+            file.write_at(0, &HEADER).map_err(failed("writing"))?;
+        } else if header != HEADER {
+            return Err(TreeError::Form(name));
+        }
+        let mut tree = Tree { name, file, stored, fresh: fresh.into_iter().collect() };
+        tree.check_peaks(peaks, head)?;
+        Ok(tree)
+    }
+
+    /// Adds the nodes that an operation completed.
+    pub(crate) fn extend(&mut self, nodes: Vec<Node>) {
+        self.fresh.extend(nodes);
+    }
+
+    /// Proof that the log with head `new` extends the one of `old` leaves; `None` if that is in its future.
+    pub(crate) fn prove(&self, old: u64, new: LogHead) -> Result<Option<Vec<Digest>>, TreeError> {
+        if old > new.size {
+            return Ok(None);
+        }
+        if old == 0 || old == new.size {
+            return Ok(Some(Vec::new()));
+        }
+        if let Some(proof) = self.checked_proof(old, new)? {
+            return Ok(Some(proof));
+        }
+        tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
+        self.mend()?;
+        match self.checked_proof(old, new)? {
+            Some(proof) => Ok(Some(proof)),
+            None => Err(self.damaged(format!("no proof from size {old} leads to the present head"))),
+        }
+    }
+
+    fn checked_proof(&self, old: u64, new: LogHead) -> Result<Option<Vec<Digest>>, TreeError> {
+        let mut failure = None;
+        let mut node = |level, index| match self.node(level, index) {
+            Ok(node) => Some(node),
+            Err(error) => {
+                failure.get_or_insert(error);
+                None
+            }
+        };
+        let proof = consistency_proof(old, new.size, &mut node);
+        // The root of the old tree from its own nodes: its leaves are all complete.
+        let mut old_peaks = Vec::new();
+        let mut first = 0;
+        for level in (0..64).rev().filter(|level| old >> level & 1 == 1) {
+            old_peaks.extend(node(level, first >> level));
+            first += 1 << level;
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let old_head = Frontier::of(old, old_peaks).expect("one peak a bit").head();
+        Ok(proof.filter(|proof| verify_consistency(old_head, new, proof)))
+    }
+
+    fn node(&self, level: u8, index: u64) -> Result<Digest, TreeError> {
+        if let Some(node) = self.fresh.get(&(level, index)) {
+            return Ok(*node);
+        }
+        let mut bytes = [0; 32];
+        let at = HEADER.len() as u64 + slot(level, index) * SLOT_BYTES;
+        let read = self.file.read_at(at, &mut bytes).map_err(|error| TreeError::Io {
+            action: "reading",
+            file: self.name.clone(),
+            error,
+        })?;
+        if read < bytes.len() {
+            return Err(self.damaged(format!("it ends before node {index} of level {level}")));
+        }
+        Ok(Digest(bytes))
+    }
+
+    /// Writes and syncs what a checkpoint is about to forget.
+    pub(crate) fn persist(&mut self) -> Result<(), TreeError> {
+        if self.fresh.is_empty() {
+            return Ok(());
+        }
+        let failed = |action: &'static str| {
+            let file = self.name.clone();
+            move |error: io::Error| TreeError::Io { action, file, error }
+        };
+        let mut nodes: Vec<(u64, Digest)> =
+            self.fresh.iter().map(|((level, index), node)| (slot(*level, *index), *node)).collect();
+        nodes.sort_unstable_by_key(|(slot, _)| *slot);
+        // Slots of leaves in a row are without gaps, so this is one write.
+        let first = nodes[0].0;
+        debug_assert!(nodes.iter().zip(first..).all(|((slot, _), expected)| *slot == expected));
+        let bytes: Vec<u8> = nodes.iter().flat_map(|(_, node)| node.0).collect();
+        self.file.write_at(HEADER.len() as u64 + first * SLOT_BYTES, &bytes).map_err(failed("writing"))?;
+        self.file.sync(NODES_SYNCED).map_err(failed("syncing"))?;
+        self.stored += self.fresh.keys().filter(|(level, _)| *level == 0).count() as u64;
+        self.fresh.clear();
+        Ok(())
+    }
+
+    /// Leaves whose nodes are in the file.
+    pub(crate) fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    fn check_peaks(&mut self, peaks: &[Digest], head: LogHead) -> Result<(), TreeError> {
+        let intact = |tree: &Tree| -> Result<bool, TreeError> {
+            let mut first = 0;
+            let levels = (0..64u8).rev().filter(|level| head.size >> level & 1 == 1);
+            for (level, peak) in levels.zip(peaks) {
+                if tree.node(level, first >> level)? != *peak {
+                    return Ok(false);
+                }
+                first += 1 << level;
+            }
+            Ok(true)
+        };
+        if intact(self)? {
+            return Ok(());
+        }
+        self.mend()?;
+        match intact(self)? {
+            true => Ok(()),
+            false => Err(self.damaged("its nodes do not lead to the head of the log".to_owned())),
+        }
+    }
+
+    /// Makes all inner nodes in the file again from the leaves.
+    fn mend(&self) -> Result<(), TreeError> {
+        let mut frontier = Frontier::default();
+        for leaf in 0..self.stored {
+            for ((level, index), node) in frontier.append(self.node(0, leaf)?) {
+                if level > 0 && self.node(level, index)? != node {
+                    let at = HEADER.len() as u64 + slot(level, index) * SLOT_BYTES;
+                    self.file.write_at(at, &node.0).map_err(|error| TreeError::Io {
+                        action: "writing",
+                        file: self.name.clone(),
+                        error,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, why: String) -> TreeError {
+        TreeError::Damaged { file: self.name.clone(), why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_log::simulated::{Crash, PowerLoss};
+
+    struct Model {
+        frontier: Frontier,
+        heads: Vec<LogHead>,
+    }
+
+    impl Model {
+        fn grow(&mut self, tree: &mut Tree, count: u64) {
+            for _ in 0..count {
+                let number = self.heads.len() as u64;
+                let mut bytes = [0; 32];
+                bytes[..8].copy_from_slice(&number.to_le_bytes());
+                tree.extend(self.frontier.append(Digest(bytes)));
+                self.heads.push(self.frontier.head());
+            }
+        }
+
+        fn check(&self, tree: &Tree) {
+            let new = *self.heads.last().unwrap();
+            for old in &self.heads {
+                let proof = tree.prove(old.size, new).unwrap().unwrap();
+                assert!(verify_consistency(*old, new, &proof), "{} to {}", old.size, new.size);
+            }
+            assert!(tree.prove(new.size + 1, new).unwrap().is_none());
+        }
+
+        fn open(&self, storage: &Arc<dyn Storage>, stored: u64) -> Result<Tree, TreeError> {
+            let head = self.frontier.head();
+            Tree::open(storage, &Digest::ZERO, stored, Vec::new(), self.frontier.peaks(), head)
+        }
+    }
+
+    fn model() -> (PowerLoss, Arc<dyn Storage>, Model, Tree) {
+        let disk = PowerLoss::new(1);
+        let storage = disk.storage();
+        let frontier = Frontier::default();
+        let model = Model { heads: vec![frontier.head()], frontier };
+        let tree = model.open(&storage, 0).unwrap();
+        (disk, storage, model, tree)
+    }
+
+    /// Proves: slots of complete nodes are exactly 0, 1, 2 and so on in the order in which they are completed.
+    #[test]
+    fn slots_are_dense() {
+        let mut frontier = Frontier::default();
+        let nodes = (0..300).flat_map(|_| frontier.append(Digest::ZERO));
+        for (expected, ((level, index), _)) in nodes.enumerate() {
+            assert_eq!(slot(level, index), expected as u64);
+        }
+    }
+
+    /// Proves: proofs verify whether nodes are in memory, in the file, or both; and after a power loss the file
+    /// holds what a checkpoint relies on.
+    #[test]
+    fn proofs_survive_persisting_and_power_loss() {
+        let (disk, _, mut model, mut tree) = model();
+        model.grow(&mut tree, 5);
+        model.check(&tree);
+        tree.persist().unwrap();
+        model.check(&tree);
+        model.grow(&mut tree, 9);
+        model.check(&tree);
+        tree.persist().unwrap();
+        assert_eq!(tree.stored(), 14);
+        drop(tree);
+        disk.restart(Crash::PowerLoss);
+        let tree = model.open(&disk.storage(), 14).unwrap();
+        model.check(&tree);
+    }
+
+    /// Proves: an altered inner node is mended from the leaves, an altered leaf or a lost file is refused: no
+    /// proof that an honest client would take for a fork ever leaves.
+    #[test]
+    fn damage_is_mended_or_refused() {
+        let (disk, storage, mut model, mut tree) = model();
+        model.grow(&mut tree, 37);
+        tree.persist().unwrap();
+        let name = format!("tree-{}", Digest::ZERO);
+        let offset = |level, index| 32 + slot(level, index) * SLOT_BYTES + 3;
+        for (level, index) in [(1, 0), (2, 3), (5, 0)] {
+            disk.corrupt(&name, offset(level, index));
+            model.check(&tree);
+            disk.corrupt(&name, offset(level, index));
+            model.check(&model.open(&storage, 37).unwrap());
+        }
+        disk.corrupt(&name, offset(0, 36));
+        assert!(matches!(model.open(&storage, 37), Err(TreeError::Damaged { .. })));
+        disk.corrupt(&name, offset(0, 36));
+        model.open(&storage, 37).unwrap();
+        disk.corrupt(&name, 5);
+        assert!(matches!(model.open(&storage, 37), Err(TreeError::Form(_))));
+        disk.delete(&name);
+        assert!(matches!(model.open(&storage, 37), Err(TreeError::Io { .. })));
+    }
+}

@@ -1,0 +1,318 @@
+//! The server as a process: real sockets, real disk, kill -9.
+
+mod common;
+
+use common::*;
+use holdfast_content::{BlockKind, DeviceId};
+use holdfast_crypto::PublicKey;
+use holdfast_log::LogError;
+use holdfast_protocol::message::{Request, Response, ServerError};
+use holdfast_rpc::{Connection, Connector, RpcError, ServerAddress, ServerProof};
+use holdfast_server::control::{self, Outcome, Task};
+use holdfast_server::{OpenError, Server, ServerConfig, until_signalled};
+use holdfast_store::StoreError;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const DATA: &str = "HOLDFAST_TEST_SERVER_DATA";
+const PORT: &str = "HOLDFAST_TEST_SERVER_PORT";
+
+fn config(data: &Path, port: u16) -> ServerConfig {
+    let mut config = ServerConfig::new(data, ([127, 0, 0, 1], port).into());
+    config.abort_after = Duration::from_secs(120);
+    // So that checkpoints happen under load, too.
+    config.checkpoint_records = 50;
+    config
+}
+
+/// Not a test of its own: what the other tests start as a process that they can kill.
+#[test]
+fn server_process() {
+    let (Ok(data), Ok(port)) = (std::env::var(DATA), std::env::var(PORT)) else { return };
+    let server = Server::open(config(Path::new(&data), port.parse().unwrap())).unwrap();
+    println!("\nready {} {}", server.local_address().port(), server.key());
+    server.run(until_signalled()).unwrap();
+}
+
+struct Process {
+    child: Child,
+    /// Held open: a test harness that cannot print fails.
+    _output: BufReader<std::process::ChildStdout>,
+    port: u16,
+    key: String,
+}
+
+impl Process {
+    fn start(data: &Path, port: u16) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server_process", "--nocapture", "--test-threads=1"])
+            .env(DATA, data)
+            .env(PORT, port.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while output.read_line(&mut line).unwrap() > 0 {
+            if let Some(words) = line.trim_end().strip_prefix("ready ") {
+                let (port, key) = words.split_once(' ').unwrap();
+                let (port, key) = (port.parse().unwrap(), key.to_owned());
+                return Process { child, _output: output, port, key };
+            }
+            line.clear();
+        }
+        panic!("the server did not start: {:?}", child.wait());
+    }
+
+    fn key(&self) -> PublicKey {
+        PublicKey(holdfast_crypto::Digest::from_hex(&self.key).unwrap().0)
+    }
+
+    fn address(&self) -> Vec<ServerAddress> {
+        vec![ServerAddress { host: "127.0.0.1".to_owned(), port: self.port }]
+    }
+
+    fn connect(&self, device: u8) -> Connection {
+        let key = if device == 0 { superuser() } else { key(10 + device) };
+        let proof = ServerProof { file_system: file_system(), minimum_sequence: 0 };
+        Connector::new(key, self.address(), Some(proof)).connect(PATIENCE).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn terminate(mut self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn create(process: &Process, people: u32) {
+    let connection = Connector::new(superuser(), process.address(), None).connect(PATIENCE).unwrap();
+    let answer = connection.call_blocking(creation(process.key(), people), PATIENCE).unwrap();
+    committed(answer, &process.key());
+}
+
+/// The same bytes until there is an answer.
+fn insist(connection: &Connection, request: &Request) -> Response {
+    loop {
+        match connection.call_blocking(request.clone(), PATIENCE) {
+            Ok(answer) => return answer,
+            Err(error) if error.is_transient() => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// One operation as a real client does it: fast if it can, else slow. Returns its number.
+fn operate(connection: &Connection, author: &mut Author, server: &PublicKey) -> u64 {
+    let shown = view(insist(connection, &Request::Look { log_size: 0 }));
+    let request = author.fast(&shown.view);
+    let answer = insist(connection, &request);
+    if answer != Response::Refused {
+        return committed(answer, server);
+    }
+    author.give_up();
+    let shown = view(insist(connection, &Request::Look { log_size: 0 }));
+    let (certificate, update) = author.update(&shown.view);
+    let ordered = view(insist(connection, &update));
+    committed(insist(connection, &author.commit(&ordered.view, &certificate)), server)
+}
+
+/// Proves: a server that is killed again and again in the middle of three devices' load loses nothing it has
+/// acknowledged and applies nothing twice, although its clients send everything unanswered again.
+#[test]
+fn kill_nine_under_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = Process::start(folder.path(), 0);
+    let (port, server) = (process.port, process.key());
+    create(&process, 3);
+    let operations = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let last: Vec<(u64, u32)> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (1..=3u8)
+            .map(|device| {
+                let connection = process.connect(device);
+                let (operations, stop) = (&operations, &stop);
+                scope.spawn(move || {
+                    let mut author = Author::new(device.into());
+                    let (mut last, mut stored) = (0, 0);
+                    while !stop.load(Ordering::SeqCst) {
+                        let chunk = block(BlockKind::Chunk, &noise(u32::from(device) << 16 | stored, 3000)).1;
+                        assert_eq!(insist(&connection, &Request::Store(vec![chunk])), Response::Done);
+                        stored += 1;
+                        last = operate(&connection, &mut author, &server);
+                        operations.fetch_add(1, Ordering::SeqCst);
+                    }
+                    (last, stored)
+                })
+            })
+            .collect();
+        for round in 1..=6u64 {
+            while operations.load(Ordering::SeqCst) < round * 40 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            process.kill();
+            process = Process::start(folder.path(), port);
+        }
+        stop.store(true, Ordering::SeqCst);
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    process.kill();
+    let process = Process::start(folder.path(), port);
+    let connection = process.connect(1);
+    let shown = view(insist(&connection, &Request::Look { log_size: 0 })).view;
+    for (index, (last, stored)) in last.iter().enumerate() {
+        let device = DeviceId(index as u32 + 1);
+        assert_eq!(shown.slots[&device].value.number(), *last);
+        for number in 0..*stored {
+            let (reference, chunk) = block(BlockKind::Chunk, &noise(device.0 << 16 | number, 3000));
+            let Response::Blocks(found) = insist(&connection, &Request::Retrieve(vec![reference.address]))
+            else {
+                panic!("blocks were asked for")
+            };
+            assert_eq!(found[0].as_ref().map(|(_, block)| block), Some(&chunk));
+        }
+    }
+    assert!(shown.pending.is_empty());
+    assert_eq!(shown.log.size, 1 + operations.load(Ordering::SeqCst), "each operation was ordered once");
+    process.terminate();
+}
+
+/// Proves: a reader that waits for a pending operation hears of its commit, or that it waited in vain; and a
+/// pending operation stays when the session that brought it is gone.
+#[test]
+fn waiting_for_a_pending_operation() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), 0);
+    create(&process, 2);
+    let (writer, reader) = (process.connect(1), process.connect(2));
+    let mut author = Author::new(1);
+    let shown = view(insist(&writer, &Request::Look { log_size: 0 }));
+    let (certificate, update) = author.update(&shown.view);
+    let ordered = view(insist(&writer, &update));
+    let wait = |wait_ms| Request::FetchPending { device: DeviceId(1), number: 1, wait_ms };
+    assert_eq!(insist(&reader, &wait(50)), Response::Structure(None), "in vain");
+    drop(writer);
+    let waiting = std::thread::spawn({
+        let (reader, wait) = (reader.clone(), wait(50_000));
+        move || insist(&reader, &wait)
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    let writer = process.connect(1);
+    let commit = author.commit(&ordered.view, &certificate);
+    committed(insist(&writer, &commit), &process.key());
+    let Request::Commit { structure, .. } = commit else { unreachable!() };
+    assert_eq!(waiting.join().unwrap(), Response::Structure(Some(Box::new(structure.clone()))));
+    assert_eq!(insist(&reader, &wait(0)), Response::Structure(Some(Box::new(structure))));
+}
+
+/// Proves: a second server on the directory, one with a newer format, one whose port is taken, and one on a
+/// file instead of a directory are each refused with their own error, and nothing is lost by it.
+#[test]
+fn unfit_directories_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Server::open(config(folder.path(), 0)).unwrap();
+    let second = Server::open(config(folder.path(), 0)).err().unwrap();
+    assert!(matches!(second, OpenError::Store(StoreError::InUse { .. })), "{second}");
+    let other = tempfile::tempdir().unwrap();
+    let taken = Server::open(config(other.path(), first.local_address().port())).err().unwrap();
+    assert!(matches!(taken, OpenError::Listen { .. }), "{taken}");
+    drop(first);
+    let file = other.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let wrong = Server::open(config(&file, 0)).err().unwrap();
+    assert!(matches!(wrong, OpenError::Io { .. }), "{wrong}");
+
+    let format = folder.path().join("store/FORMAT");
+    let bytes = std::fs::read(&format).unwrap();
+    let newer: Vec<u8> = String::from_utf8(bytes.clone()).unwrap().replace('1', "999").into_bytes();
+    std::fs::write(&format, newer).unwrap();
+    let newer = Server::open(config(folder.path(), 0)).err().unwrap();
+    let is_newer = matches!(
+        newer,
+        OpenError::Store(StoreError::NewerFormat { .. } | StoreError::Log(LogError::NewerFormat { .. }))
+    );
+    assert!(is_newer, "{newer}");
+    std::fs::write(&format, bytes).unwrap();
+    Server::open(config(folder.path(), 0)).unwrap();
+}
+
+/// Proves: the operator's tasks run against a running server and on the directory of a stopped one; damage is
+/// found and named.
+#[test]
+fn operators_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let nothing = control::perform(&config(&folder.path().join("none"), 0), Task::Scrub, &mut |_, _| {});
+    assert!(matches!(nothing, Err(control::ControlError::NoServer(_))));
+    let process = Process::start(folder.path(), 0);
+    create(&process, 1);
+    let connection = process.connect(1);
+    let chunk = block(BlockKind::Chunk, &noise(5, 100_000)).1;
+    assert_eq!(insist(&connection, &Request::Store(vec![chunk])), Response::Done);
+    operate(&connection, &mut Author::new(1), &process.key());
+    let perform = |task| control::perform(&config(folder.path(), 0), task, &mut |_, _| {}).unwrap();
+    for running in [true, false] {
+        let Outcome::Statistics(figures) = perform(Task::Statistics) else { panic!() };
+        assert_eq!((figures.running, &figures.file_systems[..]), (running, &[(file_system(), 2)][..]));
+        assert!(figures.blocks >= 3 && figures.block_bytes > 100_000, "{figures:?}");
+        let Outcome::Collected(reports) = perform(Task::Collect) else { panic!() };
+        let report = reports[0].1.as_ref().unwrap();
+        assert_eq!(report.dropped, 0, "all is younger than the window");
+        let Outcome::Scrubbed(report) = perform(Task::Scrub) else { panic!() };
+        assert!(report.bad_count == 0 && report.records > 3, "{report:?}");
+        if running {
+            let id = rustix::process::Pid::from_child(&process.child);
+            rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+            while control::perform(&config(folder.path(), 0), Task::Statistics, &mut |_, _| {}).is_err() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+    // A byte of the large block goes bad.
+    let segments = std::fs::read_dir(folder.path().join("store")).unwrap().map(|entry| entry.unwrap().path());
+    let large = segments.max_by_key(|path| match path.extension() {
+        Some(extension) if extension == "redb" => 0,
+        _ => std::fs::metadata(path).map_or(0, |about| about.len()),
+    });
+    let large = large.unwrap();
+    let mut bytes = std::fs::read(&large).unwrap();
+    let body = noise(5, 100_000);
+    let at = bytes.windows(64).position(|window| window == &body[5000..5064]).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&large, bytes).unwrap();
+    let Outcome::Scrubbed(report) = perform(Task::Scrub) else { panic!() };
+    assert_eq!(report.bad_count, 1, "{report:?}");
+}
+
+/// Proves: a key that is no member's gets nothing but a refusal, and an ordinary refusal leaves the session alive.
+#[test]
+fn strangers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), 0);
+    create(&process, 1);
+    let proof = ServerProof { file_system: file_system(), minimum_sequence: 0 };
+    let stranger = Connector::new(key(99), process.address(), Some(proof)).connect(PATIENCE).unwrap();
+    assert_eq!(stranger.welcome().unwrap().device, None);
+    let refused = stranger.call_blocking(Request::Look { log_size: 0 }, PATIENCE);
+    assert!(matches!(refused, Err(RpcError::Server(ServerError::NotAllowed(_)))), "{refused:?}");
+    assert_eq!(stranger.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+    let unknown = ServerProof { file_system: key(50).public().file_system_id(), minimum_sequence: 0 };
+    let error = Connector::new(key(11), process.address(), Some(unknown)).connect(PATIENCE).err().unwrap();
+    assert_eq!(error, RpcError::Server(ServerError::UnknownFileSystem));
+}
