@@ -1,7 +1,7 @@
 //! The server as the client sees it: one call, one answer or a reason. A trait, so that tests can put anything
 //! in its place: a server in the same process, a lying one, one that dies at the worst moment.
 
-use holdfast_protocol::message::{Request, Response};
+use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Connection, RpcError};
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,33 @@ pub trait Remote: Send + Sync + 'static {
     /// # Errors
     /// See [`RpcError`]; [`RpcError::maybe_sent`] says whether the server may have acted on it.
     fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError>;
+
+    /// What the server said when it was greeted last; `None` before it was.
+    fn welcome(&self) -> Option<Welcome>;
+
+    /// Whether there is a connection, as far as is known.
+    fn is_connected(&self) -> bool;
+
+    /// Bytes sent and received so far.
+    fn traffic(&self) -> (u64, u64);
 }
 
 impl Remote for Connection {
     fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
         self.call_blocking(request, deadline)
+    }
+
+    fn welcome(&self) -> Option<Welcome> {
+        Connection::welcome(self)
+    }
+
+    fn is_connected(&self) -> bool {
+        Connection::is_connected(self)
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        let traffic = Connection::traffic(self);
+        (traffic.sent, traffic.received)
     }
 }
 
@@ -33,7 +55,11 @@ pub fn call_patiently(
     let mut pause = Duration::from_millis(20);
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        match remote.call(request.clone(), left) {
+        let result = match remote.call(request.clone(), left) {
+            Ok(Response::Error(error)) => Err(RpcError::Server(error)),
+            other => other,
+        };
+        match result {
             Err(error) if error.is_transient() && Instant::now() + pause < end => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_secs(1));

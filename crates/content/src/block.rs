@@ -7,6 +7,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey, Domain};
+use std::sync::{Arc, OnceLock};
 
 /// Largest uncompressed body, in bytes.
 pub const BODY_BYTES_MAX: u32 = 1 << 20;
@@ -92,13 +93,26 @@ pub struct StoredBlock {
 }
 
 /// A block whose address was computed from (or checked against) its plain body.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Block {
     kind: BlockKind,
     references: Vec<Digest>,
     body: Vec<u8>,
     reference: Reference,
+    /// What it says as a node of a Merkle map, once somebody has looked.
+    pub(crate) parsed: OnceLock<Arc<crate::map::Parsed>>,
 }
+
+impl PartialEq for Block {
+    fn eq(&self, other: &Block) -> bool {
+        self.kind == other.kind
+            && self.reference == other.reference
+            && self.references == other.references
+            && self.body == other.body
+    }
+}
+
+impl Eq for Block {}
 
 /// Why a block is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -179,7 +193,7 @@ impl Block {
             length: body.len() as u32,
             key: None,
         };
-        Block { kind, references, body, reference }
+        Block { kind, references, body, reference, parsed: OnceLock::new() }
     }
 
     /// What it holds.
@@ -267,7 +281,7 @@ impl StoredBlock {
         }
         let reference =
             Reference { algorithm: Algorithm::Blake3, address: found, length: body.len() as u32, key: None };
-        Ok(Block { kind: self.kind, references: self.references, body, reference })
+        Ok(Block { kind: self.kind, references: self.references, body, reference, parsed: OnceLock::new() })
     }
 }
 
@@ -280,7 +294,7 @@ pub trait BlockSource {
     ///
     /// # Errors
     /// [`SourceError`]: altered, missing, or the server could not be reached.
-    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<std::sync::Arc<Block>, SourceError>;
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError>;
 
     /// A hint that these will be fetched soon; may do nothing.
     fn prefetch(&self, _references: &[(Reference, BlockKind)]) {}

@@ -211,7 +211,7 @@ impl ExtentMap {
             }
         };
         // Extents may be as short as a sector; ask for few first, so that a short read fetches few nodes.
-        let mut batch = 32;
+        let mut batch = 8;
         loop {
             let from_slice = match &from {
                 Bound::Unbounded => Bound::Unbounded,

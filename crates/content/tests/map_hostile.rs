@@ -239,7 +239,7 @@ fn a_child_that_does_not_fit_its_place_is_refused() {
             children[0].2 = children[1].2;
             children[1].2 = reference;
         }),
-        Some(Malformed::Boundary)
+        Some(Malformed::Misplaced)
     );
     // The parent's word on last key or count is wrong: a key is hidden or invented.
     assert_eq!(two_leaves(|_, children| children[1].0.push(0)), Some(Malformed::Misplaced));
@@ -387,4 +387,57 @@ fn a_flipped_bit_anywhere_is_found() {
         let other_key = DigestKey([8; 32]);
         assert!(stored.open(&other_key, &block.reference(), BlockKind::Inode).is_err());
     }
+}
+
+/// A source that keeps blocks in memory, checked, as a client's cache does.
+struct Cached<'a> {
+    blocks: &'a MemoryBlocks,
+    kept: std::sync::Mutex<std::collections::HashMap<Digest, std::sync::Arc<Block>>>,
+}
+
+impl BlockSource for Cached<'_> {
+    fn digest_key(&self) -> DigestKey {
+        KEY
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<std::sync::Arc<Block>, SourceError> {
+        let mut kept = self.kept.lock().unwrap();
+        if let Some(block) = kept.get(&reference.address) {
+            return Ok(block.clone());
+        }
+        let block = self.blocks.fetch(reference, kind)?;
+        kept.insert(reference.address, block.clone());
+        Ok(block)
+    }
+}
+
+#[test]
+fn a_node_that_was_sound_in_one_place_is_still_refused_in_another() {
+    let blocks = MemoryBlocks::new(KEY);
+    let source = Cached { blocks: &blocks, kept: Default::default() };
+    let map = MerkleMap::new(KEY);
+    let read = |root: &MapRoot| map.range(&source, root, Bound::Unbounded, usize::MAX);
+    let why = |root: &MapRoot| match read(root).unwrap_err() {
+        ContentError::Malformed { why, .. } => why,
+        other => panic!("{other}"),
+    };
+    let keys: Vec<_> = keys(0, false).take(20).collect();
+    let leaf = leaf_of(&keys).put(&blocks);
+    assert_eq!(read(&top(leaf, 0, 20)).unwrap().len(), 20);
+    // It is in memory now, and known to be sound as a whole map. Not so with another count, or as a first
+    // child, where it is cut too early, or as a second one that begins before the first ends.
+    assert_eq!(why(&top(leaf, 0, 21)), Malformed::WrongCount { expected: 21, found: 20 });
+    let last = keys.last().unwrap();
+    let cut_early = Raw::inner(1, 2).child(last, 20, leaf).child(&[0xff; 9], 20, leaf).put(&blocks);
+    assert_eq!(why(&top(cut_early, 1, 40)), Malformed::Boundary);
+    let full: Vec<_> = self::keys(0, false).take(Shape::FORMAT.entries_max as usize).collect();
+    let full_leaf = leaf_of(&full).put(&blocks);
+    let raw = Raw::inner(1, 2).child(full.last().unwrap(), full.len() as u64, full_leaf);
+    let overlapping = raw.child(&[full.last().unwrap().as_slice(), b"x"].concat(), 20, leaf).put(&blocks);
+    assert_eq!(why(&top(overlapping, 1, full.len() as u64 + 20)), Malformed::Misplaced);
+    let other = MerkleMap::with_config(MapConfig {
+        key: KEY,
+        shape: Shape { entries_min: 2, boundary_one_in: 3, entries_max: 6 },
+    });
+    assert!(other.range(&source, &top(leaf, 0, 20), Bound::Unbounded, usize::MAX).is_err());
 }

@@ -1,21 +1,36 @@
 //! The engine: one signer, one order, many callers.
+//!
+//! Callers come from any thread, block, and get an answer or an error by their deadline. One thread (the pump)
+//! gathers what they wish for into signed operations. What happens to an operation on its way is the protocol's
+//! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
+mod commits;
+mod pins;
+mod pump;
+mod queue;
+mod settle;
+mod shared;
 mod snapshot;
+mod start;
 mod status;
 
+pub use pins::Pin;
 pub use snapshot::Snapshot;
 pub use status::Status;
 
-use crate::error::{FrozenReport, FsError, StartError};
+use crate::error::{FrozenReport, FsError};
 use crate::store::VerifiedStore;
-use crate::tree::Edit;
-use holdfast_content::{ContentError, DeviceId, Handle, Membership, UserId};
+use crate::tree::{Edit, ReadError, Tree};
+use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_rpc::Address;
 use parking_lot::Mutex;
+use pins::Pins;
+use shared::Shared;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// How an engine is set up.
 pub struct EngineConfig {
@@ -53,95 +68,113 @@ impl EngineConfig {
 /// Called once, when the engine freezes.
 pub type FreezeHook = Box<dyn Fn(&FrozenReport) + Send + Sync>;
 
-/// Signs for one device of one file system.
-pub struct Engine {}
+/// Signs for one device of one file system. Dropping it stops it.
+pub struct Engine {
+    shared: Arc<Shared>,
+    pins: Arc<Pins>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
 
 impl Engine {
-    /// Connects, recovers what was in flight, and makes a first fetch.
-    ///
-    /// # Errors
-    /// See [`StartError`].
-    pub fn start(_config: EngineConfig) -> Result<Arc<Engine>, StartError> {
-        unimplemented!("lands with the protocol's signer")
-    }
-
     /// A view sequenced after this call began. Callers that arrive together share one signed operation.
     ///
     /// # Errors
     /// [`FsError::Unreachable`] or [`FsError::Frozen`].
     pub fn fetch(&self) -> Result<Arc<Snapshot>, FsError> {
-        unimplemented!("lands with the protocol's signer")
+        self.shared.fetch()
     }
 
-    /// Makes a modification; the result contains its effect. Durable at the server when this returns, except
-    /// that a crash of *this* machine right after may still undo it: see [`Engine::flush_commits`].
+    /// Makes a modification; the result contains its effect. When this returns the operation has its place in
+    /// the order and is signed; it is durable at the server after [`Engine::flush_commits`].
     ///
     /// # Errors
-    /// The edit's own, judged at the operation's place in the order; [`FsError::Unreachable`],
-    /// [`FsError::Frozen`].
-    pub fn modify(&self, _edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
-        unimplemented!("lands with the protocol's signer")
+    /// The edit's own, judged at the operation's place in the order; [`FsError::Unreachable`] when the deadline
+    /// passed (then it may still take effect); [`FsError::Frozen`].
+    pub fn modify(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
+        self.shared.submit(Some(edit))
     }
 
     /// The last accepted view; no freshness is promised.
     pub fn latest(&self) -> Arc<Snapshot> {
-        unimplemented!("lands with the protocol's signer")
+        let (sequence, base) = self.shared.latest.read().clone();
+        Arc::new(Snapshot::new(self.shared.clone(), sequence, base, None))
     }
 
     /// Waits until every modification that has returned is committed at the server (`fsync`, `close`).
     ///
     /// # Errors
-    /// [`FsError::Unreachable`], [`FsError::Frozen`]; [`FsError::Local`] if an operation was aborted by the
-    /// server before its second half arrived.
+    /// [`FsError::Unreachable`], [`FsError::Frozen`]; the error of a modification that the server had declared
+    /// dead and that could not be made again. Each loss is reported once.
     pub fn flush_commits(&self) -> Result<(), FsError> {
-        unimplemented!("lands with the protocol's signer")
+        self.shared.commits.flush(Instant::now() + self.shared.deadline, || self.shared.late())
     }
 
     /// This device and its user.
     pub fn me(&self) -> (DeviceId, UserId) {
-        unimplemented!("lands with the protocol's signer")
+        let base = self.shared.latest.read().1.clone();
+        (base.me, base.user)
     }
 
     /// The membership in force in the last accepted view.
     pub fn membership(&self) -> Arc<Membership> {
-        unimplemented!("lands with the protocol's signer")
+        self.shared.latest.read().1.membership.clone()
     }
 
     /// Blocks, for reading file content ([`holdfast_content::BlockSource`]) and for
     /// [`VerifiedStore::upload`].
     pub fn store(&self) -> &VerifiedStore {
-        unimplemented!("lands with the protocol's signer")
+        &self.shared.store
     }
 
     /// What an error met while reading a file's content means: looks at the present view first, so that a file
-    /// deleted meanwhile is [`FsError::Stale`] and only a block that is still referred to raises the alarm.
-    /// `ihash` is the i-hash of the inode that led to the block.
-    pub fn judge(&self, _file: Handle, _ihash: Digest, _error: &ContentError) -> FsError {
-        unimplemented!("lands with the protocol's signer")
+    /// deleted or replaced meanwhile is [`FsError::Stale`] and only a block that is still referred to raises the
+    /// alarm. `ihash` is the i-hash of the inode that led to the block.
+    pub fn judge(&self, file: Handle, ihash: Digest, error: &ContentError) -> FsError {
+        if let ContentError::Source(SourceError::Missing(_)) = error {
+            let present = self.fetch().and_then(|snapshot| snapshot.ihash(file));
+            match present {
+                Ok(present) if present == ihash => {}
+                Ok(_) | Err(FsError::NotFound | FsError::Stale) => return FsError::Stale,
+                Err(other) => return other,
+            }
+        }
+        let base = self.shared.latest.read().1.clone();
+        self.shared.explain(Some(file), &ReadError::Content(error.clone()), &base)
     }
 
     /// Keeps blocks, and all they refer to, from the server's garbage collection while the result lives (open
     /// files).
-    pub fn pin(self: &Arc<Self>, _roots: Vec<Digest>) -> Pin {
-        unimplemented!("lands with the protocol's signer")
+    pub fn pin(&self, roots: Vec<Digest>) -> Pin {
+        Pin::new(self.pins.clone(), roots)
     }
 
     /// Registers what is to be called when the engine freezes (unsaved data must be saved to a folder). Called
-    /// at once if it is frozen already.
-    pub fn on_freeze(&self, _hook: FreezeHook) {
-        unimplemented!("lands with the protocol's signer")
+    /// at once if it is frozen already. It must not call the engine.
+    pub fn on_freeze(&self, hook: FreezeHook) {
+        self.shared.on_freeze(hook);
     }
 
     /// Everything `holdfast status` prints.
     pub fn status(&self) -> Status {
-        unimplemented!("lands with the protocol's signer")
+        status::of(&self.shared)
     }
 
-    /// Commits what is under way and stops; later calls fail.
+    /// Commits what is under way and stops; later calls fail. A server that is away is not waited for: what is
+    /// signed but not acknowledged is sent again at the next start.
     pub fn stop(&self) {
-        unimplemented!("lands with the protocol's signer")
+        self.shared.queue.stop();
+        self.pins.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
     }
 }
 
-/// Blocks kept at the server while this lives.
-pub struct Pin {}
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

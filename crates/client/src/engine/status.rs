@@ -1,8 +1,10 @@
 //! What `holdfast status` prints.
 
+use super::shared::Shared;
 use crate::error::FrozenReport;
 use crate::store::StoreStatus;
 use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The state of one engine.
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +45,41 @@ pub struct Status {
     pub rounds: u64,
     /// Times the state was made durable.
     pub fsyncs: u64,
+    /// Bytes sent to the server, all told.
+    pub bytes_sent: u64,
+    /// Bytes received from the server, all told.
+    pub bytes_received: u64,
     /// Blocks and caches.
     pub store: StoreStatus,
+}
+
+/// The state of an engine now.
+pub(super) fn of(shared: &Shared) -> Status {
+    let base = shared.latest.read().1.clone();
+    let counters = &shared.counters;
+    let user = base.membership.users.get(&base.user);
+    let (bytes_sent, bytes_received) = shared.remote.traffic();
+    Status {
+        address: shared.address.clone(),
+        name: base.membership.name.clone(),
+        device: shared.me.0,
+        user: base.user.0,
+        user_name: user.map_or_else(String::new, |user| user.name.clone()),
+        last_operation: shared.last_operation.load(Relaxed),
+        in_flight: shared.in_flight.load(Relaxed),
+        waiting: shared.queue.len() as u64,
+        pending: base.view.pending.iter().filter(|entry| !entry.dead).count() as u64,
+        frozen: shared.frozen().map(|report| FrozenReport::clone(&report)),
+        connected: shared.remote.is_connected(),
+        operations: counters.operations.load(Relaxed),
+        fast: counters.fast.load(Relaxed),
+        refused: counters.refused.load(Relaxed),
+        conflicts: counters.conflicts.load(Relaxed),
+        gathered: counters.gathered.load(Relaxed),
+        rounds: counters.rounds.load(Relaxed),
+        fsyncs: counters.fsyncs.load(Relaxed),
+        bytes_sent,
+        bytes_received,
+        store: shared.store.status(),
+    }
 }

@@ -7,11 +7,11 @@
 use super::touches::Touches;
 use crate::store::Blocks;
 use holdfast_content::{
-    BlockSource, Content, ContentError, DeviceId, Entry, Fate, Fates, Handle, Inode, InodeKind, InodeSlot,
-    LiveMap, Membership, PrincipalId, Reference, Table, Tag, UserId, directory,
+    BlockSource, Content, ContentError, DeviceId, Entry, Fates, Handle, Inode, InodeKind, InodeSlot, LiveMap,
+    Membership, PrincipalId, Reference, Table, Tag, UserId, directory,
 };
 use holdfast_crypto::Digest;
-use holdfast_protocol::structure::{HandleVersion, Outcome, View};
+use holdfast_protocol::structure::{HandleVersion, View};
 use lru::LruCache;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -92,28 +92,6 @@ impl TableCache {
     }
 }
 
-/// Fates by a verified view.
-struct ViewFates(Arc<View>);
-
-impl Fates for ViewFates {
-    fn fate(&self, tag: &Tag) -> Fate {
-        if let Some(slot) = self.0.slots.get(&tag.device) {
-            let structure = &slot.value;
-            if structure.forecast.voids.contains(tag.number) {
-                return Fate::Aborted;
-            }
-            if structure.number() > tag.number {
-                return Fate::Committed;
-            }
-            if structure.number() == tag.number {
-                return if structure.outcome == Outcome::Done { Fate::Committed } else { Fate::Aborted };
-            }
-        }
-        let dead = self.0.pending.iter().any(|entry| entry.dead && super::tag_of(entry) == *tag);
-        if dead { Fate::Aborted } else { Fate::Pending }
-    }
-}
-
 /// A verified view with everything needed to read from it.
 pub struct Base {
     /// The view: latest structures, the own one included, and what is pending.
@@ -128,7 +106,6 @@ pub struct Base {
     pub blocks: Arc<dyn Blocks>,
     /// What is pending, by what it touches.
     pub touches: Touches,
-    fates: ViewFates,
     tables: Arc<TableCache>,
     inodes: Mutex<HashMap<Handle, Arc<Inode>>>,
 }
@@ -144,13 +121,12 @@ impl Base {
     ) -> Base {
         let user = membership.devices.get(&me).map_or(UserId(u32::MAX), |device| device.user);
         let touches = Touches::of(&view, &membership, me);
-        let fates = ViewFates(view.clone());
-        Base { view, membership, me, user, blocks, touches, fates, tables, inodes: Mutex::default() }
+        Base { view, membership, me, user, blocks, touches, tables, inodes: Mutex::default() }
     }
 
     /// What became of operations, by this view.
     pub fn fates(&self) -> &dyn Fates {
-        &self.fates
+        &*self.view
     }
 
     /// The source of blocks.

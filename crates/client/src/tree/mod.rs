@@ -18,7 +18,7 @@ mod transaction;
 
 pub use allocate::{Allocator, Range};
 pub use base::{Base, Place, ReadError, TableCache};
-pub use plan::{Plan, unchanged};
+pub use plan::Plan;
 pub use touches::{Touches, tag_of};
 pub use transaction::{Edit, Explain, PlanSink, Transaction};
 

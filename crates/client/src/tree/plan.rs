@@ -10,8 +10,7 @@ use holdfast_content::{
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::{Delta, Path};
-use holdfast_protocol::structure::HandleVersion;
-use holdfast_protocol::vector::VersionVector;
+use holdfast_protocol::signer::Tables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,7 +78,7 @@ impl<'a> Transaction<'a> {
                     let mut inode = Inode::clone(&inode);
                     apply_entries(&mut inode, &names, base.fates())?;
                     let map = directory_mut(&mut inode).expect("it is a directory");
-                    *map = compact(map, &mut self.sink, base, base.fates())?;
+                    *map = compact(map, &mut self.sink, base)?;
                     Some(Arc::new(inode))
                 }
                 other => other,
@@ -156,20 +155,15 @@ impl<'a> Transaction<'a> {
 }
 
 impl Plan {
-    /// The i-handles of a structure that makes this plan's changes on `base`, at version numbers `vector`, and
-    /// every block they need that is new.
+    /// The tables of a structure that makes this plan's changes at its place in the order, which is right
+    /// after everything in `base`.
     ///
     /// # Errors
     /// [`ReadError`]; [`ReadError::Overflow`] when so much is pending that the operation must give way.
-    pub fn build(
-        &mut self,
-        base: &Base,
-        vector: &VersionVector,
-    ) -> Result<BTreeMap<PrincipalId, HandleVersion>, ReadError> {
+    pub fn build(&mut self, base: &Base) -> Result<Tables, ReadError> {
         let own = PrincipalId::Device(base.me);
-        let fates = base.fates();
-        let mut handles = carried(base, self.tables.keys().copied(), self.members.is_some(), vector);
-        let mut inodes = std::mem::take(&mut self.inodes);
+        let mut tables = Tables::new();
+        let mut inodes = self.inodes.clone();
         for (file, change) in &self.directories {
             let inode = fold_directory(base, *file, change, &mut self.sink)?;
             inodes.insert(change.number, Some(Arc::new(inode)));
@@ -180,23 +174,18 @@ impl Plan {
             for (number, inode) in &inodes {
                 table.map.push(inode_change(&mut self.sink, *number, inode.as_deref(), None)?);
             }
-            table.map = compact(&table.map, &mut self.sink, base, fates)?;
-            let reference = table.store(&mut self.sink)?;
-            handles.insert(own, HandleVersion { version: vector.get(own), reference });
+            tables.insert(own, self.compact_and_store(base, table)?);
         }
-        self.inodes = inodes;
         for (principal, changes) in &self.tables {
-            let (_, table) = base.table(*principal)?;
-            let mut table = Table::clone(&table);
-            table.map.settle(fates);
-            fold_table(base, *principal, &mut table.map);
-            give_way_if_crowded(&table.map)?;
+            let mut table = folded_table(base, *principal)?;
             for change in changes {
                 let change = match change {
                     TableChange::Map(from, to) => {
                         target_change(*from, Some(&Target::one(base.me, *to)), None)?
                     }
-                    TableChange::Remove(number) => table.remove(base.source(), fates, *number, None)?,
+                    TableChange::Remove(number) => {
+                        table.remove(base.source(), base.fates(), *number, None)?
+                    }
                     TableChange::Range(range) => {
                         let target =
                             Target { device: base.me, first: range.device_first, count: range.count };
@@ -205,15 +194,36 @@ impl Plan {
                 };
                 table.map.push(change);
             }
-            table.map = compact(&table.map, &mut self.sink, base, fates)?;
-            let reference = table.store(&mut self.sink)?;
-            handles.insert(*principal, HandleVersion { version: vector.get(*principal), reference });
+            table.map = compact(&table.map, &mut self.sink, base)?;
+            tables.insert(*principal, table.store(&mut self.sink)?);
         }
-        if let Some(reference) = self.members {
-            let members = PrincipalId::Members;
-            handles.insert(members, HandleVersion { version: vector.get(members), reference });
+        tables.extend(self.members.map(|reference| (PrincipalId::Members, reference)));
+        Ok(tables)
+    }
+
+    /// The tables of a structure that declares this plan's changes and does not make them: what is pending is
+    /// folded in all the same, since the versions of the tables count up.
+    ///
+    /// # Errors
+    /// [`ReadError`]: not even that can be made, so the operation must be given up.
+    pub fn give_way(&mut self, base: &Base) -> Result<Tables, ReadError> {
+        let mut tables = Tables::new();
+        for principal in self.tables.keys() {
+            let mut table = folded_table(base, *principal)?;
+            table.map = compact(&table.map, &mut self.sink, base)?;
+            tables.insert(*principal, table.store(&mut self.sink)?);
         }
-        Ok(handles)
+        if self.members.is_some()
+            && let Some((_, present)) = base.view.handle(PrincipalId::Members)
+        {
+            tables.insert(PrincipalId::Members, present.reference);
+        }
+        Ok(tables)
+    }
+
+    fn compact_and_store(&mut self, base: &Base, mut table: Table) -> Result<Reference, ReadError> {
+        table.map = compact(&table.map, &mut self.sink, base)?;
+        Ok(table.store(&mut self.sink)?)
     }
 
     /// The blocks that a certificate with these deltas names: those that must be durable before it is ordered.
@@ -266,37 +276,18 @@ fn fold_directory(
     apply_entries(&mut inode, &change.entries, base.fates())?;
     touch(&mut inode, latest);
     let map = directory_mut(&mut inode).expect("it was one above");
-    *map = compact(map, sink, base, base.fates())?;
+    *map = compact(map, sink, base)?;
     Ok(inode)
 }
 
-/// The i-handles of a structure that changes nothing.
-pub fn unchanged(base: &Base, vector: &VersionVector) -> BTreeMap<PrincipalId, HandleVersion> {
-    carried(base, std::iter::empty(), false, vector)
-}
-
-/// The own table, unchanged, at its new number; and the tables this device advanced before and nobody has
-/// advanced since, other than those of `advanced`.
-fn carried(
-    base: &Base,
-    advanced: impl Iterator<Item = PrincipalId>,
-    members: bool,
-    vector: &VersionVector,
-) -> BTreeMap<PrincipalId, HandleVersion> {
-    let own = PrincipalId::Device(base.me);
-    let advanced: BTreeSet<PrincipalId> = advanced.chain(members.then_some(PrincipalId::Members)).collect();
-    let Some(slot) = base.view.slots.get(&base.me) else { return BTreeMap::new() };
-    slot.value
-        .handles
-        .iter()
-        .filter_map(|(principal, handle)| {
-            if *principal == own {
-                return Some((own, HandleVersion { version: vector.get(own), ..*handle }));
-            }
-            let latest = base.view.handle(*principal)?;
-            (latest.0 == base.me && !advanced.contains(principal)).then_some((*principal, *handle))
-        })
-        .collect()
+/// A user's or group's table with what became of pending changes settled, and what is pending now folded in.
+fn folded_table(base: &Base, principal: PrincipalId) -> Result<Table, ReadError> {
+    let (_, table) = base.table(principal)?;
+    let mut table = Table::clone(&table);
+    table.map.settle(base.fates());
+    fold_table(base, principal, &mut table.map);
+    give_way_if_crowded(&table.map)?;
+    Ok(table)
 }
 
 /// Adds what is pending on a user's or group's table and not yet in it, tagged.
@@ -362,10 +353,10 @@ fn apply_entries(inode: &mut Inode, entries: &NewEntries, fates: &dyn Fates) -> 
 }
 
 /// Folds a change list into its map when it is long.
-fn compact(map: &LiveMap, sink: &mut PlanSink, base: &Base, fates: &dyn Fates) -> Result<LiveMap, ReadError> {
+fn compact(map: &LiveMap, sink: &mut PlanSink, base: &Base) -> Result<LiveMap, ReadError> {
     let bytes: usize = map.changes.iter().map(change_bytes).sum();
     let limit = if bytes > CHANGE_BYTES_MAX { 0 } else { CHANGES_MAX };
-    Ok(map.settle_and_compact(base.source(), sink, fates, limit)?)
+    Ok(map.settle_and_compact(base.source(), sink, base.fates(), limit)?)
 }
 
 fn change_bytes(change: &Change) -> usize {

@@ -56,6 +56,12 @@ pub(super) struct Layer {
     pub members: Option<(Reference, Arc<Membership>)>,
 }
 
+impl Layer {
+    fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.entries.is_empty() && self.members.is_none()
+    }
+}
+
 /// A plan in the making.
 pub struct Transaction<'a> {
     pub(super) base: &'a Base,
@@ -86,23 +92,23 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Plans one edit. Its changes join the operation if it succeeds and are forgotten if not; pending
-    /// operations it looked at count in either case, since its failure may be their doing.
-    ///
-    /// # Errors
-    /// The edit's.
-    pub fn run(&mut self, edit: &mut dyn Edit) -> Result<(), FsError> {
+    /// Plans one edit. Its changes join the operation if it succeeds and are forgotten if not. Tells also which
+    /// pending operations it looked at: while there are any, neither its success nor its failure is certain.
+    pub fn run(&mut self, edit: &mut dyn Edit) -> (Result<(), FsError>, BTreeSet<Tag>) {
         self.edit = Layer::default();
+        let before = std::mem::take(&mut self.conflicts);
         let result = edit.plan(self);
+        let conflicts = std::mem::replace(&mut self.conflicts, before);
         let layer = std::mem::take(&mut self.edit);
-        if result.is_ok() {
+        if result.is_ok() && !layer.is_empty() {
             self.batch.inodes.extend(layer.inodes);
             for (directory, names) in layer.entries {
                 self.batch.entries.entry(directory).or_default().extend(names);
             }
             self.batch.members = layer.members.or(self.batch.members.take());
+            self.conflicts.extend(conflicts.iter().copied());
         }
-        result
+        (result, conflicts)
     }
 
     /// Number of changes so far: roughly the number of deltas.

@@ -26,7 +26,7 @@ mod node;
 mod proof;
 
 pub use diff::DiffVisitor;
-pub(crate) use node::check_key;
+pub(crate) use node::{Parsed, check_key};
 pub use proof::Proof;
 
 use crate::error::{ContentError, within};
@@ -157,12 +157,22 @@ impl Shape {
     /// Whether a node of `level` ends after its `count`-th key, which is `key`.
     pub(crate) fn ends(&self, digest_key: &DigestKey, level: u8, count: u32, key: &[u8]) -> bool {
         count >= self.entries_max
-            || count >= self.entries_min && {
-                let digest = digest_key.hasher(Domain::Boundary).update(&[level]).update(key).finish();
-                let word = u32::from_le_bytes(digest.0[..4].try_into().expect("4 bytes"));
-                word % self.boundary_one_in == 0
-            }
+            || count >= self.entries_min && is_boundary(digest_key, level, key, self.boundary_one_in)
     }
+}
+
+fn is_boundary(digest_key: &DigestKey, level: u8, key: &[u8], one_in: u32) -> bool {
+    // Most keys are short; only long ones cost an allocation.
+    let mut short = [0u8; 120];
+    let digest = match short.get_mut(1..=key.len()) {
+        Some(place) => {
+            place.copy_from_slice(key);
+            short[0] = level;
+            digest_key.digest(Domain::Boundary, &short[..=key.len()])
+        }
+        None => digest_key.hasher(Domain::Boundary).update(&[level]).update(key).finish(),
+    };
+    u32::from_le_bytes(digest.0[..4].try_into().expect("4 bytes")) % one_in == 0
 }
 
 const _: () = {

@@ -36,30 +36,32 @@ pub(crate) fn kind_of(level: u8) -> BlockKind {
     if level == 0 { BlockKind::MapLeaf } else { BlockKind::MapInner }
 }
 
-/// A checked node. Keys and values are read in place.
+/// A node that was checked and fits its place. Keys and values are read in place.
 pub(crate) struct Node {
     block: Arc<Block>,
-    level: u8,
-    slots: Vec<Slot>,
+    parsed: Arc<Parsed>,
     last: bool,
     lower: Option<Vec<u8>>,
 }
 
-struct Slot {
-    key: (u32, u32),
-    payload: Payload,
+/// What a block says as a node, wherever it stands: checked once for a block in memory, which keeps it, since
+/// looking for boundaries costs more than all the rest of a look-up.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    config: MapConfig,
+    level: u8,
+    slots: Vec<Slot>,
+    /// Entries in and below it.
+    entries: u64,
+    /// Whether its last key ends a node.
+    ends_at_cut: bool,
 }
 
-enum Payload {
-    /// Where the value begins in the body and among the references.
-    Value {
-        at: u32,
-        reference: u32,
-    },
-    Child {
-        reference: Reference,
-        entries: u64,
-    },
+/// Where an entry is: its key in the body, what it maps to right behind, its first reference in the header.
+#[derive(Debug)]
+struct Slot {
+    key: (u32, u32),
+    reference: u32,
 }
 
 /// What a level's nodes hold: values in leaves, children above.
@@ -134,70 +136,40 @@ impl Node {
         Node::parse(config, block, place)
     }
 
-    /// Checks an authentic block against its place.
+    /// Checks an authentic block, and that it fits its place.
     pub(crate) fn parse(config: &MapConfig, block: Arc<Block>, place: &Place) -> Result<Node, ContentError> {
-        let address = block.reference().address;
-        Node::parse_inner(config, block, place).map_err(|why| why.at("map node", Some(address)))
+        let malformed = |why: Malformed| why.at("map node", Some(block.reference().address));
+        let parsed = match block.parsed.get() {
+            Some(parsed) if parsed.config == *config && parsed.level == place.level => parsed.clone(),
+            _ => {
+                let parsed = Arc::new(Parsed::new(config, &block, place.level).map_err(malformed)?);
+                // Another thread, or another configuration, may have been first: no matter.
+                let _ = block.parsed.set(parsed.clone());
+                parsed
+            }
+        };
+        let node = Node { parsed, last: place.last, lower: place.lower.clone(), block: block.clone() };
+        node.check_place(place).map_err(malformed)?;
+        Ok(node)
     }
 
-    fn parse_inner(config: &MapConfig, block: Arc<Block>, place: &Place) -> Result<Node, Malformed> {
-        let shape = &config.shape;
-        let body = block.body();
-        let mut reader = Reader::new(body, block.references());
-        reader.format()?;
-        if place.level > 0 {
-            let found = reader.u8()?;
-            if found != place.level || found > LEVEL_MAX {
-                return Err(Malformed::WrongLevel { expected: place.level, found });
-            }
+    fn check_place(&self, place: &Place) -> Result<(), Malformed> {
+        let parsed = &self.parsed;
+        if place.upper.is_none() && parsed.level > 0 {
+            within("children at the top", self.len() as u64, 2, u64::MAX)?;
         }
-        let count = reader.u32()?;
-        let top = place.upper.is_none();
-        let least = if top && place.level > 0 { 2 } else { 1 };
-        within("entries of a node", count.into(), least, shape.entries_max.into())?;
-
-        let mut slots = Vec::with_capacity(count as usize);
-        let mut previous = place.lower.as_deref();
-        let mut below = 0u64;
-        for index in 0..count {
-            let key = reader.bytes16()?;
-            check_key(key)?;
-            if previous.is_some_and(|previous| previous >= key) {
-                let misplaced = index == 0;
-                return Err(if misplaced { Malformed::Misplaced } else { Malformed::NotAscending("keys") });
-            }
-            previous = Some(key);
-            let end = (body.len() - reader.bytes_left()) as u32;
-            let payload = if place.level == 0 {
-                let reference = (block.references().len() - reader.references_left()) as u32;
-                Value::parts(&mut reader)?;
-                below += 1;
-                Payload::Value { at: end, reference }
-            } else {
-                let entries = reader.u64()?;
-                below = below
-                    .checked_add(entries)
-                    .filter(|_| entries > 0)
-                    .ok_or_else(|| Malformed::Rule("its counts of entries are impossible".into()))?;
-                Payload::Child { reference: reader.reference()?, entries }
-            };
-            slots.push(Slot { key: (end - key.len() as u32, end), payload });
-
-            // A node ends at the first boundary, at the maximum, or with its level, and nowhere else.
-            let ends_here = shape.ends(&config.key, place.level, index + 1, key);
-            let last_of_node = index + 1 == count;
-            if ends_here && !last_of_node || last_of_node && !ends_here && !place.last {
-                return Err(Malformed::Boundary);
-            }
-        }
-        reader.finish()?;
-        if below != place.entries {
-            return Err(Malformed::WrongCount { expected: place.entries, found: below });
-        }
-        if place.upper.as_deref().is_some_and(|upper| previous != Some(upper)) {
+        if place.lower.as_deref().is_some_and(|lower| self.key(0) <= lower)
+            || place.upper.as_deref().is_some_and(|upper| self.last_key() != upper)
+        {
             return Err(Malformed::Misplaced);
         }
-        Ok(Node { level: place.level, slots, last: place.last, lower: place.lower.clone(), block })
+        if parsed.entries != place.entries {
+            return Err(Malformed::WrongCount { expected: place.entries, found: parsed.entries });
+        }
+        if !place.last && !parsed.ends_at_cut {
+            return Err(Malformed::Boundary);
+        }
+        Ok(())
     }
 
     pub(crate) fn block(&self) -> &Block {
@@ -205,7 +177,7 @@ impl Node {
     }
 
     pub(crate) fn level(&self) -> u8 {
-        self.level
+        self.parsed.level
     }
 
     /// Whether it is the last of its level.
@@ -214,12 +186,11 @@ impl Node {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.parsed.slots.len()
     }
 
     pub(crate) fn key(&self, index: usize) -> &[u8] {
-        let (start, end) = self.slots[index].key;
-        &self.block.body()[start as usize..end as usize]
+        self.parsed.slots[index].key(self.block.body())
     }
 
     pub(crate) fn last_key(&self) -> &[u8] {
@@ -238,54 +209,111 @@ impl Node {
 
     fn partition(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         let body = self.block.body();
-        self.slots.partition_point(|slot| before(&body[slot.key.0 as usize..slot.key.1 as usize]))
+        self.parsed.slots.partition_point(|slot| before(slot.key(body)))
+    }
+
+    /// A reader at what the slot's key maps to.
+    fn reader(&self, index: usize) -> Reader<'_> {
+        let Slot { key, reference } = &self.parsed.slots[index];
+        let body = &self.block.body()[key.1 as usize..];
+        Reader::new(body, &self.block.references()[*reference as usize..])
     }
 
     /// The value in a slot of a leaf.
     pub(crate) fn value(&self, index: usize) -> Value {
-        match self.slots[index].payload {
-            Payload::Value { at, reference } => {
-                let mut reader = Reader::new(
-                    &self.block.body()[at as usize..],
-                    &self.block.references()[reference as usize..],
-                );
-                Value::read(&mut reader).expect("checked when the node was parsed")
-            }
-            Payload::Child { .. } => unreachable!("values are asked of leaves only"),
-        }
+        assert!(self.parsed.level == 0, "values are asked of leaves only");
+        Value::read(&mut self.reader(index)).expect("checked when the node was parsed")
+    }
+
+    /// Reference and number of entries of the child in a slot of an inner node.
+    pub(crate) fn child_reference(&self, index: usize) -> (Reference, u64) {
+        assert!(self.parsed.level > 0, "children are asked of inner nodes only");
+        read_child(&mut self.reader(index)).expect("checked when the node was parsed")
     }
 
     pub(crate) fn item(&self, index: usize) -> Item {
-        match self.slots[index].payload {
-            Payload::Value { .. } => Item::Value(self.value(index)),
-            Payload::Child { reference, entries } => Item::Child { reference, entries },
+        if self.parsed.level == 0 {
+            return Item::Value(self.value(index));
         }
+        let (reference, entries) = self.child_reference(index);
+        Item::Child { reference, entries }
     }
 
     /// The place of the child in a slot of an inner node.
     pub(crate) fn child(&self, index: usize) -> Place {
-        let Payload::Child { reference, entries } = self.slots[index].payload else {
-            unreachable!("children are asked of inner nodes only")
-        };
+        let (reference, entries) = self.child_reference(index);
         let lower = match index.checked_sub(1) {
             Some(before) => Some(self.key(before).to_vec()),
             None => self.lower.clone(),
         };
         Place {
             reference,
-            level: self.level - 1,
+            level: self.parsed.level - 1,
             entries,
             lower,
             upper: Some(self.key(index).to_vec()),
             last: self.last && index + 1 == self.len(),
         }
     }
+}
 
-    /// Reference and number of entries of the child in a slot of an inner node.
-    pub(crate) fn child_reference(&self, index: usize) -> (Reference, u64) {
-        match self.slots[index].payload {
-            Payload::Child { reference, entries } => (reference, entries),
-            Payload::Value { .. } => unreachable!("children are asked of inner nodes only"),
+impl Slot {
+    fn key<'b>(&self, body: &'b [u8]) -> &'b [u8] {
+        &body[self.key.0 as usize..self.key.1 as usize]
+    }
+}
+
+fn read_child(reader: &mut Reader<'_>) -> Result<(Reference, u64), Malformed> {
+    let entries = reader.u64()?;
+    Ok((reader.reference()?, entries))
+}
+
+impl Parsed {
+    fn new(config: &MapConfig, block: &Block, level: u8) -> Result<Parsed, Malformed> {
+        let shape = &config.shape;
+        let body = block.body();
+        let mut reader = Reader::new(body, block.references());
+        reader.format()?;
+        if level > 0 {
+            let found = reader.u8()?;
+            if found != level || found > LEVEL_MAX {
+                return Err(Malformed::WrongLevel { expected: level, found });
+            }
         }
+        let count = reader.u32()?;
+        within("entries of a node", count.into(), 1, shape.entries_max.into())?;
+
+        let mut slots = Vec::with_capacity(count as usize);
+        let mut previous: Option<&[u8]> = None;
+        let mut entries = 0u64;
+        let mut ends_at_cut = false;
+        for index in 0..count {
+            // A node ends at the first boundary, at the maximum, or with its level, and nowhere else.
+            if ends_at_cut {
+                return Err(Malformed::Boundary);
+            }
+            let key = reader.bytes16()?;
+            check_key(key)?;
+            if previous.is_some_and(|previous| previous >= key) {
+                return Err(Malformed::NotAscending("keys"));
+            }
+            previous = Some(key);
+            ends_at_cut = shape.ends(&config.key, level, index + 1, key);
+            let end = (body.len() - reader.bytes_left()) as u32;
+            let reference = (block.references().len() - reader.references_left()) as u32;
+            slots.push(Slot { key: (end - key.len() as u32, end), reference });
+            if level == 0 {
+                Value::parts(&mut reader)?;
+                entries += 1;
+            } else {
+                let (_, below) = read_child(&mut reader)?;
+                entries = entries
+                    .checked_add(below)
+                    .filter(|_| below > 0)
+                    .ok_or_else(|| Malformed::Rule("its counts of entries are impossible".into()))?;
+            }
+        }
+        reader.finish()?;
+        Ok(Parsed { config: *config, level, slots, entries, ends_at_cut })
     }
 }

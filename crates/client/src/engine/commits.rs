@@ -1,0 +1,106 @@
+//! Which answered modifications are committed at the server: what `fsync` and `close` wait for.
+
+use crate::error::FsError;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Remembered losses, for those who ask late.
+const LOST_MAX: usize = 1024;
+
+/// Tickets of operations that were answered before their second half was acknowledged.
+#[derive(Default)]
+pub(super) struct Commits {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    /// Tickets not yet settled, with how many pieces of work each still has.
+    open: BTreeMap<u64, usize>,
+    lost: BTreeMap<u64, FsError>,
+    /// Losses up to this ticket were reported by a flush.
+    reported: u64,
+}
+
+impl Commits {
+    /// A ticket for `pieces` answered modifications.
+    pub fn open(&self, pieces: usize) -> u64 {
+        let mut state = self.state.lock();
+        state.last += 1;
+        let ticket = state.last;
+        if pieces > 0 {
+            state.open.insert(ticket, pieces);
+        }
+        ticket
+    }
+
+    /// All of a ticket's work is committed.
+    pub fn settle(&self, ticket: u64) {
+        self.state.lock().open.remove(&ticket);
+        self.changed.notify_all();
+    }
+
+    /// One piece of work, done again, is committed (or needed no more), or lost.
+    pub fn settle_one(&self, ticket: u64, result: Result<(), FsError>) {
+        let mut state = self.state.lock();
+        if let Err(error) = result {
+            state.lost.insert(ticket, error);
+            while state.lost.len() > LOST_MAX {
+                state.lost.pop_first();
+            }
+        }
+        if let Some(pieces) = state.open.get_mut(&ticket) {
+            *pieces -= 1;
+            if *pieces == 0 {
+                state.open.remove(&ticket);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Everything open is lost.
+    pub fn lose_all(&self, error: &FsError) {
+        let mut state = self.state.lock();
+        let open = std::mem::take(&mut state.open);
+        state.lost.extend(open.into_keys().map(|ticket| (ticket, error.clone())));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until every ticket so far is settled. A loss is reported by one flush only.
+    pub fn flush(&self, deadline: Instant, late: impl FnOnce() -> FsError) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        let target = state.last;
+        while state.open.first_key_value().is_some_and(|(ticket, _)| *ticket <= target) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return Err(late());
+            }
+        }
+        let from = state.reported + 1;
+        state.reported = state.reported.max(target);
+        match (from <= target).then(|| state.lost.range(from..=target).next()).flatten() {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until one ticket is settled.
+    pub fn wait(
+        &self,
+        ticket: u64,
+        deadline: Instant,
+        late: impl FnOnce() -> FsError,
+    ) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        while state.open.contains_key(&ticket) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return Err(late());
+            }
+        }
+        state.lost.get(&ticket).map_or(Ok(()), |error| Err(error.clone()))
+    }
+}

@@ -1,0 +1,172 @@
+//! Those who wait for an operation, and what they wait for.
+
+use super::snapshot::Snapshot;
+use crate::error::FsError;
+use crate::tree::Edit;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One caller's wish.
+pub(super) struct Job {
+    /// What to change; `None` for a fetch.
+    pub edit: Option<Arc<Mutex<dyn Edit>>>,
+    /// Who waits. `None` when the caller has its answer and the work must only be done again, because the
+    /// server declared the first attempt dead.
+    pub waiter: Option<Arc<Waiter>>,
+    /// The ticket under which a flush waits for work done again.
+    pub ticket: Option<u64>,
+    /// Must not share an operation: it spoiled one.
+    pub alone: bool,
+    /// How often the server refused an operation that carried it.
+    pub refusals: u32,
+}
+
+impl Job {
+    /// Whether nobody wants it any more. Work whose caller already has its answer is always wanted.
+    pub fn is_abandoned(&self) -> bool {
+        self.waiter.as_ref().is_some_and(|waiter| waiter.is_abandoned())
+    }
+
+    /// Answers the caller, if one waits.
+    pub fn answer(&self, result: Result<Arc<Snapshot>, FsError>) {
+        if let Some(waiter) = &self.waiter {
+            waiter.answer(result);
+        }
+    }
+}
+
+/// One caller.
+#[derive(Default)]
+pub(super) struct Waiter {
+    state: Mutex<WaiterState>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct WaiterState {
+    result: Option<Result<Arc<Snapshot>, FsError>>,
+    abandoned: bool,
+}
+
+impl Waiter {
+    fn is_abandoned(&self) -> bool {
+        self.state.lock().abandoned
+    }
+
+    fn answer(&self, result: Result<Arc<Snapshot>, FsError>) {
+        self.state.lock().result.get_or_insert(result);
+        self.answered.notify_all();
+    }
+
+    /// Waits for the answer. After the deadline the wish is withdrawn, unless it is on its way already.
+    pub fn wait(&self, deadline: Instant, late: impl FnOnce() -> FsError) -> Result<Arc<Snapshot>, FsError> {
+        let mut state = self.state.lock();
+        while state.result.is_none() {
+            if self.answered.wait_until(&mut state, deadline).timed_out() && state.result.is_none() {
+                state.abandoned = true;
+                return Err(late());
+            }
+        }
+        state.result.clone().expect("it is there")
+    }
+}
+
+/// The wishes that no operation carries yet.
+#[derive(Default)]
+pub(super) struct Queue {
+    jobs: Mutex<Jobs>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    stopped: bool,
+}
+
+/// What a look into the queue found.
+pub(super) enum Taken {
+    /// Wishes for one operation.
+    Jobs(Vec<Job>),
+    /// None for a while.
+    Idle,
+    /// None, and there will be none.
+    Stopped,
+}
+
+impl Queue {
+    /// Adds a wish; hands it back once the engine has stopped.
+    pub fn push(&self, job: Job) -> Result<(), Job> {
+        let mut jobs = self.jobs.lock();
+        if jobs.stopped {
+            return Err(job);
+        }
+        jobs.waiting.push_back(job);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Puts wishes back, before all others and in their order.
+    pub fn push_front(&self, again: Vec<Job>) {
+        let mut jobs = self.jobs.lock();
+        for job in again.into_iter().rev() {
+            jobs.waiting.push_front(job);
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Takes up to `count` wishes; waits for the first for at most `patience`.
+    pub fn take(&self, count: usize, patience: Duration) -> Taken {
+        let mut jobs = self.jobs.lock();
+        let end = Instant::now() + patience;
+        loop {
+            jobs.waiting.retain(|job| !job.is_abandoned());
+            if !jobs.waiting.is_empty() {
+                break;
+            }
+            if jobs.stopped {
+                return Taken::Stopped;
+            }
+            if self.arrived.wait_until(&mut jobs, end).timed_out() && jobs.waiting.is_empty() {
+                return if jobs.stopped { Taken::Stopped } else { Taken::Idle };
+            }
+        }
+        let mut taken = Vec::new();
+        while taken.len() < count
+            && let Some(next) = jobs.waiting.front()
+        {
+            if next.alone && !taken.is_empty() {
+                break;
+            }
+            let alone = next.alone;
+            taken.extend(jobs.waiting.pop_front());
+            if alone {
+                break;
+            }
+        }
+        Taken::Jobs(taken)
+    }
+
+    /// Everybody who waits.
+    pub fn drain(&self) -> Vec<Job> {
+        self.jobs.lock().waiting.drain(..).collect()
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.jobs.lock().waiting.len()
+    }
+
+    /// Takes no more wishes.
+    pub fn stop(&self) {
+        self.jobs.lock().stopped = true;
+        self.arrived.notify_all();
+    }
+
+    /// Whether no more wishes are taken.
+    pub fn is_stopped(&self) -> bool {
+        self.jobs.lock().stopped
+    }
+}

@@ -1,0 +1,249 @@
+//! What callers and the pump share.
+
+use super::commits::Commits;
+use super::queue::{Job, Queue, Waiter};
+use super::snapshot::Snapshot;
+use crate::error::{FrozenReport, FsError, IntegrityReport};
+use crate::evidence::{Evidence, now_ns};
+use crate::remote::Remote;
+use crate::store::VerifiedStore;
+use crate::tree::{Base, Edit, ReadError, TableCache};
+use holdfast_content::{ContentError, DeviceId, Handle, SourceError, Tag};
+use holdfast_crypto::encode;
+use holdfast_protocol::message::{Request, Response};
+use holdfast_rpc::RpcError;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Longest single wait for another device's operation; after it the present view is looked at again.
+const SETTLE_MS_MAX: u64 = 30_000;
+
+/// Counts since the start.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub operations: AtomicU64,
+    pub fast: AtomicU64,
+    pub refused: AtomicU64,
+    pub conflicts: AtomicU64,
+    pub gathered: AtomicU64,
+    pub rounds: AtomicU64,
+    pub fsyncs: AtomicU64,
+}
+
+/// State of one engine that callers and the pump share.
+pub(super) struct Shared {
+    pub address: String,
+    pub me: DeviceId,
+    pub deadline: Duration,
+    pub remote: Arc<dyn Remote>,
+    pub store: VerifiedStore,
+    pub evidence: Arc<Evidence>,
+    pub tables: Arc<TableCache>,
+    pub queue: Queue,
+    pub commits: Commits,
+    pub counters: Counters,
+    /// The last accepted view, and how many there were.
+    pub latest: RwLock<(u64, Arc<Base>)>,
+    pub in_flight: AtomicBool,
+    pub last_operation: AtomicU64,
+    frozen: RwLock<Option<Arc<FrozenReport>>>,
+    /// A failure of this machine that nothing can go on after.
+    broken: RwLock<Option<FsError>>,
+    hooks: Mutex<Vec<super::FreezeHook>>,
+}
+
+impl Shared {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        address: String,
+        me: DeviceId,
+        deadline: Duration,
+        remote: Arc<dyn Remote>,
+        store: VerifiedStore,
+        evidence: Arc<Evidence>,
+        tables: Arc<TableCache>,
+        base: Arc<Base>,
+    ) -> Shared {
+        Shared {
+            address,
+            me,
+            deadline,
+            remote,
+            store,
+            evidence,
+            tables,
+            queue: Queue::default(),
+            commits: Commits::default(),
+            counters: Counters::default(),
+            latest: RwLock::new((0, base)),
+            in_flight: AtomicBool::new(false),
+            last_operation: AtomicU64::new(0),
+            frozen: RwLock::default(),
+            broken: RwLock::default(),
+            hooks: Mutex::default(),
+        }
+    }
+
+    /// Fails once the engine is frozen, broken or stopped.
+    pub fn check(&self) -> Result<(), FsError> {
+        if let Some(report) = &*self.frozen.read() {
+            return Err(FsError::Frozen(report.clone()));
+        }
+        if let Some(error) = &*self.broken.read() {
+            return Err(error.clone());
+        }
+        Ok(())
+    }
+
+    /// The alarm, if there was one.
+    pub fn frozen(&self) -> Option<Arc<FrozenReport>> {
+        self.frozen.read().clone()
+    }
+
+    /// A wish, and the wait for its answer.
+    pub fn submit(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
+        self.check()?;
+        let waiter = Arc::new(Waiter::default());
+        let job = Job { edit, waiter: Some(waiter.clone()), ticket: None, alone: false, refusals: 0 };
+        self.counters.gathered.fetch_add(1, Relaxed);
+        if self.queue.push(job).is_err() {
+            return Err(self.check().err().unwrap_or_else(stopped));
+        }
+        // The engine may have frozen between the check and the push; then nobody would answer.
+        self.check()?;
+        waiter.wait(Instant::now() + self.deadline, || self.late())
+    }
+
+    /// A view sequenced after this call began.
+    pub fn fetch(&self) -> Result<Arc<Snapshot>, FsError> {
+        self.submit(None)
+    }
+
+    /// Why a deadline passed.
+    pub fn late(&self) -> FsError {
+        self.check().err().unwrap_or_else(|| {
+            FsError::Unreachable(format!("no answer within {} seconds", self.deadline.as_secs()))
+        })
+    }
+
+    /// Waits until another device's operation is (probably) settled; whether it is, the next view shows.
+    /// `false` if the server gave no useful answer.
+    pub fn wait_settled(&self, tag: Tag, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let abort_after = self.remote.welcome().map_or(10_000, |welcome| u64::from(welcome.abort_after_ms));
+        let wait_ms = (abort_after + 500).min(SETTLE_MS_MAX).min(left.as_millis() as u64) as u32;
+        let request = Request::FetchPending { device: tag.device, number: tag.number, wait_ms };
+        let answer = self.remote.call(request, Duration::from_millis(u64::from(wait_ms) + 5_000).min(left));
+        matches!(answer, Ok(Response::Structure(Some(_))))
+    }
+
+    /// What an error in a view means to a caller.
+    pub fn explain(&self, file: Option<Handle>, error: &ReadError, base: &Base) -> FsError {
+        let mut report = IntegrityReport {
+            file,
+            what: error.to_string(),
+            noticed_ns: now_ns(),
+            last_good_operation: self.last_operation.load(Relaxed),
+            evidence: None,
+            missing: None,
+        };
+        match error {
+            ReadError::NotFound => return FsError::NotFound,
+            ReadError::NotDirectory => return FsError::NotDirectory,
+            ReadError::Overflow(_) => return FsError::Busy,
+            ReadError::Content(ContentError::Source(SourceError::Unreachable(_, why))) => {
+                return FsError::Unreachable(why.clone());
+            }
+            ReadError::Content(ContentError::Misuse(why)) => return FsError::Invalid(why.to_string()),
+            ReadError::Content(ContentError::Input(why)) => return FsError::Invalid(why.clone()),
+            ReadError::Content(ContentError::Source(SourceError::Altered(why))) => {
+                report.what = format!("the server gave altered data: {why}");
+                if let holdfast_content::BlockError::WrongDigest { expected, .. } = why {
+                    report.evidence = self.evidence.of_block(expected);
+                }
+            }
+            ReadError::Content(ContentError::Source(SourceError::Missing(address))) => {
+                report.what = format!(
+                    "the server says that it does not have block {}, which its present state refers to",
+                    address.short()
+                );
+                report.missing = Some(*address);
+                let about = file.map_or(String::new(), |file| format!(" (file {file})"));
+                report.evidence = self.evidence.keep_missing(
+                    *address,
+                    encode(&*base.view),
+                    format!("{}{about}", report.what),
+                );
+            }
+            ReadError::Content(ContentError::Malformed { .. }) => {
+                report.what =
+                    format!("{error}; it is authentic, so whoever wrote it last wrote it so, not the server");
+            }
+            ReadError::Misplaced(_) => {}
+        }
+        tracing::error!(report = %report, "integrity failure");
+        FsError::Integrity(Arc::new(report))
+    }
+
+    /// Takes a new view as the latest.
+    pub fn publish(&self, base: Arc<Base>) -> u64 {
+        let mut latest = self.latest.write();
+        latest.0 += 1;
+        latest.1 = base;
+        latest.0
+    }
+
+    /// Stops everything for good: nothing the server shows is believed any more.
+    pub fn freeze(&self, report: FrozenReport) {
+        let report = {
+            let mut frozen = self.frozen.write();
+            frozen.get_or_insert_with(|| Arc::new(report)).clone()
+        };
+        tracing::error!(report = %report, "frozen");
+        for hook in self.hooks.lock().iter() {
+            hook(&report);
+        }
+        self.fail_all(&FsError::Frozen(report));
+    }
+
+    /// Stops everything: this machine failed.
+    pub fn break_down(&self, error: FsError) {
+        tracing::error!(%error, "the local state failed");
+        self.broken.write().get_or_insert(error.clone());
+        self.fail_all(&error);
+    }
+
+    fn fail_all(&self, error: &FsError) {
+        self.queue.stop();
+        for job in self.queue.drain() {
+            job.answer(Err(error.clone()));
+        }
+        self.commits.lose_all(error);
+    }
+
+    /// Registers a hook, or calls it if it is too late.
+    pub fn on_freeze(&self, hook: super::FreezeHook) {
+        let mut hooks = self.hooks.lock();
+        if let Some(report) = self.frozen() {
+            hook(&report);
+        }
+        hooks.push(hook);
+    }
+}
+
+/// After [`super::Engine::stop`].
+pub(super) fn stopped() -> FsError {
+    FsError::Unreachable("the file system is being unmounted".to_owned())
+}
+
+/// Whether a server's answer is final, so that the operation's number must be given up.
+pub(super) fn is_definite(error: &RpcError) -> bool {
+    use holdfast_protocol::message::ServerError;
+    match error {
+        RpcError::Server(ServerError::Busy | ServerError::NoSpace | ServerError::Storage(_)) => false,
+        RpcError::Server(_) | RpcError::TooLarge { .. } => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,233 @@
+//! From a key and an address to a running engine.
+
+use super::pump::Pump;
+use super::shared::Shared;
+use super::{Engine, EngineConfig, pins::Pins};
+use crate::error::{FrozenReport, FsError, StartError};
+use crate::evidence::Evidence;
+use crate::remote::{Remote, call_patiently};
+use crate::state::{State, StateError, StateLog};
+use crate::store::{StoreConfig, VerifiedStore};
+use crate::tree::{Allocator, Base, TableCache};
+use holdfast_content::Membership;
+use holdfast_crypto::DigestKey;
+use holdfast_log::{LocalStorage, Storage};
+use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::message::{Request, Response, ServerError, Welcome};
+use holdfast_protocol::signer::Signer;
+use holdfast_rpc::{Connector, RpcError, ServerProof};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+
+impl Engine {
+    /// Connects, recovers what was in flight, and makes a first fetch.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(config: EngineConfig) -> Result<Arc<Engine>, StartError> {
+        let local = |what: String| move |source| StartError::Local { what, source };
+        let text = format!("making {}", config.state_dir.display());
+        std::fs::create_dir_all(&config.state_dir).map_err(local(text))?;
+        let text = format!("opening {}", config.state_dir.display());
+        let storage = LocalStorage::open(&config.state_dir).map_err(local(text))?;
+        let (log, state) = open_state(Arc::new(storage), &config)?;
+        let minimum_sequence = match &state {
+            Some(state) => {
+                let signer = restore(state, &config.state_dir)?;
+                signer.floor().server_keys.as_ref().map_or(0, |keys| keys.value.sequence)
+            }
+            None => 0,
+        };
+        let file_system = config.address.file_system;
+        let proof = ServerProof { file_system, minimum_sequence };
+        let addresses = vec![config.address.server.clone()];
+        let connection = Connector::new(config.key.clone(), addresses, Some(proof))
+            .connect(config.deadline)
+            .map_err(|error| explain(error, &config))?;
+        Engine::start_on(config, Arc::new(connection), log, state)
+    }
+
+    /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with(
+        config: EngineConfig,
+        remote: Arc<dyn Remote>,
+        storage: Arc<dyn Storage>,
+    ) -> Result<Arc<Engine>, StartError> {
+        let (log, state) = open_state(storage, &config)?;
+        Engine::start_on(config, remote, log, state)
+    }
+
+    fn start_on(
+        config: EngineConfig,
+        remote: Arc<dyn Remote>,
+        log: StateLog,
+        state: Option<State>,
+    ) -> Result<Arc<Engine>, StartError> {
+        let welcome = remote.welcome().ok_or_else(|| StartError::Unreachable("no greeting".into()))?;
+        let (signer, allocator) = match &state {
+            Some(state) => {
+                frozen(state)?;
+                (restore(state, &config.state_dir)?, state.allocator.clone())
+            }
+            None => (enrol(&*remote, &welcome, &config)?, Allocator::default()),
+        };
+        let me = signer.floor().device;
+        let evidence = Arc::new(Evidence::new(config.state_dir.join("evidence"), config.address.file_system));
+        evidence.set_device(me);
+        let store = VerifiedStore::new(
+            StoreConfig {
+                key: DigestKey::WELL_KNOWN,
+                memory_bytes: config.memory_bytes,
+                cache: config.cache_dir.clone().map(|directory| (directory, config.cache_bytes)),
+                evidence: evidence.clone(),
+                deadline: config.deadline,
+            },
+            remote.clone(),
+        );
+        let tables = Arc::new(TableCache::default());
+        // Replaced by the first fetch, before anybody can read from it.
+        let nobody = Membership::founding("-", "-", signer.floor().superuser);
+        let base = Arc::new(Base::new(
+            Arc::default(),
+            Arc::new(nobody),
+            me,
+            Arc::new(store.clone()),
+            tables.clone(),
+        ));
+        let address = config.address.to_string();
+        let shared =
+            Arc::new(Shared::new(address, me, config.deadline, remote, store, evidence, tables, base));
+        let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator);
+        let thread = spawn("pump", move || pump.run())?;
+        let pins = Arc::new(Pins::default());
+        let (pinned, keeper) = (pins.clone(), shared.clone());
+        let pinner = spawn("pins", move || pinned.run(&keeper))?;
+        let engine =
+            Arc::new(Engine { shared: shared.clone(), pins, threads: Mutex::new(vec![thread, pinner]) });
+        match shared.fetch() {
+            Ok(_) => Ok(engine),
+            Err(error) => {
+                engine.stop();
+                Err(match error {
+                    FsError::Frozen(report) => StartError::Frozen(report),
+                    FsError::Unreachable(why) => StartError::Unreachable(why),
+                    other => StartError::First(other),
+                })
+            }
+        }
+    }
+}
+
+fn spawn(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, StartError> {
+    std::thread::Builder::new()
+        .name(format!("holdfast-{name}"))
+        .spawn(body)
+        .map_err(|source| StartError::Local { what: "starting a thread".to_owned(), source })
+}
+
+fn open_state(
+    storage: Arc<dyn Storage>,
+    config: &EngineConfig,
+) -> Result<(StateLog, Option<State>), StartError> {
+    let state_dir = config.state_dir.clone();
+    let key = config.key.public();
+    let file_system = config.address.file_system;
+    StateLog::open(storage, file_system, key).map_err(|error| match error {
+        StateError::InUse => StartError::InUse { state_dir },
+        StateError::Foreign(found) => StartError::StateForeign {
+            state_dir,
+            found,
+            expected: format!("key {key} of file system {file_system}"),
+        },
+        StateError::Corrupt(why) => StartError::StateCorrupt { state_dir, why },
+        StateError::Full => StartError::Local {
+            what: format!("opening {}", state_dir.display()),
+            source: std::io::ErrorKind::StorageFull.into(),
+        },
+        StateError::Failed(why) => StartError::Local {
+            what: format!("opening {}", state_dir.display()),
+            source: std::io::Error::other(why),
+        },
+    })
+}
+
+fn restore(state: &State, state_dir: &Path) -> Result<Signer, StartError> {
+    Signer::restore(&state.signer)
+        .map_err(|error| StartError::StateCorrupt { state_dir: state_dir.to_owned(), why: error.to_string() })
+}
+
+/// A state that froze stays frozen: the alarm was about the server, and it may still lie.
+fn frozen(state: &State) -> Result<(), StartError> {
+    let report = match &state.frozen {
+        Some(frozen) => FrozenReport {
+            what: frozen.what.clone(),
+            noticed_ns: frozen.noticed_ns,
+            last_good_operation: frozen.last_good_operation,
+            evidence: frozen.evidence.as_ref().map(Into::into),
+        },
+        None => match Signer::restore(&state.signer) {
+            Ok(signer) if signer.frozen().is_some() => FrozenReport {
+                what: signer.frozen().map(Alarm::explain).unwrap_or_default(),
+                noticed_ns: 0,
+                last_good_operation: signer.floor().last(),
+                evidence: None,
+            },
+            _ => return Ok(()),
+        },
+    };
+    Err(StartError::Frozen(Arc::new(report)))
+}
+
+/// The first start of a key on this machine. The server is only looked at: were this key's state elsewhere, a
+/// signature made here would use one of its numbers twice.
+fn enrol(remote: &dyn Remote, welcome: &Welcome, config: &EngineConfig) -> Result<Signer, StartError> {
+    let Some((superuser, _)) = &welcome.file_system else {
+        return Err(StartError::WrongServer("it showed no proof for this file system".to_owned()));
+    };
+    if superuser.file_system_id() != config.address.file_system {
+        return Err(StartError::WrongServer("its superuser key belongs to another file system".to_owned()));
+    }
+    let key = config.key.public();
+    let Some(device) = welcome.device else {
+        return Err(StartError::UnknownDevice { key: holdfast_crypto::keyfile::format_public(&key, "") });
+    };
+    let look = Request::Look { log_size: 0 };
+    let reply =
+        match call_patiently(remote, &look, config.deadline).map_err(|error| explain(error, config))? {
+            Response::View(reply) => reply,
+            other => return Err(explain(crate::store::unexpected("Look", &other), config)),
+        };
+    let shown = reply.view.slots.get(&device).map_or(0, |slot| slot.value.number());
+    let pending = reply.view.pending.iter().filter(|entry| entry.forecast.device == device);
+    let operations = pending.map(|entry| entry.forecast.number()).max().unwrap_or(0).max(shown);
+    // Device 0 makes the founding operation before it first mounts, with its own state; see `admin`.
+    if operations > 0 {
+        return Err(StartError::StateMissing {
+            device: device.0,
+            operations,
+            state_dir: config.state_dir.clone(),
+        });
+    }
+    Ok(Signer::new(Floor::new(*superuser, device)))
+}
+
+/// What a failure to reach the server means for somebody who wants to mount.
+pub(crate) fn explain(error: RpcError, config: &EngineConfig) -> StartError {
+    match error {
+        RpcError::WrongServer { .. } => StartError::WrongServer(error.to_string()),
+        RpcError::Version { .. } => StartError::Version(error.to_string()),
+        RpcError::Server(ServerError::UnknownFileSystem) => StartError::UnknownFileSystem,
+        RpcError::Server(ServerError::NotAllowed(_)) => StartError::UnknownDevice {
+            key: holdfast_crypto::keyfile::format_public(&config.key.public(), ""),
+        },
+        other => StartError::Unreachable(other.to_string()),
+    }
+}
