@@ -26,4 +26,5 @@ pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;
 pub use host::{AllowedSuperusers, Caller, Clock, Greeted, Host, HostSettings};
 pub use server::{Server, until_signalled};
+pub use service::{Driver, SessionState};
 pub use tree::TreeError;

@@ -9,6 +9,7 @@ use crate::maintenance;
 use crate::service::Driver;
 use holdfast_crypto::PublicKey;
 use holdfast_log::LocalStorage;
+use holdfast_rpc::Service;
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -95,12 +96,25 @@ impl Server {
     /// # Errors
     /// [`RunError`]: the storage failed, or the system gives no reactor.
     pub fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        self.run_behind(|driver| driver, shutdown)
+    }
+
+    /// The same with a service in front of the file systems' own, which decides what of it peers see.
+    ///
+    /// # Errors
+    /// See [`Server::run`].
+    pub fn run_behind<S: Service>(
+        self,
+        layer: impl FnOnce(Arc<Driver>) -> Arc<S>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
+        let service = layer(Arc::new(Driver { host: self.host.clone() }));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("holdfast-server")
             .build()?;
-        let result = runtime.block_on(self.serve(shutdown));
+        let result = runtime.block_on(self.serve(service, shutdown));
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
             maintenance::final_checkpoints(&self.host);
@@ -108,7 +122,11 @@ impl Server {
         result
     }
 
-    async fn serve(&self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    async fn serve<S: Service>(
+        &self,
+        service: Arc<S>,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
         let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
         let mut failure = self.host.failure();
         let mut failed = self.host.failure();
@@ -123,9 +141,8 @@ impl Server {
                 _ = failure.wait_for(Option::is_some) => {}
             }
         };
-        let driver = Arc::new(Driver { host: self.host.clone() });
         let served =
-            holdfast_rpc::serve(listener, &self.key, driver, self.config.limits.clone(), ended).await;
+            holdfast_rpc::serve(listener, &self.key, service, self.config.limits.clone(), ended).await;
         background.abort();
         control.abort();
         served?;

@@ -16,12 +16,12 @@ const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 16;
 
 /// Serves a host's file systems.
-pub(crate) struct Driver {
+pub struct Driver {
     pub(crate) host: Arc<Host>,
 }
 
 /// Kept with each connection.
-pub(crate) struct SessionState {
+pub struct SessionState {
     caller: OnceLock<Caller>,
     at_once: Arc<Semaphore>,
 }

@@ -1,1 +1,4 @@
 //! Adversary, faulty disks, simulator and reference models.
+#![forbid(unsafe_code)]
+
+pub mod evil;
