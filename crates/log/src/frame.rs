@@ -16,7 +16,9 @@
 use std::fmt;
 
 pub(crate) const LOG_FORMAT: u32 = 1;
-pub(crate) const HEADER_BYTES: u64 = 64;
+/// Bytes of a segment's header, before its first record.
+pub const SEGMENT_HEADER_BYTES: u64 = 64;
+pub(crate) use SEGMENT_HEADER_BYTES as HEADER_BYTES;
 pub(crate) const FRAME_BYTES: usize = 40;
 pub(crate) const ALIGNMENT: u64 = 8;
 const MAGIC: &[u8; 8] = b"HFSEGMNT";

@@ -26,7 +26,10 @@ pub mod simulated;
 mod storage;
 
 pub use error::LogError;
-pub use frame::{BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, stored_length};
+pub use frame::{
+    BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, SEGMENT_HEADER_BYTES,
+    stored_length,
+};
 pub use journal::{Log, LogConfig, Recovery, ScanDepth};
 pub use local::LocalStorage;
 pub use scan::{Damage, Scan, Scanned};

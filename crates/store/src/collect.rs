@@ -11,7 +11,7 @@
 
 use crate::StoreError;
 use crate::mark::Marks;
-use crate::record::{DroppedRecord, Location, RenewRecord, SignedRecord, StoreRecord};
+use crate::record::{COPIES_PER_RECORD, DroppedRecord, Location, RenewRecord, SignedRecord, StoreRecord};
 use crate::state::{Entry, Key, SignedKey, Touched};
 use crate::store::{BlockStore, Shared};
 use holdfast_crypto::Digest;
@@ -19,8 +19,6 @@ use holdfast_log::{BodyTag, LogError, ScanDepth, Scanned, SyncSite};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 const RELOCATED: SyncSite = SyncSite("store: moved records before their segment is removed");
-/// Copies named by one record of a round.
-const COPIES_PER_RECORD: usize = 4096;
 /// Segments rewritten before their space is given back; bounds memory and the space needed meanwhile.
 const SEGMENTS_PER_BATCH: usize = 4;
 /// So many small segments (restarts leave them) are worth merging.
@@ -324,6 +322,7 @@ impl Collection<'_> {
                 StoreRecord::Dropped(record) => self.move_drops(record, segment, done)?,
             }
         }
+        let mut moved = Vec::with_capacity(blocks.len());
         for (key, entry) in blocks {
             let record = shared.log.read(entry.location.position, entry.location.length)?;
             let StoreRecord::Block(mut head) = decode(&record)? else {
@@ -340,8 +339,11 @@ impl Collection<'_> {
             let location = head.append(&shared.log, &record.body, tag)?;
             let StoreRecord::Block(head) = head else { unreachable!("made above") };
             state.apply_moved(&head, location);
-            self.report.moved += 1;
+            moved.push((*key, entry.location.position));
         }
+        self.report.moved += moved.len() as u64;
+        // The old copies are dead even if their segment outlives the new ones.
+        shared.log_dropped(&mut shared.state(), moved)?;
         for (key, length) in signed {
             let record = shared.log.read(key.position(), *length)?;
             let location = Location { position: key.position(), length: *length };

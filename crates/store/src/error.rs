@@ -22,6 +22,9 @@ pub enum StoreError {
     /// The index failed. Nothing durable is lost: it is rebuilt from the segments.
     #[error("the block index failed: {0}")]
     Index(String),
+    /// The index is damaged. Nothing durable is lost: the next opening rebuilds it from the segments.
+    #[error("the block index is damaged ({0}); restart the server to rebuild it from the segments")]
+    IndexDamaged(String),
     /// A stored block is not what was written.
     #[error("block {address} is damaged: {file} at offset {offset}: {why}")]
     Damaged {

@@ -1,7 +1,7 @@
 //! The file that says that a directory is a store, and of which format.
 
 use crate::StoreError;
-use holdfast_log::{Storage, SyncSite};
+use holdfast_log::{SEGMENT_HEADER_BYTES, Storage, SyncSite};
 use std::io;
 
 const NAME: &str = "FORMAT";
@@ -14,11 +14,7 @@ const SYNC: SyncSite = SyncSite("store: format file");
 /// durable with that of the first segment, before anything is acknowledged.
 pub(crate) fn check_or_write(storage: &dyn Storage) -> Result<(), StoreError> {
     let directory = storage.describe();
-    let begun = storage
-        .list()
-        .map_err(|error| StoreError::io("listing", &directory, &error))?
-        .iter()
-        .any(|name| name.starts_with("segment-"));
+    let begun = has_records(storage)?;
     let refuse = |why: &str| StoreError::NotAStore { directory: directory.clone(), why: why.to_owned() };
     match storage.open(NAME) {
         Ok(file) => {
@@ -51,4 +47,16 @@ pub(crate) fn check_or_write(storage: &dyn Storage) -> Result<(), StoreError> {
             file.sync(SYNC)
         })
         .map_err(|error| StoreError::io("writing", NAME, &error))
+}
+
+/// Whether any segment is longer than a header. Shorter ones may be older than the format file's directory entry.
+fn has_records(storage: &dyn Storage) -> Result<bool, StoreError> {
+    let names = storage.list().map_err(|error| StoreError::io("listing", &storage.describe(), &error))?;
+    for name in names.iter().filter(|name| name.starts_with("segment-")) {
+        let length = storage.open(name).and_then(|file| file.len());
+        if length.map_err(|error| StoreError::io("measuring", name, &error))? > SEGMENT_HEADER_BYTES {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

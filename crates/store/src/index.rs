@@ -3,13 +3,15 @@
 
 use crate::StoreError;
 use crate::record::Location;
-use crate::state::{Entry, Frozen, Key, SignedKey};
+use crate::state::{BlockCopy, Entry, Frozen, Key, SignedKey};
 use holdfast_log::{Position, Storage, StorageFile, SyncSite};
 use parking_lot::RwLock;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NAME: &str = "index.redb";
 const SYNC: SyncSite = SyncSite("store: index");
@@ -23,7 +25,11 @@ const LEAF: u32 = 1 << 31;
 pub(crate) struct Index {
     storage: Arc<dyn Storage>,
     cache_bytes: usize,
-    database: RwLock<Arc<Database>>,
+    /// Written to (opened anew, checked) only by a holder of the store's `checkpointing` lock; readers may hold
+    /// the state lock. `None` after an opening failed.
+    database: RwLock<Option<Database>>,
+    /// Found damaged: the file is removed, and the next opening of the store rebuilds it.
+    condemned: AtomicBool,
 }
 
 impl Index {
@@ -33,22 +39,23 @@ impl Index {
         storage: Arc<dyn Storage>,
         cache_bytes: usize,
     ) -> Result<(Index, Option<Vec<u8>>), StoreError> {
-        let database = match open_database(&storage, cache_bytes) {
-            Ok(database) => database,
-            Err(error) => {
-                tracing::warn!(%error, "the block index is unusable and will be rebuilt from the segments");
-                return Index::begin(storage, cache_bytes).map(|index| (index, None));
+        let opened = open_database(&storage, cache_bytes).and_then(|database| {
+            let storage = storage.clone();
+            let index = Index {
+                storage,
+                cache_bytes,
+                database: RwLock::new(Some(database)),
+                condemned: AtomicBool::new(false),
+            };
+            let image = index.image()?;
+            Ok((index, image))
+        });
+        match opened {
+            Err(error @ (StoreError::Index(_) | StoreError::IndexDamaged(_))) => {
+                tracing::warn!(%error, "the block index is unusable and is rebuilt from the segments");
+                Ok((Index::begin(storage, cache_bytes)?, None))
             }
-        };
-        let index = Index { storage, cache_bytes, database: RwLock::new(Arc::new(database)) };
-        match index.image() {
-            Ok(image) => Ok((index, image)),
-            Err(error) => {
-                tracing::warn!(%error, "the block index is unusable and will be rebuilt from the segments");
-                let Index { storage, database, .. } = index;
-                drop(database);
-                Index::begin(storage, cache_bytes).map(|index| (index, None))
-            }
+            other => other,
         }
     }
 
@@ -56,42 +63,89 @@ impl Index {
     pub(crate) fn begin(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Index, StoreError> {
         remove_file(&*storage)?;
         let database = open_database(&storage, cache_bytes)?;
-        Ok(Index { storage, cache_bytes, database: RwLock::new(Arc::new(database)) })
+        Ok(Index {
+            storage,
+            cache_bytes,
+            database: RwLock::new(Some(database)),
+            condemned: AtomicBool::new(false),
+        })
     }
 
     /// Opens the file anew after a failure made the handle unusable.
     pub(crate) fn reopen(&self) -> Result<(), StoreError> {
         let mut database = self.database.write();
-        // The old handle must be closed first: two caches over one file would disagree.
-        let memory = redb::backends::InMemoryBackend::new();
-        *database = Arc::new(Database::builder().create_with_backend(memory).map_err(wrap)?);
-        *database = Arc::new(open_database(&self.storage, self.cache_bytes)?);
+        if self.condemned.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        // The old handle is closed first: two caches over one file would disagree.
+        drop(database.take());
+        *database = Some(open_database(&self.storage, self.cache_bytes)?);
         Ok(())
     }
 
-    fn handle(&self) -> Arc<Database> {
-        self.database.read().clone()
+    /// Checks every page, repairing what can be repaired. Waits for readers.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let mut guard = self.database.write();
+        let Some(database) = guard.as_mut() else { return Err(unopened()) };
+        let checked = catch_unwind(AssertUnwindSafe(|| database.check_integrity()));
+        drop(guard);
+        match checked {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Err(error @ redb::DatabaseError::Storage(redb::StorageError::Io(_)))) => Err(wrap(error)),
+            Ok(Ok(false)) => Err(self.condemn("its pages are inconsistent")),
+            Ok(Err(error)) => Err(self.condemn(&error.to_string())),
+            Err(_) => Err(self.condemn("its pages make no sense")),
+        }
+    }
+
+    /// Runs one access. The database panics on some damaged pages, which is the medium's fault and no reason to
+    /// stop the server.
+    fn run<T>(&self, access: impl FnOnce(&Database) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        if self.condemned.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        let guard = self.database.read();
+        let Some(database) = guard.as_ref() else { return Err(unopened()) };
+        let result = catch_unwind(AssertUnwindSafe(|| access(database)));
+        drop(guard);
+        match result {
+            Ok(Err(StoreError::IndexDamaged(why))) => Err(self.condemn(&why)),
+            Ok(result) => result,
+            Err(_) => Err(self.condemn("its pages make no sense")),
+        }
+    }
+
+    /// Gives the index up: nothing durable is lost with it.
+    fn condemn(&self, why: &str) -> StoreError {
+        tracing::error!(why, "the block index is damaged; the next start rebuilds it from the segments");
+        self.condemned.store(true, Ordering::Release);
+        let _ = remove_file(&*self.storage);
+        StoreError::IndexDamaged(why.to_owned())
     }
 
     fn image(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let transaction = self.handle().begin_read().map_err(wrap)?;
-        let table = match transaction.open_table(STATE) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(wrap(error)),
-        };
-        Ok(table.get(IMAGE).map_err(wrap)?.map(|value| value.value().to_vec()))
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(STATE) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+                Err(error) => return Err(wrap(error)),
+            };
+            Ok(table.get(IMAGE).map_err(wrap)?.map(|value| value.value().to_vec()))
+        })
     }
 
     /// Looks a block up.
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
-        let transaction = self.handle().begin_read().map_err(wrap)?;
-        let table = match transaction.open_table(BLOCKS) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(wrap(error)),
-        };
-        Ok(table.get(&key.0).map_err(wrap)?.map(|value| decode_entry(value.value())))
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(BLOCKS) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+                Err(error) => return Err(wrap(error)),
+            };
+            Ok(table.get(&key.0).map_err(wrap)?.map(|value| decode_entry(value.value())))
+        })
     }
 
     /// The greatest signed-block key in `from..before`, and its length.
@@ -100,20 +154,22 @@ impl Index {
         from: &SignedKey,
         before: &SignedKey,
     ) -> Result<Option<(SignedKey, u32)>, StoreError> {
-        let transaction = self.handle().begin_read().map_err(wrap)?;
-        let table = match transaction.open_table(SIGNED) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-            Err(error) => return Err(wrap(error)),
-        };
-        let mut range = table.range::<&[u8; 60]>(&from.0..&before.0).map_err(wrap)?;
-        match range.next_back() {
-            None => Ok(None),
-            Some(found) => {
-                let (key, value) = found.map_err(wrap)?;
-                Ok(Some((SignedKey(*key.value()), u32::from_le_bytes(*value.value()))))
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(SIGNED) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+                Err(error) => return Err(wrap(error)),
+            };
+            let mut range = table.range::<&[u8; 60]>(&from.0..&before.0).map_err(wrap)?;
+            match range.next_back() {
+                None => Ok(None),
+                Some(found) => {
+                    let (key, value) = found.map_err(wrap)?;
+                    Ok(Some((SignedKey(*key.value()), u32::from_le_bytes(*value.value()))))
+                }
             }
-        }
+        })
     }
 
     /// Visits every block entry of the last checkpoint, in key order.
@@ -121,69 +177,87 @@ impl Index {
         &self,
         visit: &mut dyn FnMut(Key, Entry) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let transaction = self.handle().begin_read().map_err(wrap)?;
-        let table = match transaction.open_table(BLOCKS) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
-            Err(error) => return Err(wrap(error)),
-        };
-        for found in table.iter().map_err(wrap)? {
-            let (key, value) = found.map_err(wrap)?;
-            visit(Key(*key.value()), decode_entry(value.value()))?;
-        }
-        Ok(())
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(BLOCKS) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+                Err(error) => return Err(wrap(error)),
+            };
+            for found in table.iter().map_err(wrap)? {
+                let (key, value) = found.map_err(wrap)?;
+                visit(Key(*key.value()), decode_entry(value.value()))?;
+            }
+            Ok(())
+        })
     }
 
     /// Visits every signed-block entry of the last checkpoint.
     pub(crate) fn visit_signed(&self, visit: &mut dyn FnMut(SignedKey, u32)) -> Result<(), StoreError> {
-        let transaction = self.handle().begin_read().map_err(wrap)?;
-        let table = match transaction.open_table(SIGNED) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
-            Err(error) => return Err(wrap(error)),
-        };
-        for found in table.iter().map_err(wrap)? {
-            let (key, value) = found.map_err(wrap)?;
-            visit(SignedKey(*key.value()), u32::from_le_bytes(*value.value()));
-        }
-        Ok(())
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(SIGNED) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+                Err(error) => return Err(wrap(error)),
+            };
+            for found in table.iter().map_err(wrap)? {
+                let (key, value) = found.map_err(wrap)?;
+                visit(SignedKey(*key.value()), u32::from_le_bytes(*value.value()));
+            }
+            Ok(())
+        })
     }
 
-    /// Folds a frozen batch in, durably and all at once.
-    pub(crate) fn write(&self, frozen: &Frozen) -> Result<(), StoreError> {
-        let mut transaction = self.handle().begin_write().map_err(wrap)?;
-        // Fast reopening after a crash matters more than the price of a rare commit.
-        transaction.set_quick_repair(true);
-        {
-            let mut table = transaction.open_table(BLOCKS).map_err(wrap)?;
-            // In key order, so that neighbouring entries share pages.
-            let mut keys: Vec<&Key> = frozen.blocks.keys().collect();
-            keys.sort_unstable();
-            for key in keys {
-                let recent = &frozen.blocks[key];
-                let Some(mut entry) = recent.entry else {
-                    table.remove(&key.0).map_err(wrap)?;
-                    continue;
-                };
-                if !recent.settled {
-                    let older = table.get(&key.0).map_err(wrap)?.map(|value| decode_entry(value.value()));
-                    if let Some(older) = older {
-                        entry = older.renewed(entry.age_ns);
+    /// Folds a frozen batch in, durably and all at once. Before that, `log_duplicates` hears of copies that are
+    /// not wanted because there is an older one.
+    pub(crate) fn write(
+        &self,
+        frozen: &Frozen,
+        log_duplicates: &mut dyn FnMut(Vec<BlockCopy>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.run(|database| {
+            let mut transaction = database.begin_write().map_err(wrap)?;
+            // Fast reopening after a crash matters more than the price of a rare commit.
+            transaction.set_quick_repair(true);
+            let mut duplicates = frozen.duplicates.clone();
+            {
+                let mut table = transaction.open_table(BLOCKS).map_err(wrap)?;
+                // In key order, so that neighbouring entries share pages.
+                let mut keys: Vec<&Key> = frozen.blocks.keys().collect();
+                keys.sort_unstable();
+                for key in keys {
+                    let recent = &frozen.blocks[key];
+                    let Some(mut entry) = recent.entry else {
+                        table.remove(&key.0).map_err(wrap)?;
+                        continue;
+                    };
+                    if !recent.settled {
+                        let older = table.get(&key.0).map_err(wrap)?.map(|value| decode_entry(value.value()));
+                        if let Some(older) = older {
+                            if older.location != entry.location {
+                                duplicates.push((*key, entry.location.position));
+                            }
+                            entry = older.renewed(entry.age_ns);
+                        }
+                    }
+                    table.insert(&key.0, &encode_entry(&entry)).map_err(wrap)?;
+                }
+                let mut table = transaction.open_table(SIGNED).map_err(wrap)?;
+                for (key, length) in &frozen.signed {
+                    match length {
+                        Some(length) => drop(table.insert(&key.0, &length.to_le_bytes()).map_err(wrap)?),
+                        None => drop(table.remove(&key.0).map_err(wrap)?),
                     }
                 }
-                table.insert(&key.0, &encode_entry(&entry)).map_err(wrap)?;
+                let mut table = transaction.open_table(STATE).map_err(wrap)?;
+                table.insert(IMAGE, frozen.image.as_slice()).map_err(wrap)?;
             }
-            let mut table = transaction.open_table(SIGNED).map_err(wrap)?;
-            for (key, length) in &frozen.signed {
-                match length {
-                    Some(length) => drop(table.insert(&key.0, &length.to_le_bytes()).map_err(wrap)?),
-                    None => drop(table.remove(&key.0).map_err(wrap)?),
-                }
+            if !duplicates.is_empty() {
+                log_duplicates(duplicates)?;
             }
-            let mut table = transaction.open_table(STATE).map_err(wrap)?;
-            table.insert(IMAGE, frozen.image.as_slice()).map_err(wrap)?;
-        }
-        transaction.commit().map_err(wrap)
+            transaction.commit().map_err(wrap)
+        })
     }
 }
 
@@ -202,12 +276,40 @@ fn open_database(storage: &Arc<dyn Storage>, cache_bytes: usize) -> Result<Datab
         other => other,
     };
     let file = file.map_err(|error| StoreError::io("opening", NAME, &error))?;
-    Database::builder().set_cache_size(cache_bytes).create_with_backend(Backend(file)).map_err(wrap)
+    let open = || Database::builder().set_cache_size(cache_bytes).create_with_backend(Backend(file));
+    match catch_unwind(AssertUnwindSafe(open)) {
+        Ok(opened) => opened.map_err(wrap),
+        Err(_) => Err(StoreError::IndexDamaged("its pages make no sense".into())),
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        if self.condemned.load(Ordering::Acquire) {
+            // Closing it would touch the damaged pages.
+            std::mem::forget(self.database.get_mut().take());
+        }
+    }
+}
+
+fn unopened() -> StoreError {
+    StoreError::Index("it could not be opened again after a failure".into())
+}
+
+fn gone() -> StoreError {
+    StoreError::IndexDamaged("it was given up".into())
 }
 
 fn wrap(error: impl Into<redb::Error>) -> StoreError {
     match error.into() {
-        redb::Error::Io(error) => StoreError::io("writing", NAME, &error),
+        // What the file says, not the medium.
+        redb::Error::Io(error)
+            if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
+            StoreError::IndexDamaged(error.to_string())
+        }
+        redb::Error::Io(error) => StoreError::io("accessing", NAME, &error),
+        redb::Error::Corrupted(why) => StoreError::IndexDamaged(why),
         error => StoreError::Index(error.to_string()),
     }
 }

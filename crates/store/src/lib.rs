@@ -39,5 +39,5 @@ pub use ordering::RecoveredOrdering;
 pub use scrub::{BadRecord, ScrubReport};
 pub use signed::{SignedBlock, signed_block_bytes};
 pub use statistics::Statistics;
-pub use store::{BlockHeader, BlockStore, StoreConfig};
+pub use store::{BlockHeader, BlockStore, RecoveryReport, StoreConfig};
 pub use window::DecrefOutcome;

@@ -2,11 +2,11 @@
 
 use crate::StoreError;
 use crate::collect::CollectStage;
-use crate::record::{Location, StoreRecord};
-use crate::state::{Entry, Key, Recent};
+use crate::record::{BlockRecord, StoreRecord};
+use crate::state::Key;
 use crate::store::Shared;
 use holdfast_crypto::Digest;
-use holdfast_log::{LogError, Position, ScanDepth, Scanned};
+use holdfast_log::{BodyTag, LogError, Position, ScanDepth, Scanned};
 use std::collections::{HashMap, HashSet};
 
 /// Most missing blocks named in a report.
@@ -133,14 +133,15 @@ impl<'a> Marks<'a> {
             if block.file_system != self.file_system || !absent.contains(&block.address) {
                 continue;
             }
-            let location = Location::of(&head);
-            let leaf = block.references.is_empty();
-            let entry = Some(Entry { location, age_ns: now_ns, leaf });
-            let key = Key::new(self.number, &block.address);
+            let record = self.shared.log.read(head.position, head.stored_length())?;
             let mut state = self.shared.state();
             // Stored anew while we looked: that copy is as good.
-            if state.get(&self.shared.index, &key)?.is_none() {
-                state.blocks.insert(key, Recent { entry, settled: true });
+            if state.get(&self.shared.index, &Key::new(self.number, &block.address))?.is_none() {
+                // A new copy: the old one is dead on record.
+                let block = BlockRecord { age_ns: now_ns, replaces: true, ..block.clone() };
+                let copy = StoreRecord::Block(block.clone());
+                let location = copy.append(&self.shared.log, &record.body, BodyTag::of(&record.body))?;
+                state.apply_block(&block, location);
             }
             found.insert(block.address);
         }

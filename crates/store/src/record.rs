@@ -71,6 +71,9 @@ pub(crate) struct PinRecord {
     pub(crate) addresses: Vec<Digest>,
 }
 
+/// Copies named by one record.
+pub(crate) const COPIES_PER_RECORD: usize = 4096;
+
 /// Any record of the store. Numbers are stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]

@@ -57,6 +57,11 @@ impl BlockStore {
     pub fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
         let shared = self.shared();
         shared.checkpoint()?;
+        {
+            // Nothing may be half-way into the index.
+            let _checkpointing = shared.checkpointing.lock();
+            shared.index.check()?;
+        }
         let mut report = ScrubReport::default();
         let total: u64 = shared.log.sealed_segments().iter().map(|(_, length)| length).sum::<u64>()
             + u64::from(shared.log.end().offset);

@@ -87,10 +87,14 @@ pub(crate) struct Recent {
     pub(crate) settled: bool,
 }
 
+/// A copy of a block: which, and where.
+pub(crate) type BlockCopy = (Key, Position);
+
 /// A batch on its way into the index.
 pub(crate) struct Frozen {
     pub(crate) blocks: HashMap<Key, Recent>,
     pub(crate) signed: BTreeMap<SignedKey, Option<u32>>,
+    pub(crate) duplicates: Vec<BlockCopy>,
     pub(crate) image: Vec<u8>,
 }
 
@@ -133,6 +137,9 @@ const LOST_MAX: usize = 64;
 pub(crate) struct State {
     pub(crate) blocks: HashMap<Key, Recent>,
     pub(crate) signed: BTreeMap<SignedKey, Option<u32>>,
+    /// Copies found to be unwanted because there is an older one; the next checkpoint logs them as dropped, or a
+    /// rebuild would take them for the block once the older copy is gone.
+    pub(crate) duplicates: Vec<BlockCopy>,
     pub(crate) frozen: Option<Arc<Frozen>>,
     pub(crate) file_systems: BTreeMap<Digest, FileSystem>,
     /// Blocks that DECREF may still drop. Never restored: a restart ends every window.
@@ -258,6 +265,9 @@ impl State {
         let entry = Entry { location, age_ns: record.age_ns, leaf: record.references.is_empty() };
         let recent = match self.blocks.get(&key) {
             Some(Recent { entry: Some(older), settled }) if !record.replaces => {
+                if older.location != location {
+                    self.duplicates.push((key, location.position));
+                }
                 Recent { entry: Some(older.renewed(record.age_ns)), settled: *settled }
             }
             Some(Recent { entry: None, settled: true }) => Recent { entry: Some(entry), settled: true },

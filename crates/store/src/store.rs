@@ -1,13 +1,14 @@
 //! Opening the store; STORE, RETRIEVE, commit, checkpoints of the index.
 
 use crate::index::Index;
-use crate::record::{BlockRecord, Location, RenewRecord, StoreRecord};
-use crate::state::{Frozen, Key, State};
+use crate::record::{BlockRecord, COPIES_PER_RECORD, DroppedRecord, Location, RenewRecord, StoreRecord};
+use crate::state::{BlockCopy, Frozen, Key, State};
 use crate::{StoreError, format};
 use holdfast_content::{Codec, DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::{BodyTag, Log, LogConfig, LogError, Position, Scanned, Storage, StorageLock, SyncSite};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,8 +64,22 @@ pub struct BlockHeader {
 #[derive(Clone)]
 pub struct BlockStore(Arc<Handle>);
 
+/// What opening a store found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// Whether there was no usable checkpoint of the index, so that every segment was read.
+    pub index_rebuilt: bool,
+    /// Records read after the checkpoint.
+    pub replayed_records: u64,
+    /// Bytes of a torn tail that were cut off; nobody was promised them.
+    pub truncated_bytes: u64,
+    /// Records that could not be read.
+    pub lost_records: u64,
+}
+
 struct Handle {
     shared: Arc<Shared>,
+    recovery: RecoveryReport,
     worker: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -126,11 +141,13 @@ impl BlockStore {
         })?;
         format::check_or_write(&*storage)?;
         let (mut index, image) = Index::open(storage.clone(), config.index_cache_bytes)?;
+        let fresh = image.is_none();
         let (mut state, applied) = match image {
             Some(image) => State::restore(&image)?,
             None => (State::default(), Position::START),
         };
         let mut from = applied;
+        let rebuilt = fresh || source == IndexSource::Segments;
         if source == IndexSource::Segments {
             drop(index);
             index = Index::begin(storage.clone(), config.index_cache_bytes)?;
@@ -140,7 +157,8 @@ impl BlockStore {
         let log_config =
             LogConfig { segment_bytes: config.segment_bytes, known_durable: applied, ..LogConfig::default() };
         let (log, recovery) = Log::open(storage.clone(), log_config)?;
-        if let Some((position, bytes)) = recovery.truncated {
+        let (truncated, log_end) = (recovery.truncated, recovery.end);
+        if let Some((position, bytes)) = truncated {
             tracing::info!(%position, bytes, "cut off a torn tail that nobody was promised");
         }
         let shared = Arc::new(Shared {
@@ -155,7 +173,13 @@ impl BlockStore {
             flushed: Condvar::new(),
             _lock: lock,
         });
-        shared.replay(from)?;
+        let replayed_records = shared.replay(from)?;
+        let recovery = RecoveryReport {
+            index_rebuilt: rebuilt && log_end > Position::START,
+            replayed_records,
+            truncated_bytes: truncated.map_or(0, |(_, bytes)| bytes),
+            lost_records: shared.state.lock().lost.len() as u64,
+        };
         let worker = {
             let shared = shared.clone();
             std::thread::Builder::new()
@@ -163,7 +187,7 @@ impl BlockStore {
                 .spawn(move || shared.work())
                 .map_err(|error| StoreError::io("starting a thread for", "index", &error))?
         };
-        Ok(BlockStore(Arc::new(Handle { shared, worker: Some(worker) })))
+        Ok(BlockStore(Arc::new(Handle { shared, recovery, worker: Some(worker) })))
     }
 
     /// Stores blocks whose addresses the caller has checked. Durable with the next commit.
@@ -194,6 +218,7 @@ impl BlockStore {
                 state.young.keep_for(&Key::new(number, reference), owner);
             }
             let replaces = state.damaged.contains(&key);
+            let damaged = if replaces { state.get(&shared.index, &key)? } else { None };
             let known = state.blocks.get(&key).and_then(|recent| recent.entry);
             if known.is_some() && !replaces {
                 shared.renew(state, file_system, vec![address], now_ns)?;
@@ -214,6 +239,9 @@ impl BlockStore {
             let location = record.append(&shared.log, &block.body, tag)?;
             let StoreRecord::Block(record) = record else { unreachable!("made above") };
             let key = state.apply_block(&record, location);
+            if let Some(damaged) = damaged {
+                shared.log_dropped(state, vec![(key, damaged.location.position)])?;
+            }
             state.young.open(key, owner, now_ns, self.window_ns());
         }
         let full = state.blocks.len() >= shared.config.recent_entries_max;
@@ -340,6 +368,11 @@ impl BlockStore {
         self.shared().checkpoint()
     }
 
+    /// What opening the store found.
+    pub fn recovery(&self) -> RecoveryReport {
+        self.0.recovery
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
@@ -380,11 +413,12 @@ impl Shared {
         if full { self.checkpoint_held() } else { Ok(()) }
     }
 
-    /// Folds in the log from `applied` on.
-    fn replay(&self, applied: Position) -> Result<(), StoreError> {
+    /// Folds in the log from `applied` on and returns how many records that took.
+    fn replay(&self, applied: Position) -> Result<u64, StoreError> {
         let mut scan = self.log.scan(applied, holdfast_log::ScanDepth::Heads)?;
-        let mut changes = 0;
+        let (mut changes, mut replayed) = (0, 0);
         while let Some(found) = scan.next() {
+            replayed += 1;
             let lost = match found {
                 Ok(Scanned::Record(head)) => {
                     let record = StoreRecord::decode(&head)?;
@@ -415,7 +449,7 @@ impl Shared {
             }
         }
         self.state.lock().end_replay();
-        Ok(())
+        Ok(replayed)
     }
 
     /// Appends and applies a renewal.
@@ -464,6 +498,26 @@ impl Shared {
                 Err(damaged(file, location.position.offset.into(), "another record is in its place".into()))
             }
         }
+    }
+
+    /// Logs that these copies are dead, so that no rebuild of the index takes them for their blocks. The blocks
+    /// themselves may live: their entries name other copies.
+    pub(crate) fn log_dropped(&self, state: &mut State, copies: Vec<BlockCopy>) -> Result<(), StoreError> {
+        let mut by_file_system: BTreeMap<u32, Vec<(u64, Digest)>> = BTreeMap::new();
+        for (key, position) in copies {
+            by_file_system.entry(key.file_system()).or_default().push((position.to_u64(), key.address()));
+        }
+        for (number, copies) in by_file_system {
+            let found = state.file_systems.iter().find(|(_, found)| found.number == number);
+            let file_system = *found.expect("an entry belongs to a file system").0;
+            for copies in copies.chunks(COPIES_PER_RECORD) {
+                state.round += 1;
+                let record =
+                    DroppedRecord { file_system, round: state.round, last: true, copies: copies.to_vec() };
+                StoreRecord::Dropped(record).append(&self.log, &[], BodyTag::of(&[]))?;
+            }
+        }
+        Ok(())
     }
 
     /// Back-pressure: when changes come faster than the index takes them, storing waits for it; when the index
@@ -516,6 +570,7 @@ impl Shared {
                 image: state.image(applied),
                 blocks: std::mem::take(&mut state.blocks),
                 signed: std::mem::take(&mut state.signed),
+                duplicates: std::mem::take(&mut state.duplicates),
             };
             state.frozen = Some(Arc::new(frozen));
         }
@@ -527,7 +582,10 @@ impl Shared {
     fn write_frozen(&self) -> Result<(), StoreError> {
         let frozen = self.state.lock().frozen.clone();
         if let Some(frozen) = frozen {
-            self.index.write(&frozen)?;
+            self.index.write(&frozen, &mut |copies| {
+                self.log_dropped(&mut self.state.lock(), copies)?;
+                Ok(self.log.sync_at(CHECKPOINT)?)
+            })?;
             self.state.lock().frozen = None;
             self.flushed.notify_all();
         }
