@@ -25,6 +25,7 @@ mod frame;
 mod link;
 mod serve;
 mod socket;
+mod throttle;
 mod tls;
 
 pub use address::{Address, AddressError, DEFAULT_PORT, ServerAddress};
@@ -32,3 +33,4 @@ pub use connection::{Connection, ConnectionOptions, Connector, Lane, ServerProof
 pub use error::{RpcError, WrongServer};
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 pub use serve::{Limits, Service, Session, serve};
+pub use throttle::Throttle;

@@ -10,6 +10,7 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
+use crate::throttle::Throttle;
 use crate::tls;
 use gate::Gate;
 use holdfast_crypto::{PublicKey, SigningKey};
@@ -143,6 +144,8 @@ pub async fn serve<S: Service>(
     let limits = Arc::new(limits);
     let (closing, closed) = watch::channel(false);
     let ids = AtomicU64::new(1);
+    let refusals = Throttle::default();
+    let drops = Arc::new(Throttle::default());
     let mut connections = tokio::task::JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -164,12 +167,17 @@ pub async fn serve<S: Service>(
         match gate.enter(address.ip()) {
             Ok(place) => {
                 let (acceptor, service, limits) = (acceptor.clone(), service.clone(), limits.clone());
-                let closed = closed.clone();
+                let (closed, drops) = (closed.clone(), drops.clone());
                 connections.spawn(async move {
-                    peer::run(stream, address, id, place, acceptor, service, limits, closed).await;
+                    let arrival = peer::Arrival { stream, address, id, place, drops };
+                    peer::run(arrival, acceptor, service, limits, closed).await;
                 });
             }
-            Err(why) => tracing::warn!(connection = id, %address, why, "connection refused"),
+            Err(why) => {
+                if let Some(suppressed) = refusals.allow() {
+                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
+                }
+            }
         }
     }
     drop(listener);

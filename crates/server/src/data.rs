@@ -90,10 +90,12 @@ impl DataDirectory {
                 return false;
             }
         };
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        lines.into_iter().any(|line| match keyfile::parse_public(line) {
+        let lines = text.lines().map(str::trim).enumerate();
+        let mut keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        keys.any(|(number, line)| match keyfile::parse_public(line) {
             Ok(listed) => listed == *key,
             Err(error) => {
+                let line = number + 1;
                 tracing::warn!(path = %path.display(), line, %error, "a line is not a public key");
                 false
             }

@@ -15,6 +15,7 @@ use crate::blocks::{self, Retrieved};
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
 use crate::file_system::FileSystem;
+use crate::maintenance;
 use crate::refusal::{Refused, refuse};
 use crate::statistics::Counters;
 use holdfast_content::{DeviceId, StoredBlock};
@@ -26,7 +27,8 @@ use holdfast_protocol::message::{
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
-use holdfast_store::{BlockStore, DecrefOutcome, StoreConfig};
+use holdfast_rpc::Throttle;
+use holdfast_store::{BlockStore, CollectReport, DecrefOutcome, StoreConfig};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +78,7 @@ pub struct Host {
     creating: Mutex<()>,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
+    refusals: Throttle,
 }
 
 /// Who is speaking: what the transport proved, and the file system the session greeted.
@@ -135,12 +138,25 @@ impl Host {
             creating: Mutex::new(()),
             failure: watch::Sender::new(None),
             counters: Counters::default(),
+            refusals: Throttle::default(),
         })
     }
 
     /// The server's public key.
     pub fn server_key(&self) -> PublicKey {
         self.key.public()
+    }
+
+    /// Writes checkpoints of the order where enough has happened since the last; done in the background by
+    /// [`crate::Server`].
+    pub fn checkpoint_if_due(&self) {
+        maintenance::due_checkpoints(self);
+    }
+
+    /// Collects the garbage of every file system: what nothing has referred to for `window`, and nobody stored
+    /// within the store's own window. Done in the background by [`crate::Server`].
+    pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
+        maintenance::collect(self, window)
     }
 
     pub(crate) fn checkpoint_records(&self) -> u64 {
@@ -197,7 +213,9 @@ impl Host {
             Err(refused) => {
                 let error = self.note(refused);
                 self.counters.refused.add(1);
-                tracing::info!(peer = ?caller.peer, %error, "request refused");
+                if let Some(suppressed) = self.refusals.allow() {
+                    tracing::info!(peer = ?caller.peer, %error, suppressed, "request refused");
+                }
                 Response::Error(error)
             }
         }

@@ -44,7 +44,8 @@ pub(crate) async fn run(host: Arc<Host>, gc_window: Duration, gc_interval: Optio
     tokio::join!(checkpoints, collections);
 }
 
-fn due_checkpoints(host: &Host) {
+/// Writes the checkpoints that are due.
+pub(crate) fn due_checkpoints(host: &Host) {
     for file_system in host.file_systems() {
         if file_system.checkpoint_due(host.checkpoint_records()) {
             checkpoint(host, &file_system);

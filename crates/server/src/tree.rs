@@ -85,7 +85,7 @@ impl Tree {
             Err(error) if error.kind() == io::ErrorKind::NotFound && stored == 0 => {
                 let file = storage.create(&name).map_err(failed("creating"))?;
                 file.write_at(0, &HEADER).map_err(failed("writing"))?;
-                file.sync(FILE_CREATED).map_err(failed("syncing"))?;
+                // Its bytes are synced with the first nodes.
                 storage.sync_dir(FILE_CREATED).map_err(failed("syncing the directory of"))?;
                 file
             }
@@ -117,8 +117,10 @@ impl Tree {
         if old == 0 || old == new.size {
             return Ok(Some(Vec::new()));
         }
-        if let Some(proof) = self.checked_proof(old, new)? {
-            return Ok(Some(proof));
+        match self.checked_proof(old, new) {
+            Ok(Some(proof)) => return Ok(Some(proof)),
+            Ok(None) | Err(TreeError::Damaged { .. }) => {}
+            Err(error) => return Err(error),
         }
         tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
         self.mend()?;
@@ -209,10 +211,11 @@ impl Tree {
             }
             Ok(true)
         };
-        if intact(self)? {
-            return Ok(());
+        match intact(self) {
+            Ok(true) => return Ok(()),
+            Ok(false) | Err(TreeError::Damaged { .. }) => self.mend()?,
+            Err(error) => return Err(error),
         }
-        self.mend()?;
         match intact(self)? {
             true => Ok(()),
             false => Err(self.damaged("its nodes do not lead to the head of the log".to_owned())),

@@ -88,7 +88,7 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    fn terminate(mut self) {
+    fn terminate(&mut self) {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
@@ -174,7 +174,7 @@ fn kill_nine_under_load() {
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     process.kill();
-    let process = Process::start(folder.path(), port);
+    let mut process = Process::start(folder.path(), port);
     let connection = process.connect(1);
     let shown = view(insist(&connection, &Request::Look { log_size: 0 })).view;
     for (index, (last, stored)) in last.iter().enumerate() {
@@ -260,7 +260,7 @@ fn operators_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let nothing = control::perform(&config(&folder.path().join("none"), 0), Task::Scrub, &mut |_, _| {});
     assert!(matches!(nothing, Err(control::ControlError::NoServer(_))));
-    let process = Process::start(folder.path(), 0);
+    let mut process = Process::start(folder.path(), 0);
     create(&process, 1);
     let connection = process.connect(1);
     let chunk = block(BlockKind::Chunk, &noise(5, 100_000)).1;
@@ -277,11 +277,7 @@ fn operators_tasks() {
         let Outcome::Scrubbed(report) = perform(Task::Scrub) else { panic!() };
         assert!(report.bad_count == 0 && report.records > 3, "{report:?}");
         if running {
-            let id = rustix::process::Pid::from_child(&process.child);
-            rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
-            while control::perform(&config(folder.path(), 0), Task::Statistics, &mut |_, _| {}).is_err() {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            process.terminate();
         }
     }
     // A byte of the large block goes bad.

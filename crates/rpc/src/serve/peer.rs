@@ -6,6 +6,7 @@ use crate::budget::{Budget, Share};
 use crate::frame::{self, FrameError};
 use crate::link::write_frame;
 use crate::socket::{Activity, Counted};
+use crate::throttle::Throttle;
 use crate::tls;
 use bytes::Bytes;
 use holdfast_content::BODY_BYTES_MAX;
@@ -32,30 +33,36 @@ struct Answer {
 /// Why a connection ended; for the log.
 type Why = String;
 
-#[allow(clippy::too_many_arguments)] // Called once; a struct would only repeat the names.
+/// A connection that was just accepted.
+pub(super) struct Arrival {
+    pub(super) stream: TcpStream,
+    pub(super) address: SocketAddr,
+    pub(super) id: u64,
+    pub(super) place: Place,
+    /// For what is logged about connections that never got anywhere.
+    pub(super) drops: Arc<Throttle>,
+}
+
 pub(super) async fn run<S: Service>(
-    tcp: TcpStream,
-    address: SocketAddr,
-    id: u64,
-    mut place: Place,
+    arrival: Arrival,
     acceptor: tokio_rustls::TlsAcceptor,
     service: Arc<S>,
     limits: Arc<Limits>,
     mut closing: watch::Receiver<bool>,
 ) {
+    let Arrival { stream: tcp, address, id, mut place, drops } = arrival;
     let greeting = greet(tcp, address, id, &acceptor, &*service, &limits);
     let greeted = tokio::select! {
         greeted = tokio::time::timeout(limits.greeting_patience, greeting) => greeted,
         _ = closing.wait_for(|closing| *closing) => return,
     };
+    let greeted = greeted.unwrap_or_else(|_| Err("the greeting took too long".to_owned()));
     let (stream, session) = match greeted {
-        Ok(Ok(greeted)) => greeted,
-        Ok(Err(why)) => {
-            tracing::info!(connection = id, %address, why, "connection dropped before it was greeted");
-            return;
-        }
-        Err(_) => {
-            tracing::info!(connection = id, %address, "connection dropped: the greeting took too long");
+        Ok(greeted) => greeted,
+        Err(why) => {
+            if let Some(suppressed) = drops.allow() {
+                tracing::info!(connection = id, %address, why, suppressed, "dropped before it was greeted");
+            }
             return;
         }
     };
