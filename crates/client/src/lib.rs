@@ -1,6 +1,7 @@
 //! The Holdfast client: signer, cache, views, write-back and the inode API.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod engine;
 pub mod error;
 pub mod evidence;

@@ -247,6 +247,32 @@ impl Table {
         Ok(Listing { entries, unsettled, complete })
     }
 
+    /// At most `limit` entries of a user's or group's table after the key `after`, single entries first: each
+    /// with its key, its (first) i-number and where that leads. Numbers hidden from a range are left out.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn targets(
+        &self,
+        source: &dyn BlockSource,
+        fates: &dyn Fates,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Listing<(u64, Target)>, ContentError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let Listing { entries, unsettled, complete } = self.map.range(source, fates, from, limit)?;
+        let mut targets = Vec::new();
+        for (key, value) in entries {
+            let number = range_first(&key).or_else(|| key_number(&key));
+            let number =
+                number.ok_or_else(|| Malformed::Rule("its key is no i-number".into()).at("target", None))?;
+            if let Some(target) = Target::from_value(&value)? {
+                targets.push((key, (number, target)));
+            }
+        }
+        Ok(Listing { entries: targets, unsettled, complete })
+    }
+
     /// Where `number` of a user's or group's table leads: always one file.
     ///
     /// # Errors

@@ -112,7 +112,8 @@ impl FileSystem {
 
     /// Paths of the files with unpublished changes, as far as they are known; for `holdfast status`.
     pub fn unpublished(&self) -> Vec<String> {
-        let is_unpublished = |node: &Arc<Node>| node.state().file.as_ref().is_some_and(|file| file.is_dirty());
+        let is_unpublished =
+            |node: &Arc<Node>| node.state().file.as_ref().is_some_and(|file| file.is_dirty());
         let nodes = self.nodes.all().into_iter().filter(is_unpublished);
         nodes.map(|node| String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()).collect()
     }

@@ -21,7 +21,9 @@ pub use upload::{Held, Upload};
 
 use crate::evidence::Evidence;
 use crate::remote::{Remote, call_patiently};
-use holdfast_content::{Block, BlockError, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
+use holdfast_content::{
+    Block, BlockError, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError, StoredBlock,
+};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response};
 use holdfast_rpc::RpcError;
@@ -55,6 +57,20 @@ pub trait Blocks: BlockSource + Send + Sync {
     fn hold(&self, block: Block) -> bool;
     /// Ends one hold.
     fn release(&self, address: &Digest);
+}
+
+/// Blocks that never leave memory: for a founding operation, and for tests.
+impl Blocks for MemoryBlocks {
+    fn as_source(&self) -> &dyn BlockSource {
+        self
+    }
+
+    fn hold(&self, block: Block) -> bool {
+        self.replace(block.reference().address, block.to_stored());
+        false
+    }
+
+    fn release(&self, _: &Digest) {}
 }
 
 /// How a store is set up.

@@ -165,7 +165,7 @@ impl Base {
         let target = table.target(self.source(), self.fates(), file.number)?.value;
         match target {
             None => Ok(None),
-            Some(target) if self.membership.may_write(target.device, file.principal) => {
+            Some(target) if may_hold(&self.membership, target.device, file.principal) => {
                 Ok(Some(Place { device: target.device, number: target.first }))
             }
             Some(target) => Err(ReadError::Misplaced(format!(
@@ -254,6 +254,20 @@ impl Base {
         let inode = self.inode(file)?;
         let listing = directory::list(self.source(), self.fates(), directory_of(&inode)?, after, limit)?;
         Ok((listing.entries, listing.complete))
+    }
+}
+
+/// Whether a file of `principal` may lie in `device`'s table: like the right to write, but what is removed goes
+/// on holding what it has, since it cannot change it any more. Who was put out of a group holds nothing of it.
+fn may_hold(membership: &Membership, device: DeviceId, principal: PrincipalId) -> bool {
+    let Some(user) = membership.devices.get(&device).map(|device| device.user) else { return false };
+    match principal {
+        PrincipalId::User(owner) => user == owner || user == UserId::SUPERUSER,
+        PrincipalId::Group(group) => {
+            user == UserId::SUPERUSER
+                || membership.groups.get(&group).is_some_and(|group| group.members.contains(&user))
+        }
+        PrincipalId::Members | PrincipalId::Device(_) => false,
     }
 }
 

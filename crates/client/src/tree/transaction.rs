@@ -17,6 +17,7 @@ use holdfast_content::{
     PrincipalId, Reference, Tag, UserId, directory,
 };
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::order::last_vector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -352,20 +353,40 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Replaces the membership; device 0 only.
+    /// The membership in force with the version that a change of it must have: the order gives every
+    /// operation that declares one a version, whether it takes effect or not.
+    pub fn next_membership(&self) -> Membership {
+        let mut next = Membership::clone(&self.base.membership);
+        next.version = last_vector(&self.base.view).get(PrincipalId::Members) + 1;
+        next
+    }
+
+    /// Replaces the membership; device 0 only. To be made from [`Transaction::next_membership`].
     ///
     /// # Errors
     /// [`FsError::Access`], [`FsError::Invalid`] if it may not follow the present one.
     pub fn set_members(&mut self, membership: Membership) -> Result<(), FsError> {
         self.may_write(PrincipalId::Members)?;
-        self.base
-            .membership
-            .validate_successor(&membership)
-            .map_err(|why| FsError::Invalid(why.to_string()))?;
+        // The founding operation has none before it.
+        if self.base.view.handle(PrincipalId::Members).is_some() {
+            self.base
+                .membership
+                .validate_successor(&membership)
+                .map_err(|why| FsError::Invalid(why.to_string()))?;
+        }
         self.conflicts.extend(self.base.touches.members());
         let reference = membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;
         self.edit.members = Some((reference, Arc::new(membership)));
         Ok(())
+    }
+
+    /// Reads from the view as it is before this operation. Nothing is recorded, so whatever the result is used
+    /// for must be read again through the transaction.
+    pub(crate) fn read_base<T>(
+        &self,
+        read: impl FnOnce(&Base) -> Result<T, ReadError>,
+    ) -> Result<T, FsError> {
+        read(self.base).map_err(|error| (self.explain)(None, &error))
     }
 
     /// Where an existing file's inode lies in the view; `None` for new files.

@@ -1,0 +1,208 @@
+//! Creating a file system: the founding operation of device 0 on the empty view.
+
+use crate::remote::{Remote, call_patiently};
+use crate::state::{State, StateError, StateLog};
+use crate::store::Blocks;
+use crate::tree::{Allocator, Base, TableCache, Transaction};
+use holdfast_content::{DeviceId, Handle, Inode, InodeKind, Membership, MemoryBlocks};
+use holdfast_crypto::{DigestKey, PublicKey, SigningKey};
+use holdfast_log::{LocalStorage, Storage};
+use holdfast_protocol::certificate::Path;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ServerKeys};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use holdfast_rpc::{Address, Connector, RpcError, ServerAddress};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is needed to create a file system.
+pub struct CreateConfig {
+    /// The server that will have it.
+    pub server: ServerAddress,
+    /// Its superuser's key: device 0.
+    pub superuser: SigningKey,
+    /// What the file system is called.
+    pub name: String,
+    /// What its superuser is called.
+    pub superuser_name: String,
+    /// Where the state of the superuser's key will be kept, also by later mounts.
+    pub state_dir: PathBuf,
+    /// This machine's clock, nanoseconds since the epoch.
+    pub now_ns: i64,
+    /// How long to wait for the server at most.
+    pub deadline: Duration,
+}
+
+/// Why a file system could not be created.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// This key is a superuser already, here or at the server.
+    #[error("a file system of this key exists already; use another superuser key for another file system")]
+    Exists,
+    /// The server does not let this key create file systems.
+    #[error("the server does not allow it: {0}")]
+    NotAllowed(String),
+    /// A name that cannot be used.
+    #[error("{0}")]
+    BadName(String),
+    /// The server cannot be reached.
+    #[error("the server could not be reached: {0}")]
+    Unreachable(String),
+    /// The server answered something else.
+    #[error("the server refused: {0}")]
+    Refused(String),
+    /// The state of the superuser's key could not be kept.
+    #[error("the state could not be kept in {0}: {1}")]
+    State(PathBuf, String),
+}
+
+impl From<RpcError> for CreateError {
+    fn from(error: RpcError) -> CreateError {
+        match error {
+            RpcError::Server(ServerError::Exists) => CreateError::Exists,
+            RpcError::Server(ServerError::NotAllowed(why)) => CreateError::NotAllowed(why),
+            RpcError::Server(_) | RpcError::Malformed(_) | RpcError::WrongServer { .. } => {
+                CreateError::Refused(error.to_string())
+            }
+            other => CreateError::Unreachable(other.to_string()),
+        }
+    }
+}
+
+/// Creates a file system and returns its address.
+///
+/// # Errors
+/// See [`CreateError`]. If the answer was lost, the same call with the same state folder finishes the work.
+pub fn create(config: CreateConfig) -> Result<Address, CreateError> {
+    let kept = |error: std::io::Error| CreateError::State(config.state_dir.clone(), error.to_string());
+    std::fs::create_dir_all(&config.state_dir).map_err(kept)?;
+    let storage = LocalStorage::open(&config.state_dir).map_err(kept)?;
+    let connection = Connector::new(config.superuser.clone(), vec![config.server.clone()], None)
+        .connect(config.deadline)?;
+    let server_key = connection
+        .server_key()
+        .ok_or_else(|| CreateError::Unreachable("the server did not show its key".to_owned()))?;
+    create_with(&config, &connection, server_key, Arc::new(storage))
+}
+
+/// [`create`] on a server that is reached in another way and shows `server_key`.
+///
+/// # Errors
+/// See [`CreateError`].
+pub fn create_with(
+    config: &CreateConfig,
+    remote: &dyn Remote,
+    server_key: PublicKey,
+    storage: Arc<dyn Storage>,
+) -> Result<Address, CreateError> {
+    let kept = |error: StateError| CreateError::State(config.state_dir.clone(), error.to_string());
+    let superuser = config.superuser.public();
+    let file_system = superuser.file_system_id();
+    let (log, found) = StateLog::open(storage, file_system, superuser).map_err(kept)?;
+    let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
+    let membership = Membership::founding(&config.name, &config.superuser_name, superuser);
+    membership.validate().map_err(|why| CreateError::BadName(why.to_string()))?;
+    let mut signer = Signer::new(Floor::new(superuser, DeviceId::SUPERUSER));
+    let server_keys =
+        Signed::new(ServerKeys { file_system, sequence: 1, keys: vec![server_key] }, &config.superuser);
+    let misuse = |error: &dyn std::fmt::Display| CreateError::Refused(error.to_string());
+    signer.step(&config.superuser, Event::ServerKeys(server_keys.clone())).map_err(|error| misuse(&error))?;
+    let (plan_deltas, tables, allocator) = founding_plan(&blocks, membership, config.now_ns)?;
+    let mut effects = signer
+        .found(&config.superuser, plan_deltas, config.now_ns, &tables)
+        .map_err(|error| misuse(&error))?;
+    if let Some(found) = found {
+        // Only an unfinished founding may be taken up again; the same bytes come out of the same wishes.
+        let earlier = Signer::restore(&found.signer).map_err(|error| misuse(&error))?;
+        if earlier.floor().last() > 0 {
+            return Err(CreateError::Exists);
+        }
+        if earlier.to_bytes() != signer.to_bytes() {
+            signer = earlier;
+            effects = signer.step(&config.superuser, Event::Restarted).map_err(|error| misuse(&error))?;
+        }
+    }
+    let state = |signer: Vec<u8>| State {
+        format: 1,
+        file_system,
+        key: superuser,
+        signer,
+        allocator: allocator.clone(),
+        frozen: None,
+    };
+    let mut effects = std::collections::VecDeque::from(effects);
+    while let Some(effect) = effects.pop_front() {
+        match effect {
+            Effect::Persist(bytes) | Effect::Note(bytes) => log.save(&state(bytes)).map_err(kept)?,
+            Effect::Send(request) => {
+                let Request::Fast { certificate, structure, .. } = *request else {
+                    return Err(CreateError::Exists);
+                };
+                let request = Request::CreateFileSystem {
+                    superuser,
+                    server_keys: server_keys.clone(),
+                    certificate,
+                    structure,
+                    blocks: addressed(&blocks),
+                };
+                match call_patiently(remote, &request, config.deadline)? {
+                    Response::Committed(receipt) => effects.extend(
+                        signer
+                            .step(&config.superuser, Event::Committed(receipt))
+                            .map_err(|error| misuse(&error))?,
+                    ),
+                    other => return Err(crate::store::unexpected("CreateFileSystem", &other).into()),
+                }
+            }
+            Effect::Finished(Finished::Committed(_)) => {
+                return Ok(Address { server: config.server.clone(), file_system });
+            }
+            Effect::Alarm(alarm) => return Err(CreateError::Refused(alarm.explain())),
+            _ => {}
+        }
+    }
+    Err(CreateError::Refused("it did not say that the file system was created".to_owned()))
+}
+
+type FoundingPlan =
+    (Vec<holdfast_protocol::certificate::Delta>, holdfast_protocol::signer::Tables, Allocator);
+
+/// The root directory and the membership.
+fn founding_plan(
+    blocks: &Arc<MemoryBlocks>,
+    membership: Membership,
+    now_ns: i64,
+) -> Result<FoundingPlan, CreateError> {
+    let refused = |error: &dyn std::fmt::Display| CreateError::Refused(error.to_string());
+    let base = Base::new(
+        Arc::default(),
+        Arc::new(membership.clone()),
+        DeviceId::SUPERUSER,
+        blocks.clone() as Arc<dyn Blocks>,
+        Arc::new(TableCache::default()),
+    );
+    let explain =
+        |_: Option<Handle>, error: &crate::tree::ReadError| crate::error::FsError::Invalid(error.to_string());
+    let mut transaction = Transaction::new(&base, Allocator::default(), &explain);
+    let mut edit = |transaction: &mut Transaction<'_>| {
+        let root = Inode::new(InodeKind::Directory, 0o755, DeviceId::SUPERUSER, now_ns);
+        transaction.set_inode(Handle::ROOT, root)?;
+        transaction.set_members(membership.clone())
+    };
+    transaction.run(&mut edit).0.map_err(|error| refused(&error))?;
+    let mut plan = transaction.finish(Path::Fast).map_err(|error| refused(&error))?;
+    let tables = plan.build(&base).map_err(|error| refused(&error))?;
+    Ok((plan.deltas.clone(), tables, plan.allocator.clone().committed()))
+}
+
+fn addressed(blocks: &MemoryBlocks) -> Vec<AddressedBlock> {
+    let mut all: Vec<AddressedBlock> = blocks
+        .addresses()
+        .into_iter()
+        .filter_map(|address| Some(AddressedBlock { address, block: blocks.stored(&address)? }))
+        .collect();
+    all.sort_by_key(|block| block.address);
+    all
+}

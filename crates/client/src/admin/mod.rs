@@ -1,0 +1,256 @@
+//! The superuser's work: creating a file system, and changing who takes part in it.
+//!
+//! A change of membership is an operation of device 0 like any other, so it has a place in the order: what a
+//! removed device signed before it stays valid, and nothing after it.
+//!
+//! Attack answered: somebody who is put out of a group keeps the files that his devices hold, and goes on
+//! changing them in his own table. So those files are taken over (*adopted*) by device 0 in the operation that
+//! puts him out; and readers refuse a file whose holder may not write it, so anything left out would fail
+//! closed.
+
+mod adopt;
+mod create;
+
+pub use create::{CreateConfig, CreateError, create, create_with};
+
+use crate::engine::Engine;
+use crate::error::FsError;
+use crate::tree::Transaction;
+use holdfast_content::{
+    Device, DeviceId, Entry, Group, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, User, UserId,
+};
+use holdfast_crypto::PublicKey;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Whether a new user or group gets a directory of its name under the root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Home {
+    /// `/NAME`, owned by the new user or group.
+    Make,
+    /// None.
+    None,
+}
+
+/// Changes memberships through an engine that signs for device 0.
+pub struct Admin<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> Admin<'a> {
+    /// # Errors
+    /// [`FsError::Access`] unless the engine signs for device 0.
+    pub fn new(engine: &'a Engine) -> Result<Admin<'a>, FsError> {
+        if engine.me().0 == DeviceId::SUPERUSER {
+            Ok(Admin { engine })
+        } else {
+            Err(FsError::Access("only the superuser's key changes the membership".to_owned()))
+        }
+    }
+
+    /// The membership now, sequenced after this call.
+    ///
+    /// # Errors
+    /// As [`Engine::fetch`].
+    pub fn membership(&self) -> Result<Arc<Membership>, FsError> {
+        Ok(self.engine.fetch()?.membership())
+    }
+
+    /// Adds a user, with a first device if a key is given.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::Invalid`]; as [`Engine::modify`].
+    pub fn add_user(
+        &self,
+        name: &str,
+        device: Option<(&str, PublicKey)>,
+        home: Home,
+        now_ns: i64,
+    ) -> Result<UserId, FsError> {
+        let name = name.to_owned();
+        let device = device.map(|(device, key)| (device.to_owned(), key));
+        let id = self.change({
+            let name = name.clone();
+            move |members| {
+                if members.user_by_name(&name).is_some() {
+                    return Err(FsError::Exists);
+                }
+                let id = members.next_user();
+                members.users.insert(id, User { name: name.clone(), removed: false });
+                if let Some((device, key)) = &device {
+                    insert_device(members, id, device, *key)?;
+                }
+                Ok(id)
+            }
+        })?;
+        self.make_home(home, PrincipalId::User(id), &name, now_ns)?;
+        Ok(id)
+    }
+
+    /// Removes a user and all their devices. What they own stays readable and can no longer be changed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::NotPermitted`] for the superuser; as [`Engine::modify`].
+    pub fn remove_user(&self, name: &str) -> Result<(), FsError> {
+        let name = name.to_owned();
+        self.change(move |members| {
+            let id = members.user_by_name(&name).ok_or(FsError::NotFound)?;
+            if id == UserId::SUPERUSER {
+                return Err(FsError::NotPermitted("the superuser cannot be removed".to_owned()));
+            }
+            let version = members.version;
+            for device in members.devices.values_mut().filter(|device| device.user == id) {
+                device.removed_at.get_or_insert(version);
+            }
+            members.users.get_mut(&id).expect("it was just found").removed = true;
+            Ok(())
+        })
+    }
+
+    /// Adds a device of a user.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] for the user, [`FsError::Exists`] for the key or name; as [`Engine::modify`].
+    pub fn add_device(&self, user: &str, name: &str, key: PublicKey) -> Result<DeviceId, FsError> {
+        let (user, name) = (user.to_owned(), name.to_owned());
+        self.change(move |members| {
+            let id = members.user_by_name(&user).ok_or(FsError::NotFound)?;
+            insert_device(members, id, &name, key)
+        })
+    }
+
+    /// Removes a device; nothing it signs from now on counts. What it wrote stays.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::NotPermitted`] for device 0; as [`Engine::modify`].
+    pub fn remove_device(&self, user: &str, name: &str) -> Result<(), FsError> {
+        let (user, name) = (user.to_owned(), name.to_owned());
+        self.change(move |members| {
+            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
+            let version = members.version;
+            let (id, device) = members
+                .devices
+                .iter_mut()
+                .find(|(_, device)| device.user == user && device.name == name && device.removed_at.is_none())
+                .ok_or(FsError::NotFound)?;
+            if *id == DeviceId::SUPERUSER {
+                return Err(FsError::NotPermitted("the superuser's key cannot be removed".to_owned()));
+            }
+            device.removed_at = Some(version);
+            Ok(())
+        })
+    }
+
+    /// Adds a group.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::NotFound`] for a member; as [`Engine::modify`].
+    pub fn add_group(&self, name: &str, users: &[&str], home: Home, now_ns: i64) -> Result<GroupId, FsError> {
+        let owned_name = name.to_owned();
+        let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
+        let id = self.change(move |members| {
+            if members.group_by_name(&owned_name).is_some() {
+                return Err(FsError::Exists);
+            }
+            let ids = users.iter().map(|user| members.user_by_name(user).ok_or(FsError::NotFound));
+            let group =
+                Group { name: owned_name.clone(), members: ids.collect::<Result<_, _>>()?, removed: false };
+            let id = members.next_group();
+            members.groups.insert(id, group);
+            Ok(id)
+        })?;
+        self.make_home(home, PrincipalId::Group(id), name, now_ns)?;
+        Ok(id)
+    }
+
+    /// Removes a group. What it owns stays readable and can no longer be changed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; as [`Engine::modify`].
+    pub fn remove_group(&self, name: &str) -> Result<(), FsError> {
+        let name = name.to_owned();
+        self.change(move |members| {
+            let id = members.group_by_name(&name).ok_or(FsError::NotFound)?;
+            members.groups.get_mut(&id).expect("it was just found").removed = true;
+            Ok(())
+        })
+    }
+
+    /// Puts a user into a group.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::Exists`]; as [`Engine::modify`].
+    pub fn add_member(&self, group: &str, user: &str) -> Result<(), FsError> {
+        let (group, user) = (group.to_owned(), user.to_owned());
+        self.change(move |members| {
+            let group = members.group_by_name(&group).ok_or(FsError::NotFound)?;
+            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
+            let group = members.groups.get_mut(&group).expect("it was just found");
+            if group.members.insert(user) { Ok(()) } else { Err(FsError::Exists) }
+        })
+    }
+
+    /// Takes a user out of a group, and over what the user's devices hold of it. Returns how many files were
+    /// taken over.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; as [`Engine::modify`].
+    pub fn remove_member(&self, group: &str, user: &str) -> Result<usize, FsError> {
+        adopt::remove_member(self.engine, group, user)
+    }
+
+    /// Changes the membership; `change` gets it with the version it will have.
+    fn change<T: Clone + Send + 'static>(
+        &self,
+        mut change: impl FnMut(&mut Membership) -> Result<T, FsError> + Send + 'static,
+    ) -> Result<T, FsError> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let edit = move |transaction: &mut Transaction<'_>| {
+            let mut members = transaction.next_membership();
+            *slot.lock() = Some(change(&mut members)?);
+            transaction.set_members(members)
+        };
+        self.engine.modify(Arc::new(Mutex::new(edit)))?;
+        self.engine.flush_commits()?;
+        let result = result.lock().take();
+        Ok(result.expect("the edit that succeeded left a result"))
+    }
+
+    /// Makes `/NAME`, owned by a principal that is in force already. Does nothing if it is there.
+    fn make_home(&self, home: Home, owner: PrincipalId, name: &str, now_ns: i64) -> Result<(), FsError> {
+        if home == Home::None {
+            return Ok(());
+        }
+        let name = name.as_bytes().to_vec();
+        let edit = move |transaction: &mut Transaction<'_>| {
+            if let Some(entry) = transaction.entry(Handle::ROOT, &name)? {
+                return if entry.handle.principal == owner { Ok(()) } else { Err(FsError::Exists) };
+            }
+            let handle = transaction.allocate(owner)?;
+            let inode = Inode::new(InodeKind::Directory, 0o755, transaction.me(), now_ns);
+            transaction.set_inode(handle, inode)?;
+            let entry = Entry { handle, kind: InodeKind::Directory };
+            transaction.set_entry(Handle::ROOT, &name, Some(entry), now_ns)
+        };
+        self.engine.modify(Arc::new(Mutex::new(edit)))?;
+        self.engine.flush_commits()
+    }
+}
+
+fn insert_device(
+    members: &mut Membership,
+    user: UserId,
+    name: &str,
+    key: PublicKey,
+) -> Result<DeviceId, FsError> {
+    let taken = members.devices.values().any(|device| {
+        device.key == key || (device.user == user && device.name == name && device.removed_at.is_none())
+    });
+    if taken {
+        return Err(FsError::Exists);
+    }
+    let id = members.next_device();
+    members.devices.insert(id, Device { user, name: name.to_owned(), key, removed_at: None });
+    Ok(id)
+}

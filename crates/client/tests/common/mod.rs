@@ -1,0 +1,551 @@
+//! A server in the same process: the real sequencer, blocks in memory, and faults at will.
+#![allow(dead_code, missing_docs)]
+
+use holdfast_client::admin::{Admin, CreateConfig, Home, create_with};
+use holdfast_client::remote::Remote;
+use holdfast_client::{Edit, Engine, EngineConfig, FsError, Snapshot, StartError, Transaction, Tree};
+use holdfast_content::{
+    BlockKind, DeviceId, Entry, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, StoredBlock,
+};
+use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
+use holdfast_log::Storage;
+use holdfast_log::simulated::PowerLoss;
+use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::log_tree::consistency_proof;
+use holdfast_protocol::message::{
+    AddressedBlock, Request, Response, ServerError, ServerKeys, StoreHeader, ViewReply, Welcome,
+};
+use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
+use holdfast_protocol::signed::Signed;
+use holdfast_rpc::{Address, RpcError, ServerAddress};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const NOW: i64 = 1_700_000_000_000_000_000;
+
+/// The server.
+pub struct Server {
+    key: SigningKey,
+    state: Mutex<State>,
+    settled: Condvar,
+    started: Instant,
+    abort_after: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    file_system: Option<FileSystem>,
+    blocks: HashMap<Digest, StoredBlock>,
+    dereferenced: Vec<Digest>,
+}
+
+struct FileSystem {
+    sequencer: Sequencer,
+    keys: Signed<ServerKeys>,
+    nodes: HashMap<(u8, u64), Digest>,
+    records: Vec<Vec<u8>>,
+}
+
+impl FileSystem {
+    fn take<T>(&mut self, step: Step<T>) -> T {
+        self.nodes.extend(step.nodes);
+        self.records.extend(step.records.iter().map(|record| record.to_bytes()));
+        step.answer
+    }
+
+    fn prove(&self, log_size: u64, mut reply: ViewReply) -> ViewReply {
+        reply.consistency = consistency_proof(log_size, reply.view.log.size, &mut |level, index| {
+            self.nodes.get(&(level, index)).copied()
+        })
+        .expect("a client knows no longer log than the server");
+        reply
+    }
+}
+
+impl Server {
+    pub fn new(abort_after: Duration) -> Arc<Server> {
+        Arc::new(Server {
+            key: SigningKey::from_seed(&[200; 32]),
+            state: Mutex::default(),
+            settled: Condvar::new(),
+            started: Instant::now(),
+            abort_after,
+        })
+    }
+
+    pub fn key(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    /// Ends the server's process and starts another from what was recorded.
+    pub fn restart(&self) {
+        let mut state = self.state.lock();
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        if let Some(fs) = &mut state.file_system {
+            let abort_after = self.abort_after.as_millis() as u64;
+            let (sequencer, _) = Sequencer::restore(None, &fs.records, abort_after, now_ms).unwrap();
+            assert_eq!(sequencer.look().view, fs.sequencer.look().view);
+            fs.sequencer = sequencer;
+        }
+    }
+
+    /// Does something to the stored blocks, as a malicious or careless operator does.
+    pub fn with_blocks<T>(&self, f: impl FnOnce(&mut HashMap<Digest, StoredBlock>) -> T) -> T {
+        f(&mut self.state.lock().blocks)
+    }
+
+    /// A copy of the order, to fork from or to roll back to.
+    pub fn copy_order(&self) -> Vec<Vec<u8>> {
+        self.state.lock().file_system.as_ref().unwrap().records.clone()
+    }
+
+    /// Puts an earlier order in place of the present one.
+    pub fn roll_back(&self, records: Vec<Vec<u8>>) {
+        let mut state = self.state.lock();
+        let fs = state.file_system.as_mut().unwrap();
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let abort_after = self.abort_after.as_millis() as u64;
+        let (sequencer, _) = Sequencer::restore(None, &records, abort_after, now_ms).unwrap();
+        fs.sequencer = sequencer;
+        fs.records = records;
+    }
+
+    /// Another server with the same content: half of a fork.
+    pub fn fork(&self) -> Arc<Server> {
+        let other = Server::new(self.abort_after);
+        let state = self.state.lock();
+        let fs = state.file_system.as_ref().unwrap();
+        *other.state.lock() = State {
+            file_system: Some(FileSystem {
+                sequencer: fs.sequencer.clone(),
+                keys: fs.keys.clone(),
+                nodes: fs.nodes.clone(),
+                records: fs.records.clone(),
+            }),
+            blocks: state.blocks.clone(),
+            dereferenced: Vec::new(),
+        };
+        drop(state);
+        other
+    }
+
+    fn handle(&self, peer: PublicKey, request: Request) -> Response {
+        let mut state = self.state.lock();
+        let now_ms = self.started.elapsed().as_millis() as u64;
+        let store = |state: &mut State, blocks: Vec<AddressedBlock>| {
+            for block in blocks {
+                block
+                    .block
+                    .clone()
+                    .open_any(&DigestKey::WELL_KNOWN, block.address, holdfast_content::BODY_BYTES_MAX)
+                    .expect("an honest client's block is what it says");
+                state.blocks.insert(block.address, block.block);
+            }
+        };
+        if let Request::CreateFileSystem { superuser, server_keys, certificate, structure, blocks } = request
+        {
+            store(&mut state, blocks);
+            let members = members_of(&state, &certificate.value).expect("it brings a membership");
+            let abort_after = self.abort_after.as_millis() as u64;
+            let step = Sequencer::create(superuser, certificate, structure, members, abort_after).unwrap();
+            let records = step.records.iter().map(|record| record.to_bytes()).collect();
+            let nodes = step.nodes.into_iter().collect();
+            let (sequencer, receipt) = step.answer;
+            state.file_system = Some(FileSystem { sequencer, keys: server_keys, nodes, records });
+            return Response::Committed(Signed::new(receipt, &self.key));
+        }
+        let Some(device) = state.file_system.as_ref().and_then(|fs| fs.sequencer.device(&peer)) else {
+            return Response::Error(ServerError::NotAllowed("no member".into()));
+        };
+        let refused = |error: holdfast_protocol::sequencer::Refusal| Response::Error(error.into());
+        match request {
+            Request::Store(blocks) => {
+                store(&mut state, blocks);
+                Response::Done
+            }
+            Request::Retrieve(addresses) => Response::Blocks(
+                addresses
+                    .into_iter()
+                    .map(|address| {
+                        let block = state.blocks.get(&address)?.clone();
+                        let header = StoreHeader { owner: DeviceId(0), stored_ns: 0 };
+                        Some((header, AddressedBlock { address, block }))
+                    })
+                    .collect(),
+            ),
+            Request::Dereference(addresses) => {
+                for address in &addresses {
+                    state.blocks.remove(address);
+                }
+                let count = addresses.len() as u32;
+                state.dereferenced.extend(addresses);
+                Response::Dereferenced(count)
+            }
+            Request::Look { log_size } => {
+                let fs = state.file_system.as_ref().unwrap();
+                Response::View(Box::new(fs.prove(log_size, fs.sequencer.look())))
+            }
+            Request::Update { certificate, blocks, log_size } => {
+                store(&mut state, blocks);
+                let members = members_of(&state, &certificate.value);
+                let certificate = certificate.verified(peer).expect("signed by its sender");
+                let fs = state.file_system.as_mut().unwrap();
+                match fs.sequencer.update(now_ms, device, &certificate, members) {
+                    Err(error) => refused(error),
+                    Ok(step) => match fs.take(step) {
+                        Updated::View(reply) => Response::View(Box::new(fs.prove(log_size, *reply))),
+                        Updated::Aborted => Response::Aborted,
+                        Updated::Refused => Response::Refused,
+                    },
+                }
+            }
+            Request::Fast { certificate, structure, blocks, .. } => {
+                store(&mut state, blocks);
+                assert_tables_present(&state, &structure.value);
+                let members = members_of(&state, &certificate.value);
+                let certificate = certificate.verified(peer).expect("signed by its sender");
+                let structure = structure.verified(peer).expect("signed by its sender");
+                let fs = state.file_system.as_mut().unwrap();
+                match fs.sequencer.fast(now_ms, device, &certificate, &structure, members) {
+                    Err(error) => refused(error),
+                    Ok(step) => match fs.take(step) {
+                        FastOutcome::Accepted(receipt) => {
+                            Response::Committed(Signed::new(receipt, &self.key))
+                        }
+                        FastOutcome::Refused => Response::Refused,
+                    },
+                }
+            }
+            Request::Commit { structure, blocks } => {
+                store(&mut state, blocks);
+                assert_tables_present(&state, &structure.value);
+                let structure = structure.verified(peer).expect("signed by its sender");
+                let fs = state.file_system.as_mut().unwrap();
+                let response = match fs.sequencer.commit(device, &structure) {
+                    Err(error) => refused(error),
+                    Ok(step) => match fs.take(step) {
+                        CommitOutcome::Committed(receipt) => {
+                            Response::Committed(Signed::new(receipt, &self.key))
+                        }
+                        CommitOutcome::Aborted => Response::Aborted,
+                    },
+                };
+                self.settled.notify_all();
+                response
+            }
+            Request::FetchPending { device, number, wait_ms } => {
+                let end = Instant::now() + Duration::from_millis(wait_ms.into());
+                loop {
+                    match state.file_system.as_ref().unwrap().sequencer.standing(device, number) {
+                        Standing::Committed(structure) => return Response::Structure(Some(structure)),
+                        Standing::Gone => return Response::Structure(None),
+                        Standing::Pending => {
+                            if self.settled.wait_until(&mut state, end).timed_out() {
+                                return Response::Structure(None);
+                            }
+                        }
+                    }
+                }
+            }
+            Request::Pin { .. } | Request::Snapshot | Request::Ping => Response::Done,
+            other => panic!("not served here: {other:?}"),
+        }
+    }
+}
+
+fn members_of(state: &State, certificate: &Certificate) -> Option<Membership> {
+    let reference = certificate.deltas.iter().find_map(|delta| match delta {
+        Delta::SetMembers { reference } => Some(*reference),
+        _ => None,
+    })?;
+    let block = state.blocks.get(&reference.address).expect("it came along").clone();
+    let block = block.open(&DigestKey::WELL_KNOWN, &reference, BlockKind::Membership).unwrap();
+    Some(Membership::from_block(&block).unwrap())
+}
+
+fn assert_tables_present(state: &State, structure: &holdfast_protocol::structure::Structure) {
+    for (principal, handle) in &structure.handles {
+        assert_present(state, handle.reference.address, &format!("table of {principal}"));
+    }
+}
+
+/// Everything reachable must be here: a client that commits what it never stored makes the server look bad.
+fn assert_present(state: &State, address: Digest, what: &str) {
+    let mut stack = vec![address];
+    let mut seen = std::collections::HashSet::new();
+    while let Some(address) = stack.pop() {
+        if !seen.insert(address) {
+            continue;
+        }
+        let block = state.blocks.get(&address).unwrap_or_else(|| {
+            let lost = state.dereferenced.contains(&address);
+            panic!("{what}: block {address:?} was never stored, or dereferenced ({lost})")
+        });
+        stack.extend(&block.references);
+    }
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It arrives, and so does its answer.
+    None,
+    /// It gets lost.
+    LoseRequest,
+    /// Its answer gets lost.
+    LoseAnswer,
+}
+
+type Faults = Box<dyn FnMut(&Request) -> Fault + Send>;
+
+/// One client's way to the server.
+pub struct Link {
+    server: Mutex<Arc<Server>>,
+    peer: PublicKey,
+    faults: Mutex<Option<Faults>>,
+    down: Mutex<bool>,
+    tampers: Mutex<Option<Box<dyn FnMut(&mut Response) + Send>>>,
+}
+
+impl Link {
+    pub fn new(server: &Arc<Server>, key: &SigningKey) -> Arc<Link> {
+        Arc::new(Link {
+            server: Mutex::new(server.clone()),
+            peer: key.public(),
+            faults: Mutex::new(None),
+            down: Mutex::new(false),
+            tampers: Mutex::new(None),
+        })
+    }
+
+    pub fn set_faults(&self, faults: impl FnMut(&Request) -> Fault + Send + 'static) {
+        *self.faults.lock() = Some(Box::new(faults));
+    }
+
+    pub fn clear_faults(&self) {
+        *self.faults.lock() = None;
+    }
+
+    pub fn tamper(&self, tamper: impl FnMut(&mut Response) + Send + 'static) {
+        *self.tampers.lock() = Some(Box::new(tamper));
+    }
+
+    pub fn set_down(&self, down: bool) {
+        *self.down.lock() = down;
+    }
+
+    pub fn redirect(&self, server: &Arc<Server>) {
+        *self.server.lock() = server.clone();
+    }
+}
+
+impl Remote for Link {
+    fn call(&self, request: Request, _deadline: Duration) -> Result<Response, RpcError> {
+        if *self.down.lock() {
+            return Err(RpcError::Unreachable { address: "test".into(), why: "down".into() });
+        }
+        let fault = self.faults.lock().as_mut().map_or(Fault::None, |faults| faults(&request));
+        if fault == Fault::LoseRequest {
+            return Err(RpcError::Lost { maybe_sent: true });
+        }
+        let server = self.server.lock().clone();
+        let mut response = server.handle(self.peer, request);
+        if let Some(tamper) = &mut *self.tampers.lock() {
+            tamper(&mut response);
+        }
+        match (fault, response) {
+            (Fault::LoseAnswer, _) => Err(RpcError::Lost { maybe_sent: true }),
+            (_, Response::Error(error)) => Err(error.into()),
+            (_, response) => Ok(response),
+        }
+    }
+
+    fn welcome(&self) -> Option<Welcome> {
+        let server = self.server.lock().clone();
+        let state = server.state.lock();
+        let fs = state.file_system.as_ref();
+        Some(Welcome {
+            version: 1,
+            file_system: fs.map(|fs| (fs.sequencer.superuser(), fs.keys.clone())),
+            device: fs.and_then(|fs| fs.sequencer.device(&self.peer)),
+            abort_after_ms: server.abort_after.as_millis() as u32,
+        })
+    }
+
+    fn is_connected(&self) -> bool {
+        !*self.down.lock()
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
+/// One device: its key and what its machine keeps.
+pub struct Machine {
+    pub key: SigningKey,
+    pub disk: PowerLoss,
+    pub directory: tempfile::TempDir,
+    pub link: Arc<Link>,
+}
+
+impl Machine {
+    pub fn new(server: &Arc<Server>, seed: u8) -> Machine {
+        let key = SigningKey::from_seed(&[seed; 32]);
+        let link = Link::new(server, &key);
+        Machine { key, disk: PowerLoss::new(seed.into()), directory: tempfile::tempdir().unwrap(), link }
+    }
+
+    pub fn config(&self, superuser: &PublicKey, deadline: Duration) -> EngineConfig {
+        let address = Address {
+            server: ServerAddress { host: "test".into(), port: 1 },
+            file_system: superuser.file_system_id(),
+        };
+        let mut config = EngineConfig::new(address, self.key.clone(), self.directory.path().to_owned());
+        config.deadline = deadline;
+        config.memory_bytes = 64 << 20;
+        config
+    }
+
+    pub fn start(&self, superuser: &PublicKey, deadline: Duration) -> Result<Arc<Engine>, StartError> {
+        let storage: Arc<dyn Storage> = self.disk.storage();
+        Engine::start_with(self.config(superuser, deadline), self.link.clone(), storage)
+    }
+}
+
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A file system with a superuser, some users with a device each, and a group of them all.
+pub struct World {
+    pub server: Arc<Server>,
+    pub superuser: PublicKey,
+    pub root: Machine,
+    pub users: Vec<Machine>,
+    pub group: GroupId,
+    pub group_dir: Handle,
+}
+
+impl World {
+    pub fn new(users: u8, abort_after: Duration) -> World {
+        let server = Server::new(abort_after);
+        let root = Machine::new(&server, 1);
+        let superuser = root.key.public();
+        let config = CreateConfig {
+            server: ServerAddress { host: "test".into(), port: 1 },
+            superuser: root.key.clone(),
+            name: "world".into(),
+            superuser_name: "root".into(),
+            state_dir: PathBuf::from("-"),
+            now_ns: NOW,
+            deadline: DEADLINE,
+        };
+        let storage: Arc<dyn Storage> = root.disk.storage();
+        create_with(&config, &*root.link, server.key(), storage).unwrap();
+        let machines: Vec<Machine> = (0..users).map(|n| Machine::new(&server, 10 + n)).collect();
+        let engine = root.start(&superuser, DEADLINE).unwrap();
+        let admin = Admin::new(&engine).unwrap();
+        let names: Vec<String> = (0..users).map(|n| format!("user{n}")).collect();
+        for (name, machine) in names.iter().zip(&machines) {
+            admin.add_user(name, Some(("laptop", machine.key.public())), Home::Make, NOW).unwrap();
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let group = admin.add_group("team", &names, Home::Make, NOW).unwrap();
+        let group_dir = engine.fetch().unwrap().entry(Handle::ROOT, b"team").unwrap().unwrap().handle;
+        engine.stop();
+        World { server, superuser, root, users: machines, group, group_dir }
+    }
+
+    pub fn start(&self, user: usize) -> Arc<Engine> {
+        self.users[user].start(&self.superuser, DEADLINE).unwrap()
+    }
+
+    pub fn principal(&self) -> PrincipalId {
+        PrincipalId::Group(self.group)
+    }
+}
+
+/// Runs an edit.
+pub fn modify(
+    engine: &Engine,
+    edit: impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static,
+) -> Result<Arc<Snapshot>, FsError> {
+    let edit: Arc<Mutex<dyn Edit>> = Arc::new(Mutex::new(edit));
+    engine.modify(edit)
+}
+
+/// An edit that makes a small file, unless the name is taken.
+pub fn create(
+    directory: Handle,
+    name: &str,
+    bytes: &[u8],
+) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+    let (name, bytes) = (name.as_bytes().to_vec(), bytes.to_vec());
+    move |transaction| {
+        if transaction.inode(directory)?.kind != InodeKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if transaction.entry(directory, &name)?.is_some() {
+            return Err(FsError::Exists);
+        }
+        let handle = transaction.allocate(directory.principal)?;
+        let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), NOW);
+        inode.size = bytes.len() as u64;
+        if !bytes.is_empty() {
+            inode.content = holdfast_content::Content::Inline(bytes.clone());
+        }
+        transaction.set_inode(handle, inode)?;
+        let entry = Entry { handle, kind: InodeKind::File };
+        transaction.set_entry(directory, &name, Some(entry), NOW)
+    }
+}
+
+/// An edit that replaces a file's content.
+pub fn write(
+    directory: Handle,
+    name: &str,
+    bytes: &[u8],
+) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+    let (name, bytes) = (name.as_bytes().to_vec(), bytes.to_vec());
+    move |transaction| {
+        let entry = transaction.entry(directory, &name)?.ok_or(FsError::NotFound)?;
+        let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
+        inode.size = bytes.len() as u64;
+        inode.content = match bytes.is_empty() {
+            true => holdfast_content::Content::None,
+            false => holdfast_content::Content::Inline(bytes.clone()),
+        };
+        transaction.set_inode(entry.handle, inode)
+    }
+}
+
+/// An edit that removes a file.
+pub fn unlink(
+    directory: Handle,
+    name: &str,
+) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+    let name = name.as_bytes().to_vec();
+    move |transaction| {
+        let entry = transaction.entry(directory, &name)?.ok_or(FsError::NotFound)?;
+        transaction.set_entry(directory, &name, None, NOW)?;
+        transaction.remove_inode(entry.handle)
+    }
+}
+
+/// The small file's bytes.
+pub fn read(snapshot: &Snapshot, directory: Handle, name: &str) -> Result<Vec<u8>, FsError> {
+    let entry = snapshot.entry(directory, name.as_bytes())?.ok_or(FsError::NotFound)?;
+    let inode = snapshot.inode(entry.handle)?;
+    Ok(match &inode.content {
+        holdfast_content::Content::Inline(bytes) => bytes.clone(),
+        _ => Vec::new(),
+    })
+}
+
+/// All names in a directory.
+pub fn names(snapshot: &Snapshot, directory: Handle) -> Vec<String> {
+    let entries = snapshot.entries(directory, None, usize::MAX >> 1).unwrap();
+    entries.into_iter().map(|(name, _)| String::from_utf8(name).unwrap()).collect()
+}

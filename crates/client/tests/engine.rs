@@ -1,0 +1,136 @@
+//! Engines against a server in the same process.
+
+mod common;
+
+use common::*;
+use holdfast_client::{FsError, StartError};
+use holdfast_content::Handle;
+use std::time::Duration;
+
+const ABORT_AFTER: Duration = Duration::from_millis(400);
+
+/// Proves: the thin path works: create a file system, users, a group; write with one, read with the other.
+#[test]
+fn what_one_writes_the_other_reads() {
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (world.start(0), world.start(1));
+    assert_eq!(names(&a.fetch().unwrap(), Handle::ROOT), ["team", "user0", "user1"]);
+    modify(&a, create(world.group_dir, "hello", b"from a")).unwrap();
+    assert_eq!(read(&b.fetch().unwrap(), world.group_dir, "hello").unwrap(), b"from a");
+    modify(&b, write(world.group_dir, "hello", b"from b")).unwrap();
+    assert_eq!(read(&a.fetch().unwrap(), world.group_dir, "hello").unwrap(), b"from b");
+    assert!(matches!(modify(&a, create(world.group_dir, "hello", b"")), Err(FsError::Exists)));
+    assert!(matches!(modify(&a, create(Handle::ROOT, "mine", b"")), Err(FsError::Access(_))));
+    modify(&a, unlink(world.group_dir, "hello")).unwrap();
+    assert!(names(&b.fetch().unwrap(), world.group_dir).is_empty());
+    a.flush_commits().unwrap();
+    let status = a.status();
+    assert_eq!((status.user_name.as_str(), status.frozen.is_none()), ("user0", true));
+    assert!(status.fast > 0, "{status:?}");
+}
+
+/// Proves: many threads of two devices create in one group directory at once; every file is there, once, for
+/// both; and operations are shared.
+#[test]
+fn concurrent_creates_in_one_directory() {
+    let world = World::new(2, ABORT_AFTER);
+    let engines = [world.start(0), world.start(1)];
+    let directory = world.group_dir;
+    std::thread::scope(|scope| {
+        for (device, engine) in engines.iter().enumerate() {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    for number in 0..25 {
+                        let name = format!("{device}-{thread}-{number}");
+                        let snapshot = modify(engine, create(directory, &name, name.as_bytes())).unwrap();
+                        assert_eq!(read(&snapshot, directory, &name).unwrap(), name.as_bytes());
+                    }
+                });
+            }
+        }
+    });
+    let mut expected: Vec<String> = (0..2)
+        .flat_map(|device| {
+            (0..4).flat_map(move |thread| (0..25).map(move |n| format!("{device}-{thread}-{n}")))
+        })
+        .collect();
+    expected.sort();
+    for engine in &engines {
+        let snapshot = engine.fetch().unwrap();
+        assert_eq!(names(&snapshot, directory), expected);
+        for name in &expected {
+            assert_eq!(read(&snapshot, directory, name).unwrap(), name.as_bytes());
+        }
+        assert!(engine.status().frozen.is_none());
+    }
+}
+
+/// Proves: of two devices that create the same name at once exactly one succeeds, every time.
+#[test]
+fn one_winner_for_one_name() {
+    let world = World::new(2, ABORT_AFTER);
+    let engines = [world.start(0), world.start(1)];
+    let directory = world.group_dir;
+    for round in 0..20 {
+        let name = format!("prize-{round}");
+        let results: Vec<_> = std::thread::scope(|scope| {
+            let attempts: Vec<_> = engines
+                .iter()
+                .enumerate()
+                .map(|(device, engine)| {
+                    let name = name.clone();
+                    scope.spawn(move || modify(engine, create(directory, &name, &[device as u8])).map(drop))
+                })
+                .collect();
+            attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
+        });
+        let winners: Vec<usize> = (0..2).filter(|device| results[*device].is_ok()).collect();
+        assert_eq!(winners.len(), 1, "{results:?}");
+        assert!(results.iter().any(|result| matches!(result, Err(FsError::Exists))));
+        for engine in &engines {
+            let bytes = read(&engine.fetch().unwrap(), directory, &name).unwrap();
+            assert_eq!(bytes, [winners[0] as u8]);
+        }
+    }
+}
+
+/// Proves: both sides can be restarted at any time and go on; what was committed is there.
+#[test]
+fn restarts_of_both_sides() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    for round in 0..6 {
+        let (a, b) = (world.start(0), world.start(1));
+        modify(&a, create(directory, &format!("a{round}"), b"x")).unwrap();
+        modify(&b, create(directory, &format!("b{round}"), b"y")).unwrap();
+        world.server.restart();
+        modify(&a, write(directory, &format!("b{round}"), b"z")).unwrap();
+        a.flush_commits().unwrap();
+        let snapshot = b.fetch().unwrap();
+        assert_eq!(names(&snapshot, directory).len(), 2 * (round + 1));
+        assert_eq!(read(&snapshot, directory, &format!("b{round}")).unwrap(), b"z");
+        a.stop();
+        b.stop();
+    }
+}
+
+/// Proves: a key whose state is elsewhere is refused, with words; nothing is signed.
+#[test]
+fn absent_state_is_refused() {
+    let world = World::new(1, ABORT_AFTER);
+    let a = world.start(0);
+    modify(&a, create(world.group_dir, "file", b"x")).unwrap();
+    a.stop();
+    drop(a);
+    let mut moved = Machine::new(&world.server, 10);
+    moved.disk = holdfast_log::simulated::PowerLoss::new(9);
+    match moved.start(&world.superuser, DEADLINE) {
+        Err(error @ StartError::StateMissing { .. }) => {
+            assert!(error.to_string().contains("device add"), "{error}");
+        }
+        other => panic!("{:?}", other.err()),
+    }
+    world.start(0).fetch().unwrap();
+    let stranger = Machine::new(&world.server, 99);
+    assert!(matches!(stranger.start(&world.superuser, DEADLINE), Err(StartError::UnknownDevice { .. })));
+}
