@@ -341,7 +341,9 @@ impl FileSystem {
             self.notice(&error);
             self.report_kept(&open.node, &error);
         }
-        self.leave(open.node.clone(), open.flags);
+        let (node, flags) = (open.node.clone(), open.flags);
+        drop(open);
+        self.leave(node, flags);
     }
 
     /// Opens a file for one change by name, publishes it, and closes it again. A change that cannot be

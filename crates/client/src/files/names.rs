@@ -130,7 +130,7 @@ impl FileSystem {
             check_name(name)?;
             let directory = handle_of(parent)?;
             let (name, now) = (name.to_vec(), now_ns());
-            let (dropped, _) = self.edit(move |changes| {
+            let (dropped, view) = self.edit(move |changes| {
                 writable_directory(changes, directory)?;
                 let entry = existing(changes, directory, &name)?;
                 if kind_of(changes, &entry)? == Some(InodeKind::Directory) {
@@ -139,7 +139,7 @@ impl FileSystem {
                 changes.set_entry(directory, &name, None, now)?;
                 drop_link(changes, entry.handle, now)
             })?;
-            self.dropped(dropped);
+            self.dropped(&*view, dropped);
             Ok(())
         })
     }
@@ -156,7 +156,7 @@ impl FileSystem {
             check_name(name)?;
             let directory = handle_of(parent)?;
             let (name, now) = (name.to_vec(), now_ns());
-            let (dropped, _) = self.edit(move |changes| {
+            let (dropped, view) = self.edit(move |changes| {
                 writable_directory(changes, directory)?;
                 let entry = existing(changes, directory, &name)?;
                 match kind_of(changes, &entry)? {
@@ -167,7 +167,7 @@ impl FileSystem {
                 changes.set_entry(directory, &name, None, now)?;
                 drop_link(changes, entry.handle, now)
             })?;
-            self.dropped(dropped);
+            self.dropped(&*view, dropped);
             Ok(())
         })
     }
@@ -242,14 +242,14 @@ impl FileSystem {
                 to_chain: self.chain(new_parent),
                 now_ns: now_ns(),
             };
-            let (moved, _) = self.edit(move |changes| rename.plan(changes))?;
+            let (moved, view) = self.edit(move |changes| rename.plan(changes))?;
             if let Some(moved) = moved {
                 self.nodes.moved(ino_of(moved.source), new_parent, new_name);
                 if let Some(exchanged) = moved.exchanged {
                     self.nodes.moved(ino_of(exchanged), parent, name);
                 }
                 if let Some(dropped) = moved.dropped {
-                    self.dropped(dropped);
+                    self.dropped(&*view, dropped);
                 }
             }
             Ok(())
@@ -265,12 +265,21 @@ impl FileSystem {
     }
 
     /// A name of ours is gone; if the inode is too, whoever has it open goes on without publishing.
-    fn dropped(&self, dropped: Dropped) {
-        let Dropped::Removed(handle) = dropped else { return };
-        if let Some(node) = self.nodes.find(ino_of(handle))
-            && let Some(file) = &mut node.state().file
-        {
-            file.named = Named::RemovedHere;
+    fn dropped(&self, view: &dyn View, dropped: Dropped) {
+        let (Dropped::Removed(handle) | Dropped::Kept(handle)) = dropped;
+        let Some(node) = self.nodes.find(ino_of(handle)) else { return };
+        let inode = match dropped {
+            Dropped::Kept(_) => view.inode(handle).ok(),
+            Dropped::Removed(_) => None,
+        };
+        let mut state = node.state();
+        let writers = state.writers > 0;
+        if let Some(file) = &mut state.file {
+            match inode {
+                Some(inode) => file.refresh(&inode, view.position(), writers),
+                None if matches!(dropped, Dropped::Removed(_)) => file.named = Named::RemovedHere,
+                None => {}
+            }
         }
     }
 }

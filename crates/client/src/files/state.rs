@@ -273,6 +273,9 @@ impl FileState {
     /// # Errors
     /// As [`FileState::write`].
     pub fn lay(&mut self, range: Range<u64>, piece: Piece<Arc<Inode>>, now_ns: i64) -> Result<(), FsError> {
+        if range.is_empty() {
+            return Ok(());
+        }
         if let Some(spool) = &mut self.spool {
             spool.note(&record_of(&range, &piece))?;
         }

@@ -1,1 +1,14 @@
-//! Tests of the inode API on an in-memory file system.
+//! Tests of the inode API on an in-memory file system ([`memory`]): against a reference model ([`model`]) and
+//! scenario by scenario. `docs/semantics.md` names the scenarios that stand for its paragraphs.
+
+mod failures;
+mod memory;
+mod model;
+mod parallel;
+mod regressions;
+mod semantics;
+mod sharing;
+mod state;
+
+use super::*;
+use memory::{Client, World};

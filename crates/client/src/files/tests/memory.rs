@@ -1,0 +1,438 @@
+//! An in-memory file system in place of the engine: a plain tree of inodes and names, one lock, and a list of
+//! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
+//! show.
+
+use super::super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
+use super::super::{Caller, FileSystem, MountOptions};
+use crate::error::{FrozenReport, FsError, IntegrityReport};
+use holdfast_content::{
+    Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, MemoryBlocks,
+    PrincipalId, Reference, SourceError, UserId,
+};
+use holdfast_crypto::{Digest, DigestKey};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The principal that both clients of a world may write.
+pub const SHARED: PrincipalId = PrincipalId::User(UserId::SUPERUSER);
+
+#[derive(Clone, Default)]
+struct Tree {
+    position: u64,
+    inodes: BTreeMap<Handle, Arc<Inode>>,
+    names: BTreeMap<Handle, BTreeMap<Vec<u8>, Entry>>,
+    next: BTreeMap<PrincipalId, u64>,
+}
+
+/// What the server would hold.
+pub struct World {
+    pub blocks: MemoryBlocks,
+    tree: Mutex<Arc<Tree>>,
+    pins: Mutex<Vec<Vec<Digest>>>,
+}
+
+/// One client's engine.
+pub struct Memory {
+    pub world: Arc<World>,
+    device: DeviceId,
+    writes: BTreeSet<PrincipalId>,
+    pub fetches: AtomicU64,
+    pub edits: AtomicU64,
+    pub commits: AtomicU64,
+    /// Answers the next calls that need the server.
+    pub fault: Mutex<Option<FsError>>,
+    /// While closed, edits wait.
+    pub gate: Gate,
+}
+
+/// A gate that a test can close.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<(bool, u32)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub fn close(&self) {
+        self.state.lock().0 = true;
+    }
+
+    pub fn open(&self) {
+        self.state.lock().0 = false;
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody waits at the gate.
+    pub fn somebody_waits(&self) {
+        let mut state = self.state.lock();
+        while state.1 == 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        state.1 += 1;
+        self.changed.notify_all();
+        while state.0 {
+            self.changed.wait(&mut state);
+        }
+        state.1 -= 1;
+    }
+}
+
+/// A mounted client.
+pub struct Client {
+    pub files: Arc<FileSystem>,
+    pub memory: Arc<Memory>,
+    pub dir: tempfile::TempDir,
+}
+
+impl std::ops::Deref for Client {
+    type Target = FileSystem;
+    fn deref(&self) -> &FileSystem {
+        &self.files
+    }
+}
+
+pub fn caller(thread: u32) -> Caller {
+    Caller { uid: 1000, gid: 1000, thread }
+}
+
+impl World {
+    pub fn new() -> Arc<World> {
+        let mut tree = Tree::default();
+        let root = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
+        tree.inodes.insert(Handle::ROOT, Arc::new(root));
+        tree.names.insert(Handle::ROOT, BTreeMap::new());
+        tree.next.insert(SHARED, 2);
+        Arc::new(World {
+            blocks: MemoryBlocks::new(DigestKey::WELL_KNOWN),
+            tree: Mutex::new(Arc::new(tree)),
+            pins: Mutex::default(),
+        })
+    }
+
+    /// A client that may write `SHARED` and `also`.
+    pub fn client(self: &Arc<World>, device: u32, also: &[PrincipalId]) -> Client {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = self.memory(device, also);
+        let files = FileSystem::with_backend(memory.clone(), options(dir.path())).unwrap();
+        Client { files, memory, dir }
+    }
+
+    pub fn memory(self: &Arc<World>, device: u32, also: &[PrincipalId]) -> Arc<Memory> {
+        Arc::new(Memory {
+            world: self.clone(),
+            device: DeviceId(device),
+            writes: also.iter().copied().chain([SHARED]).collect(),
+            fetches: AtomicU64::new(0),
+            edits: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            fault: Mutex::new(None),
+            gate: Gate::default(),
+        })
+    }
+
+    /// A client that may write `also` only.
+    pub fn stranger(self: &Arc<World>, device: u32, also: &[PrincipalId]) -> Client {
+        let dir = tempfile::tempdir().unwrap();
+        let mut memory = Arc::into_inner(self.memory(device, also)).unwrap();
+        memory.writes.remove(&SHARED);
+        let memory = Arc::new(memory);
+        let files = FileSystem::with_backend(memory.clone(), options(dir.path())).unwrap();
+        Client { files, memory, dir }
+    }
+
+    /// Roots pinned at present.
+    pub fn pinned(&self) -> usize {
+        self.pins.lock().iter().map(Vec::len).sum()
+    }
+
+    /// Bytes of all stored blocks.
+    pub fn stored_bytes(&self) -> usize {
+        let addresses = self.blocks.addresses();
+        addresses.iter().filter_map(|address| self.blocks.stored(address)).map(|block| block.body.len()).sum()
+    }
+
+    /// A directory that belongs to `principal`, put there by magic.
+    pub fn plant_directory(&self, name: &[u8], principal: PrincipalId) {
+        let mut tree = self.tree.lock();
+        let tree = Arc::make_mut(&mut tree);
+        let handle = Handle { principal, number: 1 };
+        tree.next.insert(principal, 2);
+        let inode = Inode::new(InodeKind::Directory, 0o775, DeviceId(0), 0);
+        tree.inodes.insert(handle, Arc::new(inode));
+        tree.names.insert(handle, BTreeMap::new());
+        let entry = Entry { handle, kind: InodeKind::Directory };
+        tree.names.get_mut(&Handle::ROOT).unwrap().insert(name.to_vec(), entry);
+        tree.position += 1;
+    }
+}
+
+pub fn options(dir: &std::path::Path) -> MountOptions {
+    MountOptions {
+        uid: 1000,
+        gid: 1000,
+        spool_dir: dir.join("spool"),
+        salvage_dir: dir.join("salvage"),
+        read_only: false,
+    }
+}
+
+pub fn frozen() -> FsError {
+    FsError::Frozen(Arc::new(FrozenReport {
+        what: "the server rolled back".into(),
+        noticed_ns: 0,
+        last_good_operation: 1,
+        evidence: None,
+    }))
+}
+
+impl Memory {
+    fn ask(&self) -> Result<(), FsError> {
+        match &*self.fault.lock() {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn view_of(&self, tree: Arc<Tree>) -> Arc<dyn View> {
+        Arc::new(MemoryView { tree, writes: self.writes.clone() })
+    }
+
+    pub fn fetch_count(&self) -> u64 {
+        self.fetches.load(Ordering::SeqCst)
+    }
+}
+
+impl Backend for Memory {
+    fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
+        self.fetches.fetch_add(1, Ordering::SeqCst);
+        self.ask()?;
+        Ok(self.latest())
+    }
+
+    fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
+        self.edits.fetch_add(1, Ordering::SeqCst);
+        self.gate.pass();
+        self.ask()?;
+        let mut tree = self.world.tree.lock();
+        let mut planned = Tree::clone(&tree);
+        // Once in vain, on a base that is then refused; its outcome must not matter.
+        let mut vain = planned.clone();
+        vain.next.values_mut().for_each(|next| *next += 7);
+        let _ = plan.lock().plan(&mut MemoryChanges { tree: &mut vain, writes: &self.writes });
+        plan.lock().plan(&mut MemoryChanges { tree: &mut planned, writes: &self.writes })?;
+        planned.position += 1;
+        *tree = Arc::new(planned);
+        Ok(self.view_of(tree.clone()))
+    }
+
+    fn latest(&self) -> Arc<dyn View> {
+        self.view_of(self.world.tree.lock().clone())
+    }
+
+    fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
+        Arc::new(WorldBlocks(self.world.clone()))
+    }
+
+    fn upload(&self) -> Box<dyn Upload + '_> {
+        Box::new(MemoryUpload(self))
+    }
+
+    fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    fn flush_commits(&self) -> Result<(), FsError> {
+        self.commits.fetch_add(1, Ordering::SeqCst);
+        self.ask()
+    }
+
+    fn content_error(&self, handle: Handle, _: &Inode, error: ContentError) -> FsError {
+        match error {
+            ContentError::Source(SourceError::Missing(_)) => FsError::Stale,
+            ContentError::Source(SourceError::Unreachable(_, why)) => FsError::Unreachable(why),
+            other => FsError::Integrity(Arc::new(IntegrityReport {
+                file: Some(handle),
+                what: other.to_string(),
+                missing: Default::default(),
+                noticed_ns: 0,
+                last_good_operation: 1,
+                evidence: None,
+            })),
+        }
+    }
+
+    fn pin(&self, roots: Vec<Digest>) -> Guard {
+        self.world.pins.lock().push(roots.clone());
+        Box::new(Unpin(self.world.clone(), roots))
+    }
+}
+
+struct Unpin(Arc<World>, Vec<Digest>);
+
+impl Drop for Unpin {
+    fn drop(&mut self) {
+        let mut pins = self.0.pins.lock();
+        let at = pins.iter().position(|roots| *roots == self.1).unwrap();
+        pins.swap_remove(at);
+    }
+}
+
+struct WorldBlocks(Arc<World>);
+
+impl BlockSource for WorldBlocks {
+    fn digest_key(&self) -> DigestKey {
+        BlockSource::digest_key(&self.0.blocks)
+    }
+
+    fn fetch(
+        &self,
+        reference: &Reference,
+        kind: holdfast_content::BlockKind,
+    ) -> Result<Arc<Block>, SourceError> {
+        self.0.blocks.fetch(reference, kind)
+    }
+}
+
+struct MemoryUpload<'a>(&'a Memory);
+
+impl BlockSink for MemoryUpload<'_> {
+    fn digest_key(&self) -> DigestKey {
+        DigestKey::WELL_KNOWN
+    }
+
+    fn put(&mut self, block: Block) -> Reference {
+        (&self.0.world.blocks).put(block)
+    }
+}
+
+impl Upload for MemoryUpload<'_> {
+    fn finish(self: Box<Self>) -> Result<Guard, FsError> {
+        self.0.ask()?;
+        Ok(Box::new(()))
+    }
+}
+
+struct MemoryView {
+    tree: Arc<Tree>,
+    writes: BTreeSet<PrincipalId>,
+}
+
+impl Tree {
+    fn names(&self, directory: Handle) -> Result<&BTreeMap<Vec<u8>, Entry>, FsError> {
+        let inode = self.inodes.get(&directory).ok_or(FsError::NotFound)?;
+        match inode.kind {
+            InodeKind::Directory => Ok(&self.names[&directory]),
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    fn list(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.names(directory)?.range::<[u8], _>((from, Bound::Unbounded));
+        Ok(names.take(limit).map(|(name, entry)| (name.clone(), *entry)).collect())
+    }
+}
+
+impl View for MemoryView {
+    fn position(&self) -> u64 {
+        self.tree.position
+    }
+
+    fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.tree.inodes.get(&handle).cloned().ok_or(FsError::NotFound)
+    }
+
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        Ok(self.tree.names(directory)?.get(name).copied())
+    }
+
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.tree.list(directory, after, limit)
+    }
+
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        self.writes.contains(&principal)
+    }
+}
+
+struct MemoryChanges<'a> {
+    tree: &'a mut Tree,
+    writes: &'a BTreeSet<PrincipalId>,
+}
+
+impl MemoryChanges<'_> {
+    fn check(&self, principal: PrincipalId) -> Result<(), FsError> {
+        match self.writes.contains(&principal) {
+            true => Ok(()),
+            false => Err(FsError::Access(principal.to_string())),
+        }
+    }
+}
+
+impl Changes for MemoryChanges<'_> {
+    fn inode(&mut self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.tree.inodes.get(&handle).cloned().ok_or(FsError::NotFound)
+    }
+
+    fn entry(&mut self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        Ok(self.tree.names(directory)?.get(name).copied())
+    }
+
+    fn entries(&mut self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.tree.list(directory, after, limit)
+    }
+
+    fn may_write(&mut self, principal: PrincipalId) -> bool {
+        self.writes.contains(&principal)
+    }
+
+    fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
+        self.check(principal)?;
+        let next = self.tree.next.entry(principal).or_insert(1);
+        *next += 1;
+        Ok(Handle { principal, number: *next - 1 })
+    }
+
+    fn set_inode(&mut self, handle: Handle, inode: Inode) -> Result<(), FsError> {
+        self.check(handle.principal)?;
+        inode.check().map_err(|why| FsError::Invalid(why.to_string()))?;
+        if inode.kind == InodeKind::Directory {
+            self.tree.names.entry(handle).or_default();
+        }
+        self.tree.inodes.insert(handle, Arc::new(inode));
+        Ok(())
+    }
+
+    fn remove_inode(&mut self, handle: Handle) -> Result<(), FsError> {
+        self.check(handle.principal)?;
+        self.tree.names.remove(&handle);
+        self.tree.inodes.remove(&handle);
+        Ok(())
+    }
+
+    fn set_entry(
+        &mut self,
+        directory: Handle,
+        name: &[u8],
+        entry: Option<Entry>,
+        now_ns: i64,
+    ) -> Result<(), FsError> {
+        self.check(directory.principal)?;
+        self.tree.names(directory)?;
+        let names = self.tree.names.get_mut(&directory).unwrap();
+        match entry {
+            Some(entry) => names.insert(name.to_vec(), entry),
+            None => names.remove(name),
+        };
+        let inode = Arc::make_mut(self.tree.inodes.get_mut(&directory).unwrap());
+        (inode.modified_ns, inode.changed_ns) = (now_ns, now_ns);
+        Ok(())
+    }
+}

@@ -1,0 +1,641 @@
+//! What `docs/semantics.md` promises, paragraph by paragraph.
+
+use super::memory::caller;
+use super::model::{list, peek};
+use super::*;
+use holdfast_content::{GroupId, PrincipalId, UserId};
+
+const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 31 };
+
+fn create(client: &Client, name: &[u8]) -> (Ino, FileHandleId) {
+    let (made, opened) = client.create(&WHO, Ino::ROOT, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+    (made.ino, opened.handle)
+}
+
+fn put(client: &Client, handle: FileHandleId, at: u64, bytes: &[u8]) {
+    assert_eq!(client.write(handle, at, bytes, WriteSource::Call).unwrap(), bytes.len());
+}
+
+fn write_file(client: &Client, name: &[u8], bytes: &[u8]) -> Ino {
+    let (ino, handle) = create(client, name);
+    put(client, handle, 0, bytes);
+    client.flush(handle).unwrap();
+    client.release(handle);
+    ino
+}
+
+fn stat(client: &Client, name: &[u8]) -> Result<Attributes, FsError> {
+    client.lookup(&caller(77), Ino::ROOT, name)
+}
+
+fn set(client: &Client, ino: Ino, set: SetAttributes) -> Result<Attributes, FsError> {
+    client.setattr(&WHO, ino, set, None)
+}
+
+fn modified(ns: i64) -> SetAttributes {
+    SetAttributes { modified: Some(TimeToSet::At(ns)), ..SetAttributes::default() }
+}
+
+/// Proves: what one client has closed is what another opens next; what it has not closed stays its own; and
+/// both ends of one client see every write at once.
+#[test]
+fn close_to_open() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let (ino, handle) = create(&ours, b"f");
+    put(&ours, handle, 0, b"first");
+    let second = ours.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    assert_eq!(ours.read(second, 0, 10).unwrap(), b"first", "within a client at once");
+    assert_eq!(peek(&theirs, &[b"f"]).unwrap(), b"", "elsewhere not before close");
+    ours.flush(handle).unwrap();
+    assert_eq!(peek(&theirs, &[b"f"]).unwrap(), b"first");
+    put(&ours, handle, 5, b" and more");
+    ours.fsync(handle).unwrap();
+    assert_eq!(peek(&theirs, &[b"f"]).unwrap(), b"first and more", "fsync publishes too");
+}
+
+/// Proves: a file that another client has grown is seen grown by the next open and by the next stat, while an
+/// older descriptor stays usable.
+#[test]
+fn a_file_that_grows_elsewhere() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", &[1; 1000]);
+    let old = ours.open(&WHO, ino, OpenFlags::READ).unwrap();
+    assert_eq!(stat(&ours, b"f").unwrap().size, 1000);
+    let handle = theirs.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    put(&theirs, handle, 1000, &[2; 500]);
+    assert_eq!(stat(&ours, b"f").unwrap().size, 1000, "not closed yet");
+    theirs.flush(handle).unwrap();
+    let new = ours.open(&WHO, ino, OpenFlags::READ).unwrap();
+    assert_eq!(stat(&ours, b"f").unwrap().size, 1500);
+    assert_eq!(ours.read(new.handle, 990, 100).unwrap(), [vec![1; 10], vec![2; 90]].concat());
+    assert_eq!(ours.read(old.handle, 0, 3).unwrap(), [1; 3], "the old descriptor goes on");
+}
+
+/// Proves: close and fsync return once operations are committed, and not before.
+#[test]
+fn close_and_fsync_wait_for_commit() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let commits = || client.memory.commits.load(std::sync::atomic::Ordering::SeqCst);
+    let (_, handle) = create(&client, b"f");
+    put(&client, handle, 0, b"x");
+    assert_eq!(commits(), 0);
+    client.flush(handle).unwrap();
+    assert_eq!(commits(), 1);
+    client.fsync(handle).unwrap();
+    assert_eq!(commits(), 2);
+    let flags = OpenFlags { synchronous: true, ..OpenFlags::READ_WRITE };
+    let (made, opened) = client.create(&WHO, Ino::ROOT, b"sync", 0o644, flags).unwrap();
+    put(&client, opened.handle, 0, b"durable");
+    assert_eq!(commits(), 3, "O_SYNC: each write");
+    assert_eq!(peek(&world.client(2, &[]), &[b"sync"]).unwrap(), b"durable");
+    assert_eq!(client.getattr(&WHO, made.ino, None).unwrap().size, 7);
+}
+
+/// Proves: the last publisher wins, whole, and the loser's content is not mixed in.
+#[test]
+fn the_last_publisher_wins() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", &[0; 20]);
+    let our = ours.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    let their = theirs.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    put(&ours, our, 0, b"aaaaa");
+    put(&theirs, their, 10, b"bbbbb");
+    ours.flush(our).unwrap();
+    theirs.flush(their).unwrap();
+    let expected = [vec![0; 10], b"bbbbb".to_vec(), vec![0; 5]].concat();
+    assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), expected);
+}
+
+/// Proves: of two clients that create one name with O_EXCL, one succeeds; without O_EXCL both open one file.
+#[test]
+fn exclusive_creation_holds_across_clients() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let exclusive = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
+    let (made, _) = ours.create(&WHO, Ino::ROOT, b"lock", 0o600, exclusive).unwrap();
+    let refused = theirs.create(&WHO, Ino::ROOT, b"lock", 0o600, exclusive);
+    assert!(matches!(refused, Err(FsError::Exists)));
+    let (found, _) = theirs.create(&WHO, Ino::ROOT, b"lock", 0o600, OpenFlags::READ_WRITE).unwrap();
+    assert_eq!(found.ino, made.ino, "and inode numbers are equal on all clients");
+}
+
+/// Proves: the kernel may keep its pages if and only if they are of the content opened: after our own writes
+/// yes, after another's no, while we write yes; and not after pages of two contents were mixed.
+#[test]
+fn pages_are_kept_exactly_when_they_are_of_the_content_opened() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", &[1; 5000]);
+    let open = |flags| {
+        let opened = ours.open(&WHO, ino, flags).unwrap();
+        ours.read(opened.handle, 0, 5000).unwrap();
+        ours.release(opened.handle);
+        opened.keep_cache
+    };
+    ours.nodes.looked_up(ino, handle_of(ino).unwrap(), Ino::ROOT, b"f");
+    assert!(open(OpenFlags::READ), "what we have written is what the kernel has");
+    assert!(open(OpenFlags::READ));
+    let change = |at| {
+        let handle = theirs.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+        put(&theirs, handle, at, &[9]);
+        theirs.flush(handle).unwrap();
+        theirs.release(handle);
+    };
+    change(0);
+    assert!(!open(OpenFlags::READ), "another has changed it");
+    assert!(open(OpenFlags::READ));
+    theirs.setattr(&WHO, ino, SetAttributes { mode: Some(0o600), ..SetAttributes::default() }, None).unwrap();
+    assert!(open(OpenFlags::READ), "a change of mode is none of content");
+
+    let writer = ours.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap();
+    change(1);
+    assert!(open(OpenFlags::READ), "a file open for writing here is not invalidated");
+    ours.release(writer.handle);
+    assert!(!open(OpenFlags::READ), "but afterwards");
+
+    let old = ours.open(&WHO, ino, OpenFlags::READ).unwrap();
+    change(2);
+    stat(&ours, b"f").unwrap();
+    ours.read(old.handle, 0, 10).unwrap();
+    assert!(!open(OpenFlags::READ), "pages of two contents");
+    ours.release(old.handle);
+    assert!(open(OpenFlags::READ));
+}
+
+/// Proves: a time set explicitly after a write survives the flush; a write after it counts again.
+#[test]
+fn a_time_that_was_set_is_kept_by_flush() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let (ino, handle) = create(&client, b"f");
+    put(&client, handle, 0, b"x");
+    client.setattr(&WHO, ino, modified(-12_345), Some(handle)).unwrap();
+    assert_eq!(
+        client.memory.edits.load(std::sync::atomic::Ordering::SeqCst),
+        1,
+        "published with the content"
+    );
+    client.flush(handle).unwrap();
+    client.release(handle);
+    assert_eq!(stat(&world.client(2, &[]), b"f").unwrap().modified_ns, -12_345);
+    let handle = client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    client.setattr(&WHO, ino, modified(5), Some(handle)).unwrap();
+    assert_eq!(client.getattr(&WHO, ino, None).unwrap().modified_ns, 5);
+    put(&client, handle, 0, b"y");
+    client.flush(handle).unwrap();
+    client.release(handle);
+    assert!(stat(&client, b"f").unwrap().modified_ns > 5);
+}
+
+/// Proves: making, removing and moving names changes the directory's times; so does nothing else.
+#[test]
+fn directories_have_times() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let times = |ino| {
+        let now = client.getattr(&WHO, ino, None).unwrap();
+        (now.modified_ns, now.changed_ns)
+    };
+    let directory = client.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    let mut last = times(directory);
+    let mut changed = |what: &str| {
+        let now = times(directory);
+        let later = now.0 > last.0 && now.1 > last.1;
+        last = now;
+        assert!(later, "{what}");
+    };
+    let (made, opened) = client.create(&WHO, directory, b"f", 0o644, OpenFlags::READ_WRITE).unwrap();
+    changed("create");
+    client.link(&WHO, made.ino, directory, b"g").unwrap();
+    changed("link");
+    client.rename(&WHO, directory, b"g", Ino::ROOT, b"g", RenameFlags::Replace).unwrap();
+    changed("rename away");
+    client.unlink(&WHO, directory, b"f").unwrap();
+    changed("unlink");
+    put(&client, opened.handle, 0, b"x");
+    client.flush(opened.handle).unwrap();
+    let now = client.getattr(&WHO, directory, None).unwrap();
+    assert_eq!((now.modified_ns, now.changed_ns), last);
+    assert_eq!(now.links, 1, "a directory shows one link");
+}
+
+/// Proves: a file unlinked, or replaced by rename, while open stays readable and writable, shows no links,
+/// costs the server nothing, and is gone after release.
+#[test]
+fn open_unlinked_files_stay_usable() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", &[7; 100_000]);
+    let handle = client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    client.unlink(&WHO, Ino::ROOT, b"f").unwrap();
+    put(&client, handle, 50_000, b"still here");
+    assert_eq!(client.read(handle, 49_999, 12).unwrap(), b"\x07still here\x07");
+    let shown = client.getattr(&WHO, ino, Some(handle)).unwrap();
+    assert_eq!((shown.links, shown.size), (0, 100_000));
+    let before = client.memory.edits.load(std::sync::atomic::Ordering::SeqCst);
+    client.flush(handle).unwrap();
+    client.fsync(handle).unwrap();
+    client.release(handle);
+    assert_eq!(client.memory.edits.load(std::sync::atomic::Ordering::SeqCst), before);
+    assert!(matches!(client.getattr(&WHO, ino, None), Err(FsError::Stale)));
+    assert!(client.save_unsaved("test").unwrap().is_none(), "it was removed on purpose");
+
+    let target = write_file(&client, b"target", b"old");
+    write_file(&client, b"new", b"new");
+    let handle = client.open(&WHO, target, OpenFlags::READ).unwrap().handle;
+    client.rename(&WHO, Ino::ROOT, b"new", Ino::ROOT, b"target", RenameFlags::Replace).unwrap();
+    assert_eq!(client.read(handle, 0, 10).unwrap(), b"old");
+    client.release(handle);
+}
+
+/// Proves: a file with two names loses nothing by the removal of one, open or not.
+#[test]
+fn link_counts() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let (ino, handle) = create(&client, b"f");
+    assert_eq!(client.link(&WHO, ino, Ino::ROOT, b"g").unwrap().links, 2);
+    put(&client, handle, 0, b"both");
+    client.unlink(&WHO, Ino::ROOT, b"f").unwrap();
+    client.flush(handle).unwrap();
+    client.release(handle);
+    assert_eq!(stat(&client, b"g").unwrap().links, 1);
+    assert_eq!(peek(&world.client(2, &[]), &[b"g"]).unwrap(), b"both");
+    let directory = client.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    assert!(matches!(client.link(&WHO, directory, Ino::ROOT, b"e"), Err(FsError::NotPermitted(_))));
+}
+
+const FOREIGN: PrincipalId = PrincipalId::User(UserId(7));
+
+/// A world with a directory that both may write and files of the two in it.
+fn two_owners() -> (Client, Client, Ino) {
+    let world = World::new();
+    let group = PrincipalId::Group(GroupId(1));
+    world.plant_directory(b"theirs", FOREIGN);
+    world.plant_directory(b"group", group);
+    let ours = world.client(1, &[group]);
+    let theirs = world.stranger(2, &[group, FOREIGN]);
+    let directory = stat(&ours, b"group").unwrap().ino;
+    (ours, theirs, directory)
+}
+
+/// Proves: new files belong to their directory's principal, so people in a group directory just work together;
+/// the owner shown tells what one may write.
+#[test]
+fn files_belong_to_their_directory() {
+    let (ours, theirs, directory) = two_owners();
+    let (made, opened) = ours.create(&WHO, directory, b"f", 0o644, OpenFlags::READ_WRITE).unwrap();
+    assert_eq!(handle_of(made.ino).unwrap().principal, PrincipalId::Group(GroupId(1)));
+    put(&ours, opened.handle, 0, b"ours");
+    ours.flush(opened.handle).unwrap();
+    let opened = theirs.open(&WHO, made.ino, OpenFlags::READ_WRITE).unwrap();
+    put(&theirs, opened.handle, 4, b" and theirs");
+    theirs.flush(opened.handle).unwrap();
+    assert_eq!((made.uid, made.gid), (1000, 1000));
+    assert_eq!(stat(&ours, b"theirs").unwrap().uid, NOBODY);
+    let root = theirs.getattr(&WHO, Ino::ROOT, None).unwrap();
+    assert_eq!((root.uid, root.gid), (NOBODY, NOBODY));
+}
+
+/// Proves: what belongs to another principal can be read, and neither opened for writing nor changed.
+#[test]
+fn others_files_are_read_only() {
+    let (ours, theirs, _) = two_owners();
+    let directory = stat(&theirs, b"theirs").unwrap().ino;
+    let (made, opened) = theirs.create(&WHO, directory, b"f", 0o666, OpenFlags::READ_WRITE).unwrap();
+    put(&theirs, opened.handle, 0, b"read me");
+    theirs.flush(opened.handle).unwrap();
+    let reading = ours.open(&WHO, made.ino, OpenFlags::READ).unwrap().handle;
+    assert_eq!(ours.read(reading, 0, 10).unwrap(), b"read me");
+    let refused =
+        |result: Result<(), FsError>| matches!(result, Err(FsError::Access(_) | FsError::NotPermitted(_)));
+    assert!(refused(ours.open(&WHO, made.ino, OpenFlags::READ_WRITE).map(drop)));
+    assert!(refused(ours.mkdir(&WHO, directory, b"d", 0o755).map(drop)));
+    assert!(refused(ours.unlink(&WHO, directory, b"f")));
+    assert!(refused(ours.rename(&WHO, directory, b"f", Ino::ROOT, b"f", RenameFlags::Replace)));
+    assert!(refused(ours.link(&WHO, made.ino, Ino::ROOT, b"mine").map(drop)));
+    let mode = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
+    assert!(refused(set(&ours, made.ino, mode).map(drop)));
+    assert!(refused(set(&ours, made.ino, modified(1)).map(drop)));
+    let size = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    assert!(refused(set(&ours, made.ino, size).map(drop)));
+    assert!(refused(ours.setxattr(&WHO, made.ino, b"user.x", b"1", SetXattr::Any)));
+    let write = Rights { write: true, ..Rights::default() };
+    assert!(refused(ours.access(&WHO, made.ino, write)));
+    assert!(ours.access(&WHO, made.ino, Rights { read: true, ..Rights::default() }).is_ok());
+}
+
+/// Proves: whoever may write a directory may remove another's name from it; the inode stays its owner's, and
+/// a name whose inode is gone shows as an empty file without permissions or links, and can be removed.
+#[test]
+fn only_the_name_of_anothers_file_is_removed() {
+    let (ours, theirs, group) = two_owners();
+    let directory = stat(&theirs, b"theirs").unwrap().ino;
+    let (made, _) = theirs.create(&WHO, directory, b"f", 0o644, OpenFlags::READ_WRITE).unwrap();
+    theirs.link(&WHO, made.ino, group, b"f").unwrap();
+    ours.unlink(&WHO, group, b"f").unwrap();
+    let still = theirs.getattr(&WHO, made.ino, None).unwrap();
+    assert_eq!(still.links, 2, "the count is its owner's, hence advisory");
+
+    let (made, _) = theirs.create(&WHO, directory, b"g", 0o644, OpenFlags::READ_WRITE).unwrap();
+    theirs.link(&WHO, made.ino, group, b"g").unwrap();
+    theirs.link(&WHO, made.ino, group, b"h").unwrap();
+    ours.unlink(&WHO, group, b"h").unwrap();
+    theirs.unlink(&WHO, directory, b"g").unwrap();
+    theirs.unlink(&WHO, group, b"g").unwrap();
+    assert_eq!(theirs.getattr(&WHO, made.ino, None).unwrap().links, 1, "one count too many is left behind");
+}
+
+/// Proves: a dangling name can be seen and removed, but not opened.
+#[test]
+fn dangling_names_can_be_removed() {
+    let (ours, theirs, group) = two_owners();
+    let directory = stat(&theirs, b"theirs").unwrap().ino;
+    theirs.mkdir(&WHO, directory, b"d", 0o755).unwrap();
+    // The whole directory moves to the group's; its owner removes it there; an old copy of the name is left
+    // by hand, as a careless or malicious writer could.
+    let (made, opened) = theirs.create(&WHO, directory, b"f", 0o644, OpenFlags::READ_WRITE).unwrap();
+    theirs.release(opened.handle);
+    let handle = handle_of(made.ino).unwrap();
+    let group_handle = handle_of(group).unwrap();
+    ours.edit(move |changes| {
+        let entry = holdfast_content::Entry { handle, kind: InodeKind::File };
+        changes.set_entry(group_handle, b"dangling", Some(entry), 1)
+    })
+    .unwrap();
+    theirs.unlink(&WHO, directory, b"f").unwrap();
+    let shown = ours.lookup(&WHO, group, b"dangling").unwrap();
+    assert_eq!((shown.links, shown.size, shown.mode), (0, 0, 0));
+    assert!(matches!(ours.open(&WHO, shown.ino, OpenFlags::READ), Err(FsError::Stale)));
+    ours.unlink(&WHO, group, b"dangling").unwrap();
+    assert!(matches!(ours.lookup(&WHO, group, b"dangling"), Err(FsError::NotFound)));
+}
+
+/// Proves: a directory with entries cannot be removed, whoever owns it, in whatever order two clients act.
+#[test]
+fn directories_must_be_empty() {
+    let (ours, theirs, group) = two_owners();
+    let directory = ours.mkdir(&WHO, group, b"d", 0o755).unwrap().ino;
+    theirs.mkdir(&WHO, directory, b"inside", 0o755).unwrap();
+    assert!(matches!(ours.rmdir(&WHO, group, b"d"), Err(FsError::NotEmpty)));
+    assert!(matches!(ours.unlink(&WHO, group, b"d"), Err(FsError::IsDirectory)));
+    theirs.rmdir(&WHO, directory, b"inside").unwrap();
+    ours.rmdir(&WHO, group, b"d").unwrap();
+    assert!(matches!(theirs.mkdir(&WHO, directory, b"late", 0o755), Err(FsError::NotFound)));
+}
+
+/// Proves: no directory ends up inside itself, even if another client has moved things since this one looked,
+/// so that its idea of the tree is wrong in either direction.
+#[test]
+fn no_directory_moves_into_itself() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let find = |client: &Client, parent, name: &[u8]| client.lookup(&WHO, parent, name).unwrap().ino;
+    let a = ours.mkdir(&WHO, Ino::ROOT, b"a", 0o755).unwrap().ino;
+    let b = ours.mkdir(&WHO, Ino::ROOT, b"b", 0o755).unwrap().ino;
+    let deep = ours.mkdir(&WHO, b, b"deep", 0o755).unwrap().ino;
+    let invalid = |result| matches!(result, Err(FsError::Invalid(_)));
+    assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"b", deep, b"x", RenameFlags::Replace)));
+    assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"b", b, b"x", RenameFlags::Replace)));
+    // They move b into a; we, who saw b in the root, move a into b's child.
+    find(&theirs, Ino::ROOT, b"a");
+    theirs.rename(&WHO, Ino::ROOT, b"b", a, b"b", RenameFlags::Replace).unwrap();
+    assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"a", deep, b"a", RenameFlags::Replace)));
+    // We believe c is in d; they have moved it out: the move is possible, and made.
+    let d = ours.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    let c = ours.mkdir(&WHO, d, b"c", 0o755).unwrap().ino;
+    theirs.rename(&WHO, d, b"c", Ino::ROOT, b"c", RenameFlags::Replace).unwrap();
+    ours.rename(&WHO, Ino::ROOT, b"d", c, b"d", RenameFlags::Replace).unwrap();
+    // Exchanging checks both ways.
+    let e = ours.mkdir(&WHO, Ino::ROOT, b"e", 0o755).unwrap().ino;
+    ours.mkdir(&WHO, e, b"f", 0o755).unwrap();
+    assert!(invalid(ours.rename(&WHO, e, b"f", Ino::ROOT, b"e", RenameFlags::Exchange)));
+    assert!(invalid(ours.rename(&WHO, Ino::ROOT, b"e", e, b"f", RenameFlags::Exchange)));
+}
+
+/// Proves: a listing begun before others change the directory goes on without missing or doubling an entry
+/// that stays; going back to the beginning shows the present.
+#[test]
+fn listings_are_stable() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let directory = ours.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    let name = |number: u32| format!("{number:05}").into_bytes();
+    let expected: Vec<Vec<u8>> = (0..3000).map(name).collect();
+    for name in &expected {
+        ours.mknod(&WHO, directory, name, InodeKind::File, 0o644, 0).unwrap();
+    }
+    let handle = ours.opendir(&WHO, directory).unwrap();
+    let read = |from: u64, limit: usize| {
+        let mut items: Vec<(Vec<u8>, u64)> = Vec::new();
+        ours.readdir(handle, from, &mut |item| {
+            let room = items.len() < limit;
+            if room {
+                items.push((item.name.to_vec(), item.next_offset));
+            }
+            room
+        })
+        .unwrap();
+        items
+    };
+    let first = read(0, 1502);
+    for number in 0..3000 {
+        if number % 3 == 0 {
+            theirs.unlink(&WHO, directory, &name(number)).unwrap();
+        }
+    }
+    theirs.mknod(&WHO, directory, b"00000new", InodeKind::File, 0o644, 0).unwrap();
+    let rest = read(first.last().unwrap().1, usize::MAX);
+    let all: Vec<Vec<u8>> = first.iter().chain(&rest).skip(2).map(|(name, _)| name.clone()).collect();
+    assert_eq!(all, expected);
+    // Seeking back to any offset told earlier continues there.
+    for at in [2, 700, 1500, 100] {
+        assert_eq!(read(first[at].1, 2)[0], first[at + 1]);
+    }
+    assert!(read(1 << 40, 5).is_empty());
+    assert_eq!(read(0, usize::MAX).len(), 2 + 2000 + 1, "rewound: the present");
+    ours.releasedir(handle);
+    assert_eq!(list(&ours, directory).unwrap().len(), 2001);
+}
+
+/// Proves: copying a range between files stores no new data, and the copy survives the source.
+#[test]
+fn copies_are_by_reference() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let ino = write_file(&client, b"source", &bytes);
+    let before = world.stored_bytes();
+    let source = client.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    let (_, target) = create(&client, b"target");
+    assert_eq!(client.copy_file_range(source, 0, target, 0, u64::MAX).unwrap(), 3_000_000);
+    assert_eq!(client.read(target, 1_000_000, 10).unwrap(), bytes[1_000_000..1_000_010]);
+    client.unlink(&WHO, Ino::ROOT, b"source").unwrap();
+    client.release(source);
+    assert!(world.pinned() > 0, "what is copied is kept at the server until it is published");
+    client.flush(target).unwrap();
+    client.release(target);
+    assert!(world.stored_bytes() < before + 10_000, "only extents were stored");
+    assert!(peek(&world.client(2, &[]), &[b"target"]).unwrap() == bytes);
+    // Out of an unpublished file, too.
+    let (_, dirty) = create(&client, b"dirty");
+    put(&client, dirty, 0, &bytes[..100_000]);
+    let (_, copy) = create(&client, b"copy");
+    assert_eq!(client.copy_file_range(dirty, 50_000, copy, 10, 1_000_000).unwrap(), 50_000);
+    client.flush(copy).unwrap();
+    assert!(peek(&world.client(3, &[]), &[b"copy"]).unwrap()[10..] == bytes[50_000..100_000]);
+}
+
+/// Proves: open files keep their blocks at the server, closed ones do not.
+#[test]
+fn open_files_pin_their_roots() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", &[5; 100_000]);
+    assert_eq!(world.pinned(), 0);
+    let handle = client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    assert!(world.pinned() > 0);
+    put(&client, handle, 0, &[6; 90_000]);
+    client.flush(handle).unwrap();
+    assert!(world.pinned() > 0, "what was published is pinned in its place");
+    client.release(handle);
+    assert_eq!(world.pinned(), 0);
+}
+
+/// Proves: O_APPEND writes at the end as this client has it, whatever offset the kernel believes; pages from
+/// a mapping go where they belong; and the kernel is told when its pages cannot be right.
+#[test]
+fn appending() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let tell = told.clone();
+    client.on_invalidate(Box::new(move |ino| tell.lock().push(ino)));
+    let ino = write_file(&client, b"f", b"0123456789");
+    let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    let handle = client.open(&WHO, ino, flags).unwrap().handle;
+    put(&client, handle, 10, b"ab");
+    assert!(told.lock().is_empty());
+    put(&client, handle, 3, b"cd");
+    assert_eq!(*told.lock(), [ino]);
+    client.write(handle, 0, b"X", WriteSource::PageCache).unwrap();
+    assert_eq!(client.read(handle, 0, 100).unwrap(), b"X123456789abcd");
+}
+
+/// Proves: chown to the owner shown does nothing, successfully; to any other it fails.
+#[test]
+fn owners_cannot_be_changed() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", b"x");
+    let chown = |uid, gid| set(&client, ino, SetAttributes { uid, gid, ..SetAttributes::default() });
+    assert!(chown(Some(1000), Some(1000)).is_ok());
+    assert!(chown(None, Some(1000)).is_ok());
+    assert!(matches!(chown(Some(0), None), Err(FsError::NotPermitted(_))));
+    assert!(matches!(chown(None, Some(5)), Err(FsError::NotPermitted(_))));
+    let both = SetAttributes { uid: Some(0), mode: Some(0o600), ..SetAttributes::default() };
+    assert!(set(&client, ino, both).is_err());
+    assert_eq!(stat(&client, b"f").unwrap().mode, 0o644, "nothing of it was done");
+}
+
+/// Proves: times and modes are whatever their writer says, and there is no sticky bit to heed (SUNDR 4).
+#[test]
+fn attributes_are_their_writers() {
+    let (ours, theirs, group) = two_owners();
+    let sticky = SetAttributes { mode: Some(0o1777), ..SetAttributes::default() };
+    set(&ours, group, sticky).unwrap();
+    let (made, opened) = ours.create(&WHO, group, b"f", 0o6755, OpenFlags::READ_WRITE).unwrap();
+    ours.release(opened.handle);
+    assert_eq!(set(&theirs, made.ino, modified(i64::MAX)).unwrap().modified_ns, i64::MAX);
+    theirs.unlink(&WHO, group, b"f").expect("a sticky bit protects nothing");
+    assert_eq!(made.mode, 0o6755);
+}
+
+/// Proves: `user.*` attributes only, 64 KiB of them a file, and none of the kernel's own.
+#[test]
+fn extended_attributes() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", b"x");
+    let set = |name: &[u8], value: &[u8]| client.setxattr(&WHO, ino, name, value, SetXattr::Any);
+    set(b"user.a", b"1").unwrap();
+    assert!(matches!(set(b"security.capability", b"1"), Err(FsError::Unsupported)));
+    assert!(matches!(client.getxattr(&WHO, ino, b"system.posix_acl_access"), Err(FsError::Unsupported)));
+    assert!(matches!(set(b"user.", b"1"), Err(FsError::Invalid(_))));
+    assert!(matches!(set(&[b"user.", &[b'x'; 251][..]].concat(), b"1"), Err(FsError::Invalid(_))));
+    set(b"user.big", &[0; 60_000]).unwrap();
+    assert!(matches!(set(b"user.more", &[0; 6_000]), Err(FsError::NoSpace)));
+    assert_eq!(client.listxattr(&WHO, ino).unwrap(), [b"user.a".to_vec(), b"user.big".to_vec()]);
+    let before = client.memory.fetch_count();
+    assert!(client.getxattr(&WHO, ino, b"security.capability").is_err());
+    assert_eq!(client.memory.fetch_count(), before, "which the kernel asks for at every write");
+}
+
+/// Proves: bad names, kinds and arguments are refused with the error that Unix programs expect.
+#[test]
+fn refusals() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", b"x");
+    let made = |name: &[u8]| client.mkdir(&WHO, Ino::ROOT, name, 0o755).map(drop);
+    assert!(matches!(made(&[b'x'; 256]), Err(FsError::NameTooLong)));
+    assert!(matches!(made(b"a/b"), Err(FsError::Invalid(_))));
+    assert!(matches!(made(b".."), Err(FsError::Invalid(_))));
+    assert!(matches!(made(b""), Err(FsError::Invalid(_))));
+    assert!(made(&[0xff; 255]).is_ok(), "names are bytes");
+    assert!(matches!(client.lookup(&WHO, ino, b"x"), Err(FsError::NotDirectory)));
+    assert!(matches!(client.opendir(&WHO, ino), Err(FsError::NotDirectory)));
+    assert!(matches!(client.open(&WHO, Ino::ROOT, OpenFlags::READ), Err(FsError::IsDirectory)));
+    assert!(matches!(client.symlink(&WHO, Ino::ROOT, b"l", &[b'x'; 4096]), Err(FsError::NameTooLong)));
+    assert!(matches!(client.readlink(&WHO, ino), Err(FsError::Invalid(_))));
+    let handle = client.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    assert!(matches!(client.write(handle, 0, b"x", WriteSource::Call), Err(FsError::Invalid(_))));
+    client.release(handle);
+    let handle = client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    assert!(matches!(client.write(handle, u64::MAX, b"x", WriteSource::Call), Err(FsError::TooLarge)));
+    let huge = SetAttributes { size: Some(1 << 63), ..SetAttributes::default() };
+    assert!(matches!(client.setattr(&WHO, ino, huge, Some(handle)), Err(FsError::TooLarge)));
+    assert!(matches!(client.read(FileHandleId(99), 0, 1), Err(FsError::Invalid(_))));
+}
+
+/// Proves: a mount that may only read changes nothing, and reads.
+#[test]
+fn read_only_mounts() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", b"x");
+    let options = MountOptions { read_only: true, ..super::memory::options(client.dir.path()) };
+    let mount = FileSystem::with_backend(client.memory.clone(), options).unwrap();
+    let read_only = |result: Result<(), FsError>| matches!(result, Err(FsError::ReadOnly));
+    assert!(read_only(mount.mkdir(&WHO, Ino::ROOT, b"d", 0o755).map(drop)));
+    assert!(read_only(mount.unlink(&WHO, Ino::ROOT, b"f")));
+    assert!(read_only(mount.open(&WHO, ino, OpenFlags::READ_WRITE).map(drop)));
+    let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    assert!(read_only(mount.setattr(&WHO, ino, mode, None).map(drop)));
+    let handle = mount.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    assert_eq!(mount.read(handle, 0, 5).unwrap(), b"x");
+}
+
+/// Proves: a truncation by name is published before it returns; one through a descriptor with its close.
+#[test]
+fn truncation() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let theirs = world.client(2, &[]);
+    let ino = write_file(&client, b"f", &[3; 300_000]);
+    let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+    set(&client, ino, size(5)).unwrap();
+    assert_eq!(peek(&theirs, &[b"f"]).unwrap(), [3; 5]);
+    set(&client, ino, size(400_000)).unwrap();
+    let bytes = peek(&theirs, &[b"f"]).unwrap();
+    assert!(bytes.len() == 400_000 && bytes[5..].iter().all(|byte| *byte == 0), "no old bytes come back");
+    let handle =
+        client.open(&WHO, ino, OpenFlags { truncate: true, ..OpenFlags::READ_WRITE }).unwrap().handle;
+    assert_eq!(peek(&theirs, &[b"f"]).unwrap().len(), 400_000);
+    client.flush(handle).unwrap();
+    assert_eq!(peek(&theirs, &[b"f"]).unwrap(), b"");
+}
