@@ -1,1 +1,70 @@
-fn main() {}
+//! The `holdfast` command: arguments in, calls to the crates, words or JSON out. It decides nothing about file
+//! systems; what it answers for is that every failure says what happened, to what, and what to do, with an exit
+//! code that means something ([`exit`]).
+#![forbid(unsafe_code)]
+
+mod admin;
+mod args;
+mod control;
+mod evidence;
+mod exit;
+mod keygen;
+mod keys;
+mod logging;
+mod manual;
+mod mount;
+mod output;
+mod paths;
+mod salvage;
+mod server;
+mod status;
+mod time;
+mod watch;
+mod which;
+
+use args::{Cli, Command};
+use clap::Parser;
+use exit::{Exit, Outcome};
+use output::Format;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let asked = matches!(
+                error.kind(),
+                clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion
+            );
+            return ExitCode::from(if asked { Exit::Done as u8 } else { Exit::Usage as u8 });
+        }
+    };
+    let format = if cli.json { Format::Json } else { Format::Text };
+    match run(cli, format) {
+        Ok(()) => ExitCode::from(Exit::Done as u8),
+        Err(failure) => {
+            format.print_failure(&failure);
+            ExitCode::from(failure.code as u8)
+        }
+    }
+}
+
+fn run(cli: Cli, format: Format) -> Outcome {
+    let directories = &cli.directories;
+    match &cli.command {
+        Command::Keygen(arguments) => keygen::run(arguments, format),
+        Command::Server(arguments) => server::run(arguments, format),
+        Command::Fs(arguments) => admin::run(&arguments.command, directories, format),
+        Command::Mount(arguments) => mount::mount(arguments, directories, format),
+        Command::Umount(arguments) => mount::umount(arguments, directories, format),
+        Command::Status(arguments) => status::status(arguments, directories, format),
+        Command::Stats(arguments) => status::stats(arguments, directories, format),
+        Command::Evidence(arguments) => evidence::run(arguments, directories, format),
+        Command::Salvage(arguments) => salvage::run(arguments, directories, format),
+        Command::Completions(arguments) => manual::completions(arguments),
+        Command::Man(arguments) => manual::man(arguments),
+        Command::Help(arguments) => manual::help(arguments),
+        Command::Watch => watch::watch(),
+    }
+}

@@ -55,7 +55,8 @@ impl World {
         world.keygen("superuser");
         let address = format!("127.0.0.1:{}", world.port);
         let superuser = world.key("superuser");
-        let created = run(world.holdfast("superuser").args(["fs", "create", &address, "--superuser"]).arg(&superuser));
+        let created =
+            run(world.holdfast("superuser").args(["fs", "create", &address, "--superuser"]).arg(&superuser));
         world.url = created
             .split_whitespace()
             .find(|word| word.starts_with("hf://"))
@@ -63,7 +64,8 @@ impl World {
             .to_owned();
         for person in people {
             world.keygen(person);
-            let public = std::fs::read_to_string(world.path(&format!("{person}.key.pub"))).expect("a public key");
+            let public =
+                std::fs::read_to_string(world.path(&format!("{person}.key.pub"))).expect("a public key");
             world.administer(&["fs", "user", "add", &world.url.clone(), person, public.trim()]);
         }
         let mut arguments = vec!["fs", "group", "add"];
@@ -179,7 +181,13 @@ impl World {
         let directory = self.path(&format!("{who}-mnt"));
         std::fs::create_dir_all(&directory).expect("a mount point");
         let url = self.url.clone();
-        run(self.holdfast(who).args(["mount", &url]).arg(&directory).arg("--key").arg(self.key(who)).args(extra));
+        run(self
+            .holdfast(who)
+            .args(["mount", &url])
+            .arg(&directory)
+            .arg("--key")
+            .arg(self.key(who))
+            .args(extra));
         self.mounted.push((who.to_owned(), directory.clone()));
         directory
     }

@@ -1,0 +1,533 @@
+//! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
+
+use crate::paths::Directories;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A shared, writable file system on a server that nobody has to trust.
+#[derive(Debug, Parser)]
+#[command(
+    name = "holdfast",
+    version,
+    disable_help_subcommand = true,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = "Start with `holdfast keygen --help` and `holdfast fs create --help`; \
+                  `holdfast help exit-codes` explains exit codes."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Where state and cache are kept.
+    #[command(flatten)]
+    pub directories: Directories,
+    /// Print data (and errors) as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a key and print its public line.
+    Keygen(Keygen),
+    /// Run a server: block store and consistency server.
+    Server(Server),
+    /// Create and administer file systems.
+    Fs(Fs),
+    /// Mount a file system.
+    Mount(Mount),
+    /// Unmount a file system, after publishing everything unsaved.
+    Umount(Umount),
+    /// Say what the mounts of this user do; alarms in words.
+    Status(Status),
+    /// Show figures of the mounts of this user.
+    Stats(Status),
+    /// List, show and export the evidence kept of a server's misbehaviour.
+    Evidence(Evidence),
+    /// Find and copy out what could not be saved to the server.
+    Salvage(Salvage),
+    /// Print a completion script for a shell.
+    Completions(Completions),
+    /// Write manual pages, or print the manual as Markdown.
+    Man(Man),
+    /// Explain a command, or `exit-codes`.
+    Help(Help),
+    /// (The process that removes mounts of a process that died.)
+    #[command(hide = true)]
+    Watch,
+}
+
+/// `holdfast keygen`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast keygen --out ~/.config/holdfast/key
+  holdfast keygen --out superuser.key --passphrase --comment 'team superuser'
+
+The private key goes to the file (mode 0600), its public line to FILE.pub and to standard output. An Ed25519
+key made by `ssh-keygen -t ed25519` serves as well. Existing files are never overwritten.")]
+pub struct Keygen {
+    /// File for the private key.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Protect the key with a passphrase (asked for, or from the file named by HOLDFAST_PASSPHRASE_FILE).
+    #[arg(long)]
+    pub passphrase: bool,
+    /// Comment in the public line [default: USER@HOST].
+    #[arg(long)]
+    pub comment: Option<String>,
+}
+
+/// `holdfast server`
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  holdfast server --data /srv/holdfast
+  holdfast server --data /srv/holdfast --listen '[::]:7440'
+  holdfast server allow --data /srv/holdfast 'ssh-ed25519 AAAA... anna'
+  holdfast server scrub --data /srv/holdfast
+
+SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
+)]
+pub struct Server {
+    /// Work on a data directory instead of serving it.
+    #[command(subcommand)]
+    pub command: Option<ServerCommand>,
+    /// Data directory; made when it does not exist.
+    #[arg(long, value_name = "DIR", required = true)]
+    pub data: Option<PathBuf>,
+    /// Address and port to listen on.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7440")]
+    pub listen: String,
+    /// Seconds after which an operation whose client died is declared dead.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub abort_after: u64,
+    /// Minutes between garbage collections; 0 means never.
+    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
+    pub collect_every: u64,
+    /// Who may create file systems here.
+    #[arg(long, value_name = "WHO", default_value = "local")]
+    pub create: CreateBy,
+}
+
+/// Who may create file systems on a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum CreateBy {
+    /// Whoever connects from the same machine, and the keys of `holdfast server allow`.
+    Local,
+    /// Only the keys of `holdfast server allow`.
+    Listed,
+    /// Anybody who can connect.
+    Anyone,
+    /// Nobody.
+    Nobody,
+}
+
+/// What can be done with a server's data directory.
+#[derive(Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Collect garbage now. The server may be running or not.
+    Gc(ServerData),
+    /// Read everything and report damage. The server may be running or not.
+    #[command(alias = "check")]
+    Scrub(ServerData),
+    /// Show figures. The server may be running or not.
+    Stats(ServerData),
+    /// Allow a key to create file systems here from other machines.
+    Allow(ServerAllow),
+}
+
+/// A server's data directory.
+#[derive(Debug, Args)]
+pub struct ServerData {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+}
+
+/// `holdfast server allow`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast server allow --data /srv/holdfast 'ssh-ed25519 AAAA... anna'")]
+pub struct ServerAllow {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Public key line, or a file that holds it. Without one, the allowed keys are listed.
+    #[arg(value_name = "PUBLIC-KEY")]
+    pub key: Option<String>,
+}
+
+/// `holdfast fs`
+#[derive(Debug, Args)]
+pub struct Fs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: FsCommand,
+}
+
+/// Administration of file systems.
+#[derive(Debug, Subcommand)]
+pub enum FsCommand {
+    /// Create a file system on a server and print its address.
+    Create(FsCreate),
+    /// Show users, groups and devices.
+    Show(Read),
+    /// Users: add, list, remove.
+    User(UserArgs),
+    /// Groups: add, list, remove; and their members.
+    Group(GroupArgs),
+    /// Devices (machines with a key of their own): add, list, remove.
+    Device(DeviceArgs),
+}
+
+/// `holdfast fs create`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast fs create files.example.org --superuser superuser.key
+
+The superuser's key is the root of all trust in this file system: keep it off the server, with a passphrase.
+Its digest is part of the address, so whoever has the address can tell the true file system from a false one.")]
+pub struct FsCreate {
+    /// HOST or HOST:PORT of the server.
+    #[arg(value_name = "SERVER")]
+    pub server: String,
+    /// Private key file of the superuser.
+    #[arg(long, value_name = "KEYFILE")]
+    pub superuser: PathBuf,
+    /// What to call the file system.
+    #[arg(long, value_name = "NAME", default_value = "holdfast")]
+    pub name: String,
+}
+
+/// Reads administrative data with any member's key.
+#[derive(Debug, Args)]
+pub struct Read {
+    /// Address: hf://HOST:PORT/FSID
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// Private key file of any member.
+    #[arg(long, value_name = "KEYFILE", alias = "superuser")]
+    pub key: PathBuf,
+}
+
+/// Changes administrative data with the superuser's key.
+#[derive(Debug, Args)]
+pub struct Administer {
+    /// Address: hf://HOST:PORT/FSID
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// Private key file of the superuser.
+    #[arg(long, value_name = "KEYFILE")]
+    pub superuser: PathBuf,
+}
+
+/// `holdfast fs user`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast fs user add hf://HOST/FSID anna 'ssh-ed25519 AAAA... anna@laptop' --superuser superuser.key
+  holdfast fs user add hf://HOST/FSID ben ben.pub --superuser superuser.key
+  holdfast fs user remove hf://HOST/FSID ben --superuser superuser.key")]
+pub struct UserArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: UserCommand,
+}
+
+/// Users.
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
+    /// Add a user with a first device, and a directory /NAME that belongs to the user.
+    Add {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Name of the user.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Public key line, or a file that holds it.
+        #[arg(value_name = "PUBLIC-KEY")]
+        key: String,
+        /// Name of the device that holds the key.
+        #[arg(long, value_name = "NAME", default_value = "first")]
+        device: String,
+        /// Make no directory /NAME.
+        #[arg(long)]
+        no_directory: bool,
+    },
+    /// List users.
+    List(Read),
+    /// Remove a user and all devices of theirs. What they wrote stays.
+    Remove {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Name of the user.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+/// `holdfast fs group`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast fs group add hf://HOST/FSID team anna ben --superuser superuser.key
+  holdfast fs group join hf://HOST/FSID team carla --superuser superuser.key
+  holdfast fs group leave hf://HOST/FSID team ben --superuser superuser.key")]
+pub struct GroupArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: GroupCommand,
+}
+
+/// Groups.
+#[derive(Debug, Subcommand)]
+pub enum GroupCommand {
+    /// Add a group with members, and a directory /NAME in which they all may write.
+    Add {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Name of the group.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Its members.
+        #[arg(value_name = "USER")]
+        users: Vec<String>,
+        /// Make no directory /NAME.
+        #[arg(long)]
+        no_directory: bool,
+    },
+    /// List groups and their members.
+    List(Read),
+    /// Remove a group. What it wrote stays.
+    Remove {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Name of the group.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Make users members of a group.
+    Join(Membership),
+    /// End users' membership in a group.
+    Leave(Membership),
+}
+
+/// A change of a group's members.
+#[derive(Debug, Args)]
+pub struct Membership {
+    /// Where, and by whose leave.
+    #[command(flatten)]
+    pub administer: Administer,
+    /// Name of the group.
+    #[arg(value_name = "GROUP")]
+    pub group: String,
+    /// Who.
+    #[arg(value_name = "USER", required = true)]
+    pub users: Vec<String>,
+}
+
+/// `holdfast fs device`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast fs device add hf://HOST/FSID anna desktop 'ssh-ed25519 AAAA...' --superuser superuser.key
+  holdfast fs device list hf://HOST/FSID --key anna.key
+  holdfast fs device remove hf://HOST/FSID anna laptop --superuser superuser.key
+
+Every machine has a key of its own: a key must never sign on two machines.")]
+pub struct DeviceArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DeviceCommand,
+}
+
+/// Devices.
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// Enrol another device of a user.
+    Add {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Whose device.
+        #[arg(value_name = "USER")]
+        user: String,
+        /// Name of the device.
+        #[arg(value_name = "DEVICE-NAME")]
+        name: String,
+        /// Public key line, or a file that holds it.
+        #[arg(value_name = "PUBLIC-KEY")]
+        key: String,
+    },
+    /// List devices.
+    List(Read),
+    /// Remove a device (lost or retired): nothing it signs from now on counts.
+    Remove {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Whose device.
+        #[arg(value_name = "USER")]
+        user: String,
+        /// Name of the device.
+        #[arg(value_name = "DEVICE-NAME")]
+        name: String,
+    },
+}
+
+/// `holdfast mount`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast mount hf://files.example.org/FSID ~/shared --key ~/.ssh/id_ed25519
+  holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
+
+Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
+log in the state directory. A second mount with the same key is served by the same process.")]
+pub struct Mount {
+    /// Address: hf://HOST:PORT/FSID
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// Empty directory to mount on.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Private key file of this device.
+    #[arg(long, value_name = "KEYFILE")]
+    pub key: PathBuf,
+    /// Let other users of this machine (root too) use the mount; they act with this key's rights.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Mount read-only.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Stay in the foreground and log to standard error.
+    #[arg(long)]
+    pub foreground: bool,
+    /// Seconds to wait for a server that does not answer before a call fails (ETIMEDOUT).
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// (This is the background process.)
+    #[arg(long, hide = true)]
+    pub background_process: bool,
+}
+
+/// `holdfast umount`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast umount ~/shared
+  holdfast umount --lazy ~/shared")]
+pub struct Umount {
+    /// Mount point.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Do it although programs use it: they lose it when they let go.
+    #[arg(long)]
+    pub lazy: bool,
+}
+
+/// `holdfast status`, `holdfast stats`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast status
+  holdfast status ~/shared --json
+
+Exit code 80 if any of them has raised an alarm, 69 if a server does not answer.")]
+pub struct Status {
+    /// Only this mount point.
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+/// `holdfast evidence`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast evidence list
+  holdfast evidence list hf://HOST/FSID --key anna.key
+  holdfast evidence show 3f2a
+  holdfast evidence export 3f2a --to for-the-others.evidence")]
+pub struct Evidence {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: EvidenceCommand,
+}
+
+/// Which file system and key: all of this user's unless given.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// Address: hf://HOST:PORT/FSID
+    #[arg(value_name = "URL", requires = "key")]
+    pub url: Option<String>,
+    /// Private or public key file of the device.
+    #[arg(long, value_name = "KEYFILE", requires = "url")]
+    pub key: Option<PathBuf>,
+}
+
+/// Evidence.
+#[derive(Debug, Subcommand)]
+pub enum EvidenceCommand {
+    /// List what was kept.
+    List(Which),
+    /// Show one piece in words.
+    Show {
+        /// Its name, or the beginning of it, as `list` prints it; or a file.
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Copy one piece to a file for others to check.
+    Export {
+        /// Its name, or the beginning of it, as `list` prints it.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// File to write; never overwritten.
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
+}
+
+/// `holdfast salvage`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast salvage
+  holdfast salvage --to ~/rescued")]
+pub struct Salvage {
+    /// Which file system and key.
+    #[command(flatten)]
+    pub which: Which,
+    /// Directory to copy the files to; made if needed, nothing in it is overwritten.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+}
+
+/// `holdfast completions`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast")]
+pub struct Completions {
+    /// Which shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// `holdfast man`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast man --to ~/.local/share/man/man1
+  holdfast man --markdown > docs/manual.md")]
+pub struct Man {
+    /// Directory for the pages.
+    #[arg(long, value_name = "DIR", required_unless_present = "markdown")]
+    pub to: Option<PathBuf>,
+    /// Print all of it as Markdown instead.
+    #[arg(long, conflicts_with = "to")]
+    pub markdown: bool,
+}
+
+/// `holdfast help`
+#[derive(Debug, Args)]
+pub struct Help {
+    /// Command (and subcommand), or `exit-codes`.
+    #[arg(value_name = "TOPIC")]
+    pub topic: Vec<String>,
+}

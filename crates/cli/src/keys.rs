@@ -1,0 +1,173 @@
+//! Key files: reading them safely, making new ones.
+//!
+//! A private key that others on this machine can read is refused, as ssh does; a passphrase is asked for on the
+//! terminal or read from the file that `HOLDFAST_PASSPHRASE_FILE` names, never taken from the command line or
+//! an environment variable, where other processes could see it.
+
+use crate::exit::{Exit, Failure, Outcome};
+use holdfast_crypto::keyfile::{self, KeyFileError};
+use holdfast_crypto::{PublicKey, SigningKey};
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Names the file that holds a passphrase.
+pub const PASSPHRASE_FILE: &str = "HOLDFAST_PASSPHRASE_FILE";
+/// More than any key file has.
+const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Reads a private key, asking for its passphrase if it has one.
+///
+/// # Errors
+/// Missing or unreadable, readable by others, not an Ed25519 key, wrong passphrase.
+pub fn read_private(path: &Path) -> Outcome<SigningKey> {
+    let text = read_secret(path)?;
+    let explain = |error: KeyFileError| {
+        let code = match error {
+            KeyFileError::PassphraseNeeded | KeyFileError::WrongPassphrase => Exit::NotAllowed,
+            KeyFileError::Malformed(_) | KeyFileError::WrongAlgorithm(_) => Exit::NoInput,
+        };
+        let failure = Failure::new(code, format!("{}: {error}", path.display()));
+        match keyfile::parse_public(&text) {
+            Ok(_) => failure.hint("this is the public half; name the private key file"),
+            Err(_) => failure,
+        }
+    };
+    match keyfile::parse_private(&text, None) {
+        Err(KeyFileError::PassphraseNeeded) => {
+            let passphrase = passphrase(&format!("Passphrase of {}: ", path.display()))?;
+            keyfile::parse_private(&text, Some(&passphrase)).map_err(explain)
+        }
+        other => other.map_err(explain),
+    }
+}
+
+/// A public key given as `ssh-ed25519 AAAA... comment`, or as a file that holds such a line (or a private key).
+///
+/// # Errors
+/// Neither of them, or not an Ed25519 key.
+pub fn read_public(argument: &str) -> Outcome<PublicKey> {
+    let malformed = |error: KeyFileError| Failure::new(Exit::NoInput, format!("'{argument}': {error}"));
+    if argument.trim_start().starts_with("ssh-") {
+        return keyfile::parse_public(argument).map_err(malformed);
+    }
+    let path = Path::new(argument);
+    let text = read_bounded(path)?;
+    if text.contains("PRIVATE KEY") {
+        return Err(Failure::new(Exit::NoInput, format!("{argument}: this is a private key"))
+            .hint("ask its owner for the public line that `holdfast keygen` or `ssh-keygen -y` prints; never send private keys"));
+    }
+    keyfile::parse_public(&text).map_err(malformed)
+}
+
+/// The passphrase: from the file that the environment names, or from the terminal.
+///
+/// # Errors
+/// Neither is there.
+pub fn passphrase(prompt: &str) -> Outcome<Zeroizing<String>> {
+    if let Some(path) = std::env::var_os(PASSPHRASE_FILE) {
+        let text = read_secret(Path::new(&path))?;
+        return Ok(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()));
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new(
+            Exit::NotAllowed,
+            "a passphrase is needed, and there is no terminal to ask on",
+        )
+        .hint(format!("put it into a file that only you can read and set {PASSPHRASE_FILE} to its name")));
+    }
+    rpassword::prompt_password(prompt)
+        .map(Zeroizing::new)
+        .map_err(|error| Failure::new(Exit::NoInput, format!("the passphrase cannot be read: {error}")))
+}
+
+/// A new key from the system's randomness.
+///
+/// # Errors
+/// The system has none.
+pub fn generate() -> Outcome<SigningKey> {
+    let mut seed = Zeroizing::new([0u8; 32]);
+    random(&mut *seed)?;
+    Ok(SigningKey::from_seed(&seed))
+}
+
+/// Writes a new private key file (mode 0600) and its public half beside it (`.pub`); never overwrites.
+///
+/// # Errors
+/// Either exists, or cannot be written.
+pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Option<&str>) -> Outcome<PathBuf> {
+    let mut salt = [0u8; 16];
+    let mut check = [0u8; 4];
+    random(&mut salt)?;
+    random(&mut check)?;
+    let passphrase = passphrase.map(|text| (text, salt, u32::from_le_bytes(check)));
+    let private = keyfile::format_private(key, comment, passphrase)
+        .map_err(|error| Failure::new(Exit::Internal, error))?;
+    let mut public_path = path.as_os_str().to_owned();
+    public_path.push(".pub");
+    let public_path = PathBuf::from(public_path);
+    if public_path.exists() {
+        return Err(exists(&public_path));
+    }
+    create(path, 0o600, private.as_bytes())?;
+    create(&public_path, 0o644, format!("{}\n", keyfile::format_public(&key.public(), comment)).as_bytes())?;
+    Ok(public_path)
+}
+
+fn random(bytes: &mut [u8]) -> Outcome {
+    getrandom::fill(bytes)
+        .map_err(|error| Failure::new(Exit::System, format!("the system has no randomness: {error}")))
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::new(Exit::CannotCreate, format!("{}: exists already and is not overwritten", path.display()))
+        .hint("choose another name, or move the old key away if you are sure that nobody needs it")
+}
+
+fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
+    let result = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    result.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => exists(path),
+        _ => Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display())),
+    })
+}
+
+fn read_secret(path: &Path) -> Outcome<Zeroizing<String>> {
+    let text = read_bounded(path)?;
+    let metadata = std::fs::metadata(path)
+        .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display())))?;
+    // A pipe or the like (`<(pass show key)`) has no mode that protects it; it is the caller's.
+    if metadata.is_file() && metadata.mode() & 0o077 != 0 {
+        let message = format!(
+            "{}: others can read this secret (mode {:04o})",
+            path.display(),
+            metadata.mode() & 0o7777
+        );
+        return Err(Failure::new(Exit::NotAllowed, message)
+            .hint(format!("if only you have read it until now: chmod 600 {}", path.display())));
+    }
+    Ok(text)
+}
+
+fn read_bounded(path: &Path) -> Outcome<Zeroizing<String>> {
+    let failed = |why: String| Failure::new(Exit::NoInput, format!("{}: {why}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => failed("there is no such file".to_owned()),
+        std::io::ErrorKind::PermissionDenied => failed("you may not read this file".to_owned()),
+        _ => failed(error.to_string()),
+    })?;
+    let mut text = Zeroizing::new(String::new());
+    file.take(KEY_FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| failed(format!("cannot be read: {error}")))?;
+    if text.len() as u64 > KEY_FILE_BYTES_MAX {
+        return Err(failed("too large for a key file".to_owned()));
+    }
+    Ok(text)
+}

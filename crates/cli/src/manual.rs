@@ -1,0 +1,100 @@
+//! Help, manual pages and completions, all made from the command line's own description.
+
+use crate::args::{Cli, Completions, Help, Man};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{line, table};
+use clap::CommandFactory;
+use std::path::Path;
+
+/// `holdfast help`
+pub fn help(arguments: &Help) -> Outcome {
+    if arguments.topic == ["exit-codes"] {
+        return line(&exit_codes());
+    }
+    let mut root = Cli::command();
+    // Building fills in full names and the options that all commands share.
+    root.build();
+    let mut command = &mut root;
+    for topic in &arguments.topic {
+        command = command.find_subcommand_mut(topic).ok_or_else(|| {
+            Failure::new(Exit::Usage, format!("there is no help about '{}'", arguments.topic.join(" ")))
+                .hint("`holdfast help` lists the commands; another topic is exit-codes")
+        })?;
+    }
+    line(command.render_long_help().to_string().trim_end())
+}
+
+/// `holdfast completions`
+pub fn completions(arguments: &Completions) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "holdfast", &mut script);
+    line(String::from_utf8_lossy(&script).trim_end())
+}
+
+/// `holdfast man`
+pub fn man(arguments: &Man) -> Outcome {
+    match &arguments.to {
+        Some(directory) => pages(directory),
+        None => line(markdown().trim_end()),
+    }
+}
+
+/// What exit codes mean.
+pub fn exit_codes() -> String {
+    let rows: Vec<Vec<String>> =
+        Exit::ALL.iter().map(|code| vec![format!("{:>3}", *code as u8), code.meaning().to_owned()]).collect();
+    format!(
+        "Exit codes of holdfast (numbers 64 to 78 after sysexits.h):\n\n{}\n\nWith --json, errors are printed to \
+         standard error as {{\"error\": {{\"exit_code\", \"code\", \"message\", \"hint\"}}}}.",
+        table(&rows)
+    )
+}
+
+fn pages(directory: &Path) -> Outcome {
+    let failed =
+        |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+    let mut page = clap_mangen::roff::Roff::new();
+    page.control("TH", ["holdfast-exit-codes", "1"]);
+    page.control("SH", ["NAME"]);
+    page.text([clap_mangen::roff::roman("holdfast-exit-codes - what the exit codes of holdfast mean")]);
+    page.control("SH", ["EXIT CODES"]);
+    for code in Exit::ALL {
+        page.control("TP", []);
+        page.text([clap_mangen::roff::bold((code as u8).to_string())]);
+        page.text([clap_mangen::roff::roman(code.meaning())]);
+    }
+    std::fs::write(directory.join("holdfast-exit-codes.1"), page.render()).map_err(failed)
+}
+
+/// The whole manual, for `docs/manual.md`.
+pub fn markdown() -> String {
+    let mut root = Cli::command().term_width(100);
+    root.build();
+    let mut text = String::from(
+        "# Manual\n\nThis is what `--help` says, command by command. It is made by `holdfast man --markdown`; a \
+         test holds it to the program.\n",
+    );
+    describe(&mut root, "holdfast", &mut text);
+    text.push_str("\n## Exit codes\n\n```text\n");
+    text.push_str(&exit_codes());
+    text.push_str("\n```\n");
+    text
+}
+
+fn describe(command: &mut clap::Command, name: &str, text: &mut String) {
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+    text.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n")));
+    let names: Vec<String> = command
+        .get_subcommands()
+        .filter(|inner| !inner.is_hide_set())
+        .map(|inner| inner.get_name().to_owned())
+        .collect();
+    for inner in names {
+        if let Some(command) = command.find_subcommand_mut(&inner) {
+            describe(command, &format!("{name} {inner}"), text);
+        }
+    }
+}

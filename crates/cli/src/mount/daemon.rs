@@ -1,0 +1,141 @@
+//! The way into the background: the command starts itself once more, hands over what it knows, and waits until
+//! the mount works or fails, so that what goes wrong is said where it was asked for.
+//!
+//! The key travels through a pipe: never through arguments, the environment or a file.
+
+use crate::control::MountOrder;
+use crate::exit::{Exit, Failure, Outcome};
+use holdfast_crypto::SigningKey;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use zeroize::{Zeroize, Zeroizing};
+
+/// All that a process which serves mounts needs to know.
+pub struct Job {
+    /// Address, as given.
+    pub url: String,
+    /// This device's key.
+    pub key: SigningKey,
+    /// The first mount.
+    pub order: MountOrder,
+    /// The key's state directory.
+    pub state_dir: PathBuf,
+    /// The file system's cache directory.
+    pub cache_dir: PathBuf,
+    /// Seconds to wait for the server.
+    pub timeout: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Letter {
+    url: String,
+    seed: [u8; 32],
+    order: MountOrder,
+    state_dir: PathBuf,
+    cache_dir: PathBuf,
+    timeout: u64,
+}
+
+/// Starts the background process and waits until it has mounted. `arguments` are what it shows in `ps`.
+///
+/// # Errors
+/// What the background process reports, or that it died.
+pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
+    let failed = |what: &str, error: io::Error| {
+        Failure::new(Exit::System, format!("the background process {what}: {error}"))
+    };
+    let log = log_path(&job.state_dir);
+    let errors = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
+    let mut child = Command::new("/proc/self/exe")
+        .arg0("holdfast")
+        .args(arguments)
+        .arg("--background-process")
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| failed("cannot be started", error))?;
+    let letter = Letter {
+        url: job.url.clone(),
+        seed: *job.key.seed(),
+        order: job.order.clone(),
+        state_dir: job.state_dir.clone(),
+        cache_dir: job.cache_dir.clone(),
+        timeout: job.timeout,
+    };
+    let text =
+        Zeroizing::new(serde_json::to_vec(&letter).map_err(|error| Failure::new(Exit::Internal, error))?);
+    if let Some(mut pipe) = child.stdin.take() {
+        // When it died at once, the report below says so.
+        let _ = pipe.write_all(&text);
+    }
+    let mut report = Vec::new();
+    if let Some(pipe) = child.stdout.take() {
+        pipe.take(1 << 20).read_to_end(&mut report).map_err(|error| failed("does not report", error))?;
+    }
+    match serde_json::from_slice::<Result<(), Failure>>(&report) {
+        Ok(result) => result,
+        Err(_) => {
+            let status = child.wait().map_err(|error| failed("cannot be waited for", error))?;
+            Err(Failure::new(
+                Exit::Internal,
+                format!("the background process ended without a word ({status})"),
+            )
+            .hint(format!("its log: {}", log.display())))
+        }
+    }
+}
+
+/// In the background process: reads what to do, and leaves the terminal.
+///
+/// # Errors
+/// Not started by [`start`].
+pub fn receive() -> Outcome<Job> {
+    let malformed = |error: &dyn std::fmt::Display| {
+        Failure::new(Exit::Usage, format!("--background-process is not for people to use: {error}"))
+    };
+    let mut text = Zeroizing::new(Vec::new());
+    io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
+    let mut letter: Letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
+    let key = SigningKey::from_seed(&letter.seed);
+    letter.seed.zeroize();
+    // Fails only for a process that leads a session already, and then there is nothing to leave.
+    let _ = rustix::process::setsid();
+    Ok(Job {
+        url: letter.url,
+        key,
+        order: letter.order,
+        state_dir: letter.state_dir,
+        cache_dir: letter.cache_dir,
+        timeout: letter.timeout,
+    })
+}
+
+/// In the background process: tells the waiting command how it went, once, and lets go of its streams.
+pub fn report(result: &Result<(), Failure>) {
+    if let Ok(text) = serde_json::to_vec(result) {
+        let mut out = io::stdout().lock();
+        let _ = out.write_all(&text).and_then(|()| out.flush());
+    }
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stdin(&null);
+    }
+}
+
+/// The log of the process that serves a key: what it says, and what it last said to standard error.
+pub fn log_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("log")
+}

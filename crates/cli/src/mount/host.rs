@@ -1,0 +1,291 @@
+//! The process that serves the mounts of one key: it holds the only signer, mounts and unmounts, obeys the
+//! control socket, and ends with its last mount or when it is told to.
+
+use super::daemon::{self, Job};
+use super::ending;
+use crate::control::{self, Answer, MountOrder, Order};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::status::{MountStatus, ProcessStatus};
+use crate::watch::Watcher;
+use crate::{admin, logging, salvage, time};
+use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
+use holdfast_fuse::{Manner, Session};
+use holdfast_rpc::Address;
+use rustix::process::{getegid, geteuid};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Folder of unpublished bytes in the state directory; each mount has a numbered one in it.
+const SPOOL: &str = "spool";
+/// How long programs that use a mount keep the process alive after it was told to end.
+const LEAVE_WAIT: Duration = Duration::from_secs(10);
+
+/// Serves until the end, logging to the key's log file; tells the waiting command how the start went.
+pub fn run_in_background(job: &Job) -> Outcome {
+    let log = daemon::log_path(&job.state_dir);
+    let started = logging::to_file(&log)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))
+        .and_then(|()| Host::start(job));
+    daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
+    match started {
+        Ok(host) => host.serve(),
+        // It was reported to whoever waited; nobody sees this exit code.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Serves until the end, in the foreground.
+pub fn run_in_foreground(job: &Job) -> Outcome {
+    Host::start(job)?.serve()
+}
+
+/// Serves the mounts of one key.
+pub struct Host {
+    engine: Arc<Engine>,
+    address: Address,
+    state_dir: PathBuf,
+    started_ns: i64,
+    watcher: Watcher,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Told to end: what cannot be published at once is kept for salvage.
+    hurried: AtomicBool,
+}
+
+struct Active {
+    session: Arc<Session>,
+    files: Arc<FileSystem>,
+    order: MountOrder,
+    spool: u32,
+}
+
+#[derive(Default)]
+struct State {
+    mounts: BTreeMap<PathBuf, Active>,
+    /// Set once, when nothing is mounted any more and the process is about to end.
+    ended: bool,
+}
+
+impl Host {
+    fn start(job: &Job) -> Outcome<Arc<Host>> {
+        let address: Address = job.url.parse()?;
+        let mut config = EngineConfig::new(address.clone(), job.key.clone(), job.state_dir.clone());
+        config.cache_dir = Some(job.cache_dir.clone());
+        config.deadline = Duration::from_secs(job.timeout);
+        let host = Arc::new(Host {
+            engine: Engine::start(config)?,
+            address,
+            state_dir: job.state_dir.clone(),
+            started_ns: time::now_ns(),
+            watcher: Watcher::start(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            hurried: AtomicBool::new(false),
+        });
+        host.rescue_leftovers();
+        host.mount(&job.order)?;
+        let obeying = Arc::downgrade(&host);
+        let listening = control::listen(&job.state_dir, move |order| match obeying.upgrade() {
+            Some(host) => host.obey(order),
+            None => Err(Failure::new(Exit::Unavailable, "the process is ending")),
+        });
+        if let Err(error) = listening {
+            host.unmount_all();
+            return Err(Failure::new(Exit::System, format!("the control socket cannot be made: {error}")));
+        }
+        Ok(host)
+    }
+
+    /// Serves until no mount is left or a signal says so.
+    fn serve(self: Arc<Host>) -> Outcome {
+        ending::on_signals(Arc::downgrade(&self))?;
+        let mut state = self.lock();
+        while !state.mounts.is_empty() {
+            let hurried = self.hurried.load(Ordering::SeqCst);
+            let wait = if hurried { LEAVE_WAIT } else { Duration::from_secs(3600) };
+            let (next, timeout) =
+                self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if hurried && timeout.timed_out() {
+                tracing::warn!("programs still use the mount; they lose it now");
+                break;
+            }
+        }
+        state.ended = true;
+        drop(state);
+        control::close(&self.state_dir);
+        self.engine.stop();
+        tracing::info!("ended");
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn obey(self: &Arc<Host>, order: Order) -> Answer {
+        match order {
+            Order::Mount(order) => answer(self.mount(&order)),
+            Order::Umount { directory, lazy } => answer(self.umount(&directory, lazy)),
+            Order::Status => answer(self.status()),
+            Order::Salvage => answer(self.salvage()),
+            Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
+        }
+    }
+
+    fn options(&self, spool: u32, read_only: bool) -> MountOptions {
+        MountOptions {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+            spool_dir: self.state_dir.join(SPOOL).join(spool.to_string()),
+            salvage_dir: self.state_dir.join(salvage::FOLDER),
+            read_only,
+        }
+    }
+
+    /// What an earlier process left unpublished when it died is copied to where people find it.
+    fn rescue_leftovers(&self) {
+        let Ok(spools) = std::fs::read_dir(self.state_dir.join(SPOOL)) else { return };
+        for spool in spools.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+            let rescued = FileSystem::new(Arc::clone(&self.engine), self.options(spool, true))
+                .and_then(|files| files.save_unsaved("the process ended before they could be published"));
+            if let Err(error) = rescued {
+                tracing::warn!(%error, spool, "what an earlier run left cannot be rescued yet; it stays there");
+            }
+        }
+    }
+
+    fn mount(self: &Arc<Host>, order: &MountOrder) -> Outcome {
+        let mut state = self.lock();
+        if state.ended || self.hurried.load(Ordering::SeqCst) {
+            return Err(Failure::new(
+                Exit::InUse,
+                "the process that serves this key is just ending; try again",
+            ));
+        }
+        let taken: Vec<u32> = state.mounts.values().map(|active| active.spool).collect();
+        let spool = (0..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);
+        let files = FileSystem::new(Arc::clone(&self.engine), self.options(spool, order.read_only))?;
+        let (host, directory) = (Arc::downgrade(self), order.directory.clone());
+        let ended = move || {
+            if let Some(host) = host.upgrade() {
+                host.mount_ended(&directory);
+            }
+        };
+        let options = holdfast_fuse::Options {
+            source: self.address.to_string(),
+            allow_other: order.allow_other,
+            read_only: order.read_only,
+        };
+        self.watcher.mounted(&order.directory);
+        let session = holdfast_fuse::mount(Arc::clone(&files), &order.directory, &options, ended)
+            .inspect_err(|_| self.watcher.unmounted(&order.directory))?;
+        tracing::info!(directory = %order.directory.display(), address = %self.address, "mounted");
+        let active = Active { session: Arc::new(session), files, order: order.clone(), spool };
+        state.mounts.insert(order.directory.clone(), active);
+        Ok(())
+    }
+
+    /// Publishes what is unsaved, then unmounts. Gently, a mount whose files cannot be published stays.
+    fn umount(&self, directory: &Path, lazy: bool) -> Outcome {
+        let (session, files) = match self.lock().mounts.get(directory) {
+            Some(active) => (Arc::clone(&active.session), Arc::clone(&active.files)),
+            None => {
+                let message = format!("{}: not mounted by this process", directory.display());
+                return Err(Failure::new(Exit::MountPoint, message));
+            }
+        };
+        if lazy {
+            return Ok(session.unmount(Manner::Lazily)?);
+        }
+        let unpublished = files.publish_all();
+        if let Some((path, error)) = unpublished.first() {
+            let message = format!(
+                "{}: {} of its files cannot be saved to the server ({}: {error})",
+                directory.display(),
+                unpublished.len(),
+                String::from_utf8_lossy(path),
+            );
+            return Err(Failure { code: Failure::from(error.clone()).code, message, hint: None }
+                .hint("umount --lazy unmounts nevertheless and keeps them for `holdfast salvage`"));
+        }
+        session.unmount(Manner::Gently)?;
+        session.wait();
+        Ok(())
+    }
+
+    /// Called by a mount's own thread when it is gone.
+    fn mount_ended(&self, directory: &Path) {
+        // Waits for the lock until `mount` has entered it.
+        let files = self.lock().mounts.get(directory).map(|active| Arc::clone(&active.files));
+        if let Some(files) = files {
+            let lost = self.hurried.load(Ordering::SeqCst) || !files.publish_all().is_empty();
+            if lost {
+                ending::keep(&files);
+            }
+        }
+        tracing::info!(directory = %directory.display(), "unmounted");
+        self.watcher.unmounted(directory);
+        self.lock().mounts.remove(directory);
+        self.changed.notify_all();
+    }
+
+    /// Told to end: publishes for a while, keeps the rest, and takes all mounts out of sight.
+    pub fn hurry(&self) {
+        tracing::info!("told to end");
+        let files: Vec<_> = self.lock().mounts.values().map(|active| Arc::clone(&active.files)).collect();
+        for files in &files {
+            ending::publish_for_a_while(files);
+        }
+        self.hurried.store(true, Ordering::SeqCst);
+        self.unmount_all();
+        self.changed.notify_all();
+    }
+
+    fn unmount_all(&self) {
+        let sessions: Vec<_> =
+            self.lock().mounts.values().map(|active| Arc::clone(&active.session)).collect();
+        for session in sessions {
+            if let Err(error) = session.unmount(Manner::Lazily) {
+                tracing::warn!(%error, "unmounting");
+            }
+        }
+    }
+
+    fn salvage(&self) -> Outcome<usize> {
+        let files: Vec<_> = self.lock().mounts.values().map(|active| Arc::clone(&active.files)).collect();
+        let mut saved = 0;
+        for files in files {
+            saved +=
+                files.save_unsaved("asked for by `holdfast salvage`")?.map_or(0, |saved| saved.files.len());
+        }
+        Ok(saved)
+    }
+
+    fn status(&self) -> Outcome<ProcessStatus> {
+        let state = self.lock();
+        let mounts = state.mounts.values().map(|active| MountStatus {
+            directory: active.order.directory.clone(),
+            read_only: active.order.read_only,
+            allow_other: active.order.allow_other,
+            unsaved: active.files.unpublished(),
+        });
+        Ok(ProcessStatus {
+            address: self.address.to_string(),
+            process: std::process::id(),
+            started_ns: self.started_ns,
+            mounts: mounts.collect(),
+            state_dir: self.state_dir.clone(),
+            engine: serde_json::to_value(self.engine.status())
+                .map_err(|error| Failure::new(Exit::Internal, error))?,
+        })
+    }
+}
+
+fn answer<T: Serialize>(result: Outcome<T>) -> Answer {
+    result.and_then(|value| serde_json::to_value(value).map_err(|error| Failure::new(Exit::Internal, error)))
+}

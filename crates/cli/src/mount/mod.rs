@@ -1,0 +1,132 @@
+//! `holdfast mount` and `holdfast umount`: who does it, and how it gets there.
+//!
+//! One process serves all mounts of one key in one file system, because only one may sign with it. `mount` asks
+//! that process if it runs and becomes (or starts) it if not; `umount` asks it to publish what is unsaved and
+//! to unmount.
+
+mod daemon;
+mod ending;
+mod host;
+
+use crate::args::{Mount, Umount};
+use crate::control::{Client, MountOrder, Order};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, progress};
+use crate::paths::{Directories, make_private};
+use crate::{keys, logging};
+use daemon::Job;
+use holdfast_fuse::mountpoint::{self, Manner};
+use holdfast_rpc::Address;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often a command tries again when another process is just beginning or ending to use the key.
+const ATTEMPTS: u32 = 50;
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What `mount` and `umount` print as JSON.
+#[derive(Serialize, Deserialize)]
+pub struct Mounted {
+    /// Absolute path of the mount point.
+    pub directory: PathBuf,
+    /// Address.
+    pub address: String,
+}
+
+/// `holdfast mount`
+pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Outcome {
+    if arguments.background_process {
+        let job = daemon::receive()?;
+        return host::run_in_background(&job);
+    }
+    let address: Address = arguments.url.parse()?;
+    // Before anything slow: a mount point that cannot be used is said at once.
+    let directory = mountpoint::prepare(&arguments.directory)?;
+    let key = keys::read_private(&arguments.key)?;
+    let job = Job {
+        url: address.to_string(),
+        order: MountOrder {
+            directory: directory.clone(),
+            allow_other: arguments.allow_other,
+            read_only: arguments.read_only,
+        },
+        state_dir: directories.state_of(&address.file_system, &key.public())?,
+        cache_dir: directories.cache_of(&address.file_system)?,
+        timeout: arguments.timeout,
+        key,
+    };
+    make_private(&job.state_dir)?;
+    make_private(&job.cache_dir)?;
+    let done = Mounted { directory, address: job.url.clone() };
+    let say = |done: &Mounted| format!("{} is mounted on {}", done.address, done.directory.display());
+
+    for attempt in 0..ATTEMPTS {
+        if let Some(process) = Client::connect(&job.state_dir)? {
+            let mounted = process.call::<()>(&Order::Mount(job.order.clone()));
+            return mounted.and_then(|()| format.print(&done, say));
+        }
+        if arguments.foreground {
+            logging::to_stderr();
+            return host::run_in_foreground(&job);
+        }
+        let bar = progress("mounting");
+        let started = daemon::start(&job, &process_arguments(arguments, &job));
+        bar.finish_and_clear();
+        match started {
+            // Another process is about to serve this key, or about to end: see what it becomes.
+            Err(failure) if failure.code == Exit::InUse && attempt + 1 < ATTEMPTS => {
+                std::thread::sleep(PAUSE)
+            }
+            other => return other.and_then(|()| format.print(&done, say)),
+        }
+    }
+    Err(Failure::new(Exit::InUse, "another process uses this key and does not answer"))
+}
+
+/// What the background process shows of itself in `ps`.
+fn process_arguments(arguments: &Mount, job: &Job) -> Vec<OsString> {
+    let mut shown: Vec<OsString> = vec!["mount".into(), job.url.clone().into()];
+    shown.push(job.order.directory.clone().into());
+    shown.push("--key".into());
+    shown.push(std::path::absolute(&arguments.key).unwrap_or_else(|_| arguments.key.clone()).into());
+    shown
+}
+
+/// `holdfast umount`
+pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> Outcome {
+    let directory = mountpoint::absolute(&arguments.directory)?;
+    let mount = mountpoint::mounted_at(&directory)?.filter(mountpoint::Mounted::is_holdfast);
+    let Some(mount) = mount else {
+        return Err(mountpoint::MountError::NotMounted(directory).into());
+    };
+    let done = Mounted { directory: directory.clone(), address: mount.source };
+    let bar = progress("publishing what is unsaved, and unmounting");
+    let result = unmount(&directory, arguments.lazy, directories);
+    bar.finish_and_clear();
+    result?;
+    format.print(&done, |done| format!("{} is unmounted", done.directory.display()))
+}
+
+fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome {
+    if !mountpoint::is_dead(directory) {
+        for state_dir in directories.all_states()? {
+            let Ok(Some(process)) = Client::connect(&state_dir) else { continue };
+            let order = Order::Umount { directory: directory.to_owned(), lazy };
+            match process.call::<()>(&order) {
+                Err(failure) if failure.code == Exit::MountPoint => {}
+                // It went away with its last mount before it could answer.
+                Err(failure) if failure.code == Exit::Unavailable => break,
+                other => return other,
+            }
+        }
+        if mountpoint::mounted_at(directory)?.is_none_or(|mount| !mount.is_holdfast()) {
+            return Ok(());
+        }
+    }
+    // Its process is dead, or somebody else's: the kernel tells it, and it publishes what is unsaved by itself.
+    let manner = if lazy || mountpoint::is_dead(directory) { Manner::Lazily } else { Manner::Gently };
+    Ok(mountpoint::unmount(directory, manner)?)
+}

@@ -1,0 +1,103 @@
+//! Where a client keeps things: its state (signer, control socket, log, evidence) and its cache.
+
+use crate::exit::{Exit, Failure, Outcome};
+use holdfast_crypto::{Digest, PublicKey};
+use rustix::process::geteuid;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Directories that the user may choose.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Directories {
+    /// Where the signer's state, its log and evidence are kept [default: $XDG_STATE_HOME/holdfast, for root
+    /// /var/lib/holdfast/client]
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_STATE_DIR", global = true, help_heading = "Directories")]
+    pub state: Option<PathBuf>,
+    /// Where verified blocks are cached [default: $XDG_CACHE_HOME/holdfast, for root /var/cache/holdfast]
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_CACHE_DIR", global = true, help_heading = "Directories")]
+    pub cache: Option<PathBuf>,
+}
+
+impl Directories {
+    /// The base of all state.
+    ///
+    /// # Errors
+    /// No home directory is known.
+    pub fn state_base(&self) -> Outcome<PathBuf> {
+        base(self.state.as_deref(), "XDG_STATE_HOME", ".local/state", "/var/lib/holdfast/client")
+    }
+
+    /// The state of one key in one file system.
+    ///
+    /// # Errors
+    /// No home directory is known.
+    pub fn state_of(&self, file_system: &Digest, key: &PublicKey) -> Outcome<PathBuf> {
+        Ok(self.state_base()?.join(file_system.to_string()).join(key.to_string()))
+    }
+
+    /// The cache of one file system: what it holds is verified on every use, so all keys of a user share it.
+    ///
+    /// # Errors
+    /// No home directory is known.
+    pub fn cache_of(&self, file_system: &Digest) -> Outcome<PathBuf> {
+        let base = base(self.cache.as_deref(), "XDG_CACHE_HOME", ".cache", "/var/cache/holdfast")?;
+        Ok(base.join(file_system.to_string()))
+    }
+
+    /// State directories of all keys: `FSID/KEY` below the base.
+    ///
+    /// # Errors
+    /// No home directory is known.
+    pub fn all_states(&self) -> Outcome<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        let is_id =
+            |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| Digest::from_hex(name).is_some());
+        let below = |path: &Path| -> Vec<PathBuf> {
+            let Ok(entries) = std::fs::read_dir(path) else { return Vec::new() };
+            entries.flatten().filter(|entry| is_id(&entry.file_name())).map(|entry| entry.path()).collect()
+        };
+        for file_system in below(&self.state_base()?) {
+            found.extend(below(&file_system));
+        }
+        found.sort();
+        Ok(found)
+    }
+}
+
+/// Makes a directory that only its owner can look into.
+///
+/// # Errors
+/// It cannot be made, or it is somebody else's.
+pub fn make_private(path: &Path) -> Outcome {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", path.display())))?;
+    let metadata = std::fs::metadata(path)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", path.display())))?;
+    if metadata.uid() != geteuid().as_raw() {
+        let message = format!("{}: belongs to another user (uid {})", path.display(), metadata.uid());
+        return Err(Failure::new(Exit::NotAllowed, message).hint("use --state and --cache to name your own"));
+    }
+    Ok(())
+}
+
+fn base(chosen: Option<&Path>, variable: &str, below_home: &str, for_root: &str) -> Outcome<PathBuf> {
+    if let Some(path) = chosen {
+        return std::path::absolute(path)
+            .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display())));
+    }
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if let Some(path) = named(variable) {
+        return Ok(path.join("holdfast"));
+    }
+    if geteuid().is_root() {
+        return Ok(PathBuf::from(for_root));
+    }
+    match named("HOME") {
+        Some(home) => Ok(home.join(below_home).join("holdfast")),
+        None => Err(Failure::new(Exit::NoInput, "no home directory is known ($HOME is not set)")
+            .hint("use --state and --cache to say where to keep things")),
+    }
+}

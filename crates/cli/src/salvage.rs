@@ -1,0 +1,137 @@
+//! `holdfast salvage`: gets out what could not be saved to the server.
+//!
+//! A mount that freezes, ends without being able to publish, or finds what a crashed predecessor left, saves
+//! it into a folder of its own below the state directory, with a list. Here those folders are shown and copied.
+
+use crate::args;
+use crate::control::{Client, Order};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, clean};
+use crate::paths::Directories;
+use crate::which::states;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Name of the folder of such folders in a state directory.
+pub const FOLDER: &str = "salvage";
+/// Name of the list in each.
+const LIST: &str = "INDEX.json";
+
+/// One folder, as its list says.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    folder: PathBuf,
+    reason: String,
+    files: Vec<SavedFile>,
+    /// Where it was copied to now.
+    #[serde(default)]
+    copied_to: Option<PathBuf>,
+}
+
+/// One file in it.
+#[derive(Serialize, Deserialize)]
+struct SavedFile {
+    path: String,
+    saved_as: PathBuf,
+    bytes: u64,
+    missing: Vec<(u64, u64)>,
+    from_earlier_run: bool,
+}
+
+/// `holdfast salvage`
+pub fn run(arguments: &args::Salvage, directories: &Directories, format: Format) -> Outcome {
+    let mut found = Vec::new();
+    for state_dir in states(&arguments.which, directories)? {
+        // A living mount is asked to save what is unsaved right now.
+        if let Some(process) = Client::connect(&state_dir)? {
+            process.call::<usize>(&Order::Salvage)?;
+        }
+        for folder in folders_in(&state_dir) {
+            let mut saved = read(&folder)?;
+            if let Some(to) = &arguments.to {
+                saved.copied_to = Some(copy(&saved, to)?);
+            }
+            found.push(saved);
+        }
+    }
+    format.print(&found, |found| describe(found))
+}
+
+/// Folders in a state directory, oldest first.
+pub fn folders_in(state_dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(state_dir.join(FOLDER)) else { return Vec::new() };
+    let mut folders: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.join(LIST).is_file()).collect();
+    folders.sort();
+    folders
+}
+
+fn read(folder: &Path) -> Outcome<Saved> {
+    let list = folder.join(LIST);
+    let text =
+        fs::read(&list).map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", list.display())))?;
+    let mut saved: Saved = serde_json::from_slice(&text)
+        .map_err(|error| Failure::new(Exit::Data, format!("{}: {error}", list.display())))?;
+    // Where it lies now counts, not where it was made.
+    saved.folder = folder.to_owned();
+    Ok(saved)
+}
+
+fn describe(found: &[Saved]) -> String {
+    if found.is_empty() {
+        return "Nothing to salvage: everything was saved to the server.".to_owned();
+    }
+    let mut lines = Vec::new();
+    for saved in found {
+        lines.push(saved.folder.display().to_string());
+        lines.push(format!("  because: {}", clean(&saved.reason)));
+        for file in &saved.files {
+            let holes = match file.missing.len() {
+                0 => String::new(),
+                _ => ", with holes where the server gives no data".to_owned(),
+            };
+            lines.push(format!("  {} ({} bytes{holes})", clean(&file.path), file.bytes));
+        }
+        if let Some(to) = &saved.copied_to {
+            lines.push(format!("  copied to {}", to.display()));
+        }
+    }
+    if found.iter().all(|saved| saved.copied_to.is_none()) {
+        lines.push(
+            "`holdfast salvage --to DIR` copies them; remove a folder when you no longer need it.".to_owned(),
+        );
+    }
+    lines.join("\n")
+}
+
+/// Copies one folder below `to`; never overwrites.
+fn copy(saved: &Saved, to: &Path) -> Outcome<PathBuf> {
+    let failed = |path: &Path, error: io::Error| {
+        let code = match error.kind() {
+            io::ErrorKind::AlreadyExists => Exit::CannotCreate,
+            _ => Exit::Io,
+        };
+        Failure::new(code, format!("{}: {error}", path.display()))
+    };
+    let target = to.join(saved.folder.file_name().unwrap_or_default());
+    fs::create_dir_all(to).map_err(|error| failed(to, error))?;
+    fs::create_dir(&target).map_err(|error| failed(&target, error))?;
+    for file in &saved.files {
+        if !file.saved_as.components().all(|component| matches!(component, Component::Normal(_))) {
+            let message = format!("{}: names a file outside the folder", saved.folder.join(LIST).display());
+            return Err(Failure::new(Exit::Data, message));
+        }
+        let path = target.join(&file.saved_as);
+        let parent = path.parent().unwrap_or(&target);
+        fs::create_dir_all(parent).map_err(|error| failed(parent, error))?;
+        let mut from =
+            fs::File::open(saved.folder.join(&file.saved_as)).map_err(|error| failed(&path, error))?;
+        let mut into = fs::File::create_new(&path).map_err(|error| failed(&path, error))?;
+        io::copy(&mut from, &mut into).map_err(|error| failed(&path, error))?;
+    }
+    let list = target.join(LIST);
+    fs::copy(saved.folder.join(LIST), &list).map_err(|error| failed(&list, error))?;
+    Ok(target)
+}

@@ -1,0 +1,107 @@
+//! `holdfast server`: runs a server, or works on its data directory.
+
+mod operate;
+
+use crate::args::{CreateBy, Server, ServerAllow, ServerCommand};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::logging;
+use crate::output::{Format, line};
+use holdfast_crypto::keyfile;
+use holdfast_server::{CreatePolicy, ServerConfig, until_signalled};
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// Name of the list of keys that may create file systems, in the data directory.
+const ALLOWED: &str = "allowed-superusers";
+
+/// `holdfast server`
+pub fn run(arguments: &Server, format: Format) -> Outcome {
+    match (&arguments.command, &arguments.data) {
+        (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
+        (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
+        (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
+        (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),
+        (None, Some(data)) => serve(arguments, data),
+        (None, None) => Err(Failure::new(Exit::Usage, "a data directory is needed: --data DIR")),
+    }
+}
+
+fn serve(arguments: &Server, data: &Path) -> Outcome {
+    logging::to_stderr();
+    let mut config = ServerConfig::new(data, resolve(&arguments.listen)?);
+    config.create = match arguments.create {
+        CreateBy::Local => CreatePolicy::Local,
+        CreateBy::Listed => CreatePolicy::Listed,
+        CreateBy::Anyone => CreatePolicy::Anyone,
+        CreateBy::Nobody => CreatePolicy::Nobody,
+    };
+    config.abort_after = Duration::from_secs(arguments.abort_after);
+    config.gc_interval =
+        (arguments.collect_every > 0).then(|| Duration::from_secs(arguments.collect_every * 60));
+    let server = holdfast_server::Server::open(config)?;
+    line(&format!("holdfast serves {} on {}", data.display(), server.local_address()))?;
+    Ok(server.run(until_signalled())?)
+}
+
+/// What an address that is listened on means; the first of several.
+fn resolve(listen: &str) -> Outcome<SocketAddr> {
+    let wrong = |why: String| {
+        Failure::new(Exit::Usage, format!("'{listen}' cannot be listened on: {why}"))
+            .hint("an address reads 0.0.0.0:7440, '[::]:7440' or HOST:PORT")
+    };
+    listen
+        .to_socket_addrs()
+        .map_err(|error| wrong(error.to_string()))?
+        .next()
+        .ok_or_else(|| wrong("it has no address".to_owned()))
+}
+
+/// Adds a key to the list, or prints the list. The running server reads it anew each time.
+fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
+    let list = arguments.data.join(ALLOWED);
+    let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", list.display()));
+    let text = match std::fs::read_to_string(&list) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        other => other.map_err(failed)?,
+    };
+    let mut keys: Vec<String> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect();
+    if let Some(argument) = &arguments.key {
+        let key = keys::read_public(argument)?;
+        let known = keys.iter().any(|line| keyfile::parse_public(line).is_ok_and(|listed| listed == key));
+        if !known {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&arguments.data).map_err(failed)?;
+            let mut file = std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(&list)
+                .map_err(failed)?;
+            let ends_well = text.is_empty() || text.ends_with('\n');
+            let new = keyfile::format_public(&key, comment(argument));
+            let written = format!("{}{new}\n", if ends_well { "" } else { "\n" });
+            file.write_all(written.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+            keys.push(new);
+        }
+    }
+    format.print(&keys, |keys| match keys.is_empty() {
+        true => "No key is listed.".to_owned(),
+        false => keys.join("\n"),
+    })
+}
+
+/// The comment of a public key line that was given as such.
+fn comment(argument: &str) -> &str {
+    match argument.trim_start().starts_with("ssh-") {
+        true => argument.trim().splitn(3, ' ').nth(2).unwrap_or("").trim(),
+        false => argument,
+    }
+}

@@ -1,0 +1,170 @@
+//! Work on a data directory: by the server that runs on it, or by ourselves when none does.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, bytes_bar, clean, table};
+use holdfast_server::ServerConfig;
+use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
+use serde::Serialize;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {
+    // Nothing listens: the address is not used.
+    let config = ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let bar = bytes_bar(what);
+    let result = perform(&config, task, &mut |done, all| {
+        if all > 0 {
+            bar.set_length(all);
+            bar.set_position(done);
+        }
+    });
+    bar.finish_and_clear();
+    result.map_err(|error| match error {
+        ControlError::NoServer(_) => Failure::new(Exit::NoInput, error),
+        ControlError::Open(error) => error.into(),
+        ControlError::Silent(_) => Failure::new(Exit::Unavailable, error),
+        ControlError::Failed(_) => Failure::new(Exit::Failed, error),
+    })
+}
+
+fn unexpected() -> Failure {
+    Failure::new(Exit::Protocol, "the running server is of another version")
+}
+
+#[derive(Serialize)]
+struct Collected {
+    file_system: String,
+    error: Option<String>,
+    blocks_in_use: u64,
+    blocks_dropped: u64,
+    bytes_dropped: u64,
+    bytes_freed: u64,
+    damaged: Vec<String>,
+    missing: Vec<String>,
+}
+
+/// `holdfast server gc`
+pub fn collect(data: &Path, format: Format) -> Outcome {
+    let Report::Collected(reports) = ask(data, Task::Collect, "collecting")? else {
+        return Err(unexpected());
+    };
+    let reports: Vec<Collected> = reports
+        .into_iter()
+        .map(|(file_system, result)| {
+            let (report, error) = match result {
+                Ok(report) => (report, None),
+                Err(error) => (Default::default(), Some(error)),
+            };
+            Collected {
+                file_system: file_system.to_string(),
+                error,
+                blocks_in_use: report.marked,
+                blocks_dropped: report.dropped,
+                bytes_dropped: report.dropped_bytes,
+                bytes_freed: report.removed_bytes,
+                damaged: report.damaged,
+                missing: report.missing.iter().map(ToString::to_string).collect(),
+            }
+        })
+        .collect();
+    format.print(&reports, |reports| {
+        let lines: Vec<String> = reports.iter().map(Collected::describe).collect();
+        if lines.is_empty() { "There is no file system here yet.".to_owned() } else { lines.join("\n") }
+    })?;
+    if reports.iter().any(|report| report.error.is_some()) {
+        return Err(Failure::new(
+            Exit::Data,
+            "not everything could be collected; nothing that is in use was dropped",
+        ));
+    }
+    Ok(())
+}
+
+impl Collected {
+    fn describe(&self) -> String {
+        if let Some(error) = &self.error {
+            return format!("{}: nothing was dropped: {}", self.file_system, clean(error));
+        }
+        let mut text = format!(
+            "{}: {} blocks in use; {} blocks ({} bytes) dropped, {} bytes of disk freed",
+            self.file_system, self.blocks_in_use, self.blocks_dropped, self.bytes_dropped, self.bytes_freed
+        );
+        for damaged in &self.damaged {
+            text.push_str(&format!("\n  kept, because it is damaged: {}", clean(damaged)));
+        }
+        for missing in &self.missing {
+            text.push_str(&format!("\n  MISSING, though in use: block {missing}"));
+        }
+        text
+    }
+}
+
+#[derive(Serialize)]
+struct Scrubbed {
+    records: u64,
+    bytes: u64,
+    bad_count: u64,
+    bad: Vec<String>,
+}
+
+/// `holdfast server scrub`
+pub fn scrub(data: &Path, format: Format) -> Outcome {
+    let Report::Scrubbed(report) = ask(data, Task::Scrub, "reading everything")? else {
+        return Err(unexpected());
+    };
+    let report = Scrubbed {
+        records: report.records,
+        bytes: report.bytes,
+        bad_count: report.bad_count,
+        bad: report.bad,
+    };
+    format.print(&report, |report| {
+        let mut lines = vec![format!(
+            "{} records ({} bytes) read, {} bad",
+            report.records, report.bytes, report.bad_count
+        )];
+        lines.extend(report.bad.iter().take(100).map(|bad| format!("  {}", clean(bad))));
+        lines.join("\n")
+    })?;
+    match report.bad_count {
+        0 => Ok(()),
+        bad => Err(Failure::new(Exit::Data, format!("{bad} records are damaged")).hint(
+            "restore them from a copy; clients that still have the data send it again when they use it",
+        )),
+    }
+}
+
+/// `holdfast server stats`
+pub fn statistics(data: &Path, format: Format) -> Outcome {
+    let Report::Statistics(figures) = ask(data, Task::Statistics, "asking")? else {
+        return Err(unexpected());
+    };
+    let file_systems: Vec<_> = figures
+        .file_systems
+        .iter()
+        .map(|(id, operations)| serde_json::json!({ "id": id.to_string(), "operations": operations }))
+        .collect();
+    let figures = serde_json::json!({
+        "running": figures.running,
+        "file_systems": file_systems,
+        "blocks": figures.blocks,
+        "block_bytes": figures.block_bytes,
+        "damaged_blocks": figures.damaged_blocks,
+        "log_bytes": figures.log_bytes,
+        "free_bytes": figures.free_bytes,
+        "since_start": {
+            "syncs": figures.syncs,
+            "requests": figures.requests,
+            "requests_refused": figures.refused,
+            "operations": figures.operations,
+            "blocks_stored": figures.blocks_stored,
+            "blocks_served": figures.blocks_served,
+            "bytes_served": figures.bytes_served,
+        },
+    });
+    format.print(&figures, |figures| {
+        let mut rows = Vec::new();
+        crate::output::flatten("", figures, &mut rows);
+        table(&rows)
+    })
+}

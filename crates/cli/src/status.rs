@@ -1,0 +1,262 @@
+//! `holdfast status` and `holdfast stats`: what the mounts of this user do, with alarms in words.
+
+use crate::args;
+use crate::control::{Client, Order};
+use crate::evidence;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, clean, table};
+use crate::paths::Directories;
+use crate::time::moment;
+use holdfast_fuse::mountpoint::{self, MountError};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Most alarms that are shown in full.
+const ALARMS_SHOWN: usize = 5;
+
+/// One process that serves the mounts of one key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Address.
+    pub address: String,
+    /// Process id.
+    pub process: u32,
+    /// When it began, nanoseconds since the epoch.
+    pub started_ns: i64,
+    /// What it has mounted.
+    pub mounts: Vec<MountStatus>,
+    /// Where it keeps its state, its log and evidence.
+    pub state_dir: PathBuf,
+    /// The signer and its connection, as the engine describes itself.
+    pub engine: Value,
+}
+
+/// One mount.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// Where.
+    pub directory: PathBuf,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+    /// Whether other users may use it.
+    pub allow_other: bool,
+    /// Files with changes that are not at the server yet.
+    pub unsaved: Vec<String>,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Report {
+    processes: Vec<Process>,
+    /// Mounts of ours whose process is gone.
+    dead: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    #[serde(flatten)]
+    status: ProcessStatus,
+    /// What the server did wrong since the process began, in words; the newest first.
+    alarms: Vec<String>,
+    /// Pieces of evidence kept, also from earlier.
+    evidence: usize,
+    /// Folders of data that could not be saved to the server.
+    salvage: Vec<PathBuf>,
+}
+
+/// `holdfast status`
+pub fn status(arguments: &args::Status, directories: &Directories, format: Format) -> Outcome {
+    let report = gather(arguments, directories)?;
+    format.print(&report, describe)?;
+    verdict(&report)
+}
+
+/// `holdfast stats`
+pub fn stats(arguments: &args::Status, directories: &Directories, format: Format) -> Outcome {
+    let report = gather(arguments, directories)?;
+    let figures: Vec<(String, Value)> =
+        report.processes.into_iter().map(|process| (process.status.address, process.status.engine)).collect();
+    format.print(&figures, |figures| {
+        let sections: Vec<String> = figures
+            .iter()
+            .map(|(address, engine)| {
+                let mut rows = Vec::new();
+                numbers("", engine, &mut rows);
+                format!("{address}\n{}", table(&rows))
+            })
+            .collect();
+        sections.join("\n\n")
+    })
+}
+
+/// Every number in `value`, with its name.
+fn numbers(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
+    match value {
+        Value::Number(number) => rows.push(vec![format!("  {}", name.replace('_', " ")), number.to_string()]),
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                numbers(
+                    &if name.is_empty() { field.clone() } else { format!("{name}: {field}") },
+                    value,
+                    rows,
+                );
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
+    }
+}
+
+fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report> {
+    let wanted = arguments.directory.as_deref().map(mountpoint::absolute).transpose()?;
+    let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
+    let mut report = Report { processes: Vec::new(), dead: Vec::new() };
+    for state_dir in directories.all_states()? {
+        let Some(client) = Client::connect(&state_dir)? else { continue };
+        let mut status: ProcessStatus = match client.call(&Order::Status) {
+            Ok(status) => status,
+            // It ended just now.
+            Err(failure) if failure.code == Exit::Unavailable => continue,
+            Err(failure) => return Err(failure),
+        };
+        status.mounts.retain(|mount| is_wanted(&mount.directory));
+        if !status.mounts.is_empty() || wanted.is_none() {
+            report.processes.push(examine(status));
+        }
+    }
+    for mount in mountpoint::mounted()? {
+        if mount.is_holdfast() && is_wanted(&mount.directory) && mountpoint::is_dead(&mount.directory) {
+            report.dead.push(mount.directory);
+        }
+    }
+    if let Some(wanted) = wanted
+        && report.processes.is_empty()
+        && report.dead.is_empty()
+    {
+        return Err(MountError::NotMounted(wanted).into());
+    }
+    Ok(report)
+}
+
+fn examine(status: ProcessStatus) -> Process {
+    let pieces = evidence::kept_in(&status.state_dir);
+    let mut alarms = Vec::new();
+    if let Some(frozen) = status.engine.get("frozen").filter(|frozen| !frozen.is_null()) {
+        let what = frozen.get("what").and_then(Value::as_str).unwrap_or("the server's order is wrong");
+        let last = frozen.get("last_good_operation").and_then(Value::as_u64).unwrap_or(0);
+        let noticed = frozen.get("noticed_ns").and_then(Value::as_i64).unwrap_or(0);
+        alarms.push(format!(
+            "WRONG ORDER, noticed {}: {what}. Everything is stopped (EIO): nothing this server shows is believed. \
+             Your last good operation was number {last}. Unsaved data is kept (`holdfast salvage`). Compare notes \
+             with the other members before you trust this server again.",
+            moment(noticed)
+        ));
+    }
+    for piece in pieces.iter().rev().filter(|piece| piece.noticed_ns >= status.started_ns) {
+        if piece.is_about_order() {
+            continue;
+        }
+        alarms.push(format!("WRONG DATA, noticed {}: {}", moment(piece.noticed_ns), piece.explanation));
+    }
+    let salvage = crate::salvage::folders_in(&status.state_dir);
+    Process { status, alarms, evidence: pieces.len(), salvage }
+}
+
+fn describe(report: &Report) -> String {
+    if report.processes.is_empty() && report.dead.is_empty() {
+        return "Nothing is mounted.".to_owned();
+    }
+    let mut sections: Vec<String> = report.processes.iter().map(Process::describe).collect();
+    for directory in &report.dead {
+        sections.push(format!(
+            "{}\n  DEAD: the process that served it is gone. `holdfast umount {0}` removes it; mounting again works too.",
+            directory.display()
+        ));
+    }
+    clean(&sections.join("\n\n"))
+}
+
+impl Process {
+    fn describe(&self) -> String {
+        let text =
+            |name: &str| self.status.engine.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+        let number = |name: &str| self.status.engine.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let truth = |name: &str| self.status.engine.get(name).and_then(Value::as_bool).unwrap_or(false);
+        let mut lines = Vec::new();
+        for mount in &self.status.mounts {
+            let mut notes = Vec::new();
+            if mount.read_only {
+                notes.push("read-only");
+            }
+            if mount.allow_other {
+                notes.push("open to other users of this machine");
+            }
+            let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
+            lines.push(format!("{}{notes}", mount.directory.display()));
+        }
+        if lines.is_empty() {
+            lines.push("(no mount)".to_owned());
+        }
+        let state = if self.alarms.iter().any(|alarm| alarm.starts_with("WRONG ORDER")) {
+            "FROZEN: the server broke the order of operations".to_owned()
+        } else if !truth("connected") {
+            "waiting for the server, which does not answer".to_owned()
+        } else if !self.alarms.is_empty() {
+            "working, but some data is wrong".to_owned()
+        } else {
+            "working; everything seen so far was as its writers made it".to_owned()
+        };
+        let mut rows = vec![
+            vec!["  File system".to_owned(), self.status.address.clone()],
+            vec!["  State".to_owned(), state],
+            vec!["  Signs as".to_owned(), format!("{} (device {})", text("user_name"), number("device"))],
+            vec!["  Operations".to_owned(), format!("{} so far", number("last_operation"))],
+            vec![
+                "  Process".to_owned(),
+                format!("{}, since {}", self.status.process, moment(self.status.started_ns)),
+            ],
+            vec!["  Log and state".to_owned(), self.status.state_dir.display().to_string()],
+        ];
+        let unsaved: Vec<&String> = self.status.mounts.iter().flat_map(|mount| &mount.unsaved).collect();
+        if !unsaved.is_empty() {
+            let some: Vec<&str> = unsaved.iter().take(5).map(|path| path.as_str()).collect();
+            rows.push(vec!["  Unsaved".to_owned(), format!("{} files: {}", unsaved.len(), some.join(", "))]);
+        }
+        for folder in &self.salvage {
+            rows.push(vec!["  To salvage".to_owned(), folder.display().to_string()]);
+        }
+        if self.evidence > 0 {
+            rows.push(vec![
+                "  Evidence".to_owned(),
+                format!("{} pieces; `holdfast evidence list` names them", self.evidence),
+            ]);
+        }
+        lines.push(table(&rows));
+        for alarm in self.alarms.iter().take(ALARMS_SHOWN) {
+            lines.push(format!("  ALARM: {alarm}"));
+        }
+        if self.alarms.len() > ALARMS_SHOWN {
+            lines.push(format!("  ({} more alarms)", self.alarms.len() - ALARMS_SHOWN));
+        }
+        lines.join("\n")
+    }
+}
+
+/// Success only if nothing is wrong.
+fn verdict(report: &Report) -> Outcome {
+    if report.processes.iter().any(|process| !process.alarms.is_empty()) {
+        return Err(Failure::new(Exit::Alarm, "there are alarms"));
+    }
+    if let Some(directory) = report.dead.first() {
+        let message = format!("{}: the process that served this mount is gone", directory.display());
+        return Err(Failure::new(Exit::Unavailable, message));
+    }
+    let silent = |process: &&Process| process.status.engine.get("connected") == Some(&Value::Bool(false));
+    match report.processes.iter().find(silent) {
+        Some(process) => Err(Failure::new(
+            Exit::Unavailable,
+            format!("{}: the server does not answer", process.status.address),
+        )),
+        None => Ok(()),
+    }
+}

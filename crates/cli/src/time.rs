@@ -1,0 +1,44 @@
+//! Moments in words.
+
+/// Nanoseconds since the epoch, now.
+pub fn now_ns() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A time in UTC, as in `2026-03-01 12:30:05 UTC`.
+pub fn moment(ns: i64) -> String {
+    let seconds = ns.div_euclid(1_000_000_000);
+    let (days, second_of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// Days since 1970-01-01 to year, month and day, by counting 400-year periods that begin on 1 March.
+fn date(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let period = shifted.div_euclid(146_097);
+    let day_of_period = shifted.rem_euclid(146_097);
+    let year_of_period =
+        (day_of_period - day_of_period / 1460 + day_of_period / 36_524 - day_of_period / 146_096) / 365;
+    let day_of_year = day_of_period - (365 * year_of_period + year_of_period / 4 - year_of_period / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_period + period * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Known moments, a leap day and times before 1970 come out right.
+    #[test]
+    fn moments() {
+        assert_eq!(moment(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(moment(951_782_400_000_000_000), "2000-02-29 00:00:00 UTC");
+        assert_eq!(moment(1_700_000_000_999_999_999), "2023-11-14 22:13:20 UTC");
+        assert_eq!(moment(-1), "1969-12-31 23:59:59 UTC");
+    }
+}

@@ -1,0 +1,248 @@
+//! Bad input: each mistake gets a clear error and an exit code of its own, and nothing is lost.
+
+mod common;
+
+use common::{World, free_port, is_mounted, run, text};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs a command that must fail with `code`, saying each of `words`.
+#[track_caller]
+fn fails(command: &mut Command, code: i32, words: &[&str]) {
+    let output: Output = command.stdin(Stdio::null()).output().expect("it can be run");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{said}");
+    for word in words {
+        assert!(said.contains(word), "{command:?} should say '{word}', but says: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+fn mount(world: &World, who: &str, url: &str, key: &Path, directory: &Path) -> Command {
+    let mut command = world.holdfast(who);
+    command.args(["mount", url, "--timeout", "3"]).arg(directory).arg("--key").arg(key);
+    command
+}
+
+fn empty_directory(world: &World, name: &str) -> std::path::PathBuf {
+    let directory = world.path(name);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    directory
+}
+
+/// A key that is no member's is refused by name, and what to do is said.
+#[test]
+fn unknown_key() {
+    let world = World::new(&["anna"]);
+    world.keygen("stranger");
+    let directory = empty_directory(&world, "mnt");
+    let mut command = mount(&world, "stranger", &world.url, &world.key("stranger"), &directory);
+    fails(&mut command, 67, &["not a device of this file system", "holdfast fs device add"]);
+    assert!(!is_mounted(&directory));
+}
+
+/// Wrong addresses: malformed, another file system, a server that is none.
+#[test]
+fn wrong_address() {
+    let world = World::new(&["anna"]);
+    let directory = empty_directory(&world, "mnt");
+    let key = world.key("anna");
+    fails(&mut mount(&world, "anna", "http://x/y", &key, &directory), 68, &["hf://HOST:PORT/FSID"]);
+    fails(&mut mount(&world, "anna", "hf://localhost/12", &key, &directory), 68, &["64 hexadecimal digits"]);
+    let other = format!("hf://127.0.0.1:{}/{}", world.port, "ab".repeat(32));
+    fails(&mut mount(&world, "anna", &other, &key, &directory), 68, &["does not have this file system"]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = std::io::Write::write_all(&mut stream, b"220 mail.example.org ESMTP\r\n");
+        }
+    });
+    let other = format!("hf://127.0.0.1:{port}/{}", world.fsid());
+    let output = mount(&world, "anna", &other, &key, &directory).output().expect("it runs");
+    assert!(matches!(output.status.code(), Some(69 | 76)), "{}", text(&output));
+}
+
+/// A server that does not listen is reported as unreachable, within the time given.
+#[test]
+fn unreachable_server() {
+    let world = World::new(&["anna"]);
+    let directory = empty_directory(&world, "mnt");
+    let url = format!("hf://127.0.0.1:{}/{}", free_port(), world.fsid());
+    fails(&mut mount(&world, "anna", &url, &world.key("anna"), &directory), 69, &["reached"]);
+    let unknown = format!("hf://no-such-host.invalid:1/{}", world.fsid());
+    fails(
+        &mut mount(&world, "anna", &unknown, &world.key("anna"), &directory),
+        69,
+        &["no-such-host.invalid"],
+    );
+}
+
+/// Key files: missing, readable by others, not a key, a public key, protected by another passphrase.
+#[test]
+fn key_files() {
+    let world = World::new(&["anna"]);
+    let directory = empty_directory(&world, "mnt");
+    let try_key = |name: &str| mount(&world, "anna", &world.url, &world.path(name), &directory);
+    fails(&mut try_key("none.key"), 66, &["there is no such file"]);
+    std::fs::copy(world.key("anna"), world.path("open.key")).expect("a copy");
+    std::fs::set_permissions(world.path("open.key"), std::fs::Permissions::from_mode(0o644)).expect("chmod");
+    fails(&mut try_key("open.key"), 77, &["others can read", "chmod 600"]);
+    std::fs::write(world.path("garbage.key"), "garbage").expect("written");
+    std::fs::set_permissions(world.path("garbage.key"), std::fs::Permissions::from_mode(0o600))
+        .expect("chmod");
+    fails(&mut try_key("garbage.key"), 66, &["not an OpenSSH key"]);
+    std::fs::set_permissions(world.path("anna.key.pub"), std::fs::Permissions::from_mode(0o600))
+        .expect("chmod");
+    fails(&mut try_key("anna.key.pub"), 66, &["public half"]);
+
+    for (name, secret) in [("good", "correct horse"), ("bad", "battery staple")] {
+        std::fs::write(world.path(name), secret).expect("written");
+        std::fs::set_permissions(world.path(name), std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    }
+    let mut keygen = world.holdfast("anna");
+    keygen.args(["keygen", "--passphrase", "--out"]).arg(world.path("locked.key"));
+    run(keygen.env("HOLDFAST_PASSPHRASE_FILE", world.path("good")));
+    fails(&mut try_key("locked.key"), 77, &["HOLDFAST_PASSPHRASE_FILE"]);
+    let mut wrong = try_key("locked.key");
+    fails(wrong.env("HOLDFAST_PASSPHRASE_FILE", world.path("bad")), 77, &["passphrase does not open"]);
+    let mut right = try_key("locked.key");
+    fails(right.env("HOLDFAST_PASSPHRASE_FILE", world.path("good")), 67, &["not a device"]);
+    // An existing key is never overwritten.
+    let before = std::fs::read(world.key("anna")).expect("the key");
+    fails(world.holdfast("anna").args(["keygen", "--out"]).arg(world.key("anna")), 73, &["not overwritten"]);
+    assert_eq!(std::fs::read(world.key("anna")).expect("the key"), before);
+}
+
+/// Mount points: missing, a file, not empty, mounted already; and not mounted for umount.
+#[test]
+fn mount_points() {
+    let mut world = World::new(&["anna", "ben"]);
+    let key = world.key("ben");
+    let url = world.url.clone();
+    fails(&mut mount(&world, "ben", &url, &key, &world.path("none")), 79, &["no such directory"]);
+    fails(&mut mount(&world, "ben", &url, &key, &key), 79, &["not a directory"]);
+    let full = empty_directory(&world, "full");
+    std::fs::write(full.join("file"), "keep me").expect("written");
+    fails(&mut mount(&world, "ben", &url, &key, &full), 79, &["not empty"]);
+    assert_eq!(std::fs::read_to_string(full.join("file")).expect("it is there"), "keep me");
+    let anna = world.mount("anna");
+    fails(&mut mount(&world, "ben", &url, &key, &anna), 79, &["mounted there already"]);
+    fails(&mut mount(&world, "ben", &url, &key, Path::new("/proc")), 79, &["in use"]);
+    fails(world.holdfast("ben").arg("umount").arg(&full), 79, &["no holdfast file system"]);
+    fails(world.holdfast("ben").args(["umount", "/proc"]), 79, &["no holdfast file system"]);
+    std::fs::write(anna.join("team/still"), "here").expect("the mount works on");
+}
+
+/// A key whose slot exists but whose state is elsewhere must not sign: another state directory is refused.
+#[test]
+fn state_missing() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    std::fs::write(anna.join("team/a"), "a").expect("written");
+    world.umount("anna");
+    let directory = empty_directory(&world, "mnt");
+    let mut command = mount(&world, "somewhere-else", &world.url, &world.key("anna"), &directory);
+    fails(&mut command, 65, &["fs device add"]);
+    // With its own state it goes on.
+    let anna = world.mount("anna");
+    assert_eq!(std::fs::read_to_string(anna.join("team/a")).expect("it is there"), "a");
+}
+
+/// Two servers on one data directory: the second is refused, the first goes on.
+#[test]
+fn two_servers_on_one_directory() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let mut second = world.holdfast("anna");
+    second.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(world.data());
+    fails(&mut second, 75, &["in use"]);
+    std::fs::write(anna.join("team/a"), "a").expect("the first server works on");
+}
+
+/// A data directory that a newer holdfast wrote is left alone.
+#[test]
+fn newer_data_directory() {
+    let mut world = World::new(&["anna"]);
+    world.stop_server();
+    let format = world.data().join("format");
+    let before = std::fs::read_to_string(&format).expect("the data directory says its format");
+    std::fs::write(&format, before.replace('1', "9000")).expect("written");
+    let mut server = world.holdfast("anna");
+    server.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(world.data());
+    fails(&mut server, 78, &["newer"]);
+    std::fs::write(&format, before).expect("written");
+    world.start_server();
+    world.mount("anna");
+}
+
+/// A damaged cache is refetched, never served.
+#[test]
+fn corrupt_cache() {
+    fn spoil(directory: &Path) -> u64 {
+        let mut spoilt = 0;
+        for entry in std::fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                spoilt += spoil(&path);
+            } else if let Ok(mut bytes) = std::fs::read(&path) {
+                bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
+                std::fs::write(&path, bytes).expect("written");
+                spoilt += 1;
+            }
+        }
+        spoilt
+    }
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let content: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
+    std::fs::write(anna.join("team/big"), &content).expect("written");
+    world.umount("anna");
+    let anna = world.mount("anna");
+    assert_eq!(std::fs::read_to_string(anna.join("team/big")).expect("read"), content);
+    world.umount("anna");
+    assert!(spoil(&world.path("anna-cache")) > 0, "there is a cache to spoil");
+    let anna = world.mount("anna");
+    assert_eq!(std::fs::read_to_string(anna.join("team/big")).expect("read"), content);
+    assert!(!world.status("anna").contains("ALARM"), "{}", world.status("anna"));
+}
+
+/// Only the superuser administers; unknown names and doubles are refused in words.
+#[test]
+fn administration() {
+    let world = World::new(&["anna"]);
+    let url = world.url.clone();
+    let public = std::fs::read_to_string(world.path("anna.key.pub")).expect("a key");
+    world.keygen("ben");
+    let other = std::fs::read_to_string(world.path("ben.key.pub")).expect("a key");
+    let fs = |who: &str, arguments: &[&str]| {
+        let mut command = world.holdfast(who);
+        command.arg("fs").args(arguments).arg("--superuser").arg(world.key(who));
+        command
+    };
+    fails(&mut fs("anna", &["user", "add", &url, "ben", &other]), 77, &["superuser"]);
+    fails(&mut fs("superuser", &["user", "add", &url, "anna", &other]), 1, &["anna"]);
+    fails(&mut fs("superuser", &["user", "add", &url, "ben", &public]), 1, &["key"]);
+    fails(&mut fs("superuser", &["user", "add", &url, "a/b", &other]), 64, &["name"]);
+    fails(&mut fs("superuser", &["user", "remove", &url, "nobody"]), 67, &["nobody"]);
+    fails(&mut fs("superuser", &["group", "add", &url, "g", "nobody"]), 67, &["nobody"]);
+    let private = world.key("ben");
+    fails(
+        &mut fs("superuser", &["user", "add", &url, "ben", private.to_str().expect("text")]),
+        66,
+        &["private key"],
+    );
+}
+
+/// The command line itself.
+#[test]
+fn command_line() {
+    let holdfast = || Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    fails(&mut holdfast(), 64, &["Usage"]);
+    fails(holdfast().arg("frobnicate"), 64, &["frobnicate"]);
+    fails(holdfast().args(["help", "frobnicate"]), 64, &["no help about"]);
+    fails(holdfast().args(["mount", "hf://x/y"]), 64, &["required"]);
+    assert!(run(holdfast().args(["help", "exit-codes"])).contains("ALARM"));
+    assert!(run(holdfast().args(["mount", "--help"])).contains("Examples:"));
+}
