@@ -4,6 +4,7 @@
 //! DATA/server-key          OpenSSH private key, mode 0600
 //! DATA/allowed-superusers  OpenSSH public keys, one a line; optional
 //! DATA/control             Unix socket of the running server, mode 0600
+//! DATA/ballast             space kept back, so that a server can start on a full disk
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -12,6 +13,11 @@ use holdfast_crypto::{PublicKey, SigningKey, keyfile};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// Space kept back: enough to start, serve reads and move what is live out of a few segments of garbage.
+const BALLAST_BYTES: u64 = 16 << 20;
+/// Free space above which it is set aside.
+const BALLAST_FREE_MIN: u64 = 8 * BALLAST_BYTES;
 
 /// A data directory that exists.
 #[derive(Clone, Debug)]
@@ -36,6 +42,27 @@ impl DataDirectory {
 
     pub(crate) fn control(&self) -> PathBuf {
         control_socket(&self.path)
+    }
+
+    /// Sets the ballast aside if there is ample space. Failing is harmless: the next start tries again.
+    pub(crate) fn hold_ballast(&self, free_bytes: Option<u64>) {
+        let path = self.path.join("ballast");
+        if free_bytes.is_none_or(|free| free < BALLAST_FREE_MIN) || path.exists() {
+            return;
+        }
+        let reserved = std::fs::File::create(&path).and_then(|file| {
+            let mode = rustix::fs::FallocateFlags::empty();
+            Ok(rustix::fs::fallocate(&file, mode, 0, BALLAST_BYTES)?)
+        });
+        if let Err(error) = reserved {
+            tracing::debug!(%error, "no ballast");
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+
+    /// Gives the ballast back to the disk; whether there was any.
+    pub(crate) fn drop_ballast(&self) -> bool {
+        std::fs::remove_file(self.path.join("ballast")).is_ok()
     }
 
     /// The server's key, made at the first start.

@@ -37,6 +37,8 @@ use tokio::sync::watch;
 
 /// Longest a device may pin blocks in one request.
 const PIN_SECONDS_MAX: u32 = 3600;
+/// Most file systems of one server.
+const FILE_SYSTEMS_MAX: usize = 1024;
 /// Largest signed block.
 const SIGNED_BLOCK_BYTES_MAX: usize = 64 << 10;
 /// Signed blocks under one key.
@@ -396,6 +398,10 @@ impl Host {
             // The same creation again, because its answer was lost?
             let receipt = existing.founding_receipt(&structure).ok_or(ServerError::Exists)?;
             return self.settled(existing, Some(receipt), Response::Refused);
+        }
+        if self.file_systems.read().len() >= FILE_SYSTEMS_MAX {
+            let why = format!("this server has {FILE_SYSTEMS_MAX} file systems and takes no more");
+            return Err(ServerError::NotAllowed(why).into());
         }
         let (file_system, receipt) = FileSystem::create(
             self,

@@ -7,14 +7,16 @@ use crate::error::{OpenError, RunError};
 use crate::host::{Clock, Host, HostSettings};
 use crate::maintenance;
 use crate::service::Driver;
-use holdfast_crypto::PublicKey;
-use holdfast_log::LocalStorage;
+use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_log::{LocalStorage, Storage};
 use holdfast_rpc::Service;
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+/// Smallest log files.
+const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 /// Threads for work that blocks.
 const BLOCKING_THREADS: usize = 64;
 
@@ -24,7 +26,7 @@ pub struct Server {
     pub(crate) data: DataDirectory,
     config: ServerConfig,
     listener: std::net::TcpListener,
-    key: holdfast_crypto::SigningKey,
+    key: SigningKey,
 }
 
 /// The machine's clocks.
@@ -42,24 +44,47 @@ impl Clock for SystemClock {
 }
 
 /// Opens the data directory alone, without listening.
-pub(crate) fn open_host(
-    config: &ServerConfig,
-) -> Result<(Arc<Host>, DataDirectory, holdfast_crypto::SigningKey), OpenError> {
+pub(crate) fn open_host(config: &ServerConfig) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
+    let host = match open_host_in(config, &data, &key) {
+        Err(OpenError::Store(error)) if error.is_full() && data.drop_ballast() => {
+            tracing::warn!("the disk is full; starting with the space that was kept back");
+            open_host_in(config, &data, &key)?
+        }
+        other => other?,
+    };
+    Ok((Arc::new(host), data, key))
+}
+
+fn open_host_in(config: &ServerConfig, data: &DataDirectory, key: &SigningKey) -> Result<Host, OpenError> {
     let store = data.store();
     let storage = LocalStorage::open(&store).map_err(|error| OpenError::io("opening", &store, error))?;
+    let free_bytes = storage.free_bytes();
     let settings = HostSettings {
         create: config.create,
         abort_after: config.abort_after,
         checkpoint_records: config.checkpoint_records,
-        store: StoreConfig { window: config.window, gc_window: config.gc_window, ..StoreConfig::default() },
+        store: StoreConfig {
+            window: config.window,
+            gc_window: config.gc_window,
+            segment_bytes: segment_bytes(free_bytes),
+            ..StoreConfig::default()
+        },
     };
     let lists = data.clone();
     let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));
     let clock = Arc::new(SystemClock(Instant::now()));
     let host = Host::open(Arc::new(storage), key.clone(), settings, allowed, clock)?;
-    Ok((Arc::new(host), data, key))
+    data.hold_ballast(free_bytes);
+    Ok(host)
+}
+
+/// Log files are reserved in full when they are begun. On a disk that is nearly full smaller ones let the server
+/// start, so that what is there can be read and garbage can go.
+fn segment_bytes(free: Option<u64>) -> u32 {
+    let usual = StoreConfig::default().segment_bytes;
+    free.map_or(usual, |free| u32::try_from(free / 16).unwrap_or(usual).clamp(SEGMENT_BYTES_MIN, usual))
 }
 
 impl Server {

@@ -303,3 +303,52 @@ impl Ledger {
         Ok(roots)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_crypto::{DecodeError, Domain, SigningKey};
+
+    fn list() -> Signed<ServerKeys> {
+        let key = SigningKey::from_seed(&[1; 32]);
+        let file_system = key.public().file_system_id();
+        Signed::new(
+            ServerKeys { file_system, sequence: 1, keys: vec![SigningKey::from_seed(&[2; 32]).public()] },
+            &key,
+        )
+    }
+
+    fn fingerprint(bytes: &[u8]) -> String {
+        holdfast_crypto::DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes).short()
+    }
+
+    /// Proves: records and checkpoints of the order are laid out as in every data directory there is. If this
+    /// fails, the format has changed: give it a new number and keep reading the old one.
+    #[test]
+    fn stored_formats_are_held() {
+        let heads = Heads { at_ns: 7, roots: vec![Digest([9; 32])] };
+        let entries = [
+            (Entry::Order(vec![1, 2, 3]), "0003000000010203".to_owned()),
+            (Entry::Heads(heads.clone()), format!("02070000000000000001000000{}", "09".repeat(32))),
+        ];
+        for (entry, expected) in entries {
+            let bytes = encode(&entry);
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, expected);
+        }
+        assert_eq!(fingerprint(&encode(&Entry::ServerKeys(list()))), GOLDEN_SERVER_KEYS);
+        let checkpoint = Checkpoint {
+            format: FORMAT,
+            leaves: 5,
+            sequencer: vec![1],
+            server_keys: list(),
+            former: VecDeque::from([heads]),
+        };
+        assert_eq!(fingerprint(&encode(&checkpoint)), GOLDEN_CHECKPOINT);
+        let read: Result<Checkpoint, DecodeError> = decode(&encode(&checkpoint));
+        assert_eq!(read.unwrap().leaves, 5);
+    }
+
+    const GOLDEN_SERVER_KEYS: &str = "d3fb27334995";
+    const GOLDEN_CHECKPOINT: &str = "fc9278d3455f";
+}
