@@ -21,3 +21,6 @@ pub mod signed;
 pub mod signer;
 pub mod structure;
 pub mod vector;
+
+#[cfg(test)]
+mod testing;

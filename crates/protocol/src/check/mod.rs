@@ -15,6 +15,8 @@ mod order;
 mod policy;
 mod records;
 mod shape;
+#[cfg(test)]
+mod traces;
 
 use crate::alarm::{Alarm, Operation};
 use crate::certificate::Certificate;

@@ -28,6 +28,8 @@ pub(super) enum Rule {
     Hidden,
     /// What was accepted stays.
     Memory,
+    /// Tables in force do not go back.
+    Tables,
 }
 
 /// Says which checks run.
