@@ -171,7 +171,8 @@ impl Client {
 
     /// A structure for `certificate` as `forecast` has it.
     pub(crate) fn structure(&self, certificate: &Certificate, forecast: Forecast) -> Signed<Structure> {
-        let text = |principal: &PrincipalId| (*principal, table(&format!("{principal} {}", certificate.digest())));
+        let text =
+            |principal: &PrincipalId| (*principal, table(&format!("{principal} {}", certificate.digest())));
         let mut tables: BTreeMap<_, _> = certificate.principals().iter().map(text).collect();
         tables.extend([text(&PrincipalId::Device(certificate.device))]);
         let former = self.floor.own().map(|own| &own.value);

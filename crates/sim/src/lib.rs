@@ -1,4 +1,11 @@
-//! Adversary, faulty disks, simulator and reference models.
+//! Adversary, faulty networks, simulators and reference models: everything that tries to break the other crates.
+//!
+//! [`order`] drives the machines of `holdfast-protocol` under virtual time: an honest server behind a network
+//! that loses, repeats and reorders, with crashes on both sides; and a lying server that holds every key but
+//! the devices'. All randomness comes from a seed, so that a failing run can be named and repeated. [`evil`]
+//! puts a lying layer over the real server, for tests of the whole and for the demo.
 #![forbid(unsafe_code)]
 
 pub mod evil;
+pub mod order;
+pub mod random;

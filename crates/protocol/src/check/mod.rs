@@ -109,7 +109,8 @@ fn learn_with(
     policy: &dyn Policy,
 ) -> Result<(), Alarm> {
     let (device, number) = (structure.value.device(), structure.value.number());
-    if floor.view.slots.get(&device) == Some(&structure) {
+    // A view accepted meanwhile may be further than what was waited for.
+    if floor.view.slots.get(&device).is_some_and(|slot| *slot == structure || slot.value.number() > number) {
         return Ok(());
     }
     let entry = floor.view.pending.iter().find(|entry| {

@@ -37,7 +37,12 @@ fn only_caught_by(catchers: &[(Rule, &str)], trace: impl Fn(&dyn Policy) -> Resu
 
 impl Client {
     /// Checks a view for the declared operation; what passes becomes the floor.
-    fn accept(&mut self, stage: &Stage, certificate: &Certificate, policy: &dyn Policy) -> Result<Forecast, Alarm> {
+    fn accept(
+        &mut self,
+        stage: &Stage,
+        certificate: &Certificate,
+        policy: &dyn Policy,
+    ) -> Result<Forecast, Alarm> {
         let reply = stage.reply();
         let (floor, own) = check_with(&self.floor, &membership(), &reply, Some(certificate), policy)?;
         self.floor = floor;
@@ -380,11 +385,8 @@ fn a_hidden_operation_is_refused() {
 /// A device's slot that goes back to an earlier structure of its own, with all that came after.
 #[test]
 fn a_rollback_is_refused() {
-    let catchers = [
-        (Rule::Floor, "BehindFloor"),
-        (Rule::Memory, "SlotWentBack"),
-        (Rule::Tables, "TableWentBack"),
-    ];
+    let catchers =
+        [(Rule::Floor, "BehindFloor"), (Rule::Memory, "SlotWentBack"), (Rule::Tables, "TableWentBack")];
     only_caught_by(&catchers, |policy| {
         let (mut a, mut b) = (Client::new(A), Client::new(B));
         let mut truth = Stage::new();

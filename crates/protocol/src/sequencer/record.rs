@@ -280,10 +280,11 @@ impl State {
         self.slots.insert(device, structure);
     }
 
-    /// The membership in force and those that pending operations may bring.
-    pub(super) fn memberships(&self) -> impl Iterator<Item = &Membership> {
-        let coming =
-            self.pending.iter().filter(|entry| !entry.dead).filter_map(|entry| entry.membership.as_ref());
-        std::iter::once(&self.membership).chain(coming)
+    /// The membership in force and those that pending operations of others than `device` may bring: its own are
+    /// given up by its next one.
+    pub(super) fn memberships(&self, device: DeviceId) -> impl Iterator<Item = &Membership> {
+        let others =
+            self.pending.iter().filter(move |entry| !entry.dead && entry.certificate.value.device != device);
+        std::iter::once(&self.membership).chain(others.filter_map(|entry| entry.membership.as_ref()))
     }
 }

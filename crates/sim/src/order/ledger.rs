@@ -1,0 +1,173 @@
+//! The omniscient observer: what every device knows of every operation, and whether any two ever disagree.
+//!
+//! What a device knows is what it accepted, and, through each structure it accepted, what that structure's signer
+//! knew when it signed. Fork consistency says that this can never contradict itself: if it did, a history that
+//! was accepted would not be a prefix of the acceptor's own, or an operation would have two fates.
+
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_protocol::signed::Signable;
+use holdfast_protocol::structure::{Outcome, Structure, View};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+/// An operation.
+pub type Operation = (DeviceId, u64);
+
+/// What became of an operation, as someone knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// It took its place.
+    Committed,
+    /// It never will.
+    Aborted,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Knowledge {
+    /// Forecast under which it was announced or committed.
+    forecast: Option<Digest>,
+    fate: Option<Known>,
+}
+
+/// What one device knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct History(BTreeMap<Operation, Knowledge>);
+
+/// Two things accepted by one device that cannot both be true.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Contradiction {
+    /// Who accepted both.
+    pub acceptor: DeviceId,
+    /// About which operation.
+    pub operation: Operation,
+    /// What they are.
+    pub what: String,
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, number) = self.operation;
+        write!(
+            f,
+            "device {} accepts two fates of operation {number} of device {}: ",
+            self.acceptor.0, device.0
+        )?;
+        f.write_str(&self.what)
+    }
+}
+
+impl History {
+    fn note(
+        &mut self,
+        operation: Operation,
+        forecast: Option<Digest>,
+        fate: Option<Known>,
+    ) -> Result<(), String> {
+        let known = self.0.entry(operation).or_default();
+        let clash = |a: String, b: String| Err(format!("{a} and {b}"));
+        match (known.forecast, forecast) {
+            (Some(a), Some(b)) if a != b => {
+                return clash(format!("forecast {a:?}"), format!("forecast {b:?}"));
+            }
+            (None, Some(_)) => known.forecast = forecast,
+            _ => {}
+        }
+        match (known.fate, fate) {
+            (Some(a), Some(b)) if a != b => return clash(format!("{a:?}"), format!("{b:?}")),
+            (None, Some(_)) => known.fate = fate,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn note_view(&mut self, view: &View) -> Result<(), (Operation, String)> {
+        for (device, slot) in &view.slots {
+            let structure = &slot.value;
+            for number in 1..=structure.number() {
+                let void = structure.forecast.voids.contains(number);
+                let fate = if void { Known::Aborted } else { Known::Committed };
+                let forecast = (number == structure.number()).then(|| structure.forecast.digest());
+                let operation = (*device, number);
+                self.note(operation, forecast, Some(fate)).map_err(|what| (operation, what))?;
+            }
+        }
+        for entry in &view.pending {
+            let operation = (entry.forecast.device, entry.forecast.number());
+            let fate = entry.dead.then_some(Known::Aborted);
+            self.note(operation, Some(entry.forecast.digest()), fate).map_err(|what| (operation, what))?;
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, other: &History) -> Result<(), (Operation, String)> {
+        for (operation, knowledge) in &other.0 {
+            self.note(*operation, knowledge.forecast, knowledge.fate).map_err(|what| (*operation, what))?;
+        }
+        Ok(())
+    }
+
+    /// What became of an operation.
+    pub fn fate(&self, operation: Operation) -> Option<Known> {
+        self.0.get(&operation)?.fate
+    }
+}
+
+/// All that is known to anybody.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    devices: BTreeMap<DeviceId, History>,
+    /// What the signer knew, by digest of the structure.
+    signed: HashMap<Digest, History>,
+    /// Views accepted so far.
+    pub accepted: u64,
+}
+
+impl Ledger {
+    /// `device` accepted `view`.
+    ///
+    /// # Errors
+    /// [`Contradiction`]: fork consistency is broken.
+    pub fn accept(&mut self, device: DeviceId, view: &View) -> Result<(), Contradiction> {
+        self.accepted += 1;
+        let history = self.devices.entry(device).or_default();
+        let contradiction =
+            |(operation, what): (Operation, String)| Contradiction { acceptor: device, operation, what };
+        history.note_view(view).map_err(contradiction)?;
+        for slot in view.slots.values() {
+            if let Some(signed) = self.signed.get(&slot.value.digest()) {
+                history.join(signed).map_err(contradiction)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `device` is about to send its signature of `structure`.
+    pub fn sign(&mut self, device: DeviceId, structure: &Structure) {
+        let history = self.devices.entry(device).or_default().clone();
+        self.signed.insert(structure.digest(), history);
+    }
+
+    /// `device` considers its own operation settled.
+    ///
+    /// # Errors
+    /// [`Contradiction`]: it knew otherwise.
+    pub fn settle(&mut self, operation: Operation, known: Known) -> Result<(), Contradiction> {
+        let history = self.devices.entry(operation.0).or_default();
+        history.note(operation, None, Some(known)).map_err(|what| Contradiction {
+            acceptor: operation.0,
+            operation,
+            what,
+        })
+    }
+
+    /// What `device` knows.
+    pub fn history(&self, device: DeviceId) -> History {
+        self.devices.get(&device).cloned().unwrap_or_default()
+    }
+}
+
+/// Whether a structure's deltas took effect.
+pub fn effective(structure: &Structure) -> bool {
+    structure.outcome == Outcome::Done
+}

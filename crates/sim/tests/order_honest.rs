@@ -1,0 +1,36 @@
+//! Honest servers never look like liars.
+
+use holdfast_sim::order::honest::{Report, Weather, run};
+
+/// How many seeds: `HOLDFAST_SEEDS` for a long soak.
+fn seeds(default: u64) -> u64 {
+    std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn sum(weather: Weather, count: u64) -> Report {
+    let mut total = Report::default();
+    for seed in 0..count {
+        let report =
+            std::panic::catch_unwind(|| run(seed, weather)).unwrap_or_else(|_| panic!("seed {seed}"));
+        total.committed += report.committed;
+        total.nothing += report.nothing;
+        total.failed += report.failed;
+        total.log += report.log;
+    }
+    println!("{count} seeds: {total:?}");
+    total
+}
+
+/// With nothing going wrong, everything is committed but what lost a race.
+#[test]
+fn calm() {
+    let total = sum(Weather::CALM, seeds(20));
+    assert!(total.committed > total.failed);
+}
+
+/// Loss, repetition, reordering, crashes on both sides, aborts: no alarm, nothing acknowledged is lost.
+#[test]
+fn storm() {
+    let total = sum(Weather::STORM, seeds(60));
+    assert!(total.committed > 0 && total.failed > 0 && total.nothing > 0);
+}
