@@ -50,6 +50,9 @@ pub struct Group {
     pub name: String,
     /// Who belongs to it.
     pub members: BTreeSet<UserId>,
+    /// Who has ever left it, and the version of [`PrincipalId::Members`] at which they last did: what they
+    /// wrote before stays valid, what their devices sign at that version or later does not.
+    pub former: BTreeMap<UserId, u64>,
     /// Whether it is no longer used.
     pub removed: bool,
 }
@@ -111,6 +114,45 @@ impl Membership {
                 .get(&group)
                 .is_some_and(|group| !group.removed && (superuser || group.members.contains(&user))),
         }
+    }
+
+    /// Whether `device` may advance `principal` now, or might at some version from `since` on: the question that
+    /// decides over a table signed by a device that was last seen at membership version `since`.
+    pub fn might_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool {
+        if since >= self.version || self.may_write(device, principal) {
+            return self.may_write(device, principal);
+        }
+        let Some(user) = self.devices.get(&device).map(|device| device.user) else { return false };
+        let superuser = user == UserId::SUPERUSER;
+        match principal {
+            PrincipalId::Members => device == DeviceId::SUPERUSER,
+            PrincipalId::Device(owner) => owner == device,
+            PrincipalId::User(owner) => self.users.contains_key(&owner) && (owner == user || superuser),
+            PrincipalId::Group(group) => self.groups.get(&group).is_some_and(|group| {
+                superuser
+                    || group.members.contains(&user)
+                    || group.former.get(&user).is_some_and(|left| *left > since)
+            }),
+        }
+    }
+
+    /// Makes an edited copy of this membership its proper successor at `version`: stamps newly removed devices
+    /// and members who left a group. The rest is for [`Membership::validate_successor`] to judge.
+    #[must_use]
+    pub fn succeeded_by(&self, mut next: Membership, version: u64) -> Membership {
+        next.version = version;
+        for (id, device) in &mut next.devices {
+            let removed_before = self.devices.get(id).and_then(|device| device.removed_at);
+            if device.removed_at.is_some() {
+                device.removed_at = removed_before.or(Some(version));
+            }
+        }
+        for (id, group) in &mut next.groups {
+            let Some(before) = self.groups.get(id) else { continue };
+            group.former = before.former.clone();
+            group.former.extend(before.members.difference(&group.members).map(|user| (*user, version)));
+        }
+        next
     }
 
     /// The device, removed or not, that has `key`.
@@ -211,7 +253,12 @@ impl Membership {
         for (id, group) in &self.groups {
             match next.groups.get(id) {
                 None => rule(true, "a group was erased")?,
-                Some(now) => rule(group.removed && !now.removed, "a removed group is back")?,
+                Some(now) => {
+                    rule(group.removed && !now.removed, "a removed group is back")?;
+                    let mut former = group.former.clone();
+                    former.extend(group.members.difference(&now.members).map(|user| (*user, next.version)));
+                    rule(now.former != former, "a group's former members are not as they were")?;
+                }
             }
         }
         for (id, device) in &self.devices {

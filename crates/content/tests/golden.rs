@@ -210,7 +210,12 @@ fn memberships() {
     membership.users.insert(UserId(1), User { name: "ann".into(), removed: false });
     let device = Device { user: UserId(1), name: "laptop".into(), key: key(1), removed_at: Some(3) };
     membership.devices.insert(DeviceId(1), device);
-    let group = Group { name: "staff".into(), members: [UserId(0), UserId(1)].into(), removed: false };
+    let group = Group {
+        name: "staff".into(),
+        members: [UserId(0), UserId(1)].into(),
+        former: [(UserId(1), 2)].into(),
+        removed: false,
+    };
     membership.groups.insert(GroupId(3), group);
     let block = membership.to_block(&KEY).unwrap();
     golden_block("membership", &block);

@@ -338,7 +338,12 @@ fn membership() -> Membership {
         let device = Device { user: UserId(user), name: name.into(), key: key(id), removed_at: None };
         membership.devices.insert(DeviceId(id.into()), device);
     }
-    let group = Group { name: "staff".into(), members: [UserId(1)].into(), removed: false };
+    let group = Group {
+        name: "staff".into(),
+        members: [UserId(1)].into(),
+        former: Default::default(),
+        removed: false,
+    };
     membership.groups.insert(GroupId(1), group);
     membership
 }
@@ -432,6 +437,16 @@ fn membership_only_grows() {
     let mut after_abort = next.clone();
     after_abort.version = 3;
     good.validate_successor(&after_abort).unwrap();
+    // Versions may be skipped: operations that die use them up.
+    good.validate_successor(&good.succeeded_by(good.clone(), 5)).unwrap();
+    let mut left = good.clone();
+    left.groups.get_mut(&GroupId(1)).unwrap().members.clear();
+    let left = good.succeeded_by(left, 2);
+    good.validate_successor(&left).unwrap();
+    let group = PrincipalId::Group(GroupId(1));
+    let device = *good.devices.iter().find(|(_, device)| device.user == UserId(1)).unwrap().0;
+    assert!(good.might_write(device, group, 1) && left.might_write(device, group, 1));
+    assert!(!left.may_write(device, group) && !left.might_write(device, group, 2));
     let mut removal = next.clone();
     removal.devices.get_mut(&DeviceId(1)).unwrap().removed_at = Some(2);
     removal.users.get_mut(&UserId(2)).unwrap().removed = true;
@@ -439,9 +454,10 @@ fn membership_only_grows() {
     good.validate_successor(&removal).unwrap();
 
     type Edit = fn(&mut Membership);
-    let bad: [(&str, Edit); 10] = [
+    let bad: [(&str, Edit); 11] = [
         ("version", |m| m.version = 0),
         ("version", |m| m.version = 1),
+        ("former members", |m| m.groups.get_mut(&GroupId(1)).unwrap().members.clear()),
         ("user was erased", |m| {
             m.users.remove(&UserId(2));
             m.devices.remove(&DeviceId(3));

@@ -4,7 +4,7 @@
 //! superuser's slot, so it is signed by the one key a client knows beforehand and has a place in the order.
 //! A driver loads the block named by [`crate::check::membership_wanted`] and hands it to `check`.
 
-use holdfast_content::{DeviceId, Membership, PrincipalId, UserId};
+use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::PublicKey;
 
 /// A device as the membership lists it.
@@ -44,16 +44,6 @@ impl Members for Membership {
         if let PrincipalId::Device(owner) = principal {
             return owner == device;
         }
-        if since >= self.version {
-            return Membership::may_write(self, device, principal);
-        }
-        let Some(user) = self.devices.get(&device).map(|device| device.user) else { return false };
-        let superuser = user == UserId::SUPERUSER;
-        match principal {
-            PrincipalId::Members => device == DeviceId::SUPERUSER,
-            PrincipalId::Device(owner) => owner == device,
-            PrincipalId::User(owner) => self.users.contains_key(&owner) && (owner == user || superuser),
-            PrincipalId::Group(group) => self.groups.contains_key(&group),
-        }
+        self.might_write(device, principal, since)
     }
 }

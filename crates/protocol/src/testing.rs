@@ -35,7 +35,12 @@ pub(crate) fn membership() -> Membership {
         let device = Device { user: UserId(id), name, key: key(DeviceId(id)).public(), removed_at: None };
         membership.devices.insert(DeviceId(id), device);
     }
-    let mut group = Group { name: "everyone".to_owned(), members: Default::default(), removed: false };
+    let mut group = Group {
+        name: "everyone".to_owned(),
+        members: Default::default(),
+        former: Default::default(),
+        removed: false,
+    };
     group.members.extend((1..=3).map(UserId));
     membership.groups.insert(GroupId(1), group);
     membership

@@ -153,8 +153,12 @@ impl<'a> Admin<'a> {
                 return Err(FsError::Exists);
             }
             let ids = users.iter().map(|user| members.user_by_name(user).ok_or(FsError::NotFound));
-            let group =
-                Group { name: owned_name.clone(), members: ids.collect::<Result<_, _>>()?, removed: false };
+            let group = Group {
+                name: owned_name.clone(),
+                members: ids.collect::<Result<_, _>>()?,
+                former: Default::default(),
+                removed: false,
+            };
             let id = members.next_group();
             members.groups.insert(id, group);
             Ok(id)

@@ -367,8 +367,11 @@ impl<'a> Transaction<'a> {
     /// [`FsError::Access`], [`FsError::Invalid`] if it may not follow the present one.
     pub fn set_members(&mut self, membership: Membership) -> Result<(), FsError> {
         self.may_write(PrincipalId::Members)?;
+        let mut membership = membership;
         // The founding operation has none before it.
         if self.base.view.handle(PrincipalId::Members).is_some() {
+            let version = membership.version;
+            membership = self.base.membership.succeeded_by(membership, version);
             self.base
                 .membership
                 .validate_successor(&membership)

@@ -274,7 +274,8 @@ impl Sequencer {
             return Ok(unchanged(CommitOutcome::Aborted));
         }
         police::key(&self.state, device, structure.key())?;
-        police::structure(&self.state, value, &entry.certificate.value, &entry.forecast)?;
+        let (certificate, membership) = (&entry.certificate.value, entry.membership.as_ref());
+        police::structure(&self.state, value, certificate, &entry.forecast, membership)?;
         let step = self.apply_all(vec![OrderingRecord::Commit { structure: structure.signed().clone() }], 0);
         Ok(Step {
             answer: CommitOutcome::Committed(receipt(value)),
@@ -322,7 +323,7 @@ impl Sequencer {
             let step = self.apply_all(vec![burn], now_ms);
             return Ok(Step { answer: FastOutcome::Refused, records: step.records, nodes: step.nodes });
         }
-        police::structure(&self.state, value, declared, &expected)?;
+        police::structure(&self.state, value, declared, &expected, membership.as_ref())?;
         let record = OrderingRecord::Fast {
             certificate: certificate.signed().clone(),
             structure: structure.signed().clone(),

@@ -94,7 +94,8 @@ fn numbers(state: &State, declared: &Certificate) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A new membership follows the one in force and carries the version that the order gives it.
+/// A new membership follows the one in force. Whether it carries the version that the order gives it is only
+/// known to its author once it is ordered: if not, it must end without effect (see [`structure`]).
 fn new_membership(
     state: &State,
     declared: &Certificate,
@@ -105,15 +106,7 @@ fn new_membership(
         (None, None) => Ok(()),
         (None, Some(_)) | (Some(_), None) => invalid("its block is not the one declared"),
         (Some(_), Some(next)) => {
-            state
-                .membership
-                .validate_successor(next)
-                .map_err(|error| Refusal::Membership(error.to_string()))?;
-            let version = forecast(&state.view(), declared).vector.get(PrincipalId::Members);
-            if next.version != version {
-                return invalid("its version is not the one that the order gives it");
-            }
-            Ok(())
+            state.membership.validate_successor(next).map_err(|error| Refusal::Membership(error.to_string()))
         }
     }
 }
@@ -124,6 +117,7 @@ pub(super) fn structure(
     structure: &Structure,
     declared: &Certificate,
     expected: &Forecast,
+    membership: Option<&Membership>,
 ) -> Result<(), Refusal> {
     if structure.forecast != *expected {
         return Err(Refusal::Structure("it is not what the order foretells".to_owned()));
@@ -140,6 +134,10 @@ pub(super) fn structure(
             Offence::Wrong(principal, what) => Refusal::Structure(format!("table of {principal}: {what}")),
         },
     )?;
+    let version = structure.forecast.vector.get(PrincipalId::Members);
+    if structure.outcome == Outcome::Done && membership.is_some_and(|next| next.version != version) {
+        return Err(Refusal::Membership("its version is not the one that the order gives it".to_owned()));
+    }
     let declares_members = new_members(declared).next();
     let members = structure.handles.get(&PrincipalId::Members).map(|handle| handle.reference);
     let wrong = match (declares_members, structure.outcome) {

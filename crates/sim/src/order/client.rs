@@ -76,7 +76,7 @@ pub struct Client {
 /// What a client asks of its world.
 pub enum Wanted {
     /// Send this; the answer goes to [`Client::answer`].
-    Send(Request),
+    Send(Box<Request>),
     /// Call [`Client::fold`] after a while.
     Fold,
 }
@@ -334,7 +334,7 @@ impl Client {
                     if let Request::Commit { structure, .. } | Request::Fast { structure, .. } = &*request {
                         ledger.sign(self.device, &structure.value);
                     }
-                    wanted.push(Wanted::Send(*request));
+                    wanted.push(Wanted::Send(request));
                 }
                 Effect::Fold(accepted) => {
                     self.observe(&accepted.view, ledger);

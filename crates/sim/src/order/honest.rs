@@ -208,8 +208,8 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Begin(client) => self.begin(client),
-            Happening::ToServer { client, id, message } => self.to_server(client, id, message),
-            Happening::ToClient { client, id, message } => self.to_client(client, id, message),
+            Happening::ToServer { client, id, message } => self.arrive_at_server(client, id, message),
+            Happening::ToClient { client, id, message } => self.arrive_at_client(client, id, message),
             Happening::TimeOut { client, id } => {
                 if self.waiting[client].0 == id {
                     let wanted = self.clients[client].connection_lost(&mut self.random, &mut self.ledger);
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    fn to_server(&mut self, client: usize, id: u64, message: u64) {
+    fn arrive_at_server(&mut self, client: usize, id: u64, message: u64) {
         let request = self.requests.remove(&message).expect("sent");
         let device = self.clients[client].device;
         let response = self.server.handle(self.now_ms, device, request.clone());
@@ -318,7 +318,7 @@ impl World {
         self.unsynced.push((client, id, response));
     }
 
-    fn to_client(&mut self, client: usize, id: u64, message: u64) {
+    fn arrive_at_client(&mut self, client: usize, id: u64, message: u64) {
         let response = self.responses.remove(&message).expect("sent");
         let crash = self.weather.client_crash;
         if self.waiting[client].1 == id {
@@ -350,7 +350,7 @@ impl World {
         self.assert_no_alarm(client);
         for want in wanted {
             match want {
-                Wanted::Send(request) => self.waiting[client].0 = self.send(client, request),
+                Wanted::Send(request) => self.waiting[client].0 = self.send(client, *request),
                 Wanted::Fold => {
                     let slow = self.random.chance(self.weather.slow_fold);
                     let delay = if slow { self.weather.abort_after_ms * 2 } else { self.random.below(10) };

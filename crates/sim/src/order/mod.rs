@@ -32,8 +32,12 @@ pub fn server_key() -> SigningKey {
 /// The superuser and `users` people with a device each, all in one group.
 pub fn membership(users: u32) -> Membership {
     let mut membership = Membership::founding("simulated", "root", device_key(DeviceId(0)).public());
-    let group =
-        Group { name: "everyone".to_owned(), members: (1..=users).map(UserId).collect(), removed: false };
+    let group = Group {
+        name: "everyone".to_owned(),
+        members: (1..=users).map(UserId).collect(),
+        former: Default::default(),
+        removed: false,
+    };
     membership.groups.insert(GroupId(1), group);
     for id in 1..=users {
         let name = format!("user{id}");
