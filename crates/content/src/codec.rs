@@ -16,12 +16,25 @@ pub(crate) const FORMAT: u8 = 1;
 pub(crate) struct Writer {
     pub(crate) bytes: Vec<u8>,
     pub(crate) references: Vec<Reference>,
+    addresses: Vec<Digest>,
 }
 
 impl Writer {
     /// The header's addresses.
     pub(crate) fn addresses(&self) -> Vec<Digest> {
-        self.references.iter().map(|reference| reference.address).collect()
+        self.addresses.clone()
+    }
+
+    /// Body and header's addresses.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<Digest>) {
+        (self.bytes, self.addresses)
+    }
+
+    /// Bytes of a checked body as they are, with the addresses that they use. Only for what needs no whole
+    /// references afterwards.
+    pub(crate) fn copy(&mut self, bytes: &[u8], addresses: &[Digest]) {
+        self.bytes.extend_from_slice(bytes);
+        self.addresses.extend_from_slice(addresses);
     }
 
     pub(crate) fn u8(&mut self, value: u8) {
@@ -58,6 +71,7 @@ impl Writer {
 
     pub(crate) fn reference(&mut self, reference: &Reference) {
         self.references.push(*reference);
+        self.addresses.push(reference.address);
         self.u8(reference.algorithm as u8);
         self.u32(reference.length);
         match &reference.key {

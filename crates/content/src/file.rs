@@ -31,7 +31,7 @@ pub struct ChunkerConfig {
     pub bytes_min: usize,
     /// What chunks tend to.
     pub bytes_average: usize,
-    /// No chunk is larger.
+    /// No chunk is larger; at most [`crate::BODY_BYTES_MAX`].
     pub bytes_max: usize,
 }
 
@@ -47,6 +47,7 @@ impl ChunkerConfig {
     /// Cuts what `input` yields. The gear table is seeded from the digest key, so that the sizes of chunks
     /// under a private key tell a stranger nothing.
     fn cut<R: Read>(&self, key: &DigestKey, input: R) -> StreamCDC<R> {
+        assert!(self.bytes_max <= crate::BODY_BYTES_MAX as usize, "a chunk must fit a block");
         let seed = key.digest(Domain::Boundary, b"gear");
         let seed = u64::from_le_bytes(seed.0[..8].try_into().expect("8 bytes"));
         StreamCDC::with_level_and_seed(
@@ -379,7 +380,11 @@ fn first_to_cut(
     Ok(Some(begin.max(done)))
 }
 
-/// Cuts the contiguous data from `begin` on until an old cut is met at or after `until`, or data ends.
+/// Chunks put into the map at once while a file is cut anew.
+const CUT_BATCH: usize = 16 * 1024;
+
+/// Cuts the contiguous data from `begin` on until an old cut is met at or after `until`, or data ends, or
+/// there are enough chunks for one batch.
 fn cut_run(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -399,6 +404,9 @@ fn cut_run(
         })?;
         added.push((end, Extent::whole(put_chunk(sink, chunk.data))));
         end += chunk.length as u64;
+        if added.len() >= CUT_BATCH {
+            break;
+        }
         if end >= until {
             let next = map.extents_in(source, end..end + 1)?;
             if next.first().is_none_or(|(offset, extent)| *offset == end && extent.is_whole()) {

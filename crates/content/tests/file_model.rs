@@ -202,6 +202,19 @@ fn cutting_after_an_edit_meets_the_cuts_of_the_whole() {
 }
 
 #[test]
+fn files_of_more_chunks_than_one_batch_are_cut_alike_both_ways() {
+    let config = ChunkerConfig { bytes_min: 64, bytes_average: 256, bytes_max: 1024 };
+    let blocks = MemoryBlocks::new(KEY);
+    let bytes = noise(3, 11_000_000);
+    let whole = file::from_reader(&mut &blocks, &config, &bytes[..]).unwrap().0;
+    assert!(whole.len() > 2 * 16 * 1024, "{} chunks", whole.len());
+    let written = file::splice(&blocks, &mut &blocks, &ExtentMap::empty(), &[(0, &bytes)], None).unwrap();
+    let all = std::slice::from_ref(&(0..u64::MAX));
+    let again = file::rechunk(&blocks, &mut &blocks, &config, &written, all).unwrap();
+    assert_eq!(again, whole);
+}
+
+#[test]
 fn equal_runs_of_two_files_share_chunks() {
     let blocks = MemoryBlocks::new(KEY);
     let common = noise(7, 2_000_000);

@@ -1,7 +1,7 @@
 //! Batch edits: each level is cut anew from the first node an edit touches until a new cut falls on an old
 //! one; what changed among its nodes is the batch of edits of the level above.
 
-use super::node::{Item, Node, Place, build, check_key};
+use super::node::{Item, Node, Piece, Place, build, check_key};
 use super::{LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, Value};
 use crate::error::{ContentError, Misuse};
 use crate::{Block, BlockSink, BlockSource, Reference};
@@ -113,7 +113,7 @@ impl<'a> Rewrite<'a> {
                     }
                     match edits.next_if(|(key, _)| key.as_slice() == old_key) {
                         Some((key, item)) => cutter.push_if(key, item),
-                        None => cutter.push(old_key.to_vec(), node.item(index)),
+                        None => cutter.push(Piece::Kept(node.clone(), index)),
                     }
                 }
                 if node.is_last() {
@@ -144,7 +144,7 @@ impl<'a> Rewrite<'a> {
     fn cut(&mut self, level: u8, items: Vec<(Vec<u8>, Item)>) -> Vec<(Vec<u8>, Item)> {
         assert!(level <= LEVEL_MAX, "more entries than 2^60 do not exist");
         let mut cutter = Cutter::new(self.config, level);
-        items.into_iter().for_each(|(key, item)| cutter.push(key, item));
+        items.into_iter().for_each(|(key, item)| cutter.push(Piece::New(key, item)));
         let nodes = cutter.finish();
         nodes
             .into_iter()
@@ -216,51 +216,45 @@ fn present(edits: Edits) -> Vec<(Vec<u8>, Item)> {
 struct Cutter<'a> {
     config: &'a MapConfig,
     level: u8,
-    items: Vec<(Vec<u8>, Item)>,
+    pieces: Vec<Piece>,
     nodes: Vec<(Vec<u8>, Item, Block)>,
 }
 
 impl<'a> Cutter<'a> {
     fn new(config: &'a MapConfig, level: u8) -> Self {
-        Cutter { config, level, items: Vec::new(), nodes: Vec::new() }
+        Cutter { config, level, pieces: Vec::new(), nodes: Vec::new() }
     }
 
     fn push_if(&mut self, key: Vec<u8>, item: Option<Item>) {
         if let Some(item) = item {
-            self.push(key, item);
+            self.push(Piece::New(key, item));
         }
     }
 
-    fn push(&mut self, key: Vec<u8>, item: Item) {
-        let count = self.items.len() as u32 + 1;
-        let ends = self.config.shape.ends(&self.config.key, self.level, count, &key);
-        self.items.push((key, item));
+    fn push(&mut self, piece: Piece) {
+        let count = self.pieces.len() as u32 + 1;
+        let ends = self.config.shape.ends(&self.config.key, self.level, count, piece.key());
+        self.pieces.push(piece);
         if ends {
             self.cut();
         }
     }
 
     fn cut(&mut self) {
-        let items = std::mem::take(&mut self.items);
-        let block = build(&self.config.key, self.level, &items);
-        let entries = items
-            .iter()
-            .map(|(_, item)| match item {
-                Item::Value(_) => 1,
-                Item::Child { entries, .. } => *entries,
-            })
-            .sum();
-        let last_key = items.into_iter().next_back().expect("a node has entries").0;
+        let pieces = std::mem::take(&mut self.pieces);
+        let block = build(&self.config.key, self.level, &pieces);
+        let entries = pieces.iter().map(Piece::entries).sum();
+        let last_key = pieces.last().expect("a node has entries").key().to_vec();
         self.nodes.push((last_key, Item::Child { reference: block.reference(), entries }, block));
     }
 
     /// Whether the next item begins a node.
     fn at_cut(&self) -> bool {
-        self.items.is_empty()
+        self.pieces.is_empty()
     }
 
     fn finish(mut self) -> Vec<(Vec<u8>, Item, Block)> {
-        if !self.items.is_empty() {
+        if !self.pieces.is_empty() {
             self.cut();
         }
         self.nodes

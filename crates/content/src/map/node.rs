@@ -13,8 +13,12 @@ use super::{KEY_BYTES_MAX, LEVEL_MAX, MapConfig, REFERENCES_PER_VALUE_MAX, VALUE
 use crate::codec::{FORMAT, Reader, Writer};
 use crate::error::{ContentError, Malformed, within};
 use crate::{Block, BlockKind, BlockSource, Reference};
-use holdfast_crypto::DigestKey;
+use holdfast_crypto::{Digest, DigestKey};
+use std::rc::Rc;
 use std::sync::Arc;
+
+/// Bytes of the length that stands before a key.
+const KEY_LENGTH_BYTES: usize = 2;
 
 /// Where a node stands: all its parent says about it. A node that does not fit its place is refused.
 #[derive(Clone, Debug)]
@@ -104,25 +108,60 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Malformed> {
     within("length of a key", key.len() as u64, 1, KEY_BYTES_MAX as u64)
 }
 
-/// Makes the block of a node from items in ascending order of key.
-pub(crate) fn build(key: &DigestKey, level: u8, items: &[(Vec<u8>, Item)]) -> Block {
+/// An entry on its way into a new node.
+pub(crate) enum Piece {
+    /// A slot of an old node, copied as it is.
+    Kept(Rc<Node>, usize),
+    /// A new or changed one.
+    New(Vec<u8>, Item),
+}
+
+impl Piece {
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Piece::Kept(node, index) => node.key(*index),
+            Piece::New(key, _) => key,
+        }
+    }
+
+    /// Entries of the map that it stands for.
+    pub(crate) fn entries(&self) -> u64 {
+        match self {
+            Piece::Kept(node, _) if node.level() == 0 => 1,
+            Piece::Kept(node, index) => node.child_reference(*index).1,
+            Piece::New(_, Item::Value(_)) => 1,
+            Piece::New(_, Item::Child { entries, .. }) => *entries,
+        }
+    }
+}
+
+/// Makes the block of a node from pieces in ascending order of key.
+pub(crate) fn build(key: &DigestKey, level: u8, pieces: &[Piece]) -> Block {
     let mut writer = Writer::default();
     writer.u8(FORMAT);
     if level > 0 {
         writer.u8(level);
     }
-    writer.u32(items.len() as u32);
-    for (entry_key, item) in items {
-        writer.bytes16(entry_key);
-        match item {
-            Item::Value(value) => value.write(&mut writer),
-            Item::Child { reference, entries } => {
+    writer.u32(pieces.len() as u32);
+    for piece in pieces {
+        match piece {
+            Piece::Kept(node, index) => {
+                let (bytes, addresses) = node.entry(*index);
+                writer.copy(bytes, addresses);
+            }
+            Piece::New(entry_key, Item::Value(value)) => {
+                writer.bytes16(entry_key);
+                value.write(&mut writer);
+            }
+            Piece::New(entry_key, Item::Child { reference, entries }) => {
+                writer.bytes16(entry_key);
                 writer.u64(*entries);
                 writer.reference(reference);
             }
         }
     }
-    Block::new(key, kind_of(level), writer.addresses(), writer.bytes)
+    let (body, addresses) = writer.into_parts();
+    Block::new(key, kind_of(level), addresses, body)
 }
 
 impl Node {
@@ -231,12 +270,16 @@ impl Node {
         read_child(&mut self.reader(index)).expect("checked when the node was parsed")
     }
 
-    pub(crate) fn item(&self, index: usize) -> Item {
-        if self.parsed.level == 0 {
-            return Item::Value(self.value(index));
-        }
-        let (reference, entries) = self.child_reference(index);
-        Item::Child { reference, entries }
+    /// A slot's entry as it stands in the body, and the addresses that it uses.
+    fn entry(&self, index: usize) -> (&[u8], &[Digest]) {
+        let (body, addresses) = (self.block.body(), self.block.references());
+        let slot = &self.parsed.slots[index];
+        let (end, reference_end) = match self.parsed.slots.get(index + 1) {
+            Some(next) => (next.key.0 as usize - KEY_LENGTH_BYTES, next.reference as usize),
+            None => (body.len(), addresses.len()),
+        };
+        let begin = slot.key.0 as usize - KEY_LENGTH_BYTES;
+        (&body[begin..end], &addresses[slot.reference as usize..reference_end])
     }
 
     /// The place of the child in a slot of an inner node.
