@@ -194,21 +194,20 @@ impl LiveMap {
     ) -> Result<Listing<Value>, ContentError> {
         let overlays = self.overlays(fates);
         let in_range: Vec<_> = overlays.range::<[u8], _>((from, Bound::Unbounded)).collect();
-        // Each change can hide one entry of the root; one more entry tells whether there is more.
+        // Each change can hide one entry of the root; one more entry tells whether there is more. So if not
+        // all of the root was read, at least `limit` entries are left before the last one that was, and no
+        // change beyond it can matter.
         let wanted = limit.saturating_add(in_range.len()).saturating_add(1);
         let base = MerkleMap::new(source.digest_key()).range(source, &self.root, from, wanted)?;
         let mut merged: BTreeMap<Vec<u8>, Value> = base.into_iter().collect();
-        // Beyond the last entry read from the root, changes must wait for entries not read yet.
-        let horizon = (merged.len() == wanted).then(|| merged.keys().next_back().cloned()).flatten();
-        let near = |key: &[u8]| horizon.as_deref().is_none_or(|horizon| key <= horizon);
         for (key, overlay) in &in_range {
             match overlay.settled {
-                Some(Some(value)) if near(key) => drop(merged.insert(key.to_vec(), value.clone())),
+                Some(Some(value)) => drop(merged.insert(key.to_vec(), value.clone())),
                 Some(None) => drop(merged.remove(**key)),
-                _ => {}
+                None => {}
             }
         }
-        let complete = merged.len() <= limit && horizon.is_none();
+        let complete = merged.len() <= limit;
         let entries: Vec<_> = merged.into_iter().take(limit).collect();
         let covered = |key: &[u8]| {
             complete || entries.last().is_some_and(|(last, _): &(Vec<u8>, Value)| key <= last.as_slice())

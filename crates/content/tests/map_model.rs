@@ -213,6 +213,19 @@ fn one_edit_touches_one_path() {
 }
 
 #[test]
+fn edits_that_change_nothing_store_nothing() {
+    let map = MerkleMap::new(KEY);
+    let (blocks, root) = built(&map, &numbered(5_000));
+    let same = |n: u64| (n.to_be_bytes().to_vec(), Some(Value::plain(vec![n as u8; 20])));
+    let absent = (b"absent".to_vec(), None);
+    let mut batch = BlockBatch::new(KEY);
+    let edits = [same(0), same(2_500), same(4_999), absent.clone()];
+    assert_eq!(map.apply(&blocks, &mut batch, &root, edits.into()).unwrap(), root);
+    assert_eq!(map.apply(&blocks, &mut batch, &MapRoot::EMPTY, [absent].into()).unwrap(), MapRoot::EMPTY);
+    assert!(batch.blocks.is_empty());
+}
+
+#[test]
 fn a_batch_costs_less_than_its_edits_and_few_round_trips() {
     let edits = (0..300u64)
         .map(|n| ((n * 166 + 7).to_be_bytes().to_vec(), Some(Value::plain(b"new".to_vec()))))
