@@ -149,6 +149,7 @@ impl Pump {
 
     /// Serves until it is stopped.
     pub fn run(mut self) {
+        let _alarm = TellOfPanic(self.shared.clone());
         if self.recover().is_err() {
             return self.end();
         }
@@ -375,7 +376,9 @@ impl Pump {
             if is_definite(&error) {
                 tracing::warn!(%error, "the server did not take an operation");
                 operation.refusal = Some(FsError::from(&error));
-                return self.step(Event::Refused);
+                let effects = self.step(Event::Refused)?;
+                self.look()?;
+                return Ok(effects);
             }
             tracing::debug!(%error, "no answer; asking again");
             if let RpcError::Server(ServerError::NoSpace | ServerError::Storage(_)) = &error {
@@ -389,6 +392,30 @@ impl Pump {
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// After a refusal that an honest server has no reason for: does it still know what it showed before? One
+    /// that was put back to an older state refuses everything, and only its view tells why.
+    fn look(&mut self) -> Result<(), End> {
+        let log_size = self.signer.floor().log().size;
+        let Ok(Response::View(mut reply)) =
+            self.shared.remote.call(Request::Look { log_size }, self.shared.deadline)
+        else {
+            return Ok(());
+        };
+        reply.blocks.clear();
+        let Ok(reference) = membership_wanted(self.signer.floor(), &reply.view) else { return Ok(()) };
+        let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(()) };
+        self.reply = Some(*reply);
+        let Some(reply) = &self.reply else { unreachable!("it was just put there") };
+        let event = Event::Look { reply, members: &members };
+        match self.signer.step(&self.key, event) {
+            Ok(effects) => {
+                let mut operation = Operation { answered: true, ..Operation::default() };
+                self.drive(effects.into(), &mut operation).map(drop)
+            }
+            Err(_) => Ok(()),
         }
     }
 
@@ -751,6 +778,20 @@ impl Pump {
         });
         // So that a restart finds the report, not only the alarm.
         let _ = self.save(None);
+    }
+}
+
+/// Nobody is to wait for a thread that is gone.
+struct TellOfPanic(Arc<Shared>);
+
+impl Drop for TellOfPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.break_down(FsError::Local {
+                kind: std::io::ErrorKind::Other,
+                text: "the signing thread failed; unmount and mount again".to_owned(),
+            });
+        }
     }
 }
 

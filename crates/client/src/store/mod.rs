@@ -132,9 +132,22 @@ pub struct StoreStatus {
 #[derive(Clone)]
 pub struct VerifiedStore {
     shared: Arc<Shared>,
+    lanes: Arc<Lanes>,
+}
+
+/// The ways to the workers, which end when these are gone.
+struct Lanes {
+    shared: Arc<Shared>,
     retrievals: Sender<Vec<Wanted>>,
     keep: SyncSender<(Digest, StoredBlock)>,
     storing: Sender<StoreJob>,
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        // A worker may still wait for the server; the next user of the cache folder need not.
+        *self.shared.disk.lock() = None;
+    }
 }
 
 pub(crate) struct Shared {
@@ -143,7 +156,8 @@ pub(crate) struct Shared {
     remote: Arc<dyn Remote>,
     evidence: Arc<Evidence>,
     memory: Mutex<MemoryCache>,
-    disk: Option<Mutex<DiskCache>>,
+    /// Let go, with its lock, when the last clone of the store goes.
+    disk: Mutex<Option<DiskCache>>,
     unsent: Mutex<HashMap<Digest, Unsent>>,
     acknowledged: Mutex<LruCache<Digest, Instant>>,
     flights: Mutex<HashMap<Digest, Arc<Flight>>>,
@@ -185,7 +199,6 @@ impl VerifiedStore {
                     tracing::warn!(%error, directory = %directory.display(), "no persistent cache");
                 })
                 .ok()
-                .map(Mutex::new)
         });
         let shared = Arc::new(Shared {
             key: config.key,
@@ -193,7 +206,7 @@ impl VerifiedStore {
             remote,
             evidence: config.evidence,
             memory: Mutex::new(MemoryCache::new(config.memory_bytes)),
-            disk,
+            disk: Mutex::new(disk),
             unsent: Mutex::default(),
             acknowledged: Mutex::new(LruCache::new(NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"))),
             flights: Mutex::default(),
@@ -209,14 +222,11 @@ impl VerifiedStore {
         let cache = shared.clone();
         spawn("cache", move || {
             while let Ok((address, block)) = receiver.recv() {
-                if let Some(disk) = &cache.disk
-                    && let Err(error) = disk.lock().insert(address, &block)
-                {
-                    tracing::debug!(%error, "a block could not be cached");
-                }
+                cache.cache(address, &block);
             }
         });
-        VerifiedStore { shared, retrievals, keep, storing }
+        let lanes = Arc::new(Lanes { shared: shared.clone(), retrievals, keep, storing });
+        VerifiedStore { shared, lanes }
     }
 
     /// Starts a write that is not yet part of an operation: a file's data.
@@ -224,13 +234,15 @@ impl VerifiedStore {
         Upload::new(self.clone())
     }
 
-    /// The unsent blocks that `roots` reach, referred-to before referring.
+    /// The unsent blocks that `roots` reach, referred-to before referring and the roots themselves last: whoever
+    /// has the roots got them with the operation, when everything else was there already.
     pub fn collect(&self, roots: impl IntoIterator<Item = Digest>) -> Vec<Arc<Block>> {
+        let roots: HashSet<Digest> = roots.into_iter().collect();
         let unsent = self.shared.unsent.lock();
         let mut seen = HashSet::new();
         let mut out = Vec::new();
         // Children first; an explicit stack, since hostile depth must not matter.
-        let mut stack: Vec<(Digest, bool)> = roots.into_iter().map(|address| (address, false)).collect();
+        let mut stack: Vec<(Digest, bool)> = roots.iter().map(|address| (*address, false)).collect();
         while let Some((address, expanded)) = stack.pop() {
             let Some(entry) = unsent.get(&address) else { continue };
             if expanded {
@@ -240,6 +252,7 @@ impl VerifiedStore {
                 stack.extend(entry.block.references().iter().map(|child| (*child, false)));
             }
         }
+        out.sort_by_key(|block| roots.contains(&block.reference().address));
         out
     }
 
@@ -281,7 +294,8 @@ impl VerifiedStore {
         let (done, results) = channel();
         let mut sent = 0;
         for batch in batches(blocks, |block| block.body().len() + 32 * block.references().len()) {
-            self.storing
+            self.lanes
+                .storing
                 .send(StoreJob { blocks: batch.to_vec(), done: done.clone() })
                 .map_err(|_| RpcError::Closed)?;
             sent += 1;
@@ -296,7 +310,7 @@ impl VerifiedStore {
         self.shared.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
         for block in blocks {
             self.shared.acknowledged_one(block.address);
-            let _ = self.keep.try_send((block.address, block.block.clone()));
+            let _ = self.lanes.keep.try_send((block.address, block.block.clone()));
         }
     }
 
@@ -313,7 +327,7 @@ impl VerifiedStore {
                 hint.block.open_any(&self.shared.key, address, holdfast_content::BODY_BYTES_MAX)
             {
                 self.shared.memory.lock().insert(Arc::new(block));
-                let _ = self.keep.try_send((address, stored));
+                let _ = self.lanes.keep.try_send((address, stored));
             }
         }
     }
@@ -354,7 +368,7 @@ impl VerifiedStore {
             stores: counters.stores.load(Relaxed),
             corrupt_cache_entries: counters.corrupt_cache_entries.load(Relaxed),
             memory_bytes: self.shared.memory.lock().bytes() as u64,
-            disk_bytes: self.shared.disk.as_ref().map_or(0, |disk| disk.lock().bytes()),
+            disk_bytes: self.shared.disk.lock().as_ref().map_or(0, DiskCache::bytes),
         }
     }
 
@@ -436,7 +450,7 @@ impl BlockSource for VerifiedStore {
                 .count()
                 .max(1);
             let rest = wanted.split_off(count);
-            if let Err(unsendable) = self.retrievals.send(std::mem::replace(&mut wanted, rest)) {
+            if let Err(unsendable) = self.lanes.retrievals.send(std::mem::replace(&mut wanted, rest)) {
                 self.shared.retrieve(unsendable.0);
             }
         }
@@ -459,7 +473,7 @@ impl Shared {
     fn is_near(&self, address: &Digest) -> bool {
         self.memory.lock().contains(address)
             || self.unsent.lock().contains_key(address)
-            || self.disk.as_ref().is_some_and(|disk| disk.lock().contains(address))
+            || self.disk.lock().as_ref().is_some_and(|disk| disk.contains(address))
     }
 
     /// The block if it is in memory or in the persistent cache.
@@ -472,8 +486,8 @@ impl Shared {
             self.counters.memory_hits.fetch_add(1, Relaxed);
             return Ok(Some(block));
         }
-        let Some(disk) = &self.disk else { return Ok(None) };
-        let Some(located) = disk.lock().locate(address) else { return Ok(None) };
+        let located = self.disk.lock().as_ref().and_then(|disk| disk.locate(address));
+        let Some(located) = located else { return Ok(None) };
         match located.read().map(|stored| stored.open(&self.key, reference, kind)) {
             Some(Ok(block)) => {
                 let block = Arc::new(block);
@@ -482,11 +496,21 @@ impl Shared {
                 Ok(Some(block))
             }
             _ => {
-                disk.lock().forget(address);
+                if let Some(disk) = &mut *self.disk.lock() {
+                    disk.forget(address);
+                }
                 self.counters.corrupt_cache_entries.fetch_add(1, Relaxed);
                 tracing::warn!(block = %address.short(), "a cached block is corrupt; fetching it again");
                 Ok(None)
             }
+        }
+    }
+
+    fn cache(&self, address: Digest, block: &StoredBlock) {
+        if let Some(disk) = &mut *self.disk.lock()
+            && let Err(error) = disk.insert(address, block)
+        {
+            tracing::debug!(%error, "a block could not be cached");
         }
     }
 
@@ -538,11 +562,7 @@ impl Shared {
                 self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
-                if let Some(disk) = &self.disk
-                    && let Err(error) = disk.lock().insert(address, &stored)
-                {
-                    tracing::debug!(%error, "a block could not be cached");
-                }
+                self.cache(address, &stored);
                 Ok(block)
             }
             Err(error) => {

@@ -71,7 +71,7 @@ impl Upload {
                 self.reap();
             }
             let job = StoreJob { blocks: batch.to_vec(), done: self.done.clone() };
-            if self.store.storing.send(job).is_err() {
+            if self.store.lanes.storing.send(job).is_err() {
                 self.failed = Some(RpcError::Closed);
                 return;
             }

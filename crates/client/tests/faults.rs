@@ -1,0 +1,521 @@
+//! Engines under loss, crashes and malice.
+
+mod common;
+
+use common::*;
+use holdfast_client::admin::Admin;
+use holdfast_client::store::DiskCache;
+use holdfast_client::{Engine, FsError, StartError, Transaction, Tree};
+use holdfast_content::{BlockKind, Content, Entry, Handle, Inode, InodeKind, file};
+use holdfast_log::SyncSite;
+use holdfast_log::simulated::Crash;
+use holdfast_protocol::message::Request;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ABORT_AFTER: Duration = Duration::from_millis(300);
+
+fn is_commit(request: &Request) -> bool {
+    matches!(request, Request::Commit { .. })
+}
+
+/// Makes B's next operations slow, by leaving something of A's pending until `release` is called.
+fn hold_commits(machine: &Machine) {
+    machine.link.set_faults(|request| if is_commit(request) { Fault::LoseRequest } else { Fault::None });
+}
+
+/// Makes sure that the next operation of `engine` goes the slow path: something else got ahead of it.
+fn disturb(other: &Engine, directory: Handle, name: &str) {
+    modify(other, create(directory, name, b"")).unwrap();
+    other.flush_commits().unwrap();
+}
+
+/// Proves: requests and answers that get lost at random change nothing: every create takes effect exactly once
+/// and nobody raises an alarm.
+#[test]
+fn lost_messages() {
+    for seed in 1..6u64 {
+        let world = World::new(2, Duration::from_secs(5));
+        let engines = [world.start(0), world.start(1)];
+        for (machine, salt) in world.users.iter().zip([1u64, 2]) {
+            let mut random = seed * 1000 + salt;
+            machine.link.set_faults(move |_| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                match random >> 60 {
+                    0 | 1 => Fault::LoseRequest,
+                    2 | 3 => Fault::LoseAnswer,
+                    _ => Fault::None,
+                }
+            });
+        }
+        let directory = world.group_dir;
+        std::thread::scope(|scope| {
+            for (device, engine) in engines.iter().enumerate() {
+                for thread in 0..2 {
+                    scope.spawn(move || {
+                        for number in 0..8 {
+                            let name = format!("{device}-{thread}-{number}");
+                            modify(engine, create(directory, &name, b"x")).unwrap();
+                            engine.flush_commits().unwrap();
+                        }
+                    });
+                }
+            }
+        });
+        for machine in &world.users {
+            machine.link.clear_faults();
+        }
+        for engine in &engines {
+            assert_eq!(names(&engine.fetch().unwrap(), directory).len(), 32);
+        }
+    }
+}
+
+/// Proves: a device that dies between UPDATE and COMMIT holds nobody up for longer than the abort time-out, its
+/// half operation has no effect, and its return raises no alarm.
+#[test]
+fn death_between_update_and_commit() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    modify(&a, create(directory, "before", b"x")).unwrap();
+    a.flush_commits().unwrap();
+    disturb(&b, directory, "disturbance");
+    hold_commits(&world.users[0]);
+    modify(&a, create(directory, "half", b"x")).unwrap();
+    // A is answered, and dies before its COMMIT gets through.
+    world.users[0].link.set_down(true);
+    a.stop();
+    drop(a);
+    let started = Instant::now();
+    // Other names are not held up at all; the name itself until the time-out.
+    modify(&b, create(directory, "other", b"y")).unwrap();
+    assert_eq!(names(&b.fetch().unwrap(), directory), ["before", "disturbance", "other"]);
+    modify(&b, create(directory, "half", b"of b")).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(10));
+    b.flush_commits().unwrap();
+    world.users[0].link.set_down(false);
+    world.users[0].link.clear_faults();
+    let a = world.start(0);
+    assert_eq!(read(&a.fetch().unwrap(), directory, "half").unwrap(), b"of b");
+    modify(&a, create(directory, "after", b"x")).unwrap();
+    assert_eq!(read(&b.fetch().unwrap(), directory, "after").unwrap(), b"x");
+}
+
+/// Proves: an answered operation whose COMMIT comes too late is made again without the caller's doing; `fsync`
+/// waits for that.
+#[test]
+fn late_commit_is_made_again() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    modify(&a, create(directory, "x", b"x")).unwrap();
+    a.flush_commits().unwrap();
+    disturb(&b, directory, "disturbance");
+    hold_commits(&world.users[0]);
+    modify(&a, create(directory, "late", b"x")).unwrap();
+    std::thread::sleep(ABORT_AFTER * 2);
+    modify(&b, create(directory, "meanwhile", b"y")).unwrap();
+    assert!(matches!(read(&b.fetch().unwrap(), directory, "late"), Err(FsError::NotFound)));
+    world.users[0].link.clear_faults();
+    a.flush_commits().unwrap();
+    assert_eq!(read(&b.fetch().unwrap(), directory, "late").unwrap(), b"x");
+    assert!(a.status().frozen.is_none());
+}
+
+/// Proves: what cannot be made again because somebody else took the name is reported by `fsync`, once.
+#[test]
+fn lost_write_is_reported_once() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    modify(&a, create(directory, "x", b"x")).unwrap();
+    a.flush_commits().unwrap();
+    disturb(&b, directory, "disturbance");
+    hold_commits(&world.users[0]);
+    let snapshot = modify(&a, create(directory, "contested", b"a")).unwrap();
+    std::thread::sleep(ABORT_AFTER * 2);
+    modify(&b, create(directory, "contested", b"b")).unwrap();
+    b.flush_commits().unwrap();
+    world.users[0].link.clear_faults();
+    assert!(matches!(a.flush_commits(), Err(FsError::Exists)));
+    assert!(matches!(snapshot.committed(), Err(FsError::Exists)));
+    a.flush_commits().unwrap();
+    assert_eq!(read(&a.fetch().unwrap(), directory, "contested").unwrap(), b"b");
+}
+
+/// Proves: a read of something another device has pending waits for it and then sees it.
+#[test]
+fn read_after_write_waits() {
+    let world = World::new(2, Duration::from_secs(20));
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    modify(&a, create(directory, "file", b"old")).unwrap();
+    a.flush_commits().unwrap();
+    disturb(&b, directory, "disturbance");
+    let held = Arc::new(Mutex::new(true));
+    let holding = held.clone();
+    world.users[0].link.set_faults(move |request| {
+        if is_commit(request) && *holding.lock() { Fault::LoseRequest } else { Fault::None }
+    });
+    modify(&a, write(directory, "file", b"new")).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&b.fetch().unwrap(), directory, "file").unwrap());
+        let lister = scope.spawn(|| read(&b.fetch().unwrap(), directory, "disturbance").unwrap());
+        // Another file of the directory is not held up.
+        assert_eq!(lister.join().unwrap(), b"");
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!reader.is_finished());
+        *held.lock() = false;
+        assert_eq!(reader.join().unwrap(), b"new");
+    });
+}
+
+/// Proves: a server that is away is reported as unreachable when the deadline has passed, never as anything else;
+/// when it is back, work goes on.
+#[test]
+fn unreachable_server() {
+    let world = World::new(1, ABORT_AFTER);
+    let a = world.users[0].start(&world.superuser, Duration::from_millis(300)).unwrap();
+    world.users[0].link.set_down(true);
+    assert!(matches!(a.fetch(), Err(FsError::Unreachable(_))));
+    assert!(matches!(modify(&a, create(world.group_dir, "x", b"")), Err(FsError::Unreachable(_))));
+    assert!(!a.status().connected);
+    world.users[0].link.set_down(false);
+    let end = Instant::now() + Duration::from_secs(10);
+    while a.fetch().is_err() {
+        assert!(Instant::now() < end);
+    }
+    modify(&a, create(world.group_dir, "y", b"")).unwrap();
+}
+
+/// Proves: operations wait while the server is away, within their deadline, and then go on.
+#[test]
+fn outage_is_ridden_out() {
+    let world = World::new(1, ABORT_AFTER);
+    let a = world.start(0);
+    let directory = world.group_dir;
+    world.users[0].link.set_down(true);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| modify(&a, create(directory, "x", b"1")).map(drop));
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(!writer.is_finished());
+        world.server.restart();
+        world.users[0].link.set_down(false);
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(read(&a.fetch().unwrap(), directory, "x").unwrap(), b"1");
+}
+
+/// Proves: yesterday's copy of the order freezes the engine: every call fails, evidence is kept, hooks are
+/// called, and a restart does not forget.
+#[test]
+fn rollback_freezes() {
+    let world = World::new(2, ABORT_AFTER);
+    let a = world.start(0);
+    modify(&a, create(world.group_dir, "old", b"")).unwrap();
+    a.flush_commits().unwrap();
+    let yesterday = world.server.copy_order();
+    modify(&a, create(world.group_dir, "new", b"")).unwrap();
+    a.flush_commits().unwrap();
+    let told = Arc::new(Mutex::new(0));
+    let count = told.clone();
+    a.on_freeze(Box::new(move |_| *count.lock() += 1));
+    world.server.roll_back(yesterday);
+    let end = Instant::now() + Duration::from_secs(5);
+    let report = loop {
+        match a.fetch() {
+            Err(FsError::Frozen(report)) => break report,
+            other => assert!(Instant::now() < end, "{:?}", other.err()),
+        }
+    };
+    assert!(report.to_string().contains("salvage"), "{report}");
+    assert_eq!(*told.lock(), 1);
+    assert!(matches!(modify(&a, create(world.group_dir, "x", b"")), Err(FsError::Frozen(_))));
+    assert!(matches!(a.latest().inode(Handle::ROOT), Err(FsError::Frozen(_))));
+    assert!(matches!(a.flush_commits(), Err(FsError::Frozen(_)) | Ok(())));
+    let evidence = report.evidence.clone().expect("evidence is kept");
+    let kept = holdfast_client::evidence::read(&evidence).unwrap();
+    assert!(matches!(kept.proof, holdfast_client::evidence::Proof::Order { .. }));
+    assert!(std::fs::read_to_string(evidence.with_extension("txt")).unwrap().contains("File system"));
+    drop(a);
+    match world.users[0].start(&world.superuser, DEADLINE) {
+        Err(StartError::Frozen(again)) => assert_eq!(again.what, report.what),
+        other => panic!("{:?}", other.err()),
+    };
+}
+
+/// Proves: two forked users each work on undisturbed, and the first operation that crosses the fork exposes it.
+#[test]
+fn fork_is_exposed_when_crossed() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    modify(&a, create(directory, "common", b"")).unwrap();
+    b.fetch().unwrap();
+    let other = world.server.fork();
+    world.users[1].link.redirect(&other);
+    modify(&a, create(directory, "a's", b"")).unwrap();
+    modify(&b, create(directory, "b's", b"")).unwrap();
+    assert_eq!(names(&a.fetch().unwrap(), directory), ["a's", "common"]);
+    assert_eq!(names(&b.fetch().unwrap(), directory), ["b's", "common"]);
+    world.users[1].link.redirect(&world.server);
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        match b.fetch() {
+            Err(FsError::Frozen(_)) => break,
+            other => assert!(Instant::now() < end, "{:?}", other.err()),
+        }
+    }
+}
+
+/// An edit that makes a file of one chunk.
+fn create_large(
+    directory: Handle,
+    name: &str,
+    extents: holdfast_content::ExtentMap,
+    size: u64,
+) -> impl FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+    let name = name.as_bytes().to_vec();
+    move |transaction| {
+        let handle = transaction.allocate(directory.principal)?;
+        let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), NOW);
+        inode.size = size;
+        inode.content = Content::Extents(extents.clone());
+        transaction.set_inode(handle, inode)?;
+        transaction.set_entry(directory, &name, Some(Entry { handle, kind: InodeKind::File }), NOW)
+    }
+}
+
+fn upload(engine: &Engine, directory: Handle, name: &str, byte: u8, size: usize) {
+    let mut upload = engine.store().upload();
+    let mut random = u64::from(byte) + 1;
+    let bytes: Vec<u8> = (0..size)
+        .map(|_| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 56) as u8
+        })
+        .collect();
+    let (extents, length) =
+        file::from_reader(&mut upload, &Default::default(), &bytes[..]).expect("memory can be read");
+    let held = upload.finish().unwrap();
+    modify(engine, create_large(directory, name, extents, length)).unwrap();
+    engine.flush_commits().unwrap();
+    drop(held);
+}
+
+fn read_large(engine: &Engine, directory: Handle, name: &str) -> Result<Vec<u8>, FsError> {
+    let snapshot = engine.fetch()?;
+    let entry = snapshot.entry(directory, name.as_bytes())?.ok_or(FsError::NotFound)?;
+    let inode = snapshot.inode(entry.handle)?;
+    let ihash = snapshot.ihash(entry.handle)?;
+    file::read(engine.store(), &inode, 0, inode.size as usize)
+        .map_err(|error| engine.judge(entry.handle, ihash, &error))
+}
+
+/// Proves: altered data fails its file only, with evidence; a missing block of a live file is an integrity
+/// failure; a missing block of a file that was deleted meanwhile is merely stale; nothing freezes.
+#[test]
+fn bad_data_fails_one_file() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    for (number, name) in ["altered", "missing", "deleted", "good"].into_iter().enumerate() {
+        upload(&a, directory, name, number as u8, 3 << 20);
+    }
+    let chunks_of = |name: &str| {
+        let snapshot = b.fetch().unwrap();
+        let entry = snapshot.entry(directory, name.as_bytes()).unwrap().unwrap();
+        let inode = snapshot.inode(entry.handle).unwrap();
+        let (_, references) = inode.encode().unwrap();
+        (entry.handle, snapshot.ihash(entry.handle).unwrap(), inode, references)
+    };
+    let (handle, ihash, deleted, _) = chunks_of("deleted");
+    let reachable = |blocks: &std::collections::HashMap<_, holdfast_content::StoredBlock>, roots: &[_]| {
+        let mut stack = roots.to_vec();
+        let mut chunks = Vec::new();
+        while let Some(address) = stack.pop() {
+            let block = &blocks[&address];
+            if block.kind == BlockKind::Chunk {
+                chunks.push(address);
+            }
+            stack.extend(&block.references);
+        }
+        chunks
+    };
+    let altered = chunks_of("altered").3;
+    let missing = chunks_of("missing").3;
+    let gone = chunks_of("deleted").3;
+    world.server.with_blocks(|blocks| {
+        let chunk = reachable(blocks, &altered)[1];
+        blocks.get_mut(&chunk).unwrap().body[7] ^= 1;
+        let chunk = reachable(blocks, &missing)[0];
+        blocks.remove(&chunk);
+        let chunk = reachable(blocks, &gone)[0];
+        blocks.remove(&chunk);
+    });
+    match read_large(&b, directory, "altered") {
+        Err(FsError::Integrity(report)) => {
+            assert!(report.evidence.is_some(), "{report}");
+            assert!(report.to_string().contains("altered"), "{report}");
+        }
+        other => panic!("{:?}", other.map(|bytes| bytes.len())),
+    }
+    match read_large(&b, directory, "missing") {
+        Err(FsError::Integrity(report)) => assert!(report.missing.is_some() && report.evidence.is_some()),
+        other => panic!("{:?}", other.map(|bytes| bytes.len())),
+    }
+    modify(&a, unlink(directory, "deleted")).unwrap();
+    let error = file::read(b.store(), &deleted, 0, deleted.size as usize).unwrap_err();
+    assert!(matches!(b.judge(handle, ihash, &error), FsError::Stale));
+    assert_eq!(read_large(&b, directory, "good").unwrap().len(), 3 << 20);
+    assert!(b.status().frozen.is_none());
+    // What A has cached of its own it still reads.
+    assert_eq!(read_large(&a, directory, "missing").unwrap().len(), 3 << 20);
+}
+
+/// Proves: a corrupt persistent cache costs a fetch, never a wrong byte or an alarm.
+#[test]
+fn corrupt_cache_is_fetched_again() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let a = world.start(0);
+    upload(&a, directory, "file", 7, 2 << 20);
+    let cache = tempfile::tempdir().unwrap();
+    let start = || {
+        let machine = &world.users[1];
+        let mut config = machine.config(&world.superuser, DEADLINE);
+        config.cache_dir = Some(cache.path().to_owned());
+        Engine::start_with(config, machine.link.clone(), machine.disk.storage()).unwrap()
+    };
+    let b = start();
+    let bytes = read_large(&b, directory, "file").unwrap();
+    b.stop();
+    drop(b);
+    let b = start();
+    assert_eq!(read_large(&b, directory, "file").unwrap(), bytes);
+    assert!(b.status().store.disk_hits > 0, "{:?}", b.status().store);
+    b.stop();
+    drop(b);
+    let segment = cache.path().join("0/00000000.segment");
+    let mut content = std::fs::read(&segment).unwrap();
+    for offset in (1000..content.len()).step_by(5000) {
+        content[offset] ^= 0x10;
+    }
+    std::fs::write(&segment, content).unwrap();
+    let b = start();
+    assert_eq!(read_large(&b, directory, "file").unwrap(), bytes);
+    assert!(b.status().frozen.is_none());
+    drop(DiskCache::open(cache.path(), 1 << 20).unwrap());
+}
+
+/// Proves: whatever I/O of its state a device dies at, it comes back without an alarm, keeps what was
+/// committed, and nothing takes effect twice or by half.
+#[test]
+fn crash_after_every_write_of_the_state() {
+    for path in [false, true] {
+        for k in 1..24 {
+            let world = World::new(2, Duration::from_millis(30));
+            let directory = world.group_dir;
+            let b = world.start(1);
+            let machine = &world.users[0];
+            let mut committed = Vec::new();
+            let mut tried = Vec::new();
+            for life in 0..3u64 {
+                machine.disk.crash_after(k * (life + 1));
+                if let Ok(a) = machine.start(&world.superuser, Duration::from_secs(20)) {
+                    for number in 0..6 {
+                        if path {
+                            // Gets in between, so that both paths are taken.
+                            modify(&b, create(directory, &format!("b-{life}-{number}"), b"")).unwrap();
+                        }
+                        let name = format!("a-{life}-{number}");
+                        tried.push(name.clone());
+                        if modify(&a, create(directory, &name, b"")).is_err() {
+                            break;
+                        }
+                        if a.flush_commits().is_err() {
+                            break;
+                        }
+                        committed.push(name);
+                    }
+                    assert!(a.status().frozen.is_none(), "{:?}", a.status().frozen);
+                    a.stop();
+                }
+                machine.disk.restart(Crash::PowerLoss);
+            }
+            let a = world.start(0);
+            let found = names(&a.fetch().unwrap(), directory);
+            for name in &committed {
+                assert!(found.contains(name), "k={k}: {name} was committed and is gone");
+            }
+            for name in found.iter().filter(|name| name.starts_with("a-")) {
+                assert!(tried.contains(name), "k={k}: {name} came from nowhere");
+            }
+            assert_eq!(names(&b.fetch().unwrap(), directory), found);
+        }
+    }
+}
+
+/// Proves: without the fsync before sending, some crash makes a device reuse a number or fall behind, which is
+/// noticed: the fsync is needed.
+#[test]
+fn the_fsync_before_sending_is_needed() {
+    let noticed = (1..40).any(|k| {
+        let world = World::new(1, Duration::from_millis(30));
+        let machine = &world.users[0];
+        machine.disk.disable(Some(SyncSite::COMMIT));
+        let a = machine.start(&world.superuser, Duration::from_secs(5)).unwrap();
+        machine.disk.crash_after(k);
+        for number in 0..20 {
+            if modify(&a, create(world.group_dir, &format!("{number}"), b"")).is_err() {
+                break;
+            }
+        }
+        a.stop();
+        drop(a);
+        machine.disk.restart(Crash::PowerLoss);
+        machine.disk.disable(None);
+        machine.start(&world.superuser, Duration::from_secs(2)).is_err()
+    });
+    assert!(noticed);
+}
+
+/// Proves: who is put out of a group loses what he holds of it to device 0, content and all, and can write it no
+/// more; the others go on.
+#[test]
+fn removed_member_loses_hold() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    for number in 0..30 {
+        let name = format!("a{number}");
+        modify(&a, create(directory, &name, name.as_bytes())).unwrap();
+    }
+    modify(&b, create(directory, "b", b"b")).unwrap();
+    modify(&a, write(directory, "b", b"by a")).unwrap();
+    a.flush_commits().unwrap();
+    b.flush_commits().unwrap();
+    let root = world.root.start(&world.superuser, DEADLINE).unwrap();
+    let admin = Admin::new(&root).unwrap();
+    // 30 files and the one taken over from B; the directory was written last by B.
+    assert_eq!(admin.remove_member("team", "user0").unwrap(), 31);
+    assert!(matches!(admin.remove_member("team", "user0"), Err(FsError::NotFound)));
+    let snapshot = b.fetch().unwrap();
+    for number in 0..30 {
+        let name = format!("a{number}");
+        assert_eq!(read(&snapshot, directory, &name).unwrap(), name.as_bytes());
+    }
+    assert_eq!(read(&snapshot, directory, "b").unwrap(), b"by a");
+    assert!(matches!(modify(&a, create(directory, "more", b"")), Err(FsError::Access(_))));
+    assert!(matches!(modify(&a, write(directory, "b", b"again")), Err(FsError::Access(_))));
+    modify(&b, create(directory, "more", b"b")).unwrap();
+    assert_eq!(read(&a.fetch().unwrap(), directory, "more").unwrap(), b"b");
+    admin.remove_user("user0").unwrap();
+    assert!(matches!(a.fetch(), Err(FsError::Access(_))));
+    assert_eq!(names(&b.fetch().unwrap(), directory).len(), 32);
+    for engine in [&b, &root] {
+        assert!(engine.status().frozen.is_none());
+    }
+}
