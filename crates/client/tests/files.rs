@@ -1,0 +1,312 @@
+//! The inode API on engines, against a server in the same process.
+
+mod common;
+
+use common::*;
+use holdfast_client::files::*;
+use holdfast_client::{Engine, FsError};
+use holdfast_content::{BlockKind, InodeKind};
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::Response;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ABORT_AFTER: Duration = Duration::from_millis(400);
+const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 0 };
+
+struct Mount {
+    files: Arc<FileSystem>,
+    engine: Arc<Engine>,
+    dir: tempfile::TempDir,
+    team: Ino,
+}
+
+impl std::ops::Deref for Mount {
+    type Target = FileSystem;
+    fn deref(&self) -> &FileSystem {
+        &self.files
+    }
+}
+
+fn mount(world: &World, user: usize) -> Mount {
+    let engine = world.start(user);
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions {
+        uid: 1000,
+        gid: 1000,
+        spool_dir: dir.path().join("spool"),
+        salvage_dir: dir.path().join("salvage"),
+        read_only: false,
+    };
+    let files = FileSystem::new(engine.clone(), options).unwrap();
+    let team = files.lookup(&WHO, Ino::ROOT, b"team").unwrap().ino;
+    Mount { files, engine, dir, team }
+}
+
+impl Mount {
+    fn create(&self, parent: Ino, name: &[u8]) -> Result<(Ino, FileHandleId), FsError> {
+        let exclusive = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
+        let (made, opened) = self.files.create(&WHO, parent, name, 0o644, exclusive)?;
+        Ok((made.ino, opened.handle))
+    }
+
+    fn put(&self, parent: Ino, name: &[u8], bytes: &[u8]) -> Ino {
+        let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+        let (made, opened) = self.files.create(&WHO, parent, name, 0o644, flags).unwrap();
+        for (number, part) in bytes.chunks(128 << 10).enumerate() {
+            self.write(opened.handle, (number << 17) as u64, part, WriteSource::Call).unwrap();
+        }
+        self.flush(opened.handle).unwrap();
+        self.release(opened.handle);
+        made.ino
+    }
+
+    fn get(&self, parent: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let found = self.lookup(&WHO, parent, name)?;
+        let opened = self.open(&WHO, found.ino, OpenFlags::READ)?;
+        let mut bytes = Vec::new();
+        let result = loop {
+            match self.read(opened.handle, bytes.len() as u64, 128 << 10) {
+                Ok(part) if part.is_empty() => break Ok(bytes),
+                Ok(part) => bytes.extend_from_slice(&part),
+                Err(error) => break Err(error),
+            }
+        };
+        self.release(opened.handle);
+        result
+    }
+
+    fn names(&self, directory: Ino) -> BTreeSet<Vec<u8>> {
+        let handle = self.opendir(&WHO, directory).unwrap();
+        let mut names = BTreeSet::new();
+        let mut take = |item: DirectoryItem<'_>| names.insert(item.name.to_vec());
+        self.readdir(handle, 0, &mut take).unwrap();
+        self.releasedir(handle);
+        names.retain(|name| name != b"." && name != b"..");
+        names
+    }
+}
+
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state >> 8) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// Proves: everyday use by two people in one group directory, each seeing what the other has closed: small and
+/// large files, edits in place, renames, links, copies, attributes, directories.
+#[test]
+fn two_people_in_one_directory() {
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    let large = noise(1, 5_000_000);
+    a.put(a.team, b"small", b"hello");
+    let ino = a.put(a.team, b"large", &large);
+    assert_eq!(b.get(b.team, b"small").unwrap(), b"hello");
+    assert!(b.get(b.team, b"large").unwrap() == large);
+
+    let handle = b.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    b.write(handle, 3_000_000, b"edited by b", WriteSource::Call).unwrap();
+    b.fallocate(handle, 1_000_000, 500_000, Allocate::PunchHole).unwrap();
+    b.flush(handle).unwrap();
+    b.release(handle);
+    let mut expected = large.clone();
+    expected[3_000_000..3_000_011].copy_from_slice(b"edited by b");
+    expected[1_000_000..1_500_000].fill(0);
+    assert!(a.get(a.team, b"large").unwrap() == expected);
+
+    let directory = a.mkdir(&WHO, a.team, b"dir", 0o755).unwrap().ino;
+    b.rename(&WHO, b.team, b"large", directory, b"moved", RenameFlags::Replace).unwrap();
+    a.link(&WHO, ino, a.team, b"linked").unwrap();
+    a.symlink(&WHO, directory, b"link", b"../small").unwrap();
+    assert!(matches!(b.rmdir(&WHO, b.team, b"dir"), Err(FsError::NotEmpty)));
+    assert_eq!(b.names(directory), BTreeSet::from([b"moved".to_vec(), b"link".to_vec()]));
+    let link = b.lookup(&WHO, directory, b"link").unwrap();
+    assert_eq!((link.kind, b.readlink(&WHO, link.ino).unwrap()), (InodeKind::Symlink, b"../small".to_vec()));
+    assert_eq!(b.lookup(&WHO, b.team, b"linked").unwrap().links, 2);
+
+    let source = b.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    let (_, copy) = b.create(b.team, b"copy").unwrap();
+    assert_eq!(b.copy_file_range(source, 0, copy, 0, 10 << 20).unwrap(), 5_000_000);
+    b.flush(copy).unwrap();
+    assert!(a.get(a.team, b"copy").unwrap() == expected);
+
+    let set = SetAttributes { mode: Some(0o600), modified: Some(TimeToSet::At(77)), ..Default::default() };
+    a.setattr(&WHO, ino, set, None).unwrap();
+    a.setxattr(&WHO, ino, b"user.x", b"value", SetXattr::Create).unwrap();
+    let shown = b.lookup(&WHO, directory, b"moved").unwrap();
+    assert_eq!((shown.mode, shown.modified_ns, shown.size), (0o600, 77, 5_000_000));
+    assert_eq!(b.getxattr(&WHO, ino, b"user.x").unwrap(), b"value");
+    b.unlink(&WHO, directory, b"moved").unwrap();
+    assert!(a.get(a.team, b"linked").unwrap() == expected);
+    let root = Ino::ROOT;
+    assert!(matches!(a.mkdir(&WHO, root, b"mine", 0o755), Err(FsError::Access(_))));
+    assert!(a.engine.status().frozen.is_none() && b.engine.status().frozen.is_none());
+}
+
+/// Proves: threads of two clients that create, rewrite, rename and remove files in one directory at once
+/// always see what they and others have done; in the end both see one tree, and nobody was alarmed.
+#[test]
+fn many_threads_of_two_clients() {
+    let world = World::new(2, ABORT_AFTER);
+    let mounts = [mount(&world, 0), mount(&world, 1)];
+    std::thread::scope(|scope| {
+        for (client, mount) in mounts.iter().enumerate() {
+            for thread in 0..3 {
+                scope.spawn(move || {
+                    let team = mount.team;
+                    for round in 0..12 {
+                        let name = format!("{client}-{thread}-{round}").into_bytes();
+                        let bytes = noise(round, 300 + 20_000 * (round as usize % 3));
+                        mount.put(team, &name, b"first");
+                        mount.put(team, &name, &bytes);
+                        assert!(mount.get(team, &name).unwrap() == bytes);
+                        let moved = [&name[..], b"-moved"].concat();
+                        mount.rename(&WHO, team, &name, team, &moved, RenameFlags::NoReplace).unwrap();
+                        if round % 3 == 0 {
+                            mount.unlink(&WHO, team, &moved).unwrap();
+                        }
+                    }
+                });
+            }
+        }
+    });
+    let seen: Vec<_> = mounts.iter().map(|mount| mount.names(mount.team)).collect();
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0].len(), 2 * 3 * 8);
+    for name in &seen[0] {
+        let round: u32 = std::str::from_utf8(name).unwrap().split('-').nth(2).unwrap().parse().unwrap();
+        let bytes = noise(round, 300 + 20_000 * (round as usize % 3));
+        assert!(mounts.iter().all(|mount| mount.get(mount.team, name).unwrap() == bytes));
+    }
+    assert!(mounts.iter().all(|mount| mount.engine.status().frozen.is_none()));
+}
+
+/// Proves: of two clients that create one name exclusively at once, one wins, each time.
+#[test]
+fn one_winner_of_an_exclusive_creation() {
+    let world = World::new(2, ABORT_AFTER);
+    let mounts = [mount(&world, 0), mount(&world, 1)];
+    for round in 0..15 {
+        let name = format!("lock{round}").into_bytes();
+        let winners: usize = std::thread::scope(|scope| {
+            let name = &name;
+            let threads: Vec<_> =
+                mounts.iter().map(|mount| scope.spawn(move || mount.create(mount.team, name))).collect();
+            let results: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(FsError::Exists))));
+            results.iter().filter(|result| result.is_ok()).count()
+        });
+        assert_eq!(winners, 1);
+    }
+}
+
+/// Proves: two clients that move two directories into each other at once never make a loop: afterwards both
+/// are still reachable from the root.
+#[test]
+fn concurrent_moves_make_no_loop() {
+    let world = World::new(2, ABORT_AFTER);
+    let mounts = [mount(&world, 0), mount(&world, 1)];
+    for round in 0..10 {
+        let team = mounts[0].team;
+        let [x, y] = ["x", "y"].map(|name| format!("{name}{round}").into_bytes());
+        let inos = [&x, &y].map(|name| mounts[0].mkdir(&WHO, team, name, 0o755).unwrap().ino);
+        for mount in &mounts {
+            for name in [&x, &y] {
+                mount.lookup(&WHO, team, name).unwrap();
+            }
+        }
+        std::thread::scope(|scope| {
+            let (x, y) = (&x, &y);
+            let [a, b] = &mounts;
+            let one = scope.spawn(move || a.rename(&WHO, team, x, inos[1], x, RenameFlags::Replace));
+            let two = scope.spawn(move || b.rename(&WHO, team, y, inos[0], y, RenameFlags::Replace));
+            let results = [one.join().unwrap(), two.join().unwrap()];
+            assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+        });
+        let reachable = |mount: &Mount| {
+            let top = mount.names(team);
+            let outer = if top.contains(&x) { (inos[0], &y) } else { (inos[1], &x) };
+            mount.names(outer.0).contains(outer.1)
+        };
+        assert!(mounts.iter().all(reachable));
+    }
+}
+
+/// Proves: while the server is away a close fails with a time-out, and nothing is lost: the same descriptor's
+/// next close publishes; reads of what is cached go on.
+#[test]
+fn a_server_that_is_away() {
+    let world = World::new(1, ABORT_AFTER);
+    let machine = &world.users[0];
+    let engine = machine.start(&world.superuser, Duration::from_millis(300)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions {
+        uid: 1,
+        gid: 1,
+        spool_dir: dir.path().join("spool"),
+        salvage_dir: dir.path().join("salvage"),
+        read_only: false,
+    };
+    let files = FileSystem::new(engine.clone(), options).unwrap();
+    let team = files.lookup(&WHO, Ino::ROOT, b"team").unwrap().ino;
+    let a = Mount { files, engine, dir, team };
+    let (_, handle) = a.create(team, b"file").unwrap();
+    let bytes = noise(3, 1_000_000);
+    a.write(handle, 0, &bytes, WriteSource::Call).unwrap();
+    machine.link.set_down(true);
+    assert!(matches!(a.flush(handle), Err(FsError::Unreachable(_))));
+    assert!(a.read(handle, 0, 2_000_000).unwrap() == bytes);
+    assert!(matches!(a.lookup(&WHO, team, b"file"), Err(FsError::Unreachable(_))));
+    machine.link.set_down(false);
+    a.flush(handle).unwrap();
+    a.release(handle);
+    assert!(a.get(team, b"file").unwrap() == bytes);
+    assert!(a.dir.path().join("spool").read_dir().unwrap().next().is_none());
+}
+
+/// Proves: a server that loses a file's block, or alters it, is told apart from one whose block is gone because
+/// the file was replaced; only that file is concerned.
+#[test]
+fn missing_and_altered_blocks() {
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    let bytes = noise(5, 200_000);
+    let all = || -> BTreeSet<Digest> { world.server.with_blocks(|blocks| blocks.keys().copied().collect()) };
+    let before = all();
+    let ino = a.put(a.team, b"bad", &bytes);
+    a.engine.flush_commits().unwrap();
+    let new: BTreeSet<Digest> = all().difference(&before).copied().collect();
+    a.put(a.team, b"good", &noise(6, 200_000));
+    let old = b.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    let lie = |missing: bool| {
+        let new = new.clone();
+        world.users[1].link.tamper(move |response| {
+            let Response::Blocks(blocks) = response else { return };
+            for slot in blocks {
+                match slot {
+                    Some((_, found)) if found.block.kind != BlockKind::Chunk => {}
+                    Some((_, found)) if !new.contains(&found.address) => {}
+                    Some(_) if missing => *slot = None,
+                    Some((_, found)) => found.block.body[10] ^= 1,
+                    None => {}
+                }
+            }
+        });
+    };
+    lie(false);
+    assert!(matches!(b.get(b.team, b"bad"), Err(FsError::Integrity(_))));
+    assert!(b.get(b.team, b"good").unwrap() == noise(6, 200_000));
+    lie(true);
+    assert!(matches!(b.get(b.team, b"bad"), Err(FsError::Integrity(_))), "still referred to");
+    a.put(a.team, b"bad", b"written anew");
+    assert!(matches!(b.read(old, 0, 100), Err(FsError::Stale)), "proven replaced");
+    assert_eq!(b.get(b.team, b"bad").unwrap(), b"written anew");
+    assert!(b.engine.status().frozen.is_none());
+}
