@@ -122,7 +122,10 @@ impl Membership {
         if since >= self.version || self.may_write(device, principal) {
             return self.may_write(device, principal);
         }
-        let Some(user) = self.devices.get(&device).map(|device| device.user) else { return false };
+        let still = |device: &&Device| device.removed_at.is_none_or(|removed_at| removed_at > since);
+        let Some(user) = self.devices.get(&device).filter(still).map(|device| device.user) else {
+            return false;
+        };
         let superuser = user == UserId::SUPERUSER;
         match principal {
             PrincipalId::Members => device == DeviceId::SUPERUSER,

@@ -16,6 +16,7 @@ enum Op {
     Splice { truncate: Option<u64>, writes: Vec<(u64, usize, u8)> },
     Punch(Range<u64>),
     Rechunk(Option<Range<u64>>),
+    Graft(Range<u64>),
 }
 
 fn range() -> impl Strategy<Value = Range<u64>> {
@@ -29,6 +30,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(truncate, writes)| Op::Splice { truncate, writes }),
         2 => range().prop_map(Op::Punch),
         2 => proptest::option::of(range()).prop_map(Op::Rechunk),
+        1 => range().prop_map(Op::Graft),
     ]
 }
 
@@ -101,6 +103,21 @@ proptest! {
                     bytes[range.start as usize..end].fill(0);
                     data[range.start as usize..end].fill(false);
                     map = file::punch(&blocks, &mut &blocks, &map, range).unwrap();
+                }
+                Op::Graft(range) => {
+                    // A run that was cut elsewhere takes the first half of the range; the rest becomes hole.
+                    let range = range.start as usize..range.end.min(SIZE_MAX) as usize;
+                    let middle = range.start + range.len() / 2;
+                    let run = noise(number as u64, middle - range.start);
+                    let mut added = Vec::new();
+                    let end = file::cut_run_at(&mut &blocks, &SMALL, range.start as u64, &run[..], &mut added).unwrap();
+                    prop_assert_eq!(end, middle as u64);
+                    let cleared = range.start as u64..range.end as u64;
+                    map = map.graft(&blocks, &mut &blocks, std::slice::from_ref(&cleared), &added).unwrap();
+                    bytes[range.clone()].fill(0);
+                    data[range.clone()].fill(false);
+                    bytes[range.start..middle].copy_from_slice(&run);
+                    data[range.start..middle].fill(true);
                 }
                 Op::Rechunk(range) => {
                     let dirty = [range.clone().unwrap_or(0..u64::MAX)];

@@ -447,6 +447,12 @@ fn membership_only_grows() {
     let device = *good.devices.iter().find(|(_, device)| device.user == UserId(1)).unwrap().0;
     assert!(good.might_write(device, group, 1) && left.might_write(device, group, 1));
     assert!(!left.may_write(device, group) && !left.might_write(device, group, 2));
+    // A device that was removed might have written before, and no later.
+    let mut gone = left.clone();
+    gone.devices.get_mut(&device).unwrap().removed_at = Some(4);
+    gone.version = 9;
+    let user = PrincipalId::User(UserId(1));
+    assert!(gone.might_write(device, user, 3) && !gone.might_write(device, user, 4));
     let mut removal = next.clone();
     removal.devices.get_mut(&DeviceId(1)).unwrap().removed_at = Some(2);
     removal.users.get_mut(&UserId(2)).unwrap().removed = true;
