@@ -660,3 +660,30 @@ proptest! {
         })?;
     }
 }
+
+/// Proves: an operation costs one group commit, blocks included, whether its table is new or (as when it only
+/// looks) the one before.
+#[test]
+fn an_operation_costs_one_sync() {
+    let world = World::new();
+    let server = key(2).public();
+    let mut alice = Author::new(1);
+    let syncs = || world.disk.sites().get(&holdfast_log::SyncSite::COMMIT).copied().unwrap_or(0);
+    let shown = world.look(1).view;
+    let before = syncs();
+    let request = alice.fast(&shown);
+    committed(world.ask(1, request), &server);
+    assert_eq!(syncs() - before, 1, "a new table");
+
+    let shown = world.look(1).view;
+    let before = syncs();
+    let certificate = alice.certificate(&shown, Path::Fast);
+    let mut handles = shown.slots[&DeviceId(1)].value.handles.clone();
+    for handle in handles.values_mut() {
+        handle.version = certificate.number;
+    }
+    let structure = sign_structure(&shown, &certificate, &alice.key, handles);
+    let certificate = Signed::new(certificate, &alice.key);
+    committed(world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0 }), &server);
+    assert_eq!(syncs() - before, 1, "the table before");
+}
