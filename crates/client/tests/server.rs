@@ -1,0 +1,222 @@
+//! Engines against the real server over the network of this machine.
+
+mod common;
+
+use common::{NOW, create as make, modify, names, read, unlink, write};
+use holdfast_client::admin::{Admin, CreateConfig, CreateError, Home, create};
+use holdfast_client::{Engine, EngineConfig, FsError, StartError, Tree};
+use holdfast_content::Handle;
+use holdfast_crypto::SigningKey;
+use holdfast_rpc::{Address, ServerAddress};
+use holdfast_server::{Server, ServerConfig};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Running {
+    address: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(data: &Path, listen: SocketAddr) -> Running {
+        let mut config = ServerConfig::new(data, listen);
+        config.abort_after = Duration::from_millis(500);
+        let server = Server::open(config).unwrap();
+        let address = server.local_address();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            server
+                .run(async {
+                    let _ = stopped.await;
+                })
+                .unwrap();
+        });
+        Running { address, stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Site {
+    directory: tempfile::TempDir,
+    address: Address,
+    server: Option<Running>,
+}
+
+fn key(seed: u8) -> SigningKey {
+    SigningKey::from_seed(&[seed; 32])
+}
+
+impl Site {
+    fn new() -> Site {
+        let directory = tempfile::tempdir().unwrap();
+        let server = Running::start(&directory.path().join("server"), "127.0.0.1:0".parse().unwrap());
+        let address = ServerAddress { host: "127.0.0.1".into(), port: server.address.port() };
+        let config = |state: PathBuf, now_ns: i64| CreateConfig {
+            server: address.clone(),
+            superuser: key(1),
+            name: "site".into(),
+            superuser_name: "root".into(),
+            state_dir: state,
+            now_ns,
+            deadline: DEADLINE,
+        };
+        let address = create(config(directory.path().join("state-1"), NOW)).unwrap();
+        for state in ["state-1", "elsewhere"] {
+            let again = create(config(directory.path().join(state), NOW + 1));
+            assert!(matches!(again, Err(CreateError::Exists)));
+        }
+        let site = Site { directory, address, server: Some(server) };
+        let root = site.start(1).unwrap();
+        let admin = Admin::new(&root).unwrap();
+        for user in ["alice", "bob"] {
+            let seed = if user == "alice" { 2 } else { 3 };
+            admin.add_user(user, Some(("laptop", key(seed).public())), Home::Make, NOW).unwrap();
+        }
+        admin.add_group("team", &["alice", "bob"], Home::Make, NOW).unwrap();
+        site
+    }
+
+    fn config(&self, seed: u8) -> EngineConfig {
+        let state = self.directory.path().join(format!("state-{seed}"));
+        let mut config = EngineConfig::new(self.address.clone(), key(seed), state);
+        config.cache_dir = Some(self.directory.path().join(format!("cache-{seed}")));
+        config.deadline = DEADLINE;
+        config
+    }
+
+    fn start(&self, seed: u8) -> Result<Arc<Engine>, StartError> {
+        Engine::start(self.config(seed))
+    }
+
+    fn team(&self, engine: &Engine) -> Handle {
+        engine.fetch().unwrap().entry(Handle::ROOT, b"team").unwrap().unwrap().handle
+    }
+
+    fn restart_server(&mut self) {
+        let listen = self.server.take().map(|server| server.address).unwrap();
+        self.server = Some(Running::start(&self.directory.path().join("server"), listen));
+    }
+}
+
+/// Proves: two engines create concurrently in one group directory of a real server; both end with everything;
+/// restarts of the clients and of the server lose nothing.
+#[test]
+fn two_engines_one_server() {
+    let mut site = Site::new();
+    let engines = [site.start(2).unwrap(), site.start(3).unwrap()];
+    let directory = site.team(&engines[0]);
+    std::thread::scope(|scope| {
+        for (device, engine) in engines.iter().enumerate() {
+            for thread in 0..3 {
+                scope.spawn(move || {
+                    for number in 0..20 {
+                        let name = format!("{device}-{thread}-{number}");
+                        modify(engine, make(directory, &name, name.as_bytes())).unwrap();
+                    }
+                });
+            }
+        }
+    });
+    for engine in &engines {
+        engine.flush_commits().unwrap();
+        assert_eq!(names(&engine.fetch().unwrap(), directory).len(), 120);
+        assert!(engine.status().frozen.is_none());
+    }
+    // The server goes away and comes back while both work.
+    std::thread::scope(|scope| {
+        for (device, engine) in engines.iter().enumerate() {
+            scope.spawn(move || {
+                for number in 0..30 {
+                    let name = format!("{device}-0-{}", number % 20);
+                    if number < 20 {
+                        modify(engine, write(directory, &name, b"rewritten")).unwrap();
+                    } else {
+                        modify(engine, unlink(directory, &name)).unwrap();
+                    }
+                    engine.flush_commits().unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..2 {
+                std::thread::sleep(Duration::from_millis(100));
+                site.restart_server();
+            }
+        });
+    });
+    let expected = names(&engines[0].fetch().unwrap(), directory);
+    assert_eq!(expected.len(), 100);
+    let [a, b] = engines;
+    drop((a, b));
+    for seed in [2, 3] {
+        let engine = site.start(seed).unwrap();
+        let snapshot = engine.fetch().unwrap();
+        assert_eq!(names(&snapshot, directory), expected);
+        assert_eq!(read(&snapshot, directory, "0-0-15").unwrap(), b"rewritten");
+    }
+}
+
+/// Proves: each wrong start is told apart, with words.
+#[test]
+fn wrong_starts() {
+    let site = Site::new();
+    let alice = site.start(2).unwrap();
+    assert!(matches!(site.start(2), Err(StartError::InUse { .. })));
+    assert!(matches!(site.start(9), Err(StartError::UnknownDevice { .. })));
+    let mut config = site.config(2);
+    config.state_dir = site.directory.path().join("other");
+    assert!(matches!(Engine::start(config), Err(StartError::StateMissing { .. })));
+    let mut config = site.config(3);
+    config.address.file_system = key(77).public().file_system_id();
+    config.state_dir = site.directory.path().join("wrong");
+    assert!(matches!(Engine::start(config), Err(StartError::UnknownFileSystem | StartError::WrongServer(_))));
+    let mut config = site.config(3);
+    config.address.server.port = 1;
+    config.deadline = Duration::from_millis(300);
+    assert!(matches!(Engine::start(config), Err(StartError::Unreachable(_))));
+    alice.stop();
+    drop(alice);
+    let mut config = site.config(3);
+    config.state_dir = site.directory.path().join("state-2");
+    assert!(matches!(Engine::start(config), Err(StartError::StateForeign { .. })));
+    site.start(2).unwrap();
+}
+
+/// Proves: a device removed by the superuser is refused from then on; what it wrote stays; a new device of the
+/// same user goes on with the same files.
+#[test]
+fn devices_come_and_go() {
+    let site = Site::new();
+    let laptop = site.start(2).unwrap();
+    let directory = site.team(&laptop);
+    modify(&laptop, make(directory, "file", b"from the laptop")).unwrap();
+    laptop.flush_commits().unwrap();
+    let root = site.start(1).unwrap();
+    let admin = Admin::new(&root).unwrap();
+    admin.add_device("alice", "desktop", key(4).public()).unwrap();
+    let desktop = site.start(4).unwrap();
+    assert_eq!(desktop.me().1, laptop.me().1);
+    modify(&desktop, write(directory, "file", b"from the desktop")).unwrap();
+    assert_eq!(read(&laptop.fetch().unwrap(), directory, "file").unwrap(), b"from the desktop");
+    admin.remove_device("alice", "laptop").unwrap();
+    assert!(matches!(modify(&laptop, make(directory, "late", b"")), Err(FsError::Access(_))));
+    modify(&desktop, make(directory, "later", b"")).unwrap();
+    assert_eq!(names(&root.fetch().unwrap(), directory), ["file", "later"]);
+    assert!(matches!(Admin::new(&desktop), Err(FsError::Access(_))));
+    let members = admin.membership().unwrap();
+    assert_eq!(members.devices.values().filter(|device| device.removed_at.is_some()).count(), 1);
+}
