@@ -3,26 +3,20 @@
 //! **Mark** walks from the caller's roots, the pins and everything younger than the window, by headers only. Any
 //! read error ends the collection: nothing is dropped. **Drop** happens in one step under the state lock, after
 //! whatever was stored, pinned or relied on since the mark began has been marked too; it is one round of records
-//! in the log, which counts only when its last record is there. **Move** rewrites segments that are mostly
-//! garbage: live records are appended again, made durable, and only then is the old segment removed.
+//! in the log, which counts only when its last record is there. Then `relocate` gives the space back.
 //!
 //! The attack it answers is our own: other stores collected live blocks after read errors, or while a client was
 //! told "I have it".
 
 use crate::StoreError;
 use crate::mark::Marks;
-use crate::record::{COPIES_PER_RECORD, DroppedRecord, Location, RenewRecord, SignedRecord, StoreRecord};
-use crate::state::{Entry, Key, SignedKey, Touched};
+use crate::record::{COPIES_PER_RECORD, DroppedRecord, StoreRecord};
+use crate::relocate::Relocation;
+use crate::state::{Entry, Key, Touched};
 use crate::store::{BlockStore, Shared};
 use holdfast_crypto::Digest;
-use holdfast_log::{BodyTag, LogError, ScanDepth, Scanned, SyncSite};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-
-const RELOCATED: SyncSite = SyncSite("store: moved records before their segment is removed");
-/// Segments rewritten before their space is given back; bounds memory and the space needed meanwhile.
-const SEGMENTS_PER_BATCH: usize = 4;
-/// So many small segments (restarts leave them) are worth merging.
-const SMALL_SEGMENTS: usize = 8;
+use holdfast_log::BodyTag;
+use std::collections::HashSet;
 
 /// Where a collection is. Everything up to a stage is done when it is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,8 +137,12 @@ impl Collection<'_> {
         self.report.missing = marks.missing();
         drop(marks);
         watch(CollectStage::Dropped);
+        // The index on disk is about to say what lives in a segment, so only segments that were complete before
+        // its checkpoint may be judged by it.
+        let horizon = shared.log.end().segment;
         shared.checkpoint_held()?;
-        self.move_segments(watch)?;
+        let mut relocation = Relocation { shared, now_ns: self.now_ns, report: &mut self.report };
+        relocation.run(horizon, watch)?;
         Ok(self.report)
     }
 
@@ -218,227 +216,4 @@ impl Collection<'_> {
             return Ok(());
         }
     }
-
-    /// Rewrites segments that are mostly garbage, a few at a time.
-    fn move_segments(&mut self, watch: &mut dyn FnMut(CollectStage)) -> Result<(), StoreError> {
-        let shared = self.shared;
-        let sealed: BTreeMap<u32, u64> = shared.log.sealed_segments().into_iter().collect();
-        let mut live: BTreeMap<u32, u64> = BTreeMap::new();
-        shared.index.visit(&mut |_, entry| {
-            *live.entry(entry.location.position.segment).or_default() += u64::from(entry.location.length);
-            Ok(())
-        })?;
-        shared.index.visit_signed(&mut |key, length| {
-            *live.entry(key.position().segment).or_default() += u64::from(length);
-        })?;
-        let nominal = u64::from(shared.config.segment_bytes);
-        let small = sealed.values().filter(|length| **length < nominal / 8).count() >= SMALL_SEGMENTS;
-        let candidates: Vec<u32> = sealed
-            .iter()
-            .filter(|(number, length)| {
-                let live = live.get(number).copied().unwrap_or(0);
-                let percent = u64::from(shared.config.collect_live_percent);
-                live * 100 < **length * percent || small && **length < nominal / 8
-            })
-            .map(|(number, _)| *number)
-            .collect();
-        for batch in candidates.chunks(SEGMENTS_PER_BATCH) {
-            let batch: BTreeSet<u32> = batch.iter().copied().collect();
-            let mut done = Vec::new();
-            let mut blocks: BTreeMap<u32, Vec<(Key, Entry)>> = BTreeMap::new();
-            shared.index.visit(&mut |key, entry| {
-                if batch.contains(&entry.location.position.segment) {
-                    blocks.entry(entry.location.position.segment).or_default().push((key, entry));
-                }
-                Ok(())
-            })?;
-            let mut signed: BTreeMap<u32, Vec<(SignedKey, u32)>> = BTreeMap::new();
-            shared.index.visit_signed(&mut |key, length| {
-                if batch.contains(&key.position().segment) {
-                    signed.entry(key.position().segment).or_default().push((key, length));
-                }
-            })?;
-            for &segment in &batch {
-                let mut blocks = blocks.remove(&segment).unwrap_or_default();
-                blocks.sort_unstable_by_key(|(_, entry)| entry.location.position);
-                let signed = signed.remove(&segment).unwrap_or_default();
-                match self.move_segment(segment, &done, &blocks, &signed) {
-                    Ok(()) => {
-                        done.push(segment);
-                        watch(CollectStage::Moved(segment));
-                    }
-                    // It stays as it is: what was appended of it already is just another copy.
-                    Err(StoreError::Log(error @ (LogError::Damaged { .. } | LogError::Io { .. }))) => {
-                        tracing::error!(segment, %error, "a segment cannot be collected");
-                        self.report.damaged.push((segment, error.to_string()));
-                    }
-                    Err(error) => return Err(error),
-                }
-                shared.relieve_held()?;
-            }
-            shared.log.sync_at(RELOCATED)?;
-            watch(CollectStage::Relocated);
-            self.report.removed_bytes += done.iter().map(|segment| sealed[segment]).sum::<u64>();
-            shared.log.remove_segments(&done)?;
-            self.report.removed.extend(&done);
-            watch(CollectStage::Removed);
-            // The next batch reads the index: let it see the new places.
-            shared.checkpoint_held()?;
-        }
-        Ok(())
-    }
-
-    /// Appends again every record of a segment that still counts.
-    fn move_segment(
-        &mut self,
-        segment: u32,
-        done: &[u32],
-        blocks: &[(Key, Entry)],
-        signed: &[(SignedKey, u32)],
-    ) -> Result<(), StoreError> {
-        let shared = self.shared;
-        let no_body = || BodyTag::of(&[]);
-        let cutoff_ns = self.now_ns.saturating_sub(shared.gc_window_ns());
-        let mut ordering: BTreeSet<Digest> = BTreeSet::new();
-        let mut pins: BTreeSet<Digest> = BTreeSet::new();
-        for found in shared.log.scan_segment(segment, ScanDepth::Heads)? {
-            let head = match found? {
-                Scanned::Record(head) => head,
-                Scanned::Damaged(damage) => return Err(LogError::from(damage).into()),
-            };
-            match StoreRecord::decode(&head)? {
-                StoreRecord::Block(_) | StoreRecord::Signed(_) => {}
-                StoreRecord::Ordering(record) | StoreRecord::Checkpoint(record) => {
-                    ordering.insert(record.file_system);
-                }
-                StoreRecord::Pin(record) => {
-                    pins.insert(record.file_system);
-                }
-                StoreRecord::Renew(record) => {
-                    if record.at_ns > cutoff_ns {
-                        self.move_renewal(record)?;
-                    }
-                }
-                StoreRecord::Dropped(record) => self.move_drops(record, segment, done)?,
-            }
-        }
-        let mut moved = Vec::with_capacity(blocks.len());
-        for (key, entry) in blocks {
-            let record = shared.log.read(entry.location.position, entry.location.length)?;
-            let StoreRecord::Block(mut head) = decode(&record)? else {
-                return Err(wrong_record(entry.location));
-            };
-            let mut state = shared.state();
-            let now = state.get(&shared.index, key)?;
-            // Dropped, healed or moved since the index was read.
-            let Some(now) = now.filter(|now| now.location == entry.location) else { continue };
-            head.replaces = true;
-            head.age_ns = now.age_ns;
-            let tag = BodyTag::of(&record.body);
-            let head = StoreRecord::Block(head);
-            let location = head.append(&shared.log, &record.body, tag)?;
-            let StoreRecord::Block(head) = head else { unreachable!("made above") };
-            state.apply_moved(&head, location);
-            moved.push((*key, entry.location.position));
-        }
-        self.report.moved += moved.len() as u64;
-        // The old copies are dead even if their segment outlives the new ones.
-        shared.log_dropped(&mut shared.state(), moved)?;
-        for (key, length) in signed {
-            let record = shared.log.read(key.position(), *length)?;
-            let location = Location { position: key.position(), length: *length };
-            let StoreRecord::Signed(head) = decode(&record)? else { return Err(wrong_record(location)) };
-            let head = SignedRecord { moved_from: key.position().to_u64(), ..head };
-            let tag = BodyTag::of(&record.body);
-            let mut state = shared.state();
-            let location = StoreRecord::Signed(head.clone()).append(&shared.log, &record.body, tag)?;
-            state.apply_signed(&head, location);
-            self.report.moved += 1;
-        }
-        for file_system in ordering {
-            self.move_ordering(file_system, segment)?;
-        }
-        for file_system in pins {
-            let mut state = shared.state();
-            let held = &mut state.file_system(&file_system).pins;
-            held.expire(self.now_ns);
-            for record in held.records(file_system) {
-                StoreRecord::Pin(record).append(&shared.log, &[], no_body())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A renewal that is still young outlives its segment: a rebuilt index must know the age.
-    fn move_renewal(&self, record: RenewRecord) -> Result<(), StoreError> {
-        let mut state = self.shared.state();
-        StoreRecord::Renew(record.clone()).append(&self.shared.log, &[], BodyTag::of(&[]))?;
-        state.apply_renew(&self.shared.index, &record)
-    }
-
-    /// What was dropped stays dropped while its bytes are still in some segment.
-    fn move_drops(&self, record: DroppedRecord, from: u32, done: &[u32]) -> Result<(), StoreError> {
-        let sealed = self.shared.log.sealed_segments();
-        let known: BTreeSet<u32> = sealed.into_iter().map(|(number, _)| number).collect();
-        let newest = known.last().copied().unwrap_or(0);
-        let mut copies = record.copies;
-        copies.retain(|(position, _)| {
-            let segment = holdfast_log::Position::from_u64(*position).segment;
-            (known.contains(&segment) || segment > newest) && segment != from && !done.contains(&segment)
-        });
-        if copies.is_empty() {
-            return Ok(());
-        }
-        let mut state = self.shared.state();
-        state.round += 1;
-        let record = DroppedRecord { round: state.round, last: true, copies, ..record };
-        StoreRecord::Dropped(record.clone()).append(&self.shared.log, &[], BodyTag::of(&[]))?;
-        state.apply_dropped(&self.shared.index, &record)
-    }
-
-    /// Ordering records move all together and in order, so that a checkpoint always lies before the records
-    /// that follow it.
-    fn move_ordering(&self, file_system: Digest, segment: u32) -> Result<(), StoreError> {
-        let shared = self.shared;
-        let mut state = shared.state();
-        let found = state.file_system(&file_system);
-        let places: Vec<Location> = found
-            .checkpoint
-            .into_iter()
-            .chain(found.ordering.iter().map(|(_, location)| *location))
-            .collect();
-        if !places.iter().any(|location| location.position.segment == segment) {
-            return Ok(());
-        }
-        for old in places {
-            let record = shared.log.read(old.position, old.length)?;
-            let tag = BodyTag::of(&record.body);
-            let head = decode(&record)?;
-            let location = head.append(&shared.log, &record.body, tag)?;
-            match &head {
-                StoreRecord::Checkpoint(head) => state.apply_checkpoint(head, location),
-                StoreRecord::Ordering(head) => state.apply_ordering(head, location),
-                _ => return Err(wrong_record(old)),
-            }
-        }
-        Ok(())
-    }
-}
-
-fn decode(record: &holdfast_log::Record) -> Result<StoreRecord, StoreError> {
-    StoreRecord::decode_parts(record.kind, &record.head).map_err(|why| {
-        StoreError::Log(LogError::Damaged {
-            file: format!("segment {}", record.position.segment),
-            offset: record.position.offset.into(),
-            why,
-        })
-    })
-}
-
-fn wrong_record(location: Location) -> StoreError {
-    StoreError::Log(LogError::Damaged {
-        file: format!("segment {}", location.position.segment),
-        offset: location.position.offset.into(),
-        why: "the index names a record of another kind".into(),
-    })
 }

@@ -5,7 +5,7 @@ use crate::StoreError;
 use crate::record::Location;
 use crate::state::{BlockCopy, Entry, Frozen, Key, SignedKey};
 use holdfast_log::{Position, Storage, StorageFile, SyncSite};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fmt;
 use std::io;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const NAME: &str = "index.redb";
+const NEW_NAME: &str = "index-new.redb";
 const SYNC: SyncSite = SyncSite("store: index");
 const BLOCKS: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("blocks");
 const SIGNED: TableDefinition<&[u8; 60], &[u8; 4]> = TableDefinition::new("signed");
@@ -22,9 +23,13 @@ const IMAGE: &str = "image 1";
 /// Set in an entry's length when the block refers to nothing; no record is that long.
 const LEAF: u32 = 1 << 31;
 
+/// An index that is usable, and the state image of its last checkpoint, if it has one.
+type Opened = (Index, Option<Vec<u8>>);
+
 pub(crate) struct Index {
     storage: Arc<dyn Storage>,
     cache_bytes: usize,
+    name: Mutex<&'static str>,
     /// Written to (opened anew, checked) only by a holder of the store's `checkpointing` lock; readers may hold
     /// the state lock. `None` after an opening failed.
     database: RwLock<Option<Database>>,
@@ -33,42 +38,50 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens the index, or begins an empty one when there is none or it is unusable. Returns the state image of
-    /// its last checkpoint, if it has one.
-    pub(crate) fn open(
-        storage: Arc<dyn Storage>,
-        cache_bytes: usize,
-    ) -> Result<(Index, Option<Vec<u8>>), StoreError> {
-        let opened = open_database(&storage, cache_bytes).and_then(|database| {
-            let storage = storage.clone();
-            let index = Index {
-                storage,
-                cache_bytes,
-                database: RwLock::new(Some(database)),
-                condemned: AtomicBool::new(false),
-            };
+    /// Opens the index, making it when there is none. Returns it with the state image of its last checkpoint, if
+    /// it has one; nothing when it is damaged.
+    pub(crate) fn open(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Option<Opened>, StoreError> {
+        let opened = Index::open_file(storage, cache_bytes, NAME).and_then(|index| {
             let image = index.image()?;
-            Ok((index, image))
+            Ok(Some((index, image)))
         });
         match opened {
             Err(error @ (StoreError::Index(_) | StoreError::IndexDamaged(_))) => {
                 tracing::warn!(%error, "the block index is unusable and is rebuilt from the segments");
-                Ok((Index::begin(storage, cache_bytes)?, None))
+                Ok(None)
             }
             other => other,
         }
     }
 
-    /// Begins an empty index in place of whatever is there.
+    /// Begins an empty index beside whatever is there; [`Index::adopt`] puts it in its place. Until then a crash
+    /// loses no checkpoint.
     pub(crate) fn begin(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Index, StoreError> {
-        remove_file(&*storage)?;
-        let database = open_database(&storage, cache_bytes)?;
-        Ok(Index {
-            storage,
-            cache_bytes,
-            database: RwLock::new(Some(database)),
-            condemned: AtomicBool::new(false),
-        })
+        remove_file(&*storage, NEW_NAME)?;
+        Index::open_file(storage, cache_bytes, NEW_NAME)
+    }
+
+    /// Puts a rebuilt index in the place of the old one. Needs no sync: if a crash undoes it, the old index and
+    /// the log still say the same.
+    pub(crate) fn adopt(&self) -> Result<(), StoreError> {
+        let mut name = self.name.lock();
+        if *name == NEW_NAME {
+            self.storage
+                .rename(NEW_NAME, NAME)
+                .map_err(|error| StoreError::io("renaming", NEW_NAME, &error))?;
+            *name = NAME;
+        }
+        Ok(())
+    }
+
+    fn open_file(
+        storage: Arc<dyn Storage>,
+        cache_bytes: usize,
+        name: &'static str,
+    ) -> Result<Index, StoreError> {
+        let database = RwLock::new(Some(open_database(&storage, cache_bytes, name)?));
+        let (name, condemned) = (Mutex::new(name), AtomicBool::new(false));
+        Ok(Index { storage, cache_bytes, name, database, condemned })
     }
 
     /// Opens the file anew after a failure made the handle unusable.
@@ -79,7 +92,7 @@ impl Index {
         }
         // The old handle is closed first: two caches over one file would disagree.
         drop(database.take());
-        *database = Some(open_database(&self.storage, self.cache_bytes)?);
+        *database = Some(open_database(&self.storage, self.cache_bytes, *self.name.lock())?);
         Ok(())
     }
 
@@ -119,7 +132,7 @@ impl Index {
     fn condemn(&self, why: &str) -> StoreError {
         tracing::error!(why, "the block index is damaged; the next start rebuilds it from the segments");
         self.condemned.store(true, Ordering::Release);
-        let _ = remove_file(&*self.storage);
+        let _ = remove_file(&*self.storage, *self.name.lock());
         StoreError::IndexDamaged(why.to_owned())
     }
 
@@ -261,21 +274,21 @@ impl Index {
     }
 }
 
-fn remove_file(storage: &dyn Storage) -> Result<(), StoreError> {
-    match storage.remove(NAME) {
+fn remove_file(storage: &dyn Storage, name: &str) -> Result<(), StoreError> {
+    match storage.remove(name) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(StoreError::io("removing", NAME, &error))
+            Err(StoreError::io("removing", name, &error))
         }
         _ => Ok(()),
     }
 }
 
-fn open_database(storage: &Arc<dyn Storage>, cache_bytes: usize) -> Result<Database, StoreError> {
-    let file = match storage.open(NAME) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => storage.create(NAME),
+fn open_database(storage: &Arc<dyn Storage>, cache_bytes: usize, name: &str) -> Result<Database, StoreError> {
+    let file = match storage.open(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => storage.create(name),
         other => other,
     };
-    let file = file.map_err(|error| StoreError::io("opening", NAME, &error))?;
+    let file = file.map_err(|error| StoreError::io("opening", name, &error))?;
     let open = || Database::builder().set_cache_size(cache_bytes).create_with_backend(Backend(file));
     match catch_unwind(AssertUnwindSafe(open)) {
         Ok(opened) => opened.map_err(wrap),

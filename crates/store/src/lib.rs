@@ -17,6 +17,7 @@
 //! it stores) and about time, which is an argument everywhere.
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 mod collect;
 mod error;
 mod format;
@@ -25,6 +26,7 @@ mod mark;
 mod ordering;
 mod pins;
 mod record;
+mod relocate;
 mod scrub;
 mod signed;
 mod state;

@@ -45,6 +45,8 @@ impl BlockStore {
     /// [`StoreError::OrderingDamaged`] when any of it is damaged, or may be among records that were lost: going
     /// on without it would roll the file system back.
     pub fn recover_ordering(&self, file_system: Digest) -> Result<RecoveredOrdering, StoreError> {
+        // No collection moves them meanwhile.
+        let _still = self.shared().checkpointing.lock();
         let (checkpoint, records) = {
             let state = self.state();
             let Some(found) = state.file_systems.get(&file_system) else { return Ok((None, Vec::new())) };

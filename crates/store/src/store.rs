@@ -2,21 +2,17 @@
 
 use crate::index::Index;
 use crate::record::{BlockRecord, COPIES_PER_RECORD, DroppedRecord, Location, RenewRecord, StoreRecord};
-use crate::state::{BlockCopy, Frozen, Key, State};
+use crate::state::{BlockCopy, Key, State};
 use crate::{StoreError, format};
 use holdfast_content::{Codec, DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
-use holdfast_log::{BodyTag, Log, LogConfig, LogError, Position, Scanned, Storage, StorageLock, SyncSite};
+use holdfast_log::{BodyTag, Log, LogConfig, LogError, Position, Storage, StorageLock};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 const LOCK: &str = "LOCK";
-const CHECKPOINT: SyncSite = SyncSite("store: log before index checkpoint");
-
-/// How long a STORE waits for the index before it looks again.
-const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// How a store behaves.
 #[derive(Clone, Debug)]
@@ -88,13 +84,13 @@ pub(crate) struct Shared {
     pub(crate) config: StoreConfig,
     pub(crate) log: Log,
     pub(crate) index: Index,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     /// Held by whoever moves the index's checkpoint or needs it to stand still.
     pub(crate) checkpointing: Mutex<()>,
-    wanted: Mutex<Wanted>,
-    wake: Condvar,
+    pub(crate) wanted: Mutex<Wanted>,
+    pub(crate) wake: Condvar,
     /// Signalled when a batch has gone into the index.
-    flushed: Condvar,
+    pub(crate) flushed: Condvar,
     _lock: Box<dyn StorageLock>,
 }
 
@@ -107,9 +103,9 @@ enum IndexSource {
 }
 
 #[derive(Default)]
-struct Wanted {
-    checkpoint: bool,
-    stop: bool,
+pub(crate) struct Wanted {
+    pub(crate) checkpoint: bool,
+    pub(crate) stop: bool,
 }
 
 impl BlockStore {
@@ -140,20 +136,10 @@ impl BlockStore {
             _ => StoreError::io("locking", LOCK, &error),
         })?;
         format::check_or_write(&*storage)?;
-        let (mut index, image) = Index::open(storage.clone(), config.index_cache_bytes)?;
-        let fresh = image.is_none();
-        let (mut state, applied) = match image {
-            Some(image) => State::restore(&image)?,
-            None => (State::default(), Position::START),
-        };
-        let mut from = applied;
-        let rebuilt = fresh || source == IndexSource::Segments;
-        if source == IndexSource::Segments {
-            drop(index);
-            index = Index::begin(storage.clone(), config.index_cache_bytes)?;
-            state = State::default();
-            from = Position::START;
-        }
+        let opened = Index::open(storage.clone(), config.index_cache_bytes)?;
+        let (old, image) = opened.map_or((None, None), |(index, image)| (Some(index), image));
+        let image = image.map(|image| State::restore(&image)).transpose()?;
+        let applied = image.as_ref().map_or(Position::START, |(_, applied)| *applied);
         let log_config =
             LogConfig { segment_bytes: config.segment_bytes, known_durable: applied, ..LogConfig::default() };
         let (log, recovery) = Log::open(storage.clone(), log_config)?;
@@ -161,6 +147,19 @@ impl BlockStore {
         if let Some((position, bytes)) = truncated {
             tracing::info!(%position, bytes, "cut off a torn tail that nobody was promised");
         }
+        // The log is sound: now the old index may go.
+        let rebuild = old.is_none() || source == IndexSource::Segments;
+        let rebuilt = (rebuild || image.is_none()) && log_end > Position::START;
+        let (index, state, from) = match old {
+            Some(index) if !rebuild => {
+                (index, image.map_or_else(State::default, |(state, _)| state), applied)
+            }
+            old => {
+                drop(old);
+                let index = Index::begin(storage.clone(), config.index_cache_bytes)?;
+                (index, State::default(), Position::START)
+            }
+        };
         let shared = Arc::new(Shared {
             storage,
             config,
@@ -174,8 +173,12 @@ impl BlockStore {
             _lock: lock,
         });
         let replayed_records = shared.replay(from)?;
+        if rebuild {
+            shared.checkpoint()?;
+            shared.index.adopt()?;
+        }
         let recovery = RecoveryReport {
-            index_rebuilt: rebuilt && log_end > Position::START,
+            index_rebuilt: rebuilt,
             replayed_records,
             truncated_bytes: truncated.map_or(0, |(_, bytes)| bytes),
             lost_records: shared.state.lock().lost.len() as u64,
@@ -319,30 +322,43 @@ impl BlockStore {
         addresses: &[Digest],
         now_ns: i64,
     ) -> Result<Vec<bool>, StoreError> {
-        let shared = self.shared();
-        let mut answers = Vec::with_capacity(addresses.len());
-        {
-            let mut guard = shared.state.lock();
-            let state = &mut *guard;
-            let number = state.number(&file_system);
-            let mut present = Vec::new();
-            for address in addresses {
-                let key = number.map(|number| Key::new(number, address));
-                let here = match key {
-                    Some(key) if !state.damaged.contains(&key) => state.get(&shared.index, &key)?.is_some(),
-                    _ => false,
-                };
-                answers.push(here);
-                if here {
-                    present.push(*address);
-                }
-            }
-            if present.is_empty() {
-                return Ok(answers);
-            }
-            shared.renew(state, file_system, present, now_ns)?;
+        let answers = self.renew_present(file_system, addresses, now_ns)?;
+        if answers.contains(&true) {
+            self.commit()?;
         }
-        self.commit()?;
+        Ok(answers)
+    }
+
+    /// [`BlockStore::contains_renew_all`] for a caller that commits before it gives the answer to anybody.
+    ///
+    /// # Errors
+    /// The log or the index failed.
+    pub fn renew_present(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<Vec<bool>, StoreError> {
+        let shared = self.shared();
+        let mut guard = shared.state();
+        let state = &mut *guard;
+        let number = state.number(&file_system);
+        let mut answers = Vec::with_capacity(addresses.len());
+        let mut present = Vec::new();
+        for address in addresses {
+            let key = number.map(|number| Key::new(number, address));
+            let here = match key {
+                Some(key) if !state.damaged.contains(&key) => state.get(&shared.index, &key)?.is_some(),
+                _ => false,
+            };
+            answers.push(here);
+            if here {
+                present.push(*address);
+            }
+        }
+        for present in present.chunks(COPIES_PER_RECORD) {
+            shared.renew(state, file_system, present.to_vec(), now_ns)?;
+        }
         Ok(answers)
     }
 
@@ -405,51 +421,6 @@ impl Shared {
 
     pub(crate) fn gc_window_ns(&self) -> i64 {
         nanoseconds(self.config.gc_window)
-    }
-
-    /// For a long task that holds `checkpointing`: writes a checkpoint when enough has changed.
-    pub(crate) fn relieve_held(&self) -> Result<(), StoreError> {
-        let full = self.state.lock().blocks.len() >= self.config.recent_entries_max;
-        if full { self.checkpoint_held() } else { Ok(()) }
-    }
-
-    /// Folds in the log from `applied` on and returns how many records that took.
-    fn replay(&self, applied: Position) -> Result<u64, StoreError> {
-        let mut scan = self.log.scan(applied, holdfast_log::ScanDepth::Heads)?;
-        let (mut changes, mut replayed) = (0, 0);
-        while let Some(found) = scan.next() {
-            replayed += 1;
-            let lost = match found {
-                Ok(Scanned::Record(head)) => {
-                    let record = StoreRecord::decode(&head)?;
-                    let mut state = self.state.lock();
-                    state.apply(&self.index, &record, Location::of(&head))?;
-                    changes += 1;
-                    None
-                }
-                Ok(Scanned::Damaged(damage)) => match &damage.record {
-                    // A good head is enough to go on: reading the body will tell.
-                    Some(head) => {
-                        let record = StoreRecord::decode(head)?;
-                        self.state.lock().apply(&self.index, &record, Location::of(head))?;
-                        None
-                    }
-                    None => Some((damage.position, LogError::from(damage).to_string())),
-                },
-                Err(error @ LogError::NewerFormat { .. }) => return Err(error.into()),
-                Err(error) => Some((scan.position(), error.to_string())),
-            };
-            if let Some((position, why)) = lost {
-                tracing::error!(%position, why, "a record cannot be read");
-                self.state.lock().note_lost(position, why);
-            }
-            if changes >= self.config.recent_entries_max && self.state.lock().may_checkpoint() {
-                self.flush(Some(scan.position()))?;
-                changes = 0;
-            }
-        }
-        self.state.lock().end_replay();
-        Ok(replayed)
     }
 
     /// Appends and applies a renewal.
@@ -518,96 +489,6 @@ impl Shared {
             }
         }
         Ok(())
-    }
-
-    /// Back-pressure: when changes come faster than the index takes them, storing waits for it; when the index
-    /// takes none, storing stops before memory runs out.
-    fn wait_for_room(&self) -> Result<(), StoreError> {
-        let limit = self.config.recent_entries_max;
-        let mut state = self.state.lock();
-        while state.blocks.len() >= 2 * limit {
-            if state.frozen.is_none() || self.flushed.wait_for(&mut state, ROOM_WAIT).timed_out() {
-                self.want_checkpoint();
-                if state.blocks.len() < 4 * limit {
-                    break;
-                }
-                if state.frozen.is_some() {
-                    return Err(StoreError::Index("it takes no more entries; is the disk full?".into()));
-                }
-                self.flushed.wait_for(&mut state, ROOM_WAIT);
-            }
-        }
-        Ok(())
-    }
-
-    fn want_checkpoint(&self) {
-        self.wanted.lock().checkpoint = true;
-        self.wake.notify_one();
-    }
-
-    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
-        let _checkpointing = self.checkpointing.lock();
-        self.checkpoint_held()
-    }
-
-    /// A checkpoint by a caller that holds `checkpointing`.
-    pub(crate) fn checkpoint_held(&self) -> Result<(), StoreError> {
-        if self.state.lock().frozen.is_some() {
-            // An earlier attempt failed half-way; its handle may be unusable.
-            self.index.reopen()?;
-            self.write_frozen()?;
-        }
-        self.flush(None)
-    }
-
-    /// Freezes the changes and writes them to the index. They fold in the log up to `replayed`, or else up to
-    /// its end, which stands still while the state is locked.
-    fn flush(&self, replayed: Option<Position>) -> Result<(), StoreError> {
-        {
-            let mut state = self.state.lock();
-            let applied = replayed.unwrap_or_else(|| self.log.end());
-            let frozen = Frozen {
-                image: state.image(applied),
-                blocks: std::mem::take(&mut state.blocks),
-                signed: std::mem::take(&mut state.signed),
-                duplicates: std::mem::take(&mut state.duplicates),
-            };
-            state.frozen = Some(Arc::new(frozen));
-        }
-        // The index must never know of records that a crash can take back.
-        self.log.sync_at(CHECKPOINT)?;
-        self.write_frozen()
-    }
-
-    fn write_frozen(&self) -> Result<(), StoreError> {
-        let frozen = self.state.lock().frozen.clone();
-        if let Some(frozen) = frozen {
-            self.index.write(&frozen, &mut |copies| {
-                self.log_dropped(&mut self.state.lock(), copies)?;
-                Ok(self.log.sync_at(CHECKPOINT)?)
-            })?;
-            self.state.lock().frozen = None;
-            self.flushed.notify_all();
-        }
-        Ok(())
-    }
-
-    fn work(&self) {
-        loop {
-            {
-                let mut wanted = self.wanted.lock();
-                while !wanted.checkpoint && !wanted.stop {
-                    self.wake.wait(&mut wanted);
-                }
-                if wanted.stop {
-                    return;
-                }
-                wanted.checkpoint = false;
-            }
-            if let Err(error) = self.checkpoint() {
-                tracing::warn!(%error, "the index checkpoint failed and will be tried again");
-            }
-        }
     }
 }
 

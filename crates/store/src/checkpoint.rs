@@ -1,0 +1,150 @@
+//! Checkpoints of the index, the thread that makes them, and the replay of what follows the last one.
+
+use crate::StoreError;
+use crate::record::{Location, StoreRecord};
+use crate::state::Frozen;
+use crate::store::Shared;
+use holdfast_log::{LogError, Position, ScanDepth, Scanned, SyncSite};
+use std::sync::Arc;
+use std::time::Duration;
+
+const CHECKPOINT: SyncSite = SyncSite("store: log before index checkpoint");
+/// How long a STORE waits for the index before it looks again.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Folds in the log from `applied` on and returns how many records that took.
+    pub(crate) fn replay(&self, applied: Position) -> Result<u64, StoreError> {
+        let mut scan = self.log.scan(applied, ScanDepth::Heads)?;
+        let (mut changes, mut replayed) = (0, 0);
+        while let Some(found) = scan.next() {
+            replayed += 1;
+            let lost = match found {
+                Ok(Scanned::Record(head)) => {
+                    let record = StoreRecord::decode(&head)?;
+                    let mut state = self.state.lock();
+                    state.apply(&self.index, &record, Location::of(&head))?;
+                    changes += 1;
+                    None
+                }
+                Ok(Scanned::Damaged(damage)) => match &damage.record {
+                    // A good head is enough to go on: reading the body will tell.
+                    Some(head) => {
+                        let record = StoreRecord::decode(head)?;
+                        self.state.lock().apply(&self.index, &record, Location::of(head))?;
+                        None
+                    }
+                    None => Some((damage.position, LogError::from(damage).to_string())),
+                },
+                Err(error @ LogError::NewerFormat { .. }) => return Err(error.into()),
+                Err(error) => Some((scan.position(), error.to_string())),
+            };
+            if let Some((position, why)) = lost {
+                tracing::error!(%position, why, "a record cannot be read");
+                self.state.lock().note_lost(position, why);
+            }
+            if changes >= self.config.recent_entries_max && self.state.lock().may_checkpoint() {
+                self.flush(Some(scan.position()))?;
+                changes = 0;
+            }
+        }
+        self.state.lock().end_replay();
+        Ok(replayed)
+    }
+
+    /// For a long task that holds `checkpointing`: writes a checkpoint when enough has changed.
+    pub(crate) fn relieve_held(&self) -> Result<(), StoreError> {
+        let full = self.state.lock().blocks.len() >= self.config.recent_entries_max;
+        if full { self.checkpoint_held() } else { Ok(()) }
+    }
+
+    /// Back-pressure: when changes come faster than the index takes them, storing waits for it; when the index
+    /// takes none, storing stops before memory runs out.
+    pub(crate) fn wait_for_room(&self) -> Result<(), StoreError> {
+        let limit = self.config.recent_entries_max;
+        let mut state = self.state.lock();
+        while state.blocks.len() >= 2 * limit {
+            if state.frozen.is_none() || self.flushed.wait_for(&mut state, ROOM_WAIT).timed_out() {
+                self.want_checkpoint();
+                if state.blocks.len() < 4 * limit {
+                    break;
+                }
+                if state.frozen.is_some() {
+                    return Err(StoreError::Index("it takes no more entries; is the disk full?".into()));
+                }
+                self.flushed.wait_for(&mut state, ROOM_WAIT);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn want_checkpoint(&self) {
+        self.wanted.lock().checkpoint = true;
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn checkpoint(&self) -> Result<(), StoreError> {
+        let _checkpointing = self.checkpointing.lock();
+        self.checkpoint_held()
+    }
+
+    /// A checkpoint by a caller that holds `checkpointing`.
+    pub(crate) fn checkpoint_held(&self) -> Result<(), StoreError> {
+        if self.state.lock().frozen.is_some() {
+            // An earlier attempt failed half-way; its handle may be unusable.
+            self.index.reopen()?;
+            self.write_frozen()?;
+        }
+        self.flush(None)
+    }
+
+    /// Freezes the changes and writes them to the index. They fold in the log up to `replayed`, or else up to
+    /// its end, which stands still while the state is locked.
+    fn flush(&self, replayed: Option<Position>) -> Result<(), StoreError> {
+        {
+            let mut state = self.state.lock();
+            let applied = replayed.unwrap_or_else(|| self.log.end());
+            let frozen = Frozen {
+                image: state.image(applied),
+                blocks: std::mem::take(&mut state.blocks),
+                signed: std::mem::take(&mut state.signed),
+                duplicates: std::mem::take(&mut state.duplicates),
+            };
+            state.frozen = Some(Arc::new(frozen));
+        }
+        // The index must never know of records that a crash can take back.
+        self.log.sync_at(CHECKPOINT)?;
+        self.write_frozen()
+    }
+
+    fn write_frozen(&self) -> Result<(), StoreError> {
+        let frozen = self.state.lock().frozen.clone();
+        if let Some(frozen) = frozen {
+            self.index.write(&frozen, &mut |copies| {
+                self.log_dropped(&mut self.state.lock(), copies)?;
+                Ok(self.log.sync_at(CHECKPOINT)?)
+            })?;
+            self.state.lock().frozen = None;
+            self.flushed.notify_all();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn work(&self) {
+        loop {
+            {
+                let mut wanted = self.wanted.lock();
+                while !wanted.checkpoint && !wanted.stop {
+                    self.wake.wait(&mut wanted);
+                }
+                if wanted.stop {
+                    return;
+                }
+                wanted.checkpoint = false;
+            }
+            if let Err(error) = self.checkpoint() {
+                tracing::warn!(%error, "the index checkpoint failed and will be tried again");
+            }
+        }
+    }
+}
