@@ -1,0 +1,737 @@
+//! Trees and plans of several devices against a plain model of directories, under random interleavings of the
+//! two halves of operations, aborts, conflicts, fast operations and folding. No network, no threads, no clock.
+//!
+//! The model is the law: operations take effect one after the other in the order of their UPDATEs, those that
+//! were committed with effect and no others. Every device must read exactly that, and every operation that
+//! claims an effect must have been possible at its place.
+
+use holdfast_client::FsError;
+use holdfast_client::store::Blocks;
+use holdfast_client::tree::{Allocator, Base, Plan, ReadError, TableCache, Transaction};
+use holdfast_content::{
+    Content, Device, DeviceId, Entry, Group, GroupId, Handle, Inode, InodeKind, Membership, MemoryBlocks,
+    PrincipalId, Tag, User, UserId,
+};
+use holdfast_crypto::{DigestKey, SigningKey};
+use holdfast_protocol::certificate::Path;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::log_tree::{Node, consistency_proof};
+use holdfast_protocol::message::{Receipt, Request, ServerKeys, ViewReply};
+use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Step, Updated};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::signer::{Effect, Event, Finished, Signer, Tables};
+use holdfast_protocol::structure::Outcome;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+const DEVICES: usize = 3;
+const DIRECTORIES: usize = 3;
+const ABORT_AFTER_MS: u64 = 1000;
+
+/// What an application wants.
+#[derive(Clone, Debug)]
+enum Wish {
+    Create(usize, u8),
+    Unlink(usize, u8),
+    Write(usize, u8),
+    /// Replaces what has the new name.
+    Rename(usize, u8, usize, u8),
+    /// Another name for the same file.
+    Link(usize, u8, usize, u8),
+    Chmod(usize),
+    /// Fails unless the directory has no names.
+    Seal(usize),
+    Look,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    /// Begin an operation of these wishes; with what is left of the device's last one done first.
+    Begin(usize, Vec<Wish>),
+    /// Send the second half.
+    Commit(usize),
+    /// Die before the second half: the device comes back later and gives the number up.
+    Forget(usize),
+    /// Let the pending operations grow too old.
+    Wait,
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    // A few hot names for conflicts, many cold ones so that change lists are folded.
+    let name = || prop_oneof![2 => 0u8..4, 1 => 4u8..120];
+    let directory = || 0..DIRECTORIES;
+    prop_oneof![
+        6 => (directory(), name()).prop_map(|(d, n)| Wish::Create(d, n)),
+        3 => (directory(), name()).prop_map(|(d, n)| Wish::Unlink(d, n)),
+        3 => (directory(), name()).prop_map(|(d, n)| Wish::Write(d, n)),
+        2 => (directory(), name(), directory(), name()).prop_map(|(a, b, c, d)| Wish::Rename(a, b, c, d)),
+        1 => (directory(), name(), directory(), name()).prop_map(|(a, b, c, d)| Wish::Link(a, b, c, d)),
+        1 => directory().prop_map(Wish::Chmod),
+        1 => directory().prop_map(Wish::Seal),
+        2 => Just(Wish::Look),
+    ]
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let device = || 0..DEVICES;
+    prop_oneof![
+        8 => (device(), prop::collection::vec(wish(), 1..6)).prop_map(|(d, w)| Action::Begin(d, w)),
+        6 => device().prop_map(Action::Commit),
+        1 => device().prop_map(Action::Forget),
+        1 => Just(Action::Wait),
+    ]
+}
+
+/// The model: directories of names, files of bytes.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+struct Model {
+    names: Vec<BTreeMap<u8, Handle>>,
+    files: BTreeMap<Handle, u64>,
+    modes: Vec<u32>,
+}
+
+/// What a wish did when it was planned: enough to do it again in the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Deed {
+    Create(usize, u8, Handle, u64),
+    Unlink(usize, u8),
+    Write(usize, u8, u64),
+    Rename(usize, u8, usize, u8),
+    Link(usize, u8, usize, u8),
+    Chmod(usize, u32),
+    Seal(usize),
+    Look,
+}
+
+impl Model {
+    fn drop_if_unnamed(&mut self, file: Handle) {
+        if !self.names.iter().any(|names| names.values().any(|other| *other == file)) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Does a deed, which must be possible.
+    fn apply(&mut self, deed: &Deed) {
+        match *deed {
+            Deed::Create(d, n, handle, value) => {
+                assert!(self.names[d].insert(n, handle).is_none(), "{deed:?}: the name is taken");
+                assert!(self.files.insert(handle, value).is_none(), "{deed:?}: the number is taken");
+            }
+            Deed::Unlink(d, n) => {
+                let file = self.names[d].remove(&n).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                self.drop_if_unnamed(file);
+            }
+            Deed::Write(d, n, value) => {
+                let file = self.names[d].get(&n).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                *self.files.get_mut(file).expect("a named file is there") = value;
+            }
+            Deed::Rename(a, b, c, d) => {
+                let file = self.names[a].remove(&b).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                if let Some(old) = self.names[c].insert(d, file) {
+                    self.drop_if_unnamed(old);
+                }
+            }
+            Deed::Link(a, b, c, d) => {
+                let file = *self.names[a].get(&b).unwrap_or_else(|| panic!("{deed:?}: no such name"));
+                assert!(self.names[c].insert(d, file).is_none(), "{deed:?}: the name is taken");
+            }
+            Deed::Chmod(d, mode) => self.modes[d] = mode,
+            Deed::Seal(d) => {
+                assert!(self.names[d].is_empty(), "{deed:?}: not empty");
+                self.modes[d] = 0o500;
+            }
+            Deed::Look => {}
+        }
+    }
+}
+
+/// An operation as it was ordered.
+struct Ordered {
+    device: DeviceId,
+    number: u64,
+    deeds: Vec<Deed>,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Pending,
+    Effective,
+    Nothing,
+}
+
+struct Host {
+    sequencer: Sequencer,
+    nodes: HashMap<(u8, u64), holdfast_crypto::Digest>,
+    key: SigningKey,
+    now_ms: u64,
+    order: Vec<Ordered>,
+}
+
+impl Host {
+    fn take<T>(&mut self, step: Step<T>) -> T {
+        self.nodes.extend(step.nodes.into_iter().map(|node: Node| node));
+        step.answer
+    }
+
+    fn receipt(&self, receipt: Receipt) -> Signed<Receipt> {
+        Signed::new(receipt, &self.key)
+    }
+
+    fn prove(&self, log_size: u64, mut reply: ViewReply) -> ViewReply {
+        let node = &mut |level, index| self.nodes.get(&(level, index)).copied();
+        reply.consistency = consistency_proof(log_size, reply.view.log.size, node).unwrap();
+        reply
+    }
+
+    fn set_fate(&mut self, device: DeviceId, number: u64, fate: Fate) {
+        let ordered = self.order.iter_mut().find(|op| (op.device, op.number) == (device, number));
+        ordered.expect("it was ordered").fate = fate;
+    }
+
+    /// The law, up to the end of the order.
+    fn model(&self) -> Model {
+        let mut model = Model {
+            names: vec![BTreeMap::new(); DIRECTORIES],
+            modes: vec![0o755; DIRECTORIES],
+            ..Model::default()
+        };
+        for ordered in self.order.iter().filter(|ordered| ordered.fate == Fate::Effective) {
+            ordered.deeds.iter().for_each(|deed| model.apply(deed));
+        }
+        model
+    }
+
+    fn is_settled(&self) -> bool {
+        self.order.iter().all(|ordered| ordered.fate != Fate::Pending)
+    }
+}
+
+struct Client {
+    key: SigningKey,
+    signer: Signer,
+    allocator: Allocator,
+    base: Arc<Base>,
+    /// A signed second half that was not sent, with the numbers to keep if it takes effect.
+    held: Option<(Request, Allocator, Outcome)>,
+    counter: u64,
+}
+
+struct World {
+    host: Host,
+    blocks: Arc<MemoryBlocks>,
+    tables: Arc<TableCache>,
+    membership: Arc<Membership>,
+    clients: Vec<Client>,
+    directories: Vec<Handle>,
+    stats: BTreeMap<&'static str, u64>,
+}
+
+fn explain(_: Option<Handle>, error: &ReadError) -> FsError {
+    match error {
+        ReadError::NotFound => FsError::NotFound,
+        other => panic!("{other}"),
+    }
+}
+
+fn file_bytes(value: u64) -> Content {
+    Content::Inline(value.to_le_bytes().to_vec())
+}
+
+fn name_of(name: u8) -> Vec<u8> {
+    format!("name-{name:03}").into_bytes()
+}
+
+/// Plans one wish and says what it did.
+fn fulfil(
+    wish: &Wish,
+    directories: &[Handle],
+    value: u64,
+    transaction: &mut Transaction<'_>,
+) -> Result<Deed, FsError> {
+    let time = 1_000_000 + value as i64;
+    let drop_name = |transaction: &mut Transaction<'_>, file: Handle| {
+        let mut inode = Inode::clone(&*transaction.inode(file)?);
+        inode.links -= 1;
+        if inode.links == 0 { transaction.remove_inode(file) } else { transaction.set_inode(file, inode) }
+    };
+    match *wish {
+        Wish::Create(d, n) => {
+            let directory = directories[d];
+            transaction.inode(directory)?;
+            if transaction.entry(directory, &name_of(n))?.is_some() {
+                return Err(FsError::Exists);
+            }
+            let handle = transaction.allocate(directory.principal)?;
+            let mut inode = Inode::new(InodeKind::File, 0o644, transaction.me(), time);
+            inode.size = 8;
+            inode.content = file_bytes(value);
+            transaction.set_inode(handle, inode)?;
+            let entry = Entry { handle, kind: InodeKind::File };
+            transaction.set_entry(directory, &name_of(n), Some(entry), time)?;
+            Ok(Deed::Create(d, n, handle, value))
+        }
+        Wish::Unlink(d, n) => {
+            let directory = directories[d];
+            let entry = transaction.entry(directory, &name_of(n))?.ok_or(FsError::NotFound)?;
+            transaction.set_entry(directory, &name_of(n), None, time)?;
+            drop_name(transaction, entry.handle)?;
+            Ok(Deed::Unlink(d, n))
+        }
+        Wish::Write(d, n) => {
+            let entry = transaction.entry(directories[d], &name_of(n))?.ok_or(FsError::NotFound)?;
+            let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
+            inode.content = file_bytes(value);
+            transaction.set_inode(entry.handle, inode)?;
+            Ok(Deed::Write(d, n, value))
+        }
+        Wish::Rename(a, b, c, d) => {
+            let entry = transaction.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
+            let target = transaction.entry(directories[c], &name_of(d))?;
+            if (a, b) == (c, d) || target.is_some_and(|target| target.handle == entry.handle) {
+                return Err(FsError::Exists);
+            }
+            if let Some(target) = target {
+                drop_name(transaction, target.handle)?;
+            }
+            transaction.set_entry(directories[a], &name_of(b), None, time)?;
+            transaction.set_entry(directories[c], &name_of(d), Some(entry), time)?;
+            Ok(Deed::Rename(a, b, c, d))
+        }
+        Wish::Link(a, b, c, d) => {
+            let entry = transaction.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
+            if transaction.entry(directories[c], &name_of(d))?.is_some() {
+                return Err(FsError::Exists);
+            }
+            let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
+            inode.links += 1;
+            transaction.set_inode(entry.handle, inode)?;
+            transaction.set_entry(directories[c], &name_of(d), Some(entry), time)?;
+            Ok(Deed::Link(a, b, c, d))
+        }
+        Wish::Chmod(d) => {
+            let mode = 0o700 | (value as u32 & 0o77);
+            let mut inode = Inode::clone(&*transaction.inode(directories[d])?);
+            inode.mode = mode;
+            transaction.set_inode(directories[d], inode)?;
+            Ok(Deed::Chmod(d, mode))
+        }
+        Wish::Seal(d) => {
+            if !transaction.entries(directories[d], None, 1)?.is_empty() {
+                return Err(FsError::NotEmpty);
+            }
+            let mut inode = Inode::clone(&*transaction.inode(directories[d])?);
+            inode.mode = 0o500;
+            transaction.set_inode(directories[d], inode)?;
+            Ok(Deed::Seal(d))
+        }
+        Wish::Look => Ok(Deed::Look),
+    }
+}
+
+type Planned = (Plan, Vec<Deed>, BTreeSet<Tag>);
+
+impl World {
+    fn new() -> World {
+        let superuser = SigningKey::from_seed(&[1; 32]);
+        let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
+        let tables = Arc::new(TableCache::default());
+        let mut membership = Membership::founding("model", "root", superuser.public());
+        let keys: Vec<SigningKey> =
+            (0..DEVICES as u8).map(|n| SigningKey::from_seed(&[10 + n; 32])).collect();
+        for (n, key) in (1u32..).zip(&keys) {
+            membership.users.insert(UserId(n), User { name: format!("user{n}"), removed: false });
+            let device = Device { user: UserId(n), name: "d".into(), key: key.public(), removed_at: None };
+            membership.devices.insert(DeviceId(n), device);
+        }
+        let members = (1..=DEVICES as u32).map(UserId).collect();
+        membership.groups.insert(
+            GroupId(1),
+            Group { name: "team".into(), members, former: Default::default(), removed: false },
+        );
+        let membership = Arc::new(membership);
+        let server_key = SigningKey::from_seed(&[200; 32]);
+        let server_keys = Signed::new(
+            ServerKeys {
+                file_system: superuser.public().file_system_id(),
+                sequence: 1,
+                keys: vec![server_key.public()],
+            },
+            &superuser,
+        );
+        let base = Arc::new(Base::new(
+            Arc::default(),
+            membership.clone(),
+            DeviceId(0),
+            blocks.clone() as Arc<dyn Blocks>,
+            tables.clone(),
+        ));
+        // The founding operation also makes the group's directories.
+        let mut directories = Vec::new();
+        let mut transaction = Transaction::new(&base, Allocator::default(), &explain);
+        let mut found = |transaction: &mut Transaction<'_>| {
+            let root = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
+            transaction.set_inode(Handle::ROOT, root)?;
+            for n in 0..DIRECTORIES {
+                let handle = transaction.allocate(PrincipalId::Group(GroupId(1)))?;
+                let inode = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
+                transaction.set_inode(handle, inode)?;
+                let entry = Entry { handle, kind: InodeKind::Directory };
+                transaction.set_entry(Handle::ROOT, format!("d{n}").as_bytes(), Some(entry), 0)?;
+                directories.push(handle);
+            }
+            transaction.set_members(Membership::clone(&membership))
+        };
+        transaction.run(&mut found).0.unwrap();
+        let mut plan = transaction.finish(Path::Fast).unwrap();
+        let handles = plan.build(&base).unwrap();
+        let mut founder = Signer::new(Floor::new(superuser.public(), DeviceId(0)));
+        let effects = founder.found(&superuser, plan.deltas.clone(), 0, &handles).unwrap();
+        let Some(Effect::Send(request)) = effects.into_iter().nth(1) else { panic!("it is sent") };
+        let Request::Fast { certificate, structure, .. } = *request else { panic!("it is fast") };
+        let step = Sequencer::create(
+            superuser.public(),
+            certificate,
+            structure,
+            Membership::clone(&membership),
+            ABORT_AFTER_MS,
+        )
+        .unwrap();
+        let mut nodes = HashMap::new();
+        nodes.extend(step.nodes.into_iter());
+        let host = Host { sequencer: step.answer.0, nodes, key: server_key, now_ms: 0, order: Vec::new() };
+        let clients = (1u32..)
+            .zip(keys)
+            .map(|(n, key)| {
+                let mut signer = Signer::new(Floor::new(superuser.public(), DeviceId(n)));
+                signer.step(&key, Event::ServerKeys(server_keys.clone())).unwrap();
+                let base = Arc::new(Base::new(
+                    Arc::default(),
+                    membership.clone(),
+                    DeviceId(n),
+                    blocks.clone() as Arc<dyn Blocks>,
+                    tables.clone(),
+                ));
+                Client { key, signer, allocator: Allocator::default(), base, held: None, counter: 0 }
+            })
+            .collect();
+        World { host, blocks, tables, membership, clients, directories, stats: BTreeMap::new() }
+    }
+
+    fn base(&self, device: usize) -> Arc<Base> {
+        Arc::new(Base::new(
+            Arc::new(self.clients[device].signer.floor().view.clone()),
+            self.membership.clone(),
+            DeviceId(device as u32 + 1),
+            self.blocks.clone() as Arc<dyn Blocks>,
+            self.tables.clone(),
+        ))
+    }
+
+    fn plan(&self, device: usize, wishes: &[Wish], allocator: Allocator, path: Path) -> Planned {
+        let client = &self.clients[device];
+        let base = client.base.clone();
+        let mut transaction = Transaction::new(&base, allocator, &explain);
+        let mut deeds = Vec::new();
+        for (index, wish) in wishes.iter().enumerate() {
+            let value = (device as u64 + 1) << 32 | client.counter << 4 | index as u64;
+            let mut deed = None;
+            let mut edit = |transaction: &mut Transaction<'_>| {
+                deed = Some(fulfil(wish, &self.directories, value, transaction)?);
+                Ok(())
+            };
+            if transaction.run(&mut edit).0.is_ok() {
+                deeds.extend(deed);
+            }
+        }
+        let plan = transaction.finish(path).unwrap();
+        let conflicts = plan.conflicts.clone();
+        (plan, deeds, conflicts)
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.stats.entry(what).or_default() += 1;
+    }
+
+    fn begin(&mut self, device: usize, wishes: &[Wish]) {
+        self.commit(device);
+        self.clients[device].counter += 1;
+        self.clients[device].base = self.base(device);
+        let fast = self.clients[device].signer.wants_fast();
+        let allocator = self.clients[device].allocator.begin();
+        let path = if fast { Path::Fast } else { Path::Slow };
+        let (mut plan, deeds, _) = self.plan(device, wishes, allocator, path);
+        let tables: Option<Tables> =
+            fast.then(|| plan.build(&self.clients[device].base).expect("the base can be read"));
+        let client = &mut self.clients[device];
+        let event = Event::Begin { deltas: plan.deltas.clone(), time_ns: 0, fast: tables };
+        let mut effects: std::collections::VecDeque<Effect> =
+            client.signer.step(&client.key, event).unwrap().into();
+        let work = plan.allocator.clone();
+        let mut done = (deeds, work, Outcome::Done);
+        while let Some(effect) = effects.pop_front() {
+            let key = self.clients[device].key.clone();
+            match effect {
+                Effect::Persist(_) | Effect::Note(_) => {}
+                Effect::Send(request) => match *request {
+                    Request::Fast { certificate, structure, .. } => {
+                        let id = DeviceId(device as u32 + 1);
+                        let number = certificate.value.number;
+                        let certificate = certificate.verified(key.public()).unwrap();
+                        let structure = structure.verified(key.public()).unwrap();
+                        let step = self
+                            .host
+                            .sequencer
+                            .fast(self.host.now_ms, id, &certificate, &structure, None)
+                            .unwrap();
+                        let event = match self.host.take(step) {
+                            FastOutcome::Accepted(receipt) => {
+                                self.count("fast");
+                                self.host.order.push(Ordered {
+                                    device: id,
+                                    number,
+                                    deeds: done.0.clone(),
+                                    fate: Fate::Effective,
+                                });
+                                Event::Committed(self.host.receipt(receipt))
+                            }
+                            FastOutcome::Refused => {
+                                self.count("refused");
+                                Event::Refused
+                            }
+                        };
+                        effects.extend(self.clients[device].signer.step(&key, event).unwrap());
+                    }
+                    Request::Update { certificate, log_size, .. } => {
+                        let id = DeviceId(device as u32 + 1);
+                        let number = certificate.value.number;
+                        let certificate = certificate.verified(key.public()).unwrap();
+                        let step =
+                            self.host.sequencer.update(self.host.now_ms, id, &certificate, None).unwrap();
+                        let Updated::View(reply) = self.host.take(step) else { panic!("it is taken") };
+                        // Whoever was declared dead just now is settled.
+                        for entry in &reply.view.pending {
+                            if entry.dead {
+                                let (device, number) = (entry.forecast.device, entry.forecast.number());
+                                self.host.set_fate(device, number, Fate::Nothing);
+                            }
+                        }
+                        self.host.order.push(Ordered {
+                            device: id,
+                            number,
+                            deeds: Vec::new(),
+                            fate: Fate::Pending,
+                        });
+                        let reply = self.host.prove(log_size, *reply);
+                        let members = self.membership.clone();
+                        let event = Event::Reply { reply: &reply, members: &*members };
+                        effects.extend(self.clients[device].signer.step(&key, event).unwrap());
+                    }
+                    Request::Commit { structure, blocks } => {
+                        let outcome = done.2;
+                        let held = (Request::Commit { structure, blocks }, done.1.clone(), outcome);
+                        let last = self.host.order.last_mut().expect("it was ordered");
+                        last.deeds = if outcome == Outcome::Done { done.0.clone() } else { Vec::new() };
+                        self.clients[device].held = Some(held);
+                        return;
+                    }
+                    other => panic!("{other:?}"),
+                },
+                Effect::Fold(accepted) => {
+                    assert_eq!(accepted.view, self.clients[device].signer.floor().view);
+                    self.clients[device].base = self.base(device);
+                    let allocator = self.clients[device].allocator.again(&done.1);
+                    let (mut again, deeds, conflicts) = self.plan(device, wishes, allocator, Path::Slow);
+                    let stands = again.deltas == plan.deltas && conflicts.is_empty();
+                    let base = self.clients[device].base.clone();
+                    let (outcome, tables) = if stands {
+                        done.0 = deeds;
+                        done.1 = again.allocator.clone();
+                        self.count("slow");
+                        (Outcome::Done, again.build(&base).unwrap())
+                    } else {
+                        self.count(if conflicts.is_empty() { "different" } else { "conflict" });
+                        let outcome = if plan.deltas.is_empty() { Outcome::Done } else { Outcome::Nothing };
+                        done.0.clear();
+                        (outcome, plan.give_way(&base).unwrap())
+                    };
+                    done.2 = outcome;
+                    let client = &mut self.clients[device];
+                    let event = Event::Folded { outcome, tables };
+                    effects.extend(client.signer.step(&key, event).unwrap());
+                }
+                Effect::Finished(Finished::Committed(_)) => {
+                    self.clients[device].allocator = done.1.clone().committed();
+                }
+                Effect::Finished(Finished::NotTaken) => {
+                    self.clients[device].allocator = done.1.clone().burned();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.clients[device].base = self.base(device);
+    }
+
+    fn commit(&mut self, device: usize) {
+        let Some((request, work, outcome)) = self.clients[device].held.take() else { return };
+        let Request::Commit { structure, .. } = request else { panic!("a second half") };
+        let id = DeviceId(device as u32 + 1);
+        let number = structure.value.number();
+        let key = self.clients[device].key.clone();
+        let structure = structure.verified(key.public()).unwrap();
+        let step = self.host.sequencer.commit(id, &structure).unwrap();
+        let effective = outcome == Outcome::Done;
+        let event = match self.host.take(step) {
+            CommitOutcome::Committed(receipt) => {
+                self.host.set_fate(id, number, if effective { Fate::Effective } else { Fate::Nothing });
+                self.clients[device].allocator = if effective { work.committed() } else { work.burned() };
+                Event::Committed(self.host.receipt(receipt))
+            }
+            CommitOutcome::Aborted => {
+                self.count("aborted");
+                self.host.set_fate(id, number, Fate::Nothing);
+                self.clients[device].allocator = work.burned();
+                Event::Aborted
+            }
+        };
+        let effects = self.clients[device].signer.step(&key, event).unwrap();
+        assert!(effects.iter().any(|effect| matches!(effect, Effect::Finished(_))), "{effects:?}");
+        self.clients[device].base = self.base(device);
+    }
+
+    /// The device loses its plan. Its next operation gives the number up.
+    fn forget(&mut self, device: usize) {
+        if let Some((_, work, _)) = self.clients[device].held.take() {
+            self.count("forgotten");
+            let client = &mut self.clients[device];
+            client.allocator = work.burned();
+            // What a server's "aborted" does, although this one never said it.
+            client.signer.step(&client.key, Event::Aborted).unwrap();
+        }
+    }
+
+    /// Reads everything through one device's eyes.
+    fn read(&self, device: usize) -> Model {
+        let base = self.base(device);
+        let mut model = Model::default();
+        for directory in &self.directories {
+            let (entries, complete) = base.entries(*directory, None, 1000).unwrap();
+            assert!(complete);
+            let mut names = BTreeMap::new();
+            for (name, entry) in entries {
+                let number = std::str::from_utf8(&name[5..]).unwrap().parse().unwrap();
+                assert_eq!(base.entry(*directory, &name).unwrap(), Some(entry));
+                let inode = base.inode(entry.handle).unwrap();
+                assert_eq!(base.ihash(entry.handle).unwrap(), inode.ihash(&DigestKey::WELL_KNOWN).unwrap());
+                let Content::Inline(bytes) = &inode.content else { panic!("a small file") };
+                model.files.insert(entry.handle, u64::from_le_bytes(bytes[..].try_into().unwrap()));
+                names.insert(number, entry.handle);
+            }
+            model.names.push(names);
+            model.modes.push(base.inode(*directory).unwrap().mode);
+        }
+        // Every name of a file counts as a link.
+        for (file, _) in &model.files {
+            let links = model.names.iter().flat_map(BTreeMap::values).filter(|other| *other == file).count();
+            assert_eq!(base.inode(*file).unwrap().links as usize, links, "links of {file}");
+        }
+        model
+    }
+
+    fn check(&mut self) {
+        for device in 0..DEVICES {
+            self.commit(device);
+        }
+        self.host.now_ms += ABORT_AFTER_MS;
+        for device in 0..DEVICES {
+            self.begin(device, &[Wish::Look]);
+            self.commit(device);
+        }
+        assert!(self.host.is_settled());
+        // Once more, so that everybody has seen everybody's end.
+        let model = self.host.model();
+        for device in 0..DEVICES {
+            self.begin(device, &[Wish::Look]);
+            self.commit(device);
+            assert_eq!(self.read(device), model, "device {}", device + 1);
+        }
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::Begin(device, wishes) => self.begin(*device, wishes),
+            Action::Commit(device) => self.commit(*device),
+            Action::Forget(device) => self.forget(*device),
+            Action::Wait => self.host.now_ms += ABORT_AFTER_MS,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 3000, ..ProptestConfig::default() })]
+
+    /// Proves: whatever the interleaving, everybody reads what the order and the fates of its operations
+    /// dictate, no operation had an effect that was impossible at its place, and no half of an aborted one is
+    /// ever seen.
+    #[test]
+    fn trees_follow_the_order(actions in prop::collection::vec(action(), 1..60)) {
+        let mut world = World::new();
+        for (index, action) in actions.iter().enumerate() {
+            world.act(action);
+            if index % 20 == 19 {
+                world.check();
+            }
+        }
+        world.check();
+    }
+}
+
+/// Proves: the runs above do meet every way an operation can go; a fixed long run counts them.
+#[test]
+fn every_way_is_met() {
+    let mut world = World::new();
+    let mut random = 7u64;
+    let mut next = |limit: u64| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) % limit
+    };
+    for round in 0..1500 {
+        let device = next(DEVICES as u64) as usize;
+        let action = match next(20) {
+            0..=9 => {
+                let wishes = (0..1 + next(4))
+                    .map(|_| {
+                        let (d, e) = (next(3) as usize, next(3) as usize);
+                        let hot = next(3) > 0;
+                        let n = if hot { next(3) } else { next(120) } as u8;
+                        match next(10) {
+                            0..=4 => Wish::Create(d, n),
+                            5 | 6 => Wish::Write(d, n),
+                            7 => Wish::Rename(d, n, e, next(120) as u8),
+                            8 => Wish::Unlink(d, n),
+                            _ => Wish::Look,
+                        }
+                    })
+                    .collect();
+                Action::Begin(device, wishes)
+            }
+            10..=17 => Action::Commit(device),
+            18 => Action::Forget(device),
+            _ => Action::Wait,
+        };
+        world.act(&action);
+        if round % 100 == 99 {
+            world.check();
+        }
+    }
+    for way in ["fast", "refused", "slow", "different", "conflict", "aborted", "forgotten"] {
+        assert!(world.stats.get(way).is_some_and(|count| *count > 3), "{way}: {:?}", world.stats);
+    }
+    // Change lists were folded into maps.
+    let base = world.base(0);
+    assert!(world.directories.iter().any(|directory| {
+        let inode = base.inode(*directory).unwrap();
+        matches!(&inode.content, Content::Directory(map) if !map.root.is_empty())
+    }));
+}
