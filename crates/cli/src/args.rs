@@ -406,6 +406,10 @@ pub struct Mount {
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,
+    /// Try the server again after an alarm about its order that you have looked into. All that this device has
+    /// seen stays remembered, so a server that still lies is caught again.
+    #[arg(long)]
+    pub acknowledge_alarm: bool,
     /// Seconds to wait for a server that does not answer before a call fails (ETIMEDOUT).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,

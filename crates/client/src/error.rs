@@ -123,6 +123,8 @@ pub struct IntegrityReport {
     /// The file it concerns, when known (`user 3, 17` form).
     #[serde(serialize_with = "display_option")]
     pub file: Option<Handle>,
+    /// Its path in the mount, when known.
+    pub path: Option<String>,
     /// What was found wrong, in words.
     pub what: String,
     /// Nanoseconds since the epoch at which it was noticed.
@@ -139,8 +141,10 @@ pub struct IntegrityReport {
 impl std::fmt::Display for IntegrityReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "integrity failure")?;
-        if let Some(file) = &self.file {
-            write!(f, " in file {file}")?;
+        match (&self.path, &self.file) {
+            (Some(path), _) => write!(f, " in {path}")?,
+            (None, Some(file)) => write!(f, " in file {file}")?,
+            (None, None) => {}
         }
         write!(f, ": {}. Only this file is affected; the rest stays usable.", self.what)?;
         write!(f, " Ask the operator to restore the data, or write the file anew.")?;
@@ -260,7 +264,9 @@ pub enum StartError {
     #[error("{0}")]
     Version(String),
     /// The server showed a wrong order; or it did so earlier and the state is frozen.
-    #[error("{0}")]
+    #[error(
+        "{0} When you have looked into it and want to try this server again, mount with --acknowledge-alarm: what this device has seen so far is remembered, so the same trick is caught again."
+    )]
     Frozen(Arc<FrozenReport>),
     /// A failure of this machine.
     #[error("{what}: {source}")]

@@ -136,6 +136,24 @@ impl Evidence {
         self.keep("order", explanation, Proof::Order { alarm, floor, reply })
     }
 
+    /// Adds to a piece of evidence which file it is about, as far as the mount knows; once for each path.
+    pub fn concerns(&self, evidence: &Path, path: &str) {
+        let _one_at_a_time = self.blocks.lock();
+        let sentence = format!(" It belongs to the file {path}.");
+        let amended = read(evidence).and_then(|mut file| {
+            if !file.explanation.contains(&sentence) {
+                file.explanation.push_str(&sentence);
+                let new = evidence.with_extension("new");
+                self.write(&new, &file)?;
+                fs::rename(&new, evidence)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = amended {
+            tracing::warn!(%error, evidence = %evidence.display(), "evidence could not be amended");
+        }
+    }
+
     /// The evidence kept about a block.
     pub fn of_block(&self, address: &Digest) -> Option<PathBuf> {
         self.blocks.lock().get(address).cloned()

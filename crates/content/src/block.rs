@@ -316,8 +316,8 @@ pub trait BlockSink {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The server's answer is not the block asked for: an integrity failure.
-    #[error(transparent)]
-    Altered(#[from] BlockError),
+    #[error("{1}")]
+    Altered(Digest, BlockError),
     /// The server says it does not have the block. Whether that is an attack depends on whether the block is
     /// still referenced.
     #[error("block {0:?} is missing at the server")]

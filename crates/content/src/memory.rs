@@ -85,7 +85,10 @@ impl BlockSource for MemoryBlocks {
         let stored =
             inner.blocks.get(&reference.address).cloned().ok_or(SourceError::Missing(reference.address))?;
         drop(inner);
-        Ok(Arc::new(stored.open(&self.key, reference, kind)?))
+        stored
+            .open(&self.key, reference, kind)
+            .map(Arc::new)
+            .map_err(|error| SourceError::Altered(reference.address, error))
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {

@@ -275,12 +275,12 @@ fn a_node_of_another_kind_or_level_is_refused() {
     // A leaf where an inner node should be, and the reverse: wrong kind, before any byte is read.
     let error = map.get(&blocks, &top(leaf, 1, 20), b"a").unwrap_err();
     assert!(
-        matches!(&error, ContentError::Source(SourceError::Altered(BlockError::WrongKind { .. }))),
+        matches!(&error, ContentError::Source(SourceError::Altered(_, BlockError::WrongKind { .. }))),
         "{error}"
     );
     let inner = Raw::inner(2, 2).child(b"a", 1, leaf).child(b"b", 1, leaf).put(&blocks);
     let error = map.get(&blocks, &top(inner, 0, 2), b"a").unwrap_err();
-    assert!(matches!(&error, ContentError::Source(SourceError::Altered(BlockError::WrongKind { .. }))));
+    assert!(matches!(&error, ContentError::Source(SourceError::Altered(_, BlockError::WrongKind { .. }))));
     // An inner node of another level than its place.
     let wrong = Malformed::WrongLevel { expected: 1, found: 2 };
     assert_eq!(verdict(&blocks, &top(inner, 1, 2)), Some(wrong));

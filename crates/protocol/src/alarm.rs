@@ -90,9 +90,7 @@ pub enum Alarm {
         found: u64,
     },
     /// The own slot is not the last committed structure.
-    #[error(
-        "this device's last committed operation is {expected:?}, the server shows {found:?} (or other contents)"
-    )]
+    #[error("{}", own_slot(*.expected, *.found))]
     OwnSlot {
         /// Number last committed.
         expected: Option<u64>,
@@ -301,6 +299,20 @@ pub enum Alarm {
 
 fn by(device: &Option<DeviceId>) -> String {
     device.map(|DeviceId(id)| format!(" (device {id})")).unwrap_or_default()
+}
+
+fn own_slot(expected: Option<u64>, found: Option<u64>) -> String {
+    let shown = match found {
+        None => "does not show any of its operations".to_owned(),
+        found if found == expected => "shows another in its place".to_owned(),
+        Some(number) => format!("shows number {number} as its last"),
+    };
+    match expected {
+        Some(number) => {
+            format!("this device's last committed operation is number {number}, but the server {shown}")
+        }
+        None => format!("this device has committed nothing yet, but the server {shown}"),
+    }
 }
 
 impl Alarm {

@@ -213,6 +213,12 @@ impl Signer {
         self.frozen.as_ref()
     }
 
+    /// Goes on after an alarm that the user has looked into. The floor stays, so the same offence is found again;
+    /// to be followed by [`Event::Restarted`].
+    pub fn acknowledge(&mut self) {
+        self.frozen = None;
+    }
+
     /// Whether it is worth planning an operation for the fast path.
     pub fn wants_fast(&self) -> bool {
         self.floor.is_settled()

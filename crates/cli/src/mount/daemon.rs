@@ -30,6 +30,8 @@ pub struct Job {
     pub cache_dir: PathBuf,
     /// Seconds to wait for the server.
     pub timeout: u64,
+    /// Go on after an alarm.
+    pub acknowledge_alarm: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,6 +42,7 @@ struct Letter {
     state_dir: PathBuf,
     cache_dir: PathBuf,
     timeout: u64,
+    acknowledge_alarm: bool,
 }
 
 /// Starts the background process and waits until it has mounted. `arguments` are what it shows in `ps`.
@@ -74,6 +77,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         state_dir: job.state_dir.clone(),
         cache_dir: job.cache_dir.clone(),
         timeout: job.timeout,
+        acknowledge_alarm: job.acknowledge_alarm,
     };
     let text =
         Zeroizing::new(serde_json::to_vec(&letter).map_err(|error| Failure::new(Exit::Internal, error))?);
@@ -120,6 +124,7 @@ pub fn receive() -> Outcome<Job> {
         state_dir: letter.state_dir,
         cache_dir: letter.cache_dir,
         timeout: letter.timeout,
+        acknowledge_alarm: letter.acknowledge_alarm,
     })
 }
 

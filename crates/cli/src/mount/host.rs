@@ -76,6 +76,7 @@ impl Host {
         let mut config = EngineConfig::new(address.clone(), job.key.clone(), job.state_dir.clone());
         config.cache_dir = Some(job.cache_dir.clone());
         config.deadline = Duration::from_secs(job.timeout);
+        config.acknowledge_alarm = job.acknowledge_alarm;
         let host = Arc::new(Host {
             engine: Engine::start(config)?,
             address,

@@ -48,6 +48,9 @@ pub struct EngineConfig {
     pub memory_bytes: usize,
     /// How long any call waits for the server at most.
     pub deadline: Duration,
+    /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
+    /// floor, so a server that still shows the same raises the same alarm.
+    pub acknowledge_alarm: bool,
 }
 
 impl EngineConfig {
@@ -61,6 +64,7 @@ impl EngineConfig {
             cache_bytes: 4 << 30,
             memory_bytes: 256 << 20,
             deadline: Duration::from_secs(60),
+            acknowledge_alarm: false,
         }
     }
 }
@@ -128,8 +132,9 @@ impl Engine {
 
     /// What an error met while reading a file's content means: looks at the present view first, so that a file
     /// deleted or replaced meanwhile is [`FsError::Stale`] and only a block that is still referred to raises the
-    /// alarm. `ihash` is the i-hash of the inode that led to the block.
-    pub fn judge(&self, file: Handle, ihash: Digest, error: &ContentError) -> FsError {
+    /// alarm. `path` is the file's in the mount, for people; `ihash` is the i-hash of the inode that led to the
+    /// block.
+    pub fn judge(&self, file: Handle, path: String, ihash: Digest, error: &ContentError) -> FsError {
         if let ContentError::Source(SourceError::Missing(_)) = error {
             let present = self.fetch().and_then(|snapshot| snapshot.ihash(file));
             match present {
@@ -139,7 +144,7 @@ impl Engine {
             }
         }
         let base = self.shared.latest.read().1.clone();
-        self.shared.explain(Some(file), &ReadError::Content(error.clone()), &base)
+        self.shared.explain(Some(file), Some(path), &ReadError::Content(error.clone()), &base)
     }
 
     /// Keeps blocks, and all they refer to, from the server's garbage collection while the result lives (open

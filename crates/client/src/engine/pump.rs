@@ -239,7 +239,7 @@ impl Pump {
     /// Plans as many wishes as fit, on the present base.
     fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> Planned {
         let base = self.base.clone();
-        let explain = |file: Option<Handle>, error: &ReadError| self.shared.explain(file, error, &base);
+        let explain = |file: Option<Handle>, error: &ReadError| self.shared.explain(file, None, error, &base);
         let mut transaction = Transaction::new(&base, allocator, &explain);
         let mut results = Vec::new();
         for job in jobs {
@@ -511,7 +511,7 @@ impl Pump {
             match Membership::load(&self.shared.store, reference) {
                 Ok(members) => return Ok(Arc::new(members)),
                 Err(error) => {
-                    let error = self.shared.explain(None, &ReadError::Content(error), &self.base);
+                    let error = self.shared.explain(None, None, &ReadError::Content(error), &self.base);
                     for job in &operation.jobs {
                         job.answer(Err(error.clone()));
                     }
@@ -546,7 +546,7 @@ impl Pump {
                     .iter()
                     .map(|_| match &error {
                         ReadError::Overflow(tag) => Verdict::Wait([*tag].into()),
-                        error => Verdict::Answer(Err(self.shared.explain(None, error, &self.base))),
+                        error => Verdict::Answer(Err(self.shared.explain(None, None, error, &self.base))),
                     })
                     .collect();
                 self.step(Event::Restarted)
@@ -590,7 +590,7 @@ impl Pump {
                 _ if job.edit.is_none() => Verdict::Answer(Ok(())),
                 (_, Err(_)) if overflow.is_some() => Verdict::Wait(overflow.into_iter().collect()),
                 (_, Err(_)) if alone => Verdict::Alone,
-                (_, Err(error)) => Verdict::Answer(Err(self.shared.explain(None, error, &self.base))),
+                (_, Err(error)) => Verdict::Answer(Err(self.shared.explain(None, None, error, &self.base))),
                 (Some((_, tags)), _) if !tags.is_empty() => Verdict::Wait(tags),
                 _ => Verdict::Again,
             })

@@ -140,9 +140,16 @@ impl Shared {
     }
 
     /// What an error in a view means to a caller.
-    pub fn explain(&self, file: Option<Handle>, error: &ReadError, base: &Base) -> FsError {
+    pub fn explain(
+        &self,
+        file: Option<Handle>,
+        path: Option<String>,
+        error: &ReadError,
+        base: &Base,
+    ) -> FsError {
         let mut report = IntegrityReport {
             file,
+            path,
             what: error.to_string(),
             noticed_ns: now_ns(),
             last_good_operation: self.last_operation.load(Relaxed),
@@ -158,11 +165,9 @@ impl Shared {
             }
             ReadError::Content(ContentError::Misuse(why)) => return FsError::Invalid(why.to_string()),
             ReadError::Content(ContentError::Input(why)) => return FsError::Invalid(why.clone()),
-            ReadError::Content(ContentError::Source(SourceError::Altered(why))) => {
+            ReadError::Content(ContentError::Source(SourceError::Altered(address, why))) => {
                 report.what = format!("the server gave altered data: {why}");
-                if let holdfast_content::BlockError::WrongDigest { expected, .. } = why {
-                    report.evidence = self.evidence.of_block(expected);
-                }
+                report.evidence = self.evidence.of_block(address);
             }
             ReadError::Content(ContentError::Source(SourceError::Missing(address))) => {
                 report.what = format!(
@@ -182,6 +187,9 @@ impl Shared {
                     format!("{error}; it is authentic, so whoever wrote it last wrote it so, not the server");
             }
             ReadError::Misplaced(_) => {}
+        }
+        if let (Some(evidence), Some(path)) = (&report.evidence, &report.path) {
+            self.evidence.concerns(evidence, path);
         }
         tracing::error!(report = %report, "integrity failure");
         FsError::Integrity(Arc::new(report))

@@ -102,7 +102,7 @@ impl Snapshot {
                     self.renew()?;
                 }
                 Err(ReadError::NotFound) if missing.is_some() => return Err(FsError::Stale),
-                Err(error) => return Err(self.shared.explain(Some(file), &error, &base)),
+                Err(error) => return Err(self.shared.explain(Some(file), None, &error, &base)),
             }
         }
     }

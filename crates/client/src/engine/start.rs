@@ -71,8 +71,13 @@ impl Engine {
         let welcome = remote.welcome().ok_or_else(|| StartError::Unreachable("no greeting".into()))?;
         let (signer, allocator) = match &state {
             Some(state) => {
-                frozen(state)?;
-                (restore(state, &config.state_dir)?, state.allocator.clone())
+                let mut signer = restore(state, &config.state_dir)?;
+                if config.acknowledge_alarm {
+                    signer.acknowledge();
+                } else {
+                    frozen(state)?;
+                }
+                (signer, state.allocator.clone())
             }
             None => (enrol(&*remote, &welcome, &config)?, Allocator::default()),
         };

@@ -72,9 +72,9 @@ impl Backend for EngineBackend {
         self.0.flush_commits()
     }
 
-    fn content_error(&self, handle: Handle, inode: &Inode, error: ContentError) -> FsError {
+    fn content_error(&self, handle: Handle, path: String, inode: &Inode, error: ContentError) -> FsError {
         match inode.ihash(&self.0.store().digest_key()) {
-            Ok(ihash) => self.0.judge(handle, ihash, &error),
+            Ok(ihash) => self.0.judge(handle, path, ihash, &error),
             // An inode that came from the server can be encoded; one of our own making that cannot is refused
             // before it is used.
             Err(misuse) => FsError::Invalid(misuse.to_string()),

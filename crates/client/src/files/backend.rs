@@ -150,7 +150,7 @@ pub trait Backend: Send + Sync {
     /// What to report when the bytes of a file's published content could not be had or are malformed. Applies
     /// the rule on missing blocks: proven replaced is [`FsError::Stale`], still referred to is
     /// [`FsError::Integrity`].
-    fn content_error(&self, handle: Handle, inode: &Inode, error: ContentError) -> FsError;
+    fn content_error(&self, handle: Handle, path: String, inode: &Inode, error: ContentError) -> FsError;
 
     /// Asks the server to keep these blocks, and all they refer to, until the guard is dropped. Does not wait.
     fn pin(&self, roots: Vec<Digest>) -> Guard;

@@ -375,9 +375,16 @@ impl FileSystem {
     }
 
     /// What to report of a failure to read content.
+    /// The path of a file, for people.
+    pub(super) fn path_of(&self, node: &Node) -> String {
+        String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()
+    }
+
     pub(super) fn compose_error(&self, node: &Node, error: ComposeError) -> FsError {
         match error {
-            ComposeError::Content(inode, error) => self.backend.content_error(node.handle, &inode, error),
+            ComposeError::Content(inode, error) => {
+                self.backend.content_error(node.handle, self.path_of(node), &inode, error)
+            }
             ComposeError::Local(error) => error,
         }
     }

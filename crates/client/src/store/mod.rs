@@ -567,7 +567,7 @@ impl Shared {
             }
             Err(error) => {
                 self.evidence.keep_block(&wanted.reference, wanted.kind, &stored, &error);
-                Err(error.into())
+                Err(SourceError::Altered(address, error))
             }
         }
     }
@@ -609,22 +609,18 @@ pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
 
 /// A block that is known by its address must still be of the kind and length its place demands.
 fn check(block: &Block, reference: &Reference, kind: BlockKind) -> Result<(), SourceError> {
-    if block.kind() != kind {
-        return Err(BlockError::WrongKind {
-            address: reference.address,
-            expected: kind,
-            found: block.kind(),
-        }
-        .into());
-    }
-    if block.reference().length != reference.length {
-        return Err(BlockError::BadBody {
+    let address = reference.address;
+    let error = if block.kind() != kind {
+        BlockError::WrongKind { address, expected: kind, found: block.kind() }
+    } else if block.reference().length != reference.length {
+        BlockError::BadBody {
             expected: reference.length,
             why: format!("it has {} bytes", block.reference().length),
         }
-        .into());
-    }
-    Ok(())
+    } else {
+        return Ok(());
+    };
+    Err(SourceError::Altered(address, error))
 }
 
 /// Cuts a list into batches bounded by bytes and number.

@@ -44,7 +44,7 @@ impl MerkleMap {
             let stored = nodes.next().ok_or(SourceError::Missing(place.reference.address))?.clone();
             let block = stored
                 .open(&self.config.key, &place.reference, kind_of(place.level))
-                .map_err(SourceError::from)?;
+                .map_err(|error| SourceError::Altered(place.reference.address, error))?;
             let node = Node::parse(&self.config, Arc::new(block), &place)?;
             let index = node.first_at_least(key);
             if index == node.len() {

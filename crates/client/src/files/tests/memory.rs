@@ -253,7 +253,7 @@ impl Backend for Memory {
         self.ask()
     }
 
-    fn content_error(&self, handle: Handle, _: &Inode, error: ContentError) -> FsError {
+    fn content_error(&self, handle: Handle, _: String, _: &Inode, error: ContentError) -> FsError {
         match error {
             ContentError::Source(SourceError::Missing(_)) => FsError::Stale,
             ContentError::Source(SourceError::Unreachable(_, why)) => FsError::Unreachable(why),
