@@ -175,6 +175,18 @@ impl World {
         self.mount_with(who, &[])
     }
 
+    /// Tries to mount for `who`, whatever comes of it.
+    pub fn try_mount(&self, who: &str, extra: &[&str]) -> Output {
+        self.holdfast(who)
+            .args(["mount", &self.url])
+            .arg(self.path(&format!("{who}-mnt")))
+            .arg("--key")
+            .arg(self.key(who))
+            .args(extra)
+            .output()
+            .expect("it runs")
+    }
+
     /// Mounts for `who`; the mount point is `WHO-mnt`.
     #[track_caller]
     pub fn mount_with(&mut self, who: &str, extra: &[&str]) -> PathBuf {
