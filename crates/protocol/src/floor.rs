@@ -52,7 +52,9 @@ pub struct Floor {
     pub offered: BTreeMap<u64, Offered>,
     /// The highest number this device has used, whatever became of it.
     pub used: u64,
-    /// Structures learned by waiting that no accepted view has shown in its slots yet: device to number.
+    /// Structures learned by waiting since this device last began an operation, and not yet seen in an accepted
+    /// view: device to number. A view that was under way meanwhile may still show them as pending; one asked
+    /// for later may not, or what was read could be aborted behind the reader's back.
     pub learned: BTreeMap<DeviceId, u64>,
     /// The server's promise for the last committed operation.
     pub receipt: Option<Signed<Receipt>>,
@@ -104,6 +106,13 @@ impl Floor {
     /// Whether the view has no pending or dead operation: a fast operation may be tried.
     pub fn is_settled(&self) -> bool {
         self.view.pending.is_empty()
+    }
+
+    /// Uses up a number for an operation that begins now.
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.learned.clear();
+        self.used += 1;
+        self.used
     }
 
     /// Takes an accepted view: it becomes what no later view may fall behind.

@@ -23,4 +23,6 @@ pub mod structure;
 pub mod vector;
 
 #[cfg(test)]
+extern crate self as holdfast_protocol;
+#[cfg(test)]
 mod testing;

@@ -9,6 +9,9 @@
 //!   bytes again; a number whose fate can no longer be success is given up, and the next certificate says so;
 //! - after an alarm it signs nothing any more.
 
+#[cfg(test)]
+mod tests;
+
 use crate::alarm::Alarm;
 use crate::certificate::{Certificate, DELTAS_MAX, Delta, Path};
 use crate::check::{Accepted, check, check_look};
@@ -324,7 +327,7 @@ impl Signer {
         let certificate = self.certificate(Path::Fast, deltas, time_ns)?;
         let forecast = forecast(&self.floor.view, &certificate);
         let structure = self.structure(&certificate, forecast, Outcome::Done, tables)?;
-        self.floor.used = certificate.number;
+        self.floor.begin();
         let structure = Signed::new(structure, key);
         self.phase = Phase::Fast { certificate: Signed::new(certificate, key), structure };
         Ok(self.persist_and_send())
@@ -337,7 +340,7 @@ impl Signer {
         time_ns: i64,
     ) -> Result<Vec<Effect>, Misuse> {
         let certificate = self.certificate(Path::Slow, deltas, time_ns)?;
-        self.floor.used = certificate.number;
+        self.floor.begin();
         let offered = Offered { certificate: certificate.digest(), forecast: None };
         self.floor.offered.insert(certificate.number, offered);
         self.phase = Phase::Update { certificate: Signed::new(certificate, key) };

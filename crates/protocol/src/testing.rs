@@ -1,11 +1,10 @@
 //! A bench for this crate's tests: devices with keys, certificates and structures made by hand, and views put
 //! together as a lying server would.
 
-use crate::alarm::Alarm;
 use crate::certificate::{Certificate, Delta, Path};
 use crate::floor::{Floor, Offered};
 use crate::handles::assemble;
-use crate::log_tree::{Frontier, leaf};
+use crate::log_tree::{Frontier, consistency_proof, leaf};
 use crate::message::ViewReply;
 use crate::order::forecast;
 use crate::signed::{Signable, Signed};
@@ -81,24 +80,33 @@ pub(crate) fn founding() -> (Signed<Certificate>, Signed<Structure>) {
 pub(crate) struct Stage {
     pub(crate) view: View,
     pub(crate) frontier: Frontier,
+    nodes: BTreeMap<(u8, u64), Digest>,
 }
 
 impl Stage {
     /// Just after the founding.
     pub(crate) fn new() -> Stage {
         let (certificate, structure) = founding();
-        let mut stage = Stage { view: View::default(), frontier: Frontier::default() };
+        let mut stage =
+            Stage { view: View::default(), frontier: Frontier::default(), nodes: BTreeMap::new() };
         stage.log(&certificate.value, &structure.value.forecast);
         stage.view.slots.insert(DeviceId(0), structure);
         stage
     }
 
     fn log(&mut self, certificate: &Certificate, forecast: &Forecast) {
-        self.frontier.append(leaf(certificate.digest(), forecast.digest()));
+        self.nodes.extend(self.frontier.append(leaf(certificate.digest(), forecast.digest())));
         self.view.log = self.frontier.head();
     }
 
-    /// This view with another log position, so that places in the order can be forged.
+    /// What a server would answer to a client at `floor`, the log's proof included.
+    pub(crate) fn proven(&self, floor: &Floor) -> ViewReply {
+        let mut node = |level, index| self.nodes.get(&(level, index)).copied();
+        let proof = consistency_proof(floor.log().size, self.view.log.size, &mut node);
+        ViewReply { consistency: proof.expect("the log only grows"), ..self.reply() }
+    }
+
+    /// What a server would answer, without proof.
     pub(crate) fn reply(&self) -> ViewReply {
         ViewReply {
             view: self.view.clone(),
@@ -155,11 +163,11 @@ impl Client {
     /// Signs the next certificate.
     pub(crate) fn declare(&mut self, path: Path, deltas: Vec<Delta>) -> Signed<Certificate> {
         let floor = &mut self.floor;
-        floor.used += 1;
+        let number = floor.begin();
         let certificate = Certificate {
             file_system: floor.file_system,
             device: floor.device,
-            number: floor.used,
+            number,
             previous: floor.previous(),
             path,
             voids: floor.voids.clone(),
@@ -197,9 +205,4 @@ impl Client {
             self.floor.never_offered.insert(self.floor.used);
         }
     }
-}
-
-/// Whether two alarms are of one kind.
-pub(crate) fn same_kind(found: &Alarm, expected: &Alarm) -> bool {
-    std::mem::discriminant(found) == std::mem::discriminant(expected)
 }

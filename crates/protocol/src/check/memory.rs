@@ -28,11 +28,8 @@ pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
             }
             Ordering::Less => {
                 // A structure learned by waiting may be newer than a view that was already under way; then the
-                // view must still show that operation, alive and the same.
-                let went_back = Alarm::SlotWentBack { device: *device, known: number, found };
-                if context.floor.learned.get(device) != Some(&number) {
-                    return Err(went_back);
-                }
+                // view must still show that operation, alive and the same. `learned` holds no older ones.
+                let learned = context.floor.learned.get(device) == Some(&number);
                 match context.entry(*device, number) {
                     Some(entry) if entry.dead => {
                         return Err(Alarm::FateChanged {
@@ -41,11 +38,11 @@ pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
                             what: "it was committed, and is now declared dead".to_owned(),
                         });
                     }
-                    Some(entry) if entry.forecast.digest() == known.value.forecast.digest() => {
+                    Some(entry) if learned && entry.forecast.digest() == known.value.forecast.digest() => {
                         merged.slots.insert(*device, known.clone());
                         merged.pending.retain(|entry| entry.certificate.value.device != *device);
                     }
-                    _ => return Err(went_back),
+                    _ => return Err(Alarm::SlotWentBack { device: *device, known: number, found }),
                 }
             }
         }

@@ -10,10 +10,14 @@
 //! `docs/threat-model.md`.
 
 mod handles;
+#[cfg(test)]
+mod hostile;
 mod memory;
 mod order;
 mod policy;
 mod records;
+#[cfg(test)]
+mod search;
 mod shape;
 #[cfg(test)]
 mod traces;
@@ -122,7 +126,7 @@ fn learn_with(
     if policy.on(policy::Rule::PendingHash) && entry.forecast.digest() != structure.value.forecast.digest() {
         return Err(wrong);
     }
-    shape::signature(members, &structure)?;
+    shape::signature(members, &structure, policy)?;
     handles::check_slot(floor, members, &floor.view, &structure)?;
     floor.view.pending.retain(|entry| entry.certificate.value.device != device);
     floor.view.slots.insert(device, structure);

@@ -30,6 +30,8 @@ pub(super) enum Rule {
     Memory,
     /// Tables in force do not go back.
     Tables,
+    /// Signatures verify.
+    Signatures,
 }
 
 /// Says which checks run.

@@ -14,6 +14,8 @@
 
 mod police;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use crate::certificate::{Certificate, Path};
 use crate::handles;

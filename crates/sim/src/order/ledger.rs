@@ -4,11 +4,11 @@
 //! knew when it signed. Fork consistency says that this can never contradict itself: if it did, a history that
 //! was accepted would not be a prefix of the acceptor's own, or an operation would have two fates.
 
-use holdfast_content::DeviceId;
+use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::signed::Signable;
 use holdfast_protocol::structure::{Outcome, Structure, View};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 /// An operation.
@@ -23,16 +23,23 @@ pub enum Known {
     Aborted,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Knowledge {
-    /// Forecast under which it was announced or committed.
-    forecast: Option<Digest>,
+    /// Forecasts under which it was committed, or by which structures remember it as pending. What a view merely
+    /// announces is not in here: nothing that is pending is read from, and if the acceptor's own operation is
+    /// committed, its structure remembers the announcement. Nor does the place of an operation matter that
+    /// never takes effect.
+    forecasts: BTreeSet<Digest>,
     fate: Option<Known>,
 }
 
 /// What one device knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct History(BTreeMap<Operation, Knowledge>);
+pub struct History {
+    operations: BTreeMap<Operation, Knowledge>,
+    /// Each version of each table, by its address: there is only one.
+    tables: BTreeMap<(PrincipalId, u64), Digest>,
+}
 
 /// Two things accepted by one device that cannot both be true.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,21 +71,26 @@ impl History {
         forecast: Option<Digest>,
         fate: Option<Known>,
     ) -> Result<(), String> {
-        let known = self.0.entry(operation).or_default();
-        let clash = |a: String, b: String| Err(format!("{a} and {b}"));
-        match (known.forecast, forecast) {
-            (Some(a), Some(b)) if a != b => {
-                return clash(format!("forecast {a:?}"), format!("forecast {b:?}"));
-            }
-            (None, Some(_)) => known.forecast = forecast,
-            _ => {}
-        }
+        let known = self.operations.entry(operation).or_default();
+        known.forecasts.extend(forecast);
         match (known.fate, fate) {
-            (Some(a), Some(b)) if a != b => return clash(format!("{a:?}"), format!("{b:?}")),
+            (Some(a), Some(b)) if a != b => return Err(format!("{a:?} and {b:?}")),
             (None, Some(_)) => known.fate = fate,
             _ => {}
         }
+        if known.fate == Some(Known::Committed) && known.forecasts.len() > 1 {
+            return Err(format!("committed, with forecasts {:?}", known.forecasts));
+        }
         Ok(())
+    }
+
+    fn note_table(&mut self, principal: PrincipalId, version: u64, address: Digest) -> Result<(), String> {
+        match self.tables.insert((principal, version), address) {
+            Some(other) if other != address => {
+                Err(format!("version {version} of {principal} is {address:?} and {other:?}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn note_view(&mut self, view: &View) -> Result<(), (Operation, String)> {
@@ -92,24 +104,41 @@ impl History {
                 self.note(operation, forecast, Some(fate)).map_err(|what| (operation, what))?;
             }
         }
-        for entry in &view.pending {
+        for entry in view.pending.iter().filter(|entry| entry.dead) {
             let operation = (entry.forecast.device, entry.forecast.number());
-            let fate = entry.dead.then_some(Known::Aborted);
-            self.note(operation, Some(entry.forecast.digest()), fate).map_err(|what| (operation, what))?;
+            self.note(operation, None, Some(Known::Aborted)).map_err(|what| (operation, what))?;
+        }
+        for (device, slot) in &view.slots {
+            for (principal, handle) in &slot.value.handles {
+                self.note_table(*principal, handle.version, handle.reference.address)
+                    .map_err(|what| ((*device, slot.value.number()), what))?;
+            }
+        }
+        let records = view.slots.values().flat_map(|slot| &slot.value.forecast.pending);
+        for record in records {
+            let operation = (record.device, record.number);
+            self.note(operation, Some(record.forecast), None).map_err(|what| (operation, what))?;
         }
         Ok(())
     }
 
     fn join(&mut self, other: &History) -> Result<(), (Operation, String)> {
-        for (operation, knowledge) in &other.0 {
-            self.note(*operation, knowledge.forecast, knowledge.fate).map_err(|what| (*operation, what))?;
+        for (operation, knowledge) in &other.operations {
+            let forecasts = knowledge.forecasts.iter().map(|forecast| Some(*forecast));
+            for forecast in forecasts.chain([None]) {
+                self.note(*operation, forecast, knowledge.fate).map_err(|what| (*operation, what))?;
+            }
+        }
+        for ((principal, version), address) in &other.tables {
+            let nobody = (DeviceId(0), 0);
+            self.note_table(*principal, *version, *address).map_err(|what| (nobody, what))?;
         }
         Ok(())
     }
 
     /// What became of an operation.
     pub fn fate(&self, operation: Operation) -> Option<Known> {
-        self.0.get(&operation)?.fate
+        self.operations.get(&operation)?.fate
     }
 }
 

@@ -1,0 +1,394 @@
+//! Malicious users against an honest server: whatever they send, nothing changes for anybody else; and what is
+//! sent twice is done once.
+
+use super::*;
+use crate::alarm::Alarm;
+use crate::certificate::{DELTAS_MAX, Delta};
+use crate::check::check;
+use crate::structure::HandleVersion;
+use crate::testing::{A, B, Client, GROUP, founding, key, membership, table};
+use crate::vector::VoidSet;
+use holdfast_content::{Handle, UserId};
+
+const ABORT_AFTER_MS: u64 = 1000;
+
+fn sequencer() -> Sequencer {
+    let (certificate, structure) = founding();
+    let superuser = key(DeviceId(0)).public();
+    let step = Sequencer::create(superuser, certificate, structure, membership(), ABORT_AFTER_MS);
+    step.expect("a valid founding operation").answer.0
+}
+
+fn verified<T: Signable>(signed: Signed<T>, device: DeviceId) -> Verified<T> {
+    signed.verified(key(device).public()).expect("honestly signed")
+}
+
+fn group_file(number: u64) -> Handle {
+    Handle { principal: GROUP, number }
+}
+
+fn set_group(number: u64) -> Delta {
+    Delta::SetTable { file: group_file(number), number: Some(number) }
+}
+
+/// An honest UPDATE as far as the client: its certificate and the structure it would commit.
+fn update(
+    sequencer: &mut Sequencer,
+    client: &mut Client,
+    now_ms: u64,
+    deltas: Vec<Delta>,
+) -> (Signed<Certificate>, Signed<Structure>) {
+    let device = client.floor.device;
+    let certificate = client.declare(Path::Slow, deltas);
+    let step = sequencer
+        .update(now_ms, device, &verified(certificate.clone(), device), None)
+        .expect("an honest request");
+    let Updated::View(mut reply) = step.answer else { panic!("ordered: {:?}", step.answer) };
+    // Consistency proofs are the driver's; a client with an empty log needs none.
+    reply.consistency = Vec::new();
+    let mut floor = client.floor.clone();
+    floor.frontier = Default::default();
+    let accepted = check(&floor, &membership(), &reply, &certificate.value).expect("an honest server");
+    client.floor = accepted.floor;
+    let structure = client.structure(&certificate.value, accepted.forecast);
+    (certificate, structure)
+}
+
+fn operate(sequencer: &mut Sequencer, client: &mut Client, now_ms: u64, deltas: Vec<Delta>) {
+    let (_, structure) = update(sequencer, client, now_ms, deltas);
+    let device = client.floor.device;
+    let step = sequencer.commit(device, &verified(structure.clone(), device)).expect("an honest request");
+    assert!(matches!(step.answer, CommitOutcome::Committed(_)));
+    client.acknowledge(&structure);
+}
+
+/// Sends what `forge` makes of B's next honest certificate; the server must refuse it unmoved, and serve A.
+fn refused(expected: &str, forge: impl Fn(&mut Certificate)) {
+    let mut sequencer = sequencer();
+    let (mut a, mut b) = (Client::new(A), Client::new(B));
+    operate(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    operate(&mut sequencer, &mut b, 0, vec![set_group(2)]);
+    for path in [Path::Slow, Path::Fast] {
+        let mut b = b.clone();
+        let mut certificate = b.declare(path, vec![set_group(3)]).value;
+        forge(&mut certificate);
+        let certificate = verified(Signed::new(certificate, &key(B)), B);
+        let before = sequencer.checkpoint();
+        let refusal = if path == Path::Slow {
+            sequencer.update(0, B, &certificate, None).map(drop)
+        } else {
+            let view = sequencer.look().view;
+            let structure = b.structure(certificate.value(), forecast(&view, certificate.value()));
+            sequencer.fast(0, B, &certificate, &verified(structure, B), None).map(drop)
+        };
+        let text = refusal.expect_err(expected).to_string();
+        assert!(text.contains(expected), "{path:?}: {text}, expected {expected}");
+        assert_eq!(sequencer.checkpoint(), before, "{expected}: nothing has changed");
+    }
+    operate(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+}
+
+#[test]
+fn forged_certificates_harm_nobody() {
+    refused("out of range", |certificate| certificate.number = 0);
+    refused("out of range", |certificate| certificate.number = u64::MAX);
+    refused("used up", |certificate| certificate.number = 1);
+    refused("used up", |certificate| certificate.number = 7);
+    refused("does not follow", |certificate| certificate.previous = Digest::ZERO);
+    refused("another file system", |certificate| certificate.file_system = Digest::ZERO);
+    refused("too many deltas", |certificate| certificate.deltas = vec![set_group(1); DELTAS_MAX + 1]);
+    refused("not below its own", |certificate| certificate.voids.insert(9));
+    refused("committed, and is now given up", |certificate| certificate.voids.insert(1));
+    refused("taken effect", |certificate| certificate.ineffective.insert(1));
+    refused("canonical", |certificate| certificate.voids = VoidSet([(5, 2)].into()));
+    refused("membership twice", |certificate| {
+        certificate.deltas = vec![Delta::SetMembers { reference: table("x") }; 2];
+    });
+    refused("table of members", |certificate| {
+        certificate.deltas = vec![Delta::SetMembers { reference: table("x") }];
+    });
+    refused("table of user 1", |certificate| {
+        let file = Handle { principal: PrincipalId::User(UserId(1)), number: 1 };
+        certificate.deltas = vec![Delta::SetTable { file, number: None }];
+    });
+    refused("users and groups", |certificate| {
+        let file = Handle { principal: PrincipalId::Device(A), number: 1 };
+        certificate.deltas = vec![Delta::SetTable { file, number: None }];
+    });
+    refused("name is empty or too long", |certificate| {
+        let name = vec![b'x'; 300];
+        let directory = group_file(1);
+        certificate.deltas = vec![Delta::SetEntry { directory, name, entry: None, time_ns: 0 }];
+    });
+}
+
+/// Nobody speaks for somebody else: neither in another's session nor with another's key.
+#[test]
+fn nobody_speaks_for_another() {
+    let mut sequencer = sequencer();
+    let mut a = Client::new(A);
+    let stranger = key(DeviceId(77));
+    let certificate = a.declare(Path::Slow, Vec::new());
+    let before = sequencer.checkpoint();
+    let honest = verified(certificate.clone(), A);
+    assert_eq!(sequencer.update(0, B, &honest, None).unwrap_err(), Refusal::NotMember);
+    assert!(certificate.clone().verified(key(B).public()).is_none());
+    for forger in [key(B), stranger] {
+        let forged =
+            Signed::new(certificate.value.clone(), &forger).verified(forger.public()).expect("its own");
+        assert_eq!(sequencer.update(0, A, &forged, None).unwrap_err(), Refusal::BadSignature);
+    }
+    assert_eq!(sequencer.checkpoint(), before);
+    assert_eq!(sequencer.device(&key(DeviceId(77)).public()), None);
+    operate(&mut sequencer, &mut Client::new(B), 0, Vec::new());
+}
+
+/// A structure that is not exactly what was foretold, or that tampers with tables, is not committed; the honest
+/// one still is.
+#[test]
+fn forged_structures_harm_nobody() {
+    type Forge = fn(&mut Structure);
+    let forgeries: [(&str, Forge); 9] = [
+        ("foretells", |structure| structure.forecast.vector.set(GROUP, 9)),
+        ("foretells", |structure| structure.forecast.pending.clear()),
+        ("foretells", |structure| structure.forecast.log.size += 1),
+        ("advances it", |structure| assert!(structure.handles.remove(&GROUP).is_some())),
+        ("carried before", |structure| {
+            structure.handles.get_mut(&PrincipalId::Device(B)).expect("own").version = 1;
+        }),
+        ("within the version vector", |structure| {
+            structure.handles.get_mut(&GROUP).expect("advanced").version = 99;
+        }),
+        ("may not write", |structure| {
+            let handle = HandleVersion { version: 1, reference: table("x") };
+            structure.handles.insert(PrincipalId::User(UserId(1)), handle);
+        }),
+        ("may not write", |structure| {
+            let handle = HandleVersion { version: 1, reference: table("x") };
+            structure.handles.insert(PrincipalId::Device(A), handle);
+        }),
+        ("missing", |structure| assert!(structure.handles.remove(&PrincipalId::User(UserId(2))).is_some())),
+    ];
+    for (expected, forge) in forgeries {
+        let mut sequencer = sequencer();
+        let (mut a, mut b) = (Client::new(A), Client::new(B));
+        let own_file = Handle { principal: PrincipalId::User(UserId(2)), number: 1 };
+        operate(&mut sequencer, &mut b, 0, vec![Delta::SetTable { file: own_file, number: Some(1) }]);
+        update(&mut sequencer, &mut a, 0, Vec::new());
+        let (_, structure) = update(&mut sequencer, &mut b, 0, vec![set_group(1)]);
+        let mut forged = structure.value.clone();
+        forge(&mut forged);
+        let before = sequencer.checkpoint();
+        let forged = verified(Signed::new(forged, &key(B)), B);
+        let text = sequencer.commit(B, &forged).expect_err(expected).to_string();
+        assert!(text.contains(expected), "{text}, expected {expected}");
+        assert_eq!(sequencer.checkpoint(), before, "{expected}: nothing has changed");
+        let honest = verified(structure, B);
+        assert_eq!(sequencer.commit(A, &honest).unwrap_err(), Refusal::NotMember, "not in another's session");
+        assert!(matches!(sequencer.commit(B, &honest).unwrap().answer, CommitOutcome::Committed(_)));
+    }
+}
+
+/// The same bytes get the same answer and are never applied twice, however late they come.
+#[test]
+fn repeated_requests_are_done_once() {
+    let mut sequencer = sequencer();
+    let mut a = Client::new(A);
+    let (certificate, structure) = update(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    let certificate = verified(certificate, A);
+    let structure = verified(structure, A);
+    let before = sequencer.checkpoint();
+    for _ in 0..2 {
+        let step = sequencer.update(5, A, &certificate, None).unwrap();
+        assert!(matches!(step.answer, Updated::View(_)) && step.records.is_empty());
+    }
+    assert_eq!(sequencer.checkpoint(), before);
+    let first = sequencer.commit(A, &structure).unwrap();
+    let committed = sequencer.checkpoint();
+    let again = sequencer.commit(A, &structure).unwrap();
+    assert_eq!(first.answer, again.answer);
+    assert!(!first.records.is_empty() && again.records.is_empty());
+    assert!(matches!(sequencer.update(5, A, &certificate, None), Err(Refusal::WrongNumber { .. })));
+    assert_eq!(sequencer.checkpoint(), committed);
+}
+
+/// A fast operation that was refused stays refused: a copy that comes when it would fit must not be taken, for its
+/// author has given it up. An accepted one stays accepted.
+#[test]
+fn fast_answers_do_not_change() {
+    let mut sequencer = sequencer();
+    let (mut a, mut b) = (Client::new(A), Client::new(B));
+    operate(&mut sequencer, &mut b, 0, Vec::new());
+    let certificate = b.declare(Path::Fast, Vec::new());
+    let structure = b.structure(&certificate.value, forecast(&b.floor.view, &certificate.value));
+    let (fast, fast_structure) = (verified(certificate, B), verified(structure, B));
+    let (_, pending) = update(&mut sequencer, &mut a, 0, Vec::new());
+    let step = sequencer.fast(0, B, &fast, &fast_structure, None).unwrap();
+    assert_eq!(step.answer, FastOutcome::Refused);
+    assert_eq!(step.records.len(), 1, "the refusal is durable");
+    let _ = sequencer.commit(A, &verified(pending.clone(), A)).unwrap();
+    a.acknowledge(&pending);
+    let step = sequencer.fast(0, B, &fast, &fast_structure, None).unwrap();
+    assert_eq!((step.answer, step.records.len()), (FastOutcome::Refused, 0));
+
+    b.give_up(Path::Fast);
+    operate(&mut sequencer, &mut b, 0, Vec::new());
+    let certificate = b.declare(Path::Fast, Vec::new());
+    let structure = b.structure(&certificate.value, forecast(&sequencer.look().view, &certificate.value));
+    let (fast, fast_structure) = (verified(certificate, B), verified(structure, B));
+    let first = sequencer.fast(0, B, &fast, &fast_structure, None).unwrap();
+    assert!(matches!(first.answer, FastOutcome::Accepted(_)), "nothing is pending and the forecast is right");
+    let again = sequencer.fast(0, B, &fast, &fast_structure, None).unwrap();
+    assert_eq!(first.answer, again.answer);
+    assert!(again.records.is_empty());
+}
+
+/// A client that dies between UPDATE and COMMIT holds others up for the time-out at most; when it comes back, its
+/// COMMIT is refused, and its next operation clears the way.
+#[test]
+fn the_dead_hold_nobody_up() {
+    let mut sequencer = sequencer();
+    let (mut a, mut b) = (Client::new(A), Client::new(B));
+    let (_, late) = update(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    operate(&mut sequencer, &mut b, ABORT_AFTER_MS - 1, Vec::new());
+    assert_eq!(b.floor.view.pending.iter().filter(|entry| entry.dead).count(), 0);
+    operate(&mut sequencer, &mut b, ABORT_AFTER_MS, Vec::new());
+    assert_eq!(b.floor.view.pending.iter().filter(|entry| entry.dead).count(), 1);
+    assert!(b.floor.view.is_settled(), "nothing to wait for any more");
+    assert_eq!(sequencer.standing(A, 1), Standing::Gone);
+    let step = sequencer.commit(A, &verified(late, A)).unwrap();
+    assert_eq!((step.answer, step.records.len()), (CommitOutcome::Aborted, 0));
+    a.give_up(Path::Slow);
+    operate(&mut sequencer, &mut a, ABORT_AFTER_MS, Vec::new());
+    assert!(sequencer.look().view.pending.is_empty(), "the dead operation is passed");
+    operate(&mut sequencer, &mut b, ABORT_AFTER_MS, Vec::new());
+}
+
+/// A device goes on after its own unanswered UPDATE by giving it up; it cannot have two operations pending.
+#[test]
+fn one_operation_a_device() {
+    let mut sequencer = sequencer();
+    let mut a = Client::new(A);
+    update(&mut sequencer, &mut a, 0, Vec::new());
+    let impatient = a.clone().declare(Path::Slow, Vec::new());
+    let refusal = sequencer.update(0, A, &verified(impatient, A), None).unwrap_err();
+    assert_eq!(refusal, Refusal::Outstanding(1));
+    a.give_up(Path::Slow);
+    operate(&mut sequencer, &mut a, 0, Vec::new());
+}
+
+/// A driver that will not take an operation uses its number up durably, or declares it dead.
+#[test]
+fn giving_up_for_reasons_of_the_driver() {
+    let mut sequencer = sequencer();
+    let mut a = Client::new(A);
+    let refused = a.declare(Path::Slow, Vec::new());
+    assert_eq!(sequencer.give_up(A, 1).records, [OrderingRecord::Burn { device: A, number: 1 }]);
+    assert!(sequencer.give_up(A, 1).records.is_empty());
+    let step = sequencer.update(0, A, &verified(refused, A), None).unwrap();
+    assert_eq!(step.answer, Updated::Refused);
+    a.give_up(Path::Slow);
+    let (certificate, _) = update(&mut sequencer, &mut a, 0, Vec::new());
+    assert_eq!(sequencer.give_up(A, 2).records, [OrderingRecord::Dead { device: A, number: 2 }]);
+    let step = sequencer.update(0, A, &verified(certificate, A), None).unwrap();
+    assert_eq!(step.answer, Updated::Aborted);
+    a.give_up(Path::Slow);
+    operate(&mut sequencer, &mut a, 0, Vec::new());
+}
+
+/// A removed device can order nothing; what it signed before stays, and nobody alarms.
+#[test]
+fn removal_takes_effect_at_its_place_in_the_order() {
+    let mut sequencer = sequencer();
+    let (mut root, mut a, mut b) = (Client::new(DeviceId(0)), Client::new(A), Client::new(B));
+    operate(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    operate(&mut sequencer, &mut b, 0, vec![set_group(2)]);
+    root.floor.used = 1;
+    let (certificate, structure) = founding();
+    root.floor.append_own(&structure.value.forecast);
+    root.acknowledge(&structure);
+    assert_eq!(certificate.value.number, 1);
+
+    let mut without_b = membership();
+    without_b.devices.get_mut(&B).expect("there").removed_at = Some(2);
+    without_b.version = 2;
+    let certificate = root.declare(Path::Slow, vec![Delta::SetMembers { reference: table("second") }]);
+    let declared = verified(certificate.clone(), DeviceId(0));
+    let step = sequencer.update(0, DeviceId(0), &declared, Some(without_b.clone())).unwrap();
+    let Updated::View(reply) = step.answer else { panic!("ordered") };
+    let (floor, own) = (root.floor.clone(), forecast(&reply.view, &certificate.value));
+    let mut structure = root.structure(&certificate.value, own).value;
+    structure.handles.get_mut(&PrincipalId::Members).expect("declared").reference = table("second");
+    assert_eq!(floor.last(), 1);
+
+    // While the removal is pending, B can order nothing that would come after it.
+    let pending = b.clone().declare(Path::Slow, Vec::new());
+    assert_eq!(sequencer.update(0, B, &verified(pending, B), None).unwrap_err(), Refusal::NotMember);
+    let structure = Signed::new(structure, &key(DeviceId(0)));
+    let _ = sequencer.commit(DeviceId(0), &verified(structure, DeviceId(0))).unwrap();
+    assert_eq!(sequencer.membership(), &without_b);
+    assert_eq!(sequencer.device(&key(B).public()), None);
+    let late = b.declare(Path::Slow, Vec::new());
+    assert_eq!(sequencer.update(0, B, &verified(late, B), None).unwrap_err(), Refusal::NotMember);
+
+    // A accepts the view that still holds B's earlier structure, and refuses a later one of B's.
+    let certificate = a.declare(Path::Slow, Vec::new());
+    let step = sequencer.update(0, A, &verified(certificate.clone(), A), None).unwrap();
+    let Updated::View(reply) = step.answer else { panic!("ordered") };
+    a.floor.frontier = Default::default();
+    check(&a.floor, &without_b, &reply, &certificate.value).expect("an honest server");
+    let mut lie = reply.clone();
+    let slot = lie.view.slots.get_mut(&B).expect("there");
+    let mut later = slot.value.clone();
+    later.forecast.vector.set(PrincipalId::Members, 2);
+    *slot = Signed::new(later, &key(B));
+    let alarm = check(&a.floor, &without_b, &lie, &certificate.value).expect_err("signed after the removal");
+    assert!(matches!(alarm, Alarm::RemovedDevice { removed_at: 2, found: 2, .. }), "{alarm:?}");
+}
+
+/// Replaying the records gives the same state, whether from the start or from a checkpoint, and the same nodes.
+#[test]
+fn records_replay_to_the_same_state() {
+    let (certificate, structure) = founding();
+    let superuser = key(DeviceId(0)).public();
+    let step = Sequencer::create(superuser, certificate, structure, membership(), ABORT_AFTER_MS).unwrap();
+    let (mut sequencer, _) = step.answer;
+    let mut records = step.records;
+    let mut nodes = step.nodes;
+    let mut a = Client::new(A);
+    let mut checkpoint = None;
+    for round in 0..4 {
+        let certificate = a.declare(Path::Slow, vec![set_group(round)]);
+        let step = sequencer.update(0, A, &verified(certificate.clone(), A), None).unwrap();
+        records.extend(step.records);
+        nodes.extend(step.nodes);
+        if round % 2 == 0 {
+            a.give_up(Path::Slow);
+            continue;
+        }
+        let entry = sequencer.look().view.pending.pop().expect("just ordered");
+        let structure = a.structure(&certificate.value, entry.forecast);
+        let step = sequencer.commit(A, &verified(structure.clone(), A)).unwrap();
+        records.extend(step.records);
+        a.acknowledge(&structure);
+        checkpoint.get_or_insert((sequencer.checkpoint(), records.len()));
+    }
+    let bytes: Vec<_> = records.iter().map(OrderingRecord::to_bytes).collect();
+    let (replayed, replayed_nodes) = Sequencer::restore(None, &bytes, ABORT_AFTER_MS, 0).unwrap();
+    assert_eq!(replayed, sequencer);
+    assert_eq!(replayed_nodes, nodes);
+    let (checkpoint, count) = checkpoint.expect("taken");
+    let (replayed, _) = Sequencer::restore(Some(&checkpoint), &bytes[count..], ABORT_AFTER_MS, 0).unwrap();
+    assert_eq!(replayed, sequencer);
+
+    // What is not its own writing is refused, not believed.
+    let mut newer = checkpoint.clone();
+    newer[0] = 9;
+    let none: [&[u8]; 0] = [];
+    assert_eq!(Sequencer::restore(Some(&newer), none, 0, 0).unwrap_err(), RestoreError::Format(9));
+    assert_eq!(Sequencer::restore(None, none, 0, 0).unwrap_err(), RestoreError::Empty);
+    assert!(Sequencer::restore(None, &bytes[1..], 0, 0).is_err());
+    for cut in 0..checkpoint.len() {
+        assert!(Sequencer::restore(Some(&checkpoint[..cut]), none, 0, 0).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! The signer's own rules, one by one; its life as a whole is simulated in crate `sim`.
+
+use super::*;
+use crate::alarm::Blame;
+use crate::message::ServerKeys;
+use crate::testing::{A, B, Client, Stage, key, membership, table};
+use holdfast_content::DeviceId;
+
+fn server() -> SigningKey {
+    SigningKey::from_seed(&[0xee; 32])
+}
+
+fn signer(device: DeviceId) -> Signer {
+    let root = key(DeviceId(0));
+    let keys = ServerKeys {
+        file_system: root.public().file_system_id(),
+        sequence: 1,
+        keys: vec![server().public()],
+    };
+    let mut signer = Signer::new(Floor::new(root.public(), device));
+    signer.step(&key(device), Event::ServerKeys(Signed::new(keys, &root))).expect("idle");
+    signer
+}
+
+fn fetch(fast: Option<Tables>) -> Event<'static> {
+    Event::Begin { deltas: Vec::new(), time_ns: 0, fast }
+}
+
+fn sent(effects: &[Effect]) -> Option<Request> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Send(request) => Some((**request).clone()),
+        _ => None,
+    })
+}
+
+fn receipt(structure: &Structure) -> Signed<Receipt> {
+    let receipt = Receipt {
+        file_system: structure.forecast.file_system,
+        device: structure.device(),
+        number: structure.number(),
+        structure: structure.digest(),
+    };
+    Signed::new(receipt, &server())
+}
+
+/// Runs one slow fetch to its end on `stage`.
+fn operate(signer: &mut Signer, stage: &mut Stage) {
+    let device = signer.floor().device;
+    let effects = signer.step(&key(device), fetch(None)).expect("idle");
+    let Some(Request::Update { certificate, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    let members = membership();
+    let effects =
+        signer.step(&key(device), Event::Reply { reply: &stage.proven(signer.floor()), members: &members });
+    assert!(matches!(effects.as_deref(), Ok([Effect::Fold(_)])), "{effects:?}");
+    stage.order(&certificate);
+    let tables = Tables::from([(PrincipalId::Device(device), table("own"))]);
+    let effects =
+        signer.step(&key(device), Event::Folded { outcome: Outcome::Done, tables }).expect("folding");
+    let Some(Request::Commit { structure, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    stage.commit(&structure);
+    let effects = signer.step(&key(device), Event::Committed(receipt(&structure.value))).expect("in flight");
+    assert!(matches!(&effects[..], [Effect::Note(_), Effect::Finished(Finished::Committed(_))]));
+}
+
+/// Everything signed is durable before it is sent (trace T1): in every list of effects a Persist whose bytes
+/// restore to the sending state precedes each Send.
+#[test]
+fn persisted_before_sent() {
+    let mut signer = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut signer, &mut stage);
+    let tables = Tables::from([(PrincipalId::Device(A), table("own"))]);
+    for fast in [None, Some(tables)] {
+        let mut signer = signer.clone();
+        let effects = signer.step(&key(A), fetch(fast)).expect("idle");
+        let [Effect::Persist(bytes), Effect::Send(request)] = &effects[..] else { panic!("{effects:?}") };
+        let mut restored = Signer::restore(bytes).expect("own bytes");
+        assert_eq!(restored, signer);
+        let again = restored.step(&key(A), Event::Restarted).expect("restored");
+        match **request {
+            // The structure may have been committed: only the server can say.
+            Request::Fast { .. } => assert_eq!(again, [Effect::Send(request.clone())]),
+            // No structure was signed: the number is given up, never used again.
+            _ => {
+                assert_eq!(again[1], Effect::Finished(Finished::GivenUp));
+                assert!(restored.floor().voids.contains(2) && restored.floor().used == 2);
+            }
+        }
+    }
+}
+
+/// Whatever is asked again is answered with the same bytes.
+#[test]
+fn resent_bytes_are_the_same() {
+    let mut signer = signer(A);
+    let first = sent(&signer.step(&key(A), fetch(None)).expect("idle"));
+    let again = sent(&signer.step(&key(A), Event::ConnectionLost).expect("in flight"));
+    assert!(first.is_some() && first == again);
+    assert_eq!(signer.step(&key(A), fetch(None)), Err(Misuse::Busy));
+}
+
+/// T11: while a fast operation is in flight no view may overtake it, and what is accepted must still follow the
+/// floor.
+#[test]
+fn t11_no_view_overtakes_a_fast_operation() {
+    let mut b = signer(B);
+    let mut stage = Stage::new();
+    operate(&mut b, &mut stage);
+    let tables = Tables::from([(PrincipalId::Device(B), table("own"))]);
+    let effects = b.step(&key(B), fetch(Some(tables))).expect("idle");
+    let Some(Request::Fast { structure, .. }) = sent(&effects) else { panic!("{effects:?}") };
+
+    // A1 is committed meanwhile, and the server pushes it.
+    let mut a = Client::new(A);
+    let mut pushed = stage.clone();
+    let certificate = a.declare(Path::Slow, Vec::new());
+    let forecast = forecast(&pushed.view, &certificate.value);
+    let a1 = a.structure(&certificate.value, forecast);
+    pushed.order(&certificate);
+    pushed.commit(&a1);
+    let members = membership();
+    let reply = pushed.proven(b.floor());
+    let before = b.clone();
+    assert_eq!(b.step(&key(B), Event::Look { reply: &reply, members: &members }), Ok(Vec::new()));
+    assert_eq!(b, before, "the push is ignored");
+
+    // Had it been taken all the same, the acceptance of what was signed before it would not be.
+    let taken = crate::check::check_look(&b.floor, &members, &reply).expect("an honest view");
+    b.floor = taken;
+    let effects = b.step(&key(B), Event::Committed(receipt(&structure.value))).expect("in flight");
+    assert!(matches!(&effects[..], [Effect::Note(_), Effect::Finished(Finished::NotTaken)]), "{effects:?}");
+    assert!(b.floor().never_offered.contains(2), "the number is given up");
+
+    // Without the look, it is.
+    let mut b = before;
+    let effects = b.step(&key(B), Event::Committed(receipt(&structure.value))).expect("in flight");
+    assert!(
+        matches!(&effects[..], [Effect::Note(_), Effect::Finished(Finished::Committed(_))]),
+        "{effects:?}"
+    );
+}
+
+/// A receipt must be a listed server's and for exactly what was sent.
+#[test]
+fn false_receipts_freeze() {
+    let mut honest = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut honest, &mut stage);
+    let tables = Tables::from([(PrincipalId::Device(A), table("own"))]);
+    let effects = honest.step(&key(A), fetch(Some(tables))).expect("idle");
+    let Some(Request::Fast { structure, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    let right = receipt(&structure.value);
+    let by_another = Signed::new(right.value.clone(), &key(B));
+    let of_another = Signed::new(Receipt { number: 1, ..right.value.clone() }, &server());
+    for false_receipt in [by_another, of_another] {
+        let mut signer = honest.clone();
+        let effects = signer.step(&key(A), Event::Committed(false_receipt)).expect("in flight");
+        let [Effect::Persist(bytes), Effect::Alarm(alarm), Effect::FreezeAll] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        assert_eq!(alarm, &Alarm::BadReceipt { number: 2 });
+        assert_eq!(alarm.blame(), Blame::Server);
+        // Frozen for good, also after a restart.
+        assert!(matches!(signer.step(&key(A), Event::ConnectionLost), Err(Misuse::Frozen(_))));
+        let restored = Signer::restore(bytes).expect("own bytes");
+        assert!(!restored.is_idle() && restored.frozen() == Some(alarm));
+    }
+    assert!(honest.step(&key(A), Event::Committed(right)).is_ok());
+}
+
+/// A key whose slot exists but whose state is elsewhere is refused with an error of its own, and so is a state
+/// that was restored from an older copy: both without blaming the server.
+#[test]
+fn missing_and_older_state_are_told_from_attacks() {
+    let mut first = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut first, &mut stage);
+    let backup = first.clone();
+    operate(&mut first, &mut stage);
+
+    let members = membership();
+    let mut elsewhere = signer(A);
+    let reply = stage.proven(elsewhere.floor());
+    let effects = elsewhere.step(&key(A), Event::Look { reply: &reply, members: &members }).expect("idle");
+    assert_eq!(effects[1], Effect::Alarm(Alarm::StateMissing { number: 2 }));
+
+    let mut restored = backup;
+    let reply = stage.proven(restored.floor());
+    let effects = restored.step(&key(A), Event::Look { reply: &reply, members: &members }).expect("idle");
+    assert_eq!(effects[1], Effect::Alarm(Alarm::StateBehind { known: 1, found: 2 }));
+    for effect in &effects {
+        if let Effect::Alarm(alarm) = effect {
+            assert_eq!(alarm.blame(), Blame::LocalState);
+            assert!(alarm.explain().contains("enrol") || alarm.explain().contains("Enrol"));
+        }
+    }
+}
+
+/// After refusals, fast operations are tried less and less often; quiet times bring them back.
+#[test]
+fn fast_operations_give_way_to_contention() {
+    let mut signer = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut signer, &mut stage);
+    let tables = || Some(Tables::from([(PrincipalId::Device(A), table("own"))]));
+    let mut quiet_before = 0;
+    for _ in 0..4 {
+        assert!(signer.wants_fast());
+        signer.step(&key(A), fetch(tables())).expect("idle");
+        signer.step(&key(A), Event::Refused).expect("in flight");
+        let mut quiet = 0;
+        while !signer.wants_fast() {
+            operate(&mut signer, &mut stage);
+            quiet += 1;
+        }
+        assert!(quiet > quiet_before, "{quiet} after {quiet_before}");
+        quiet_before = quiet;
+    }
+}
+
+/// Tables that do not belong to the operation are the driver's mistake, found before anything is signed.
+#[test]
+fn misuse_changes_nothing() {
+    let mut signer = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut signer, &mut stage);
+    let before = signer.clone();
+    let stray = Tables::from([(crate::testing::GROUP, table("group"))]);
+    assert_eq!(signer.step(&key(A), fetch(Some(stray))), Err(Misuse::Tables(crate::testing::GROUP)));
+    let many = vec![Delta::SetMembers { reference: table("x") }; DELTAS_MAX + 1];
+    let event = Event::Begin { deltas: many, time_ns: 0, fast: None };
+    assert_eq!(signer.step(&key(A), event), Err(Misuse::TooManyDeltas(DELTAS_MAX + 1)));
+    let folded = Event::Folded { outcome: Outcome::Done, tables: Tables::new() };
+    assert!(matches!(signer.step(&key(A), folded), Err(Misuse::Unexpected(_))));
+    assert!(matches!(signer.found(&key(A), Vec::new(), 0, &Tables::new()), Err(Misuse::Unexpected(_))));
+    assert_eq!(signer, before);
+}
