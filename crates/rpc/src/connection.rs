@@ -12,7 +12,9 @@ use crate::link::{Failed, Link, Watch};
 use crate::tls;
 use bytes::Bytes;
 use holdfast_crypto::{Digest, PublicKey, SigningKey, decode, encode};
-use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, ServerError, Welcome};
+use holdfast_protocol::message::{
+    AddressedBlock, MESSAGE_BYTES_MAX, Request, Response, ServerError, StoreHeader, Welcome,
+};
 use parking_lot::Mutex;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -50,6 +52,13 @@ impl Lane {
             _ => Lane::Control,
         }
     }
+}
+
+/// Most bytes of blocks that one `Retrieve` may bring, over all the messages it takes: ask for less at once.
+pub const RETRIEVED_BYTES_MAX: usize = 64 << 20;
+
+fn block_bytes(blocks: &[Option<(StoreHeader, AddressedBlock)>]) -> usize {
+    blocks.iter().flatten().map(|(_, found)| found.block.body.len() + found.block.references.len() * 32).sum()
 }
 
 /// Whether sending a request twice does no more than sending it once, whatever happened in between.
@@ -294,11 +303,20 @@ impl Connection {
         match (request, response) {
             // What did not fit into one message is asked for again.
             (Request::Retrieve(addresses), Response::Blocks(mut blocks)) => {
+                let mut bytes = block_bytes(&blocks);
                 while blocks.len() < addresses.len() {
                     let rest = Request::Retrieve(addresses[blocks.len()..].to_vec());
                     match inner.call_once(lane, &rest, deadline).await? {
-                        Response::Blocks(more) if !more.is_empty() => blocks.extend(more),
+                        Response::Blocks(more) if !more.is_empty() => {
+                            bytes += block_bytes(&more);
+                            blocks.extend(more);
+                        }
                         _ => return Err(RpcError::Malformed("it left out blocks".to_owned())),
+                    }
+                    if bytes > RETRIEVED_BYTES_MAX {
+                        let why =
+                            format!("it sent over {RETRIEVED_BYTES_MAX} bytes of blocks for one request");
+                        return Err(RpcError::Malformed(why));
                     }
                 }
                 if blocks.len() > addresses.len() {

@@ -22,6 +22,8 @@ mod connection;
 mod dial;
 mod error;
 mod frame;
+#[cfg(test)]
+mod hostile;
 mod link;
 mod serve;
 mod socket;
@@ -29,7 +31,9 @@ mod throttle;
 mod tls;
 
 pub use address::{Address, AddressError, DEFAULT_PORT, ServerAddress};
-pub use connection::{Connection, ConnectionOptions, Connector, Lane, ServerProof, Traffic, is_idempotent};
+pub use connection::{
+    Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic, is_idempotent,
+};
 pub use error::{RpcError, WrongServer};
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 pub use serve::{Limits, Service, Session, serve};

@@ -171,6 +171,9 @@ fn large_answers_come_in_parts() {
     assert_eq!(blocks.len(), 23);
     assert!(blocks.iter().all(|found| found.as_ref().unwrap().1.block.body.len() == 1 << 20));
     assert_eq!(connection.traffic().connects, 2, "control and bulk");
+    // A server that answers small requests with large blocks is stopped before it fills our memory.
+    let flood = connection.call_blocking(Request::Retrieve(vec![Digest::ZERO; 100]), PATIENCE);
+    assert!(matches!(flood, Err(RpcError::Malformed(_))));
 }
 
 /// Proves: a server that is not in the superuser's list, or that shows an older list than seen before, is

@@ -1,0 +1,106 @@
+//! What a hostile server can do to the client end: nothing beyond failing the call that asked.
+
+use crate::connection::{Connection, Connector};
+use crate::frame::{self, FrameHeader};
+use crate::link::write_frame;
+use crate::socket::Counted;
+use crate::{RpcError, ServerAddress, tls};
+use holdfast_crypto::{SigningKey, encode};
+use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, Welcome};
+use proptest::prelude::*;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn key(seed: u8) -> SigningKey {
+    SigningKey::from_seed(&[seed; 32])
+}
+
+/// What the server does with the first request after the greeting.
+#[derive(Clone)]
+enum Trick {
+    /// These raw bytes, then the end.
+    Raw(Vec<u8>),
+    /// A well-formed frame with this id and payload, then the end.
+    Frame(u64, Vec<u8>),
+    /// An answer with the right id that answers another question.
+    Answer(Response),
+}
+
+/// Greets every client properly and then plays its trick. Returns a connection to it.
+fn against(trick: Trick) -> Connection {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // A client that has gone is no failure of the server's.
+        let _: std::io::Result<()> = runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).unwrap();
+            let (tcp, _) = listener.accept().await.unwrap();
+            let acceptor = tokio_rustls::TlsAcceptor::from(tls::server_config(&key(2)));
+            let mut stream = acceptor.accept(Counted::new(tcp)).await?;
+            let hello = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
+            frame::read_payload(&mut stream, hello).await.unwrap();
+            let welcome = Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 };
+            write_frame(&mut stream, hello.id, &encode(&Response::Hello(welcome))).await?;
+            stream.flush().await?;
+            let asked = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
+            frame::read_payload(&mut stream, asked).await.unwrap();
+            match trick {
+                Trick::Raw(bytes) => stream.write_all(&bytes).await?,
+                Trick::Frame(id, payload) => write_frame(&mut stream, id, &payload).await?,
+                Trick::Answer(answer) => write_frame(&mut stream, asked.id, &encode(&answer)).await?,
+            }
+            stream.flush().await?;
+            stream.shutdown().await
+        });
+    });
+    let address = ServerAddress { host: "127.0.0.1".to_owned(), port };
+    Connector::new(key(10), vec![address], None).connect(PATIENCE).unwrap()
+}
+
+fn outcome(trick: Trick) -> Result<Response, RpcError> {
+    // A request that is never resent, so that the trick's effect is what the caller hears.
+    against(trick).call_blocking(Request::Snapshot, PATIENCE)
+}
+
+/// Proves: frames that cannot be, answers to nobody, and undecodable answers are told apart and end in an error.
+#[test]
+fn broken_answers_are_errors() {
+    let lost = Err(RpcError::Lost { maybe_sent: true });
+    assert_eq!(outcome(Trick::Raw(FrameHeader::encode(2, MESSAGE_BYTES_MAX + 1).to_vec())), lost);
+    assert_eq!(outcome(Trick::Raw(FrameHeader::encode(2, 1000).to_vec())), lost, "cut short");
+    assert_eq!(outcome(Trick::Raw(FrameHeader::encode(0, 1).to_vec())), lost);
+    assert_eq!(outcome(Trick::Frame(999, encode(&Response::Done))), lost, "an answer nobody waits for");
+    assert!(matches!(outcome(Trick::Frame(2, vec![250, 1])), Err(RpcError::Malformed(_))));
+    assert!(matches!(outcome(Trick::Frame(2, Vec::new())), Err(RpcError::Malformed(_))));
+    // What an answer means is the caller's to judge, not the transport's.
+    assert_eq!(outcome(Trick::Answer(Response::Refused)), Ok(Response::Refused));
+}
+
+/// Proves: a server that sends more blocks than were asked for, or keeps sending none, is caught.
+#[test]
+fn block_counts_are_checked() {
+    let ask = |answer, count| {
+        let wanted = vec![holdfast_crypto::Digest::ZERO; count];
+        against(Trick::Answer(answer)).call_blocking(Request::Retrieve(wanted), Duration::from_secs(2))
+    };
+    assert!(matches!(ask(Response::Blocks(vec![None; 3]), 2), Err(RpcError::Malformed(_))));
+    assert_eq!(ask(Response::Blocks(vec![None; 2]), 2), Ok(Response::Blocks(vec![None; 2])));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// Proves: whatever bytes a server sends, the caller hears an error (or an answer that decodes) and nothing
+    /// panics.
+    #[test]
+    fn random_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600), framed in any::<bool>()) {
+        let trick = if framed { Trick::Frame(2, bytes) } else { Trick::Raw(bytes) };
+        let result = outcome(trick);
+        prop_assert!(!matches!(result, Err(RpcError::Deadline { .. })), "{:?}", result);
+    }
+}
