@@ -1,1 +1,31 @@
-fn main() {}
+//! Side-by-side benchmarks. Each prints medians, and ratios with their 95% interval over interleaved pairs; with
+//! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
+
+mod crypto;
+mod report;
+mod store;
+
+use clap::{Parser, Subcommand};
+
+/// Side-by-side benchmarks of Holdfast's parts.
+#[derive(Parser)]
+#[command(name = "holdfast-bench", after_help = "Example: cargo run --release -p holdfast-bench -- store")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// STORE and RETRIEVE against a store that looks up its index before each write (Venti's way).
+    Store(store::Options),
+    /// What signing, verifying and hashing cost.
+    Crypto(crypto::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Store(options) => store::run(&options),
+        Command::Crypto(options) => crypto::run(&options),
+    }
+}
