@@ -11,10 +11,24 @@ use std::path::{Path, PathBuf};
 pub struct Directories {
     /// Where the signer's state, its log and evidence are kept [default: $XDG_STATE_HOME/holdfast, for root
     /// /var/lib/holdfast/client]
-    #[arg(long, value_name = "DIR", env = "HOLDFAST_STATE_DIR", global = true, help_heading = "Directories")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "HOLDFAST_STATE_DIR",
+        hide_env_values = true,
+        global = true,
+        help_heading = "Directories"
+    )]
     pub state: Option<PathBuf>,
     /// Where verified blocks are cached [default: $XDG_CACHE_HOME/holdfast, for root /var/cache/holdfast]
-    #[arg(long, value_name = "DIR", env = "HOLDFAST_CACHE_DIR", global = true, help_heading = "Directories")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "HOLDFAST_CACHE_DIR",
+        hide_env_values = true,
+        global = true,
+        help_heading = "Directories"
+    )]
     pub cache: Option<PathBuf>,
 }
 

@@ -166,9 +166,9 @@ fn two_servers_on_one_directory() {
 fn newer_data_directory() {
     let mut world = World::new(&["anna"]);
     world.stop_server();
-    let format = world.data().join("format");
+    let format = world.data().join("store/FORMAT");
     let before = std::fs::read_to_string(&format).expect("the data directory says its format");
-    std::fs::write(&format, before.replace('1', "9000")).expect("written");
+    std::fs::write(&format, before.replace("format 1", "format 9000")).expect("written");
     let mut server = world.holdfast("anna");
     server.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(world.data());
     fails(&mut server, 78, &["newer"]);
@@ -245,4 +245,71 @@ fn command_line() {
     fails(holdfast().args(["mount", "hf://x/y"]), 64, &["required"]);
     assert!(run(holdfast().args(["help", "exit-codes"])).contains("ALARM"));
     assert!(run(holdfast().args(["mount", "--help"])).contains("Examples:"));
+}
+
+/// A full disk at the server: the write that does not fit fails with ENOSPC, everything saved before stays good,
+/// no alarm is raised, and work goes on when there is room again.
+#[test]
+fn full_disk_at_the_server() {
+    struct Small(std::path::PathBuf);
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let mut world = World::new(&["anna"]);
+    world.stop_server();
+    // A small disk of its own needs root.
+    let small = Small(world.data().join("store"));
+    let kept = world.path("kept");
+    run(Command::new("cp").arg("-a").arg(&small.0).arg(&kept));
+    let mount = |options: &str| {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&small.0);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    if !mount("size=12m,mode=700") {
+        return;
+    }
+    run(Command::new("cp").arg("-aT").arg(&kept).arg(&small.0));
+    world.start_server();
+    let anna = world.mount("anna").join("anna");
+    let noise = |seed: u64| {
+        let mut state = seed;
+        let step = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as u8
+        };
+        std::iter::repeat_with(step).take(1 << 20).collect::<Vec<u8>>()
+    };
+    let mut saved = Vec::new();
+    let mut refusal = None;
+    for number in 0..64 {
+        let path = anna.join(format!("file {number}"));
+        let result = std::fs::File::create(&path).and_then(|mut file| {
+            std::io::Write::write_all(&mut file, &noise(number))?;
+            file.sync_all()
+        });
+        match result {
+            Ok(()) => saved.push(number),
+            Err(error) => {
+                refusal = Some(error);
+                break;
+            }
+        }
+    }
+    let refusal = refusal.expect("64 files do not fit on 12 MiB");
+    assert_eq!(refusal.kind(), std::io::ErrorKind::StorageFull, "{refusal}");
+    assert!(!saved.is_empty());
+    assert!(!world.status("anna").contains("ALARM"), "{}", world.status("anna"));
+    run(Command::new("mount").args(["-o", "remount,size=64m"]).arg(&small.0));
+    common::eventually("there is room again", || std::fs::write(anna.join("after"), "after").is_ok());
+    world.umount("anna");
+    let anna = world.mount("anna").join("anna");
+    for number in saved {
+        assert_eq!(std::fs::read(anna.join(format!("file {number}"))).expect("read"), noise(number));
+    }
+    assert_eq!(std::fs::read_to_string(anna.join("after")).expect("read"), "after");
+    world.umount("anna");
+    world.stop_server();
 }

@@ -82,6 +82,10 @@ impl Engine {
             None => (enrol(&*remote, &welcome, &config)?, Allocator::default()),
         };
         let me = signer.floor().device;
+        // Only the server says so, but without its leave nothing can be done anyway.
+        if welcome.device.is_none() {
+            return Err(StartError::Removed { device: me.0 });
+        }
         let evidence = Arc::new(Evidence::new(config.state_dir.join("evidence"), config.address.file_system));
         evidence.set_device(me);
         let store = VerifiedStore::new(

@@ -1,0 +1,46 @@
+//! The manual is what the program says.
+
+use std::path::Path;
+use std::process::Command;
+
+/// `docs/manual.md` is what `holdfast man --markdown` prints; `HOLDFAST_BLESS=1` writes it anew.
+#[test]
+fn the_manual_is_what_the_program_says() {
+    let output = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+        .args(["man", "--markdown"])
+        .env_remove("HOLDFAST_STATE_DIR")
+        .env_remove("HOLDFAST_CACHE_DIR")
+        .output()
+        .expect("it runs");
+    assert!(output.status.success());
+    let says = String::from_utf8(output.stdout).expect("text");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/manual.md");
+    if std::env::var_os("HOLDFAST_BLESS").is_some() {
+        std::fs::write(&path, &says).expect("written");
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(says == written, "docs/manual.md is out of date: run this test with HOLDFAST_BLESS=1");
+}
+
+/// Every command that a person can use has help with an example, a manual page and a place in completions.
+#[test]
+fn every_command_has_help_a_page_and_completions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_holdfast")).args(arguments).output().expect("it runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    run(&["man", "--to", folder.path().to_str().expect("text")]);
+    let completions = run(&["completions", "bash"]);
+    for command in ["keygen", "server", "mount", "umount", "status", "stats", "evidence", "salvage", "man"] {
+        assert!(run(&[command, "--help"]).contains("Example"), "{command}");
+        assert!(folder.path().join(format!("holdfast-{command}.1")).is_file(), "{command}");
+        assert!(completions.contains(command), "{command}");
+    }
+    for command in ["create", "user", "group", "device"] {
+        assert!(run(&["fs", command, "--help"]).contains("Example"), "fs {command}");
+        assert!(run(&["help", "fs", command]).contains("Example"), "help fs {command}");
+    }
+    assert!(folder.path().join("holdfast-exit-codes.1").is_file());
+}

@@ -1,0 +1,348 @@
+//! The life of mounts: sharing one signer, ending in every way, ordinary users, and what `status` says.
+
+mod common;
+
+use common::{World, eventually, is_mounted, run, text};
+use rustix::process::{Pid, Signal};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn is_root() -> bool {
+    run(Command::new("id").arg("-u")).trim() == "0"
+}
+
+/// Without starting a program: its beginning would close a copy of every open file, which publishes them.
+fn signal(signal: Signal, process: u32) {
+    let process = Pid::from_raw(i32::try_from(process).expect("a process id")).expect("not 0");
+    rustix::process::kill_process(process, signal).expect("it runs");
+}
+
+fn is_alive(process: u32) -> bool {
+    // A process that ended but was not waited for yet is a zombie.
+    fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[track_caller]
+fn fails(command: &mut Command, code: i32) -> String {
+    let output: Output = command.stdin(Stdio::null()).output().expect("it can be run");
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
+    text(&output)
+}
+
+/// A second mount with the same key is served by the same process, shares its signer, and each can be unmounted
+/// by itself; the process ends with the last.
+#[test]
+fn mounts_of_one_key_share_a_process() {
+    let mut world = World::new(&["anna"]);
+    let first = world.mount("anna");
+    let process = world.mount_process("anna").expect("a process serves it");
+    let second = world.path("second");
+    fs::create_dir(&second).expect("a directory");
+    run(world.holdfast("anna").args(["mount", &world.url]).arg(&second).arg("--key").arg(world.key("anna")));
+    let status: serde_json::Value =
+        serde_json::from_str(&run(world.holdfast("anna").args(["status", "--json"]))).expect("JSON");
+    assert_eq!(status["processes"].as_array().expect("a list").len(), 1);
+    assert_eq!(status["processes"][0]["process"], process);
+    assert_eq!(status["processes"][0]["mounts"].as_array().expect("a list").len(), 2);
+    for round in 0..20 {
+        fs::write(first.join("team/a"), format!("first {round}")).expect("written");
+        assert_eq!(fs::read_to_string(second.join("team/a")).expect("read"), format!("first {round}"));
+        fs::write(second.join("team/a"), format!("second {round}")).expect("written");
+        assert_eq!(fs::read_to_string(first.join("team/a")).expect("read"), format!("second {round}"));
+    }
+    run(world.holdfast("anna").arg("umount").arg(&second));
+    assert!(!is_mounted(&second) && is_alive(process));
+    fs::write(first.join("team/b"), "still here").expect("written");
+    world.umount("anna");
+    eventually("the process ends with its last mount", || !is_alive(process));
+}
+
+/// Administration with a key that is mounted goes through the process that serves it.
+#[test]
+fn administration_through_a_running_mount() {
+    let mut world = World::new(&["anna"]);
+    let superuser = world.mount("superuser");
+    world.keygen("carla");
+    let public = fs::read_to_string(world.path("carla.key.pub")).expect("a key");
+    let url = world.url.clone();
+    assert!(world.administer(&["fs", "user", "add", &url, "carla", public.trim()]).contains("carla"));
+    assert!(superuser.join("carla").is_dir());
+    world.administer(&["fs", "group", "join", &url, "team", "carla"]);
+    let carla = world.mount("carla");
+    fs::write(carla.join("team/from carla"), "x").expect("she may write there now");
+    world.administer(&["fs", "group", "leave", &url, "team", "carla"]);
+    eventually("she may no longer", || fs::write(carla.join("team/again"), "x").is_err());
+    assert_eq!(fs::read_to_string(superuser.join("team/from carla")).expect("it stays"), "x");
+    let mut show = world.holdfast("anna");
+    show.args(["fs", "show", &url, "--json", "--key"]).arg(world.key("anna"));
+    let shown: serde_json::Value = serde_json::from_str(&run(&mut show)).expect("JSON");
+    assert_eq!(shown["users"].as_array().expect("users").len(), 3);
+    assert_eq!(shown["groups"][0]["members"], serde_json::json!(["anna"]));
+}
+
+/// A second device of the same person works in the same directories; once removed it is refused.
+#[test]
+fn a_person_with_two_devices() {
+    let mut world = World::new(&["anna"]);
+    world.keygen("desktop");
+    let public = fs::read_to_string(world.path("desktop.key.pub")).expect("a key");
+    let url = world.url.clone();
+    world.administer(&["fs", "device", "add", &url, "anna", "desktop", public.trim()]);
+    let (laptop, desktop) = (world.mount("anna").join("anna"), world.mount("desktop").join("anna"));
+    fs::write(laptop.join("notes"), "from the laptop").expect("written");
+    assert_eq!(fs::read_to_string(desktop.join("notes")).expect("read"), "from the laptop");
+    fs::write(desktop.join("notes"), "from the desktop").expect("written");
+    assert_eq!(fs::read_to_string(laptop.join("notes")).expect("read"), "from the desktop");
+    world.umount("desktop");
+    world.administer(&["fs", "device", "remove", &url, "anna", "desktop"]);
+    let mut again = world.holdfast("desktop");
+    again.args(["mount", &url]).arg(world.path("desktop-mnt")).arg("--key").arg(world.key("desktop"));
+    fails(&mut again, 67);
+    assert_eq!(fs::read_to_string(laptop.join("notes")).expect("it stays"), "from the desktop");
+}
+
+/// kill -9 of the process that serves a mount leaves no dead mount behind, and what programs had written but not
+/// closed is found by salvage after the next mount.
+#[test]
+fn a_killed_process_leaves_no_dead_mount_and_no_lost_bytes() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/closed"), "closed").expect("written");
+    let process = world.mount_process("anna").expect("a process serves it");
+    let mut open = fs::File::create(anna.join("team/open")).expect("created");
+    open.write_all(b"not yet closed").expect("written");
+    signal(Signal::KILL, process);
+    eventually("the dead mount goes away", || !is_mounted(&anna));
+    drop(open);
+    let anna = world.mount("anna");
+    assert_eq!(fs::read_to_string(anna.join("team/closed")).expect("read"), "closed");
+    let to = world.path("rescued");
+    let said = run(world.holdfast("anna").args(["salvage", "--to"]).arg(&to));
+    assert!(said.contains("team/open"), "{said}");
+    let found = run(Command::new("grep").args(["-rlx", "not yet closed"]).arg(&to));
+    assert_eq!(found.lines().count(), 1, "{found}");
+    assert!(!world.status("anna").contains("ALARM"));
+}
+
+/// When even the process that cleans up was killed, the mount is dead: status says so, umount removes it, and so
+/// does the next mount.
+#[test]
+fn a_dead_mount_is_in_nobodys_way() {
+    let mut world = World::new(&["anna"]);
+    for by_umount in [true, false] {
+        let anna = world.mount("anna");
+        let process = world.mount_process("anna").expect("a process serves it");
+        let watching = run(Command::new("pgrep").args(["-P", &process.to_string()]));
+        let watching: u32 = watching.trim().parse().expect("one process watches");
+        signal(Signal::KILL, watching);
+        signal(Signal::KILL, process);
+        eventually("the mount is dead", || fs::read_dir(&anna).is_err());
+        assert!(is_mounted(&anna));
+        let said = fails(world.holdfast("anna").arg("status"), 69);
+        assert!(said.contains("DEAD"), "{said}");
+        if by_umount {
+            run(world.holdfast("anna").arg("umount").arg(&anna));
+            assert!(!is_mounted(&anna));
+        } else {
+            let mut mount = world.holdfast("anna");
+            run(mount.args(["mount", &world.url]).arg(&anna).arg("--key").arg(world.key("anna")));
+            fs::write(anna.join("team/a"), "a").expect("it works again");
+        }
+    }
+}
+
+/// SIGTERM publishes what is unsaved, unmounts although a program uses the mount, and ends the process.
+#[test]
+fn a_terminated_process_publishes_first() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    let process = world.mount_process("anna").expect("a process serves it");
+    let mut open = fs::File::create(anna.join("team/open")).expect("created");
+    open.write_all(b"published by SIGTERM").expect("written");
+    signal(Signal::TERM, process);
+    eventually("it unmounts", || !is_mounted(&anna));
+    eventually("it ends", || !is_alive(process));
+    assert_eq!(fs::read_to_string(ben.join("team/open")).expect("read"), "published by SIGTERM");
+}
+
+/// A mount that a program uses is not unmounted, and the program is named; with --lazy it is.
+#[test]
+fn a_busy_mount_stays() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let open = fs::File::create(anna.join("team/open")).expect("created");
+    let said = fails(world.holdfast("anna").arg("umount").arg(&anna), 75);
+    assert!(said.contains(&format!("process {}", std::process::id())), "{said}");
+    assert!(is_mounted(&anna));
+    run(world.holdfast("anna").args(["umount", "--lazy"]).arg(&anna));
+    assert!(!is_mounted(&anna));
+    drop(open);
+}
+
+/// In the foreground, the command itself serves, and SIGINT (Ctrl-C) ends it in order.
+#[test]
+fn in_the_foreground() {
+    let world = World::new(&["anna"]);
+    let directory = world.path("front");
+    fs::create_dir(&directory).expect("a directory");
+    let mut command = world.holdfast("anna");
+    command.args(["mount", "--foreground", &world.url]).arg(&directory).arg("--key").arg(world.key("anna"));
+    let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("it mounts", || is_mounted(&directory));
+    fs::write(directory.join("team/a"), "a").expect("written");
+    signal(Signal::INT, child.id());
+    assert!(child.wait().expect("it ends").success());
+    assert!(!is_mounted(&directory));
+}
+
+/// A read-only mount reads and refuses every change.
+#[test]
+fn read_only() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/a"), "a").expect("written");
+    let ben = world.mount_with("ben", &["--read-only"]);
+    assert_eq!(fs::read_to_string(ben.join("team/a")).expect("read"), "a");
+    for refused in [fs::write(ben.join("team/b"), "b"), fs::remove_file(ben.join("team/a"))] {
+        assert_eq!(refused.expect_err("refused").kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    }
+}
+
+/// A server that does not answer: calls end with a time-out, status says so with its own exit code, and all is
+/// well again when the server is back.
+#[test]
+fn a_silent_server() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount_with("anna", &["--timeout", "2"]);
+    fs::write(anna.join("team/a"), "a").expect("written");
+    world.stop_server();
+    let error = fs::read_to_string(anna.join("team/a")).expect_err("nobody answers");
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+    let said = fails(world.holdfast("anna").arg("status").arg(&anna), 69);
+    assert!(said.contains("does not answer") && !said.contains("ALARM"), "{said}");
+    world.start_server();
+    eventually("it works again", || fs::read_to_string(anna.join("team/a")).is_ok_and(|text| text == "a"));
+    run(world.holdfast("anna").arg("status").arg(&anna));
+}
+
+/// Sixteen programs that wait for a silent server do not keep the mount from being looked at and unmounted.
+#[test]
+fn waiting_programs_block_nobody() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount_with("anna", &["--timeout", "5"]);
+    fs::write(anna.join("team/a"), "a").expect("written");
+    let open = fs::File::open(anna.join("team/a")).expect("opened");
+    world.stop_server();
+    let waiting: Vec<_> = (0..16)
+        .map(|number| {
+            // Different names: the kernel itself lets only one look for a name at a time.
+            let path = anna.join(format!("none {number}"));
+            std::thread::spawn(move || fs::metadata(path).expect_err("nobody answers").kind())
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut byte = [0];
+    std::os::unix::fs::FileExt::read_exact_at(&open, &mut byte, 0).expect("what is cached can be read");
+    assert!(waiting.iter().any(|thread| !thread.is_finished()), "they wait");
+    for thread in waiting {
+        assert_eq!(thread.join().expect("no panic"), std::io::ErrorKind::TimedOut);
+    }
+}
+
+/// The command, run as an ordinary user of this machine, with the user's own state.
+struct Ordinary {
+    user: &'static str,
+    folder: tempfile::TempDir,
+    binary: PathBuf,
+}
+
+impl Ordinary {
+    /// Needs root, to become somebody else, and a `/dev/fuse` that users may open, as udev makes it.
+    fn new() -> Option<Ordinary> {
+        if !is_root() {
+            return None;
+        }
+        fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).ok()?;
+        let folder = tempfile::Builder::new().prefix("holdfast-user.").tempdir().expect("a folder");
+        let binary = folder.path().join("holdfast");
+        fs::copy(env!("CARGO_BIN_EXE_holdfast"), &binary).expect("a copy that the user may run");
+        let ordinary = Ordinary { user: "daemon", folder, binary };
+        run(Command::new("chown").arg("-R").arg(ordinary.user).arg(ordinary.folder.path()));
+        Some(ordinary)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn runs(&self, program: &Path) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", self.user, "--regid", self.user, "--clear-groups"]).arg(program);
+        command.current_dir(self.folder.path()).env("HOME", self.folder.path());
+        command.env("HOLDFAST_STATE_DIR", self.path("state")).env("HOLDFAST_CACHE_DIR", self.path("cache"));
+        command
+    }
+
+    fn holdfast(&self) -> Command {
+        self.runs(&self.binary)
+    }
+
+    fn shell(&self, script: &str) -> Command {
+        let mut command = self.runs(Path::new("sh"));
+        command.args(["-ec", script]);
+        command
+    }
+}
+
+/// An ordinary user mounts through fusermount3, works, cannot be looked at by others (not even root), and
+/// unmounts; kill -9 leaves no dead mount there either.
+#[test]
+fn an_ordinary_user() {
+    let Some(user) = Ordinary::new() else { return };
+    let world = World::new(&["anna"]);
+    let directory = user.path("mnt");
+    run(&mut user.shell("mkdir mnt"));
+    run(user.holdfast().args(["keygen", "--out"]).arg(user.path("key")));
+    let public = fs::read_to_string(user.path("key.pub")).expect("a key");
+    world.administer(&["fs", "user", "add", &world.url, "ordinary", public.trim()]);
+    let mount = || {
+        let mut mount = user.holdfast();
+        mount.args(["mount", &world.url]).arg(&directory).arg("--key").arg(user.path("key"));
+        run(&mut mount);
+    };
+    mount();
+    run(&mut user.shell(
+        "cd mnt/ordinary; echo hello > a; mkdir d; mv a d/b; test \"$(cat d/b)\" = hello; test -O d/b",
+    ));
+    assert_eq!(fs::read_dir(&directory).expect_err("root is not the user").raw_os_error(), Some(13));
+    run(user.holdfast().arg("status"));
+    run(user.holdfast().arg("umount").arg(&directory));
+    assert!(!is_mounted(&directory));
+
+    mount();
+    let status: serde_json::Value =
+        serde_json::from_str(&run(user.holdfast().args(["status", "--json"]))).expect("JSON");
+    signal(Signal::KILL, status["processes"][0]["process"].as_u64().expect("a number") as u32);
+    eventually("the dead mount goes away", || !is_mounted(&directory));
+    mount();
+    run(&mut user.shell("test \"$(cat mnt/ordinary/d/b)\" = hello"));
+    run(user.holdfast().arg("umount").arg(&directory));
+}
+
+/// Other users see a mount only with --allow-other, and then act with its key's rights.
+#[test]
+fn allow_other() {
+    let Some(user) = Ordinary::new() else { return };
+    let mut world = World::new(&["anna", "ben"]);
+    fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let closed = world.mount("anna");
+    let open = world.mount_with("ben", &["--allow-other"]);
+    fs::write(closed.join("team/a"), "a").expect("written");
+    let cat = |path: &Path| user.shell(&format!("cat '{}'", path.display())).output().expect("it runs");
+    let refused = cat(&closed.join("team/a"));
+    assert!(!refused.status.success() && text(&refused).contains("denied"), "{}", text(&refused));
+    assert_eq!(text(&cat(&open.join("team/a"))), "a");
+}
