@@ -9,7 +9,7 @@ use holdfast_client::{Engine, FsError, StartError, Transaction, Tree};
 use holdfast_content::{BlockKind, Content, Entry, Handle, Inode, InodeKind, file};
 use holdfast_log::SyncSite;
 use holdfast_log::simulated::Crash;
-use holdfast_protocol::message::Request;
+use holdfast_protocol::message::{Request, Response};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -172,6 +172,95 @@ fn read_after_write_waits() {
     });
 }
 
+/// Proves: a directory in which another device never stops creating can be listed and looked at all the same: a
+/// reader waits for what was pending in its own view, not for silence.
+#[test]
+fn busy_directory_can_be_read() {
+    let world = World::new(2, Duration::from_secs(20));
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    // Second halves are slow, so that something is pending most of the time.
+    world.users[0].link.set_faults(|request| {
+        if is_commit(request) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Fault::None
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0.. {
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                modify(&a, create(directory, &format!("a{number}"), b"x")).unwrap();
+            }
+        });
+        let mut seen = 0;
+        for number in 0..30 {
+            modify(&b, create(directory, &format!("b{number}"), b"y")).unwrap();
+            let listed = names(&b.fetch().unwrap(), directory).len();
+            assert!(listed > number && listed >= seen, "{listed} after {seen}");
+            seen = listed;
+            assert_eq!(b.fetch().unwrap().inode(directory).unwrap().kind, InodeKind::Directory);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(a.status().frozen.is_none() && b.status().frozen.is_none());
+    assert_eq!(names(&a.fetch().unwrap(), directory), names(&b.fetch().unwrap(), directory));
+}
+
+/// Proves: a server that first shows an operation as committed to a reader who waits for it, and then as dead,
+/// is caught by that reader's next operation (trace T9, end to end).
+#[test]
+fn committed_to_a_reader_and_dead_after() {
+    let world = World::new(2, Duration::from_secs(20));
+    let directory = world.group_dir;
+    let (a, b) = (world.start(0), world.start(1));
+    modify(&a, create(directory, "file", b"old")).unwrap();
+    a.flush_commits().unwrap();
+    disturb(&b, directory, "disturbance");
+    let held = Arc::new(Mutex::new(None));
+    let holding = held.clone();
+    world.users[0].link.set_faults(move |request| match request {
+        Request::Commit { structure, .. } => {
+            *holding.lock() = Some(structure.clone());
+            Fault::LoseRequest
+        }
+        _ => Fault::None,
+    });
+    modify(&a, write(directory, "file", b"new")).unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    let structure = loop {
+        if let Some(structure) = held.lock().clone() {
+            break structure;
+        }
+        assert!(Instant::now() < end);
+    };
+    // The server hands A's second half to B without ever committing it. Its tables have to be there for that.
+    let before = world.server.fork();
+    world.users[0].link.clear_faults();
+    a.flush_commits().unwrap();
+    let blocks = world.server.with_blocks(|blocks| blocks.clone());
+    before.with_blocks(|theirs| *theirs = blocks);
+    let lie = structure.clone();
+    world.users[1].link.redirect(&before);
+    world.users[1].link.forge(move |request| match request {
+        Request::FetchPending { .. } => Some(Response::Structure(Some(Box::new(lie.clone())))),
+        _ => None,
+    });
+    let snapshot = b.fetch().unwrap();
+    assert_eq!(read(&snapshot, directory, "file").unwrap(), b"new");
+    before.age(Duration::from_secs(60));
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        match b.fetch() {
+            Err(FsError::Frozen(_)) => break,
+            other => assert!(Instant::now() < end, "{:?}", other.err()),
+        }
+    }
+}
+
 /// Proves: a server that is away is reported as unreachable when the deadline has passed, never as anything else;
 /// when it is back, work goes on.
 #[test]
@@ -311,7 +400,7 @@ fn read_large(engine: &Engine, directory: Handle, name: &str) -> Result<Vec<u8>,
     let inode = snapshot.inode(entry.handle)?;
     let ihash = snapshot.ihash(entry.handle)?;
     file::read(engine.store(), &inode, 0, inode.size as usize)
-        .map_err(|error| engine.judge(entry.handle, ihash, &error))
+        .map_err(|error| engine.judge(entry.handle, format!("/team/{name}"), ihash, &error))
 }
 
 /// Proves: altered data fails its file only, with evidence; a missing block of a live file is an integrity
@@ -358,7 +447,10 @@ fn bad_data_fails_one_file() {
     match read_large(&b, directory, "altered") {
         Err(FsError::Integrity(report)) => {
             assert!(report.evidence.is_some(), "{report}");
-            assert!(report.to_string().contains("altered"), "{report}");
+            assert!(
+                report.to_string().contains("altered") && report.to_string().contains("/team/altered"),
+                "{report}"
+            );
         }
         other => panic!("{:?}", other.map(|bytes| bytes.len())),
     }
@@ -368,7 +460,7 @@ fn bad_data_fails_one_file() {
     }
     modify(&a, unlink(directory, "deleted")).unwrap();
     let error = file::read(b.store(), &deleted, 0, deleted.size as usize).unwrap_err();
-    assert!(matches!(b.judge(handle, ihash, &error), FsError::Stale));
+    assert!(matches!(b.judge(handle, "/team/deleted".into(), ihash, &error), FsError::Stale));
     assert_eq!(read_large(&b, directory, "good").unwrap().len(), 3 << 20);
     assert!(b.status().frozen.is_none());
     // What A has cached of its own it still reads.

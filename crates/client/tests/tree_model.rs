@@ -399,7 +399,7 @@ impl World {
         )
         .unwrap();
         let mut nodes = HashMap::new();
-        nodes.extend(step.nodes.into_iter());
+        nodes.extend(step.nodes);
         let host = Host { sequencer: step.answer.0, nodes, key: server_key, now_ms: 0, order: Vec::new() };
         let clients = (1u32..)
             .zip(keys)
@@ -632,7 +632,7 @@ impl World {
             model.modes.push(base.inode(*directory).unwrap().mode);
         }
         // Every name of a file counts as a link.
-        for (file, _) in &model.files {
+        for file in model.files.keys() {
             let links = model.names.iter().flat_map(BTreeMap::values).filter(|other| *other == file).count();
             assert_eq!(base.inode(*file).unwrap().links as usize, links, "links of {file}");
         }

@@ -100,8 +100,8 @@ impl Engine {
 
     /// The last accepted view; no freshness is promised.
     pub fn latest(&self) -> Arc<Snapshot> {
-        let (sequence, base) = self.shared.latest.read().clone();
-        Arc::new(Snapshot::new(self.shared.clone(), sequence, base, None))
+        let place = self.shared.latest.read().clone();
+        Arc::new(Snapshot::new(self.shared.clone(), place, None))
     }
 
     /// Waits until every modification that has returned is committed at the server (`fsync`, `close`).
@@ -115,13 +115,13 @@ impl Engine {
 
     /// This device and its user.
     pub fn me(&self) -> (DeviceId, UserId) {
-        let base = self.shared.latest.read().1.clone();
+        let base = self.shared.latest.read().base.clone();
         (base.me, base.user)
     }
 
     /// The membership in force in the last accepted view.
     pub fn membership(&self) -> Arc<Membership> {
-        self.shared.latest.read().1.membership.clone()
+        self.shared.latest.read().base.membership.clone()
     }
 
     /// Blocks, for reading file content ([`holdfast_content::BlockSource`]) and for
@@ -143,7 +143,7 @@ impl Engine {
                 Err(other) => return other,
             }
         }
-        let base = self.shared.latest.read().1.clone();
+        let base = self.shared.latest.read().base.clone();
         self.shared.explain(Some(file), Some(path), &ReadError::Content(error.clone()), &base)
     }
 
@@ -175,6 +175,8 @@ impl Engine {
                 let _ = thread.join();
             }
         }
+        // Whoever still holds a snapshot can go on reading; the folder is free for the next engine.
+        self.shared.store.close_cache();
     }
 }
 

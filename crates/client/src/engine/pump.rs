@@ -11,9 +11,9 @@
 //! - an operation that does not fit its place in the order is committed without effect *at once* and made again,
 //!   so nobody ever waits for anybody before COMMIT.
 
-use super::queue::{Job, Taken};
+use super::queue::{Job, Learned, Lesson, Taken};
 use super::settle::Parking;
-use super::shared::{Shared, is_definite, stopped};
+use super::shared::{Place, Shared, is_definite, stopped};
 use super::snapshot::Snapshot;
 use crate::error::{FrozenReport, FsError};
 use crate::evidence::now_ns;
@@ -24,6 +24,7 @@ use holdfast_crypto::{Digest, SigningKey, encode};
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::certificate::Path;
 use holdfast_protocol::check::{Accepted, membership_wanted};
+use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{
     ATTACHED_BYTES_MAX, BATCH_MAX, Receipt, Request, Response, ServerError, ViewReply,
 };
@@ -120,7 +121,7 @@ impl Pump {
         state: StateLog,
         allocator: Allocator,
     ) -> Pump {
-        let base = shared.latest.read().1.clone();
+        let base = shared.latest.read().base.clone();
         let parking = Arc::new(Parking::new(shared.clone()));
         Pump {
             shared,
@@ -160,6 +161,11 @@ impl Pump {
                     let result = self.operate(jobs);
                     self.shared.in_flight.store(false, Relaxed);
                     if result.is_err() {
+                        break;
+                    }
+                }
+                Taken::Lessons(lessons) => {
+                    if self.learn(lessons).is_err() {
                         break;
                     }
                 }
@@ -239,7 +245,8 @@ impl Pump {
     /// Plans as many wishes as fit, on the present base.
     fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> Planned {
         let base = self.base.clone();
-        let explain = |file: Option<Handle>, error: &ReadError| self.shared.explain(file, None, error, &base);
+        // What fails on an outdated view is no failure yet: see `judge`.
+        let explain = |file: Option<Handle>, error: &ReadError| self.shared.describe(file, error);
         let mut transaction = Transaction::new(&base, allocator, &explain);
         let mut results = Vec::new();
         for job in jobs {
@@ -259,6 +266,44 @@ impl Pump {
         let explain = |_: Option<Handle>, _: &ReadError| FsError::Busy;
         let transaction = Transaction::new(&self.base, self.allocator.begin(), &explain);
         transaction.finish(Path::Slow).expect("a plan without changes reads nothing")
+    }
+
+    /// What readers found out while they waited.
+    fn learn(&mut self, lessons: Vec<Lesson>) -> Result<(), End> {
+        for Lesson { what, done } in lessons {
+            match what {
+                Learned::Alarm(alarm) => {
+                    self.freeze(&alarm);
+                    return Err(End::Stopped);
+                }
+                Learned::Committed(structure) => self.learn_one(*structure)?,
+            }
+            let _ = done.send(());
+        }
+        Ok(())
+    }
+
+    /// The reader has verified the structure against the view it read; the signer may be further by now.
+    fn learn_one(&mut self, structure: Signed<Structure>) -> Result<(), End> {
+        let (device, number) = (structure.value.device(), structure.value.number());
+        let view = &self.signer.floor().view;
+        let later = view.slots.get(&device).is_some_and(|slot| slot.value.number() > number);
+        let given_up = structure.value.outcome == Outcome::Done
+            && view.fate_of(device, number) == holdfast_content::Fate::Aborted;
+        if later && !given_up {
+            return Ok(());
+        }
+        let members = self.base.membership.clone();
+        let event = Event::Learned { structure, members: &*members };
+        let effects = self.step(event)?;
+        self.drive(effects, &mut Operation { answered: true, ..Operation::default() })?;
+        self.renew_base();
+        self.shared.publish(self.base.clone(), self.floor());
+        Ok(())
+    }
+
+    fn floor(&self) -> Arc<Floor> {
+        Arc::new(self.signer.floor().clone())
     }
 
     /// Tells the signer something; it never objects to a driver that keeps its rules.
@@ -405,7 +450,14 @@ impl Pump {
             return Ok(());
         };
         reply.blocks.clear();
-        let Ok(reference) = membership_wanted(self.signer.floor(), &reply.view) else { return Ok(()) };
+        let reference = match membership_wanted(self.signer.floor(), &reply.view) {
+            Ok(reference) => reference,
+            Err(alarm) => {
+                self.reply = Some(*reply);
+                self.freeze(&alarm);
+                return Err(End::Stopped);
+            }
+        };
         let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(()) };
         self.reply = Some(*reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
@@ -464,6 +516,9 @@ impl Pump {
     /// The answer to an UPDATE.
     fn accept(&mut self, mut reply: ViewReply, operation: &Operation) -> Result<VecDeque<Effect>, End> {
         self.shared.store.accept_hints(std::mem::take(&mut reply.blocks));
+        // What has been read must be known before a view is judged that may contradict it.
+        let lessons = self.shared.queue.lessons();
+        self.learn(lessons)?;
         let members = self.membership_of(&reply.view, operation)?;
         self.reply = Some(reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
@@ -617,23 +672,39 @@ impl Pump {
         if operation.answered {
             return;
         }
+        self.judge(operation);
         let mut view = self.signer.floor().view.clone();
         view.slots.insert(self.shared.me, structure.clone());
         self.base = Arc::new(self.base_of(view));
-        let sequence = self.shared.publish(self.base.clone());
+        let place = self.shared.publish(self.base.clone(), self.floor());
         let answered = operation.verdicts.iter().zip(&operation.jobs);
         let pieces = answered
             .filter(|(verdict, job)| matches!(verdict, Verdict::Answer(Ok(()))) && job.edit.is_some())
             .filter(|(_, job)| job.ticket.is_none())
             .count();
         let ticket = (operation.effective && pieces > 0).then(|| self.shared.commits.open(pieces));
-        self.answer(operation, sequence, ticket);
+        self.answer(operation, place, ticket);
         operation.ticket = ticket;
         operation.answered = true;
     }
 
-    fn answer(&self, operation: &Operation, sequence: u64, ticket: Option<u64>) {
-        let snapshot = Arc::new(Snapshot::new(self.shared.clone(), sequence, self.base.clone(), ticket));
+    /// An edit that failed because of bad data: the view it failed on is the present one, so the failure is
+    /// real; except that a missing block may have gone because the view has moved on once more.
+    fn judge(&self, operation: &mut Operation) {
+        for (job, verdict) in operation.jobs.iter_mut().zip(&mut operation.verdicts) {
+            let Verdict::Answer(Err(FsError::Integrity(report))) = verdict else { continue };
+            if report.missing.is_some() && report.missing != job.missing {
+                job.missing = report.missing;
+                *verdict = Verdict::Again;
+            } else {
+                let error = self.shared.announce(FsError::Integrity(report.clone()), &self.base);
+                *verdict = Verdict::Answer(Err(error));
+            }
+        }
+    }
+
+    fn answer(&self, operation: &Operation, place: Place, ticket: Option<u64>) {
+        let snapshot = Arc::new(Snapshot::new(self.shared.clone(), place, ticket));
         for (job, verdict) in operation.jobs.iter().zip(&operation.verdicts) {
             if let Verdict::Answer(result) = verdict {
                 job.answer(result.clone().map(|()| snapshot.clone()));
@@ -644,13 +715,14 @@ impl Pump {
     /// After the operation: who is answered, who goes on waiting.
     fn conclude(&mut self, mut operation: Operation, finished: Option<Finished>) {
         self.renew_base();
-        let sequence = self.shared.publish(self.base.clone());
+        let place = self.shared.publish(self.base.clone(), self.floor());
         if let Some(Finished::Committed(structure)) = finished {
             self.shared.last_operation.store(structure.value.number(), Relaxed);
             let work = operation.work.take().unwrap_or_default();
             self.allocator = if operation.effective { work.committed() } else { work.burned() };
             if !operation.answered {
-                self.answer(&operation, sequence, None);
+                self.judge(&mut operation);
+                self.answer(&operation, place, None);
             }
             if let Some(ticket) = operation.ticket {
                 self.shared.commits.settle(ticket);

@@ -3,6 +3,10 @@
 use super::snapshot::Snapshot;
 use crate::error::FsError;
 use crate::tree::Edit;
+use holdfast_crypto::Digest;
+use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::Structure;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,6 +25,8 @@ pub(super) struct Job {
     pub alone: bool,
     /// How often the server refused an operation that carried it.
     pub refusals: u32,
+    /// The block that was missing when it was planned last.
+    pub missing: Option<Digest>,
 }
 
 impl Job {
@@ -73,6 +79,22 @@ impl Waiter {
     }
 }
 
+/// What a reader found out that the signer must know before the reader uses it.
+pub(super) struct Lesson {
+    /// What was learned.
+    pub what: Learned,
+    /// Tells the reader that the signer knows.
+    pub done: std::sync::mpsc::Sender<()>,
+}
+
+/// See [`Lesson`].
+pub(super) enum Learned {
+    /// An operation that was pending is committed: this is its structure, already verified by the reader.
+    Committed(Box<Signed<Structure>>),
+    /// The server gave a structure that is not the one announced.
+    Alarm(Box<Alarm>),
+}
+
 /// The wishes that no operation carries yet.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -83,6 +105,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
+    lessons: Vec<Lesson>,
     stopped: bool,
 }
 
@@ -90,6 +113,8 @@ struct Jobs {
 pub(super) enum Taken {
     /// Wishes for one operation.
     Jobs(Vec<Job>),
+    /// Something for the signer to know, first of all.
+    Lessons(Vec<Lesson>),
     /// None for a while.
     Idle,
     /// None, and there will be none.
@@ -108,6 +133,21 @@ impl Queue {
         Ok(())
     }
 
+    /// Hands in a lesson; `false` once the engine has stopped.
+    pub fn teach(&self, lesson: Lesson) -> bool {
+        let mut jobs = self.jobs.lock();
+        if !jobs.stopped {
+            jobs.lessons.push(lesson);
+            self.arrived.notify_one();
+        }
+        !jobs.stopped
+    }
+
+    /// The lessons handed in since the last look.
+    pub fn lessons(&self) -> Vec<Lesson> {
+        std::mem::take(&mut self.jobs.lock().lessons)
+    }
+
     /// Puts wishes back, before all others and in their order.
     pub fn push_front(&self, again: Vec<Job>) {
         let mut jobs = self.jobs.lock();
@@ -122,15 +162,19 @@ impl Queue {
         let mut jobs = self.jobs.lock();
         let end = Instant::now() + patience;
         loop {
+            if jobs.stopped {
+                return Taken::Stopped;
+            }
+            if !jobs.lessons.is_empty() {
+                return Taken::Lessons(std::mem::take(&mut jobs.lessons));
+            }
             jobs.waiting.retain(|job| !job.is_abandoned());
             if !jobs.waiting.is_empty() {
                 break;
             }
-            if jobs.stopped {
-                return Taken::Stopped;
-            }
-            if self.arrived.wait_until(&mut jobs, end).timed_out() && jobs.waiting.is_empty() {
-                return if jobs.stopped { Taken::Stopped } else { Taken::Idle };
+            let late = self.arrived.wait_until(&mut jobs, end).timed_out();
+            if late && jobs.waiting.is_empty() && jobs.lessons.is_empty() && !jobs.stopped {
+                return Taken::Idle;
             }
         }
         let mut taken = Vec::new();
@@ -151,7 +195,9 @@ impl Queue {
 
     /// Everybody who waits.
     pub fn drain(&self) -> Vec<Job> {
-        self.jobs.lock().waiting.drain(..).collect()
+        let mut jobs = self.jobs.lock();
+        jobs.lessons.clear();
+        jobs.waiting.drain(..).collect()
     }
 
     /// How many wait.

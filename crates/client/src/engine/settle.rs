@@ -38,7 +38,7 @@ impl Parking {
         let wait = move || {
             let started = Instant::now();
             let settled = parking.shared.wait_settled(tag, started + parking.shared.deadline);
-            if !settled {
+            if settled.is_none() {
                 // A server that answers nonsense at once must not make this a busy loop.
                 std::thread::sleep(Duration::from_millis(50).saturating_sub(started.elapsed()));
             }

@@ -1,7 +1,7 @@
 //! What callers and the pump share.
 
 use super::commits::Commits;
-use super::queue::{Job, Queue, Waiter};
+use super::queue::{Job, Learned, Lesson, Queue, Waiter};
 use super::snapshot::Snapshot;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use crate::evidence::{Evidence, now_ns};
@@ -10,7 +10,10 @@ use crate::store::VerifiedStore;
 use crate::tree::{Base, Edit, ReadError, TableCache};
 use holdfast_content::{ContentError, DeviceId, Handle, SourceError, Tag};
 use holdfast_crypto::encode;
+use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{Request, Response};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -32,6 +35,17 @@ pub(super) struct Counters {
     pub fsyncs: AtomicU64,
 }
 
+/// A view that callers read from, and its place among those this engine has accepted.
+#[derive(Clone)]
+pub(super) struct Place {
+    /// How many were accepted before it.
+    pub sequence: u64,
+    /// What to read.
+    pub base: Arc<Base>,
+    /// What was believed with it: knows which pending operations it may be completed by.
+    pub floor: Arc<Floor>,
+}
+
 /// State of one engine that callers and the pump share.
 pub(super) struct Shared {
     pub address: String,
@@ -44,8 +58,8 @@ pub(super) struct Shared {
     pub queue: Queue,
     pub commits: Commits,
     pub counters: Counters,
-    /// The last accepted view, and how many there were.
-    pub latest: RwLock<(u64, Arc<Base>)>,
+    /// The last accepted view.
+    pub latest: RwLock<Place>,
     pub in_flight: AtomicBool,
     pub last_operation: AtomicU64,
     frozen: RwLock<Option<Arc<FrozenReport>>>,
@@ -65,6 +79,7 @@ impl Shared {
         evidence: Arc<Evidence>,
         tables: Arc<TableCache>,
         base: Arc<Base>,
+        floor: Arc<Floor>,
     ) -> Shared {
         Shared {
             address,
@@ -77,7 +92,7 @@ impl Shared {
             queue: Queue::default(),
             commits: Commits::default(),
             counters: Counters::default(),
-            latest: RwLock::new((0, base)),
+            latest: RwLock::new(Place { sequence: 0, base, floor }),
             in_flight: AtomicBool::new(false),
             last_operation: AtomicU64::new(0),
             frozen: RwLock::default(),
@@ -106,7 +121,14 @@ impl Shared {
     pub fn submit(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         let waiter = Arc::new(Waiter::default());
-        let job = Job { edit, waiter: Some(waiter.clone()), ticket: None, alone: false, refusals: 0 };
+        let job = Job {
+            edit,
+            waiter: Some(waiter.clone()),
+            ticket: None,
+            alone: false,
+            refusals: 0,
+            missing: None,
+        };
         self.counters.gathered.fetch_add(1, Relaxed);
         if self.queue.push(job).is_err() {
             return Err(self.check().err().unwrap_or_else(stopped));
@@ -128,18 +150,31 @@ impl Shared {
         })
     }
 
-    /// Waits until another device's operation is (probably) settled; whether it is, the next view shows.
-    /// `false` if the server gave no useful answer.
-    pub fn wait_settled(&self, tag: Tag, deadline: Instant) -> bool {
+    /// Waits until another device's operation is settled, and returns its structure if it was committed. It is
+    /// not verified yet. `None` says nothing: only a view tells whether an operation is dead.
+    pub fn wait_settled(&self, tag: Tag, deadline: Instant) -> Option<Box<Signed<Structure>>> {
         let left = deadline.saturating_duration_since(Instant::now());
         let abort_after = self.remote.welcome().map_or(10_000, |welcome| u64::from(welcome.abort_after_ms));
         let wait_ms = (abort_after + 500).min(SETTLE_MS_MAX).min(left.as_millis() as u64) as u32;
         let request = Request::FetchPending { device: tag.device, number: tag.number, wait_ms };
-        let answer = self.remote.call(request, Duration::from_millis(u64::from(wait_ms) + 5_000).min(left));
-        matches!(answer, Ok(Response::Structure(Some(_))))
+        let patience = Duration::from_millis(u64::from(wait_ms) + 5_000).min(left);
+        match self.remote.call(request, patience) {
+            Ok(Response::Structure(structure)) => structure,
+            _ => None,
+        }
     }
 
-    /// What an error in a view means to a caller.
+    /// Makes the signer know something before anybody relies on it (trace T9).
+    pub fn teach(&self, what: Learned) -> Result<(), FsError> {
+        let (done, told) = std::sync::mpsc::channel();
+        if self.queue.teach(Lesson { what, done }) {
+            // Ends with an error when the engine stops, and nobody is told.
+            let _ = told.recv_timeout(self.deadline);
+        }
+        self.check()
+    }
+
+    /// What an error in the present view means to a caller: for good, with evidence and an entry in the log.
     pub fn explain(
         &self,
         file: Option<Handle>,
@@ -147,9 +182,34 @@ impl Shared {
         error: &ReadError,
         base: &Base,
     ) -> FsError {
+        let mut error = self.describe(file, error);
+        if let FsError::Integrity(report) = &mut error {
+            Arc::make_mut(report).path = path;
+        }
+        self.announce(error, base)
+    }
+
+    /// Keeps evidence of an integrity failure that was found in the present view, and logs it.
+    pub fn announce(&self, error: FsError, base: &Base) -> FsError {
+        let FsError::Integrity(report) = error else { return error };
+        let mut report = Arc::unwrap_or_clone(report);
+        if let Some(address) = report.missing {
+            let about = report.file.map_or(String::new(), |file| format!(" (file {file})"));
+            let text = format!("{}{about}", report.what);
+            report.evidence = self.evidence.keep_missing(address, encode(&*base.view), text);
+        }
+        if let (Some(evidence), Some(path)) = (&report.evidence, &report.path) {
+            self.evidence.concerns(evidence, path);
+        }
+        tracing::error!(report = %report, "integrity failure");
+        FsError::Integrity(Arc::new(report))
+    }
+
+    /// What an error in some view means, without any consequence: the view may be outdated.
+    pub fn describe(&self, file: Option<Handle>, error: &ReadError) -> FsError {
         let mut report = IntegrityReport {
             file,
-            path,
+            path: None,
             what: error.to_string(),
             noticed_ns: now_ns(),
             last_good_operation: self.last_operation.load(Relaxed),
@@ -175,12 +235,6 @@ impl Shared {
                     address.short()
                 );
                 report.missing = Some(*address);
-                let about = file.map_or(String::new(), |file| format!(" (file {file})"));
-                report.evidence = self.evidence.keep_missing(
-                    *address,
-                    encode(&*base.view),
-                    format!("{}{about}", report.what),
-                );
             }
             ReadError::Content(ContentError::Malformed { .. }) => {
                 report.what =
@@ -188,19 +242,14 @@ impl Shared {
             }
             ReadError::Misplaced(_) => {}
         }
-        if let (Some(evidence), Some(path)) = (&report.evidence, &report.path) {
-            self.evidence.concerns(evidence, path);
-        }
-        tracing::error!(report = %report, "integrity failure");
         FsError::Integrity(Arc::new(report))
     }
 
     /// Takes a new view as the latest.
-    pub fn publish(&self, base: Arc<Base>) -> u64 {
+    pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>) -> Place {
         let mut latest = self.latest.write();
-        latest.0 += 1;
-        latest.1 = base;
-        latest.0
+        *latest = Place { sequence: latest.sequence + 1, base, floor };
+        latest.clone()
     }
 
     /// Stops everything for good: nothing the server shows is believed any more.

@@ -1,34 +1,38 @@
 //! A verified view that programs read from.
 
-use super::shared::Shared;
+use super::queue::Learned;
+use super::shared::{Place, Shared};
 use crate::error::FsError;
 use crate::store::VerifiedStore;
 use crate::tree::{Base, ReadError, Tree};
-use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, SourceError, Tag};
+use holdfast_content::{ContentError, Entry, Handle, Inode, InodeKind, Membership, SourceError, Tag};
 use holdfast_crypto::Digest;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::Structure;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the file system was at one place in the order.
 ///
-/// Reading something that another device has pending waits until that is settled (SUNDR 3.4.2) and then goes on
-/// in the view that settled it, which is later in the order. A missing block does the same: only if the present
-/// view still refers to it is anything wrong. So one snapshot's reads never go back, but may go forward.
+/// Reading something that another device has pending waits until that operation is committed, and then goes on
+/// at the same place with it (SUNDR 3.4.2); if it turns out dead, or if a block is missing, reading goes on in
+/// the present view, which is later in the order. So one snapshot's reads never go back, but may go forward.
 pub struct Snapshot {
     shared: Arc<Shared>,
-    base: RwLock<(u64, Arc<Base>)>,
+    place: RwLock<Place>,
     ticket: Option<u64>,
 }
 
 impl Snapshot {
-    pub(super) fn new(shared: Arc<Shared>, sequence: u64, base: Arc<Base>, ticket: Option<u64>) -> Snapshot {
-        Snapshot { shared, base: RwLock::new((sequence, base)), ticket }
+    pub(super) fn new(shared: Arc<Shared>, place: Place, ticket: Option<u64>) -> Snapshot {
+        Snapshot { shared, place: RwLock::new(place), ticket }
     }
 
     /// Grows with every accepted view of one engine: a later view has a higher number.
     pub fn sequence(&self) -> u64 {
-        self.base.read().0
+        self.place.read().sequence
     }
 
     /// The membership in force.
@@ -51,21 +55,41 @@ impl Snapshot {
         self.shared.commits.wait(ticket, deadline, || self.shared.late())
     }
 
-    pub(super) fn base(&self) -> Arc<Base> {
-        self.base.read().1.clone()
+    fn base(&self) -> Arc<Base> {
+        self.place.read().base.clone()
     }
 
     /// Goes on in the present view.
     fn renew(&self) -> Result<(), FsError> {
-        let newer = self.shared.fetch()?;
-        let newer = newer.base.read();
-        let mut base = self.base.write();
-        if newer.0 > base.0 {
-            *base = newer.clone();
+        let newer = self.shared.fetch()?.place.read().clone();
+        let mut place = self.place.write();
+        if newer.sequence > place.sequence {
+            *place = newer;
         }
         Ok(())
     }
 
+    /// Takes the structure of an operation that was pending here. The signer is told first: were the operation
+    /// shown as dead later, it must know that its effects have been read (trace T9).
+    fn learn(&self, structure: Signed<Structure>) -> Result<(), FsError> {
+        let Place { base, floor, .. } = self.place.read().clone();
+        let mut learned = Floor::clone(&floor);
+        if let Err(alarm) = learned.learn(&*base.membership, structure.clone()) {
+            return self.shared.teach(Learned::Alarm(Box::new(alarm)));
+        }
+        self.shared.teach(Learned::Committed(Box::new(structure)))?;
+        let mut view = learned.view.clone();
+        // The own operation may be signed and not yet committed; the floor does not hold it then.
+        view.slots.extend(base.view.slots.get(&base.me).map(|own| (base.me, own.clone())));
+        let mut place = self.place.write();
+        if Arc::ptr_eq(&place.floor, &floor) {
+            place.base = Arc::new(base.with_view(view));
+            place.floor = Arc::new(learned);
+        }
+        Ok(())
+    }
+
+    /// Reads something, once nothing pending touches it.
     fn read<T>(
         &self,
         file: Handle,
@@ -78,10 +102,12 @@ impl Snapshot {
         loop {
             self.shared.check()?;
             let base = self.base();
-            match pending(&base).and_then(|tag| tag.map_or_else(|| wanted(&base).map(Ok), |tag| Ok(Err(tag))))
-            {
-                Ok(Ok(value)) => return Ok(value),
-                Ok(Err(tag)) => {
+            let error = match pending(&base) {
+                Ok(None) => match wanted(&base) {
+                    Ok(value) => return Ok(value),
+                    Err(error) => error,
+                },
+                Ok(Some(tag)) => {
                     if Instant::now() >= deadline {
                         let Tag { device, number } = tag;
                         return Err(FsError::Unreachable(format!(
@@ -89,20 +115,27 @@ impl Snapshot {
                             device.0
                         )));
                     }
-                    if !self.shared.wait_settled(tag, deadline) {
-                        std::thread::sleep(pause);
-                        pause = (pause * 2).min(Duration::from_millis(500));
+                    match self.shared.wait_settled(tag, deadline) {
+                        Some(structure) => self.learn(*structure)?,
+                        None => {
+                            std::thread::sleep(pause);
+                            pause = (pause * 2).min(Duration::from_millis(500));
+                            self.renew()?;
+                        }
                     }
-                    self.renew()?;
+                    continue;
                 }
-                Err(ReadError::Content(ContentError::Source(SourceError::Missing(address))))
+                Err(error) => error,
+            };
+            match error {
+                ReadError::Content(ContentError::Source(SourceError::Missing(address)))
                     if missing != Some(address) =>
                 {
                     missing = Some(address);
                     self.renew()?;
                 }
-                Err(ReadError::NotFound) if missing.is_some() => return Err(FsError::Stale),
-                Err(error) => return Err(self.shared.explain(Some(file), None, &error, &base)),
+                ReadError::NotFound if missing.is_some() => return Err(FsError::Stale),
+                error => return Err(self.shared.explain(Some(file), None, &error, &base)),
             }
         }
     }
@@ -112,8 +145,21 @@ impl Tree for Snapshot {
     fn inode(&self, file: Handle) -> Result<Arc<Inode>, FsError> {
         self.read(
             file,
-            |base| Ok(base.pending_on(file)?.or_else(|| base.touches.entries(file).next())),
-            |base| base.inode(file),
+            |base| base.pending_on(file),
+            |base| {
+                let inode = base.inode(file)?;
+                // Of a directory whose entries are being changed only the time is told at once: waiting would
+                // hold up every path through it, and a time is no content.
+                match base.touches.time(file) {
+                    Some(time) if inode.kind == InodeKind::Directory && time > inode.modified_ns => {
+                        let mut changed = Inode::clone(&inode);
+                        changed.modified_ns = time;
+                        changed.changed_ns = changed.changed_ns.max(time);
+                        Ok(Arc::new(changed))
+                    }
+                    _ => Ok(inode),
+                }
+            },
         )
     }
 
@@ -139,10 +185,6 @@ impl Tree for Snapshot {
     }
 
     fn ihash(&self, file: Handle) -> Result<Digest, FsError> {
-        self.read(
-            file,
-            |base| Ok(base.pending_on(file)?.or_else(|| base.touches.entries(file).next())),
-            |base| base.ihash(file),
-        )
+        self.read(file, |base| base.pending_on(file), |base| base.ihash(file))
     }
 }

@@ -109,8 +109,9 @@ impl Engine {
             tables.clone(),
         ));
         let address = config.address.to_string();
+        let floor = Arc::new(signer.floor().clone());
         let shared =
-            Arc::new(Shared::new(address, me, config.deadline, remote, store, evidence, tables, base));
+            Arc::new(Shared::new(address, me, config.deadline, remote, store, evidence, tables, base, floor));
         let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator);
         let thread = spawn("pump", move || pump.run())?;
         let pins = Arc::new(Pins::default());

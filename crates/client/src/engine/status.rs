@@ -55,7 +55,7 @@ pub struct Status {
 
 /// The state of an engine now.
 pub(super) fn of(shared: &Shared) -> Status {
-    let base = shared.latest.read().1.clone();
+    let base = shared.latest.read().base.clone();
     let counters = &shared.counters;
     let user = base.membership.users.get(&base.user);
     let (bytes_sent, bytes_received) = shared.remote.traffic();

@@ -372,6 +372,11 @@ impl VerifiedStore {
         }
     }
 
+    /// Lets go of the persistent cache.
+    pub(crate) fn close_cache(&self) {
+        *self.shared.disk.lock() = None;
+    }
+
     /// An unsent block.
     pub(crate) fn collect_one(&self, address: &Digest) -> Option<Arc<Block>> {
         self.shared.unsent.lock().get(address).map(|entry| entry.block.clone())

@@ -124,6 +124,12 @@ impl Base {
         Base { view, membership, me, user, blocks, touches, tables, inodes: Mutex::default() }
     }
 
+    /// The same with another view under the same membership.
+    pub fn with_view(&self, view: View) -> Base {
+        let view = Arc::new(view);
+        Base::new(view, self.membership.clone(), self.me, self.blocks.clone(), self.tables.clone())
+    }
+
     /// What became of operations, by this view.
     pub fn fates(&self) -> &dyn Fates {
         &*self.view

@@ -21,6 +21,8 @@ pub struct Touches {
     slots: HashMap<(DeviceId, u64), Tag>,
     /// Directory entries.
     entries: HashMap<Handle, BTreeMap<Vec<u8>, Tag>>,
+    /// Latest time of change that these give a directory.
+    times: HashMap<Handle, i64>,
     /// Pre-allocated ranges: first number to last.
     ranges: Vec<(PrincipalId, u64, u64, Tag)>,
     members: Option<Tag>,
@@ -87,7 +89,9 @@ impl Touches {
                         let last = first.saturating_add(u64::from(*count).saturating_sub(1));
                         touches.ranges.push((*principal, *first, last, tag));
                     }
-                    Delta::SetEntry { directory, name, .. } => {
+                    Delta::SetEntry { directory, name, time_ns, .. } => {
+                        let time = touches.times.entry(*directory).or_insert(*time_ns);
+                        *time = (*time).max(*time_ns);
                         touches.entries.entry(*directory).or_default().insert(name.clone(), tag);
                     }
                     Delta::SetMembers { .. } => touches.members = Some(tag),
@@ -111,6 +115,11 @@ impl Touches {
     /// Pending operations that change any entry of the directory.
     pub fn entries(&self, directory: Handle) -> impl Iterator<Item = Tag> {
         self.entries.get(&directory).into_iter().flat_map(|names| names.values().copied())
+    }
+
+    /// The time of change that pending changes of entries give the directory.
+    pub fn time(&self, directory: Handle) -> Option<i64> {
+        self.times.get(&directory).copied()
     }
 
     /// A pending range that overlaps this one.

@@ -33,6 +33,7 @@ pub struct Server {
     settled: Condvar,
     started: Instant,
     abort_after: Duration,
+    aged: Mutex<Duration>,
 }
 
 #[derive(Default)]
@@ -74,6 +75,7 @@ impl Server {
             settled: Condvar::new(),
             started: Instant::now(),
             abort_after,
+            aged: Mutex::default(),
         })
     }
 
@@ -84,7 +86,7 @@ impl Server {
     /// Ends the server's process and starts another from what was recorded.
     pub fn restart(&self) {
         let mut state = self.state.lock();
-        let now_ms = self.started.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
         if let Some(fs) = &mut state.file_system {
             let abort_after = self.abort_after.as_millis() as u64;
             let (sequencer, _) = Sequencer::restore(None, &fs.records, abort_after, now_ms).unwrap();
@@ -109,11 +111,20 @@ impl Server {
     pub fn roll_back(&self, records: Vec<Vec<u8>>) {
         let mut state = self.state.lock();
         let fs = state.file_system.as_mut().unwrap();
-        let now_ms = self.started.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
         let abort_after = self.abort_after.as_millis() as u64;
         let (sequencer, _) = Sequencer::restore(None, &records, abort_after, now_ms).unwrap();
         fs.sequencer = sequencer;
         fs.records = records;
+    }
+
+    /// Lets time pass.
+    pub fn age(&self, by: Duration) {
+        *self.aged.lock() += by;
+    }
+
+    fn now_ms(&self) -> u64 {
+        (self.started.elapsed() + *self.aged.lock()).as_millis() as u64
     }
 
     /// Another server with the same content: half of a fork.
@@ -137,7 +148,7 @@ impl Server {
 
     fn handle(&self, peer: PublicKey, request: Request) -> Response {
         let mut state = self.state.lock();
-        let now_ms = self.started.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
         let store = |state: &mut State, blocks: Vec<AddressedBlock>| {
             for block in blocks {
                 block
@@ -312,6 +323,7 @@ pub enum Fault {
 
 type Faults = Box<dyn FnMut(&Request) -> Fault + Send>;
 type Tamper = Box<dyn FnMut(&mut Response) + Send>;
+type Forger = Box<dyn FnMut(&Request) -> Option<Response> + Send>;
 
 /// One client's way to the server.
 pub struct Link {
@@ -319,6 +331,7 @@ pub struct Link {
     peer: PublicKey,
     faults: Mutex<Option<Faults>>,
     down: Mutex<bool>,
+    forger: Mutex<Option<Forger>>,
     tampers: Mutex<Option<Tamper>>,
 }
 
@@ -329,6 +342,7 @@ impl Link {
             peer: key.public(),
             faults: Mutex::new(None),
             down: Mutex::new(false),
+            forger: Mutex::new(None),
             tampers: Mutex::new(None),
         })
     }
@@ -341,8 +355,14 @@ impl Link {
         *self.faults.lock() = None;
     }
 
+    /// Alters the server's answers.
     pub fn tamper(&self, tamper: impl FnMut(&mut Response) + Send + 'static) {
         *self.tampers.lock() = Some(Box::new(tamper));
+    }
+
+    /// Answers some requests in the server's place.
+    pub fn forge(&self, forger: impl FnMut(&Request) -> Option<Response> + Send + 'static) {
+        *self.forger.lock() = Some(Box::new(forger));
     }
 
     pub fn set_down(&self, down: bool) {
@@ -364,7 +384,8 @@ impl Remote for Link {
             return Err(RpcError::Lost { maybe_sent: true });
         }
         let server = self.server.lock().clone();
-        let mut response = server.handle(self.peer, request);
+        let forged = self.forger.lock().as_mut().and_then(|forger| forger(&request));
+        let mut response = forged.unwrap_or_else(|| server.handle(self.peer, request));
         if let Some(tamper) = &mut *self.tampers.lock() {
             tamper(&mut response);
         }

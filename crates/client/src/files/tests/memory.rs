@@ -259,6 +259,7 @@ impl Backend for Memory {
             ContentError::Source(SourceError::Unreachable(_, why)) => FsError::Unreachable(why),
             other => FsError::Integrity(Arc::new(IntegrityReport {
                 file: Some(handle),
+                path: None,
                 what: other.to_string(),
                 missing: Default::default(),
                 noticed_ns: 0,
