@@ -310,3 +310,31 @@ fn missing_and_altered_blocks() {
     assert_eq!(b.get(b.team, b"bad").unwrap(), b"written anew");
     assert!(b.engine.status().frozen.is_none());
 }
+/// Proves: when the server rolls back, everything stops and what is unpublished is saved.
+#[test]
+fn a_rollback_freezes_and_saves() {
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    a.put(a.team, b"f", b"one");
+    a.engine.flush_commits().unwrap();
+    let past = world.server.copy_order();
+    b.put(b.team, b"g", b"two");
+    b.engine.flush_commits().unwrap();
+    a.lookup(&WHO, a.team, b"g").unwrap();
+    let (_, handle) = a.create(a.team, b"h").unwrap();
+    a.write(handle, 0, b"unsaved", WriteSource::Call).unwrap();
+    a.engine.flush_commits().unwrap();
+    world.server.roll_back(past);
+    let flushed = a.flush(handle);
+    assert!(matches!(flushed, Err(FsError::Frozen(_))), "{flushed:?}");
+    assert!(matches!(a.read(handle, 0, 1), Err(FsError::Frozen(_))));
+    let saved = loop {
+        let folders = std::fs::read_dir(a.dir.path().join("salvage")).into_iter().flatten();
+        let done = folders.map(|folder| folder.unwrap().path()).find(|path| path.join("INDEX.json").exists());
+        match done {
+            Some(folder) => break folder,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(std::fs::read(saved.join("team/h")).unwrap(), b"unsaved");
+}

@@ -10,11 +10,9 @@ use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use holdfast_content::{ContentError, DeviceId, Inode, InodeKind, SourceError};
 use serde::Serialize;
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +26,7 @@ const STEP_BYTES: u64 = 1 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Salvaged {
     /// The folder.
+    #[serde(serialize_with = "as_text")]
     pub folder: PathBuf,
     /// Why.
     pub reason: String,
@@ -41,6 +40,7 @@ pub struct SalvagedFile {
     /// Its path in the mount, as last known.
     pub path: String,
     /// Where it is saved, within the folder.
+    #[serde(serialize_with = "as_text")]
     pub saved_as: PathBuf,
     /// Its inode number.
     pub ino: u64,
@@ -217,31 +217,45 @@ fn new_folder(dir: &Path, now_ns: i64) -> io::Result<PathBuf> {
 
 /// Makes a file for `path` under the folder: where it was, if that can be; else by its number.
 fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)> {
-    let safe = |part: &&[u8]| !part.is_empty() && *part != b"." && *part != b".." && !part.contains(&0);
-    let mut relative: PathBuf =
-        path.split(|&byte| byte == b'/').filter(safe).map(OsStr::from_bytes).collect();
-    let in_place = !relative.as_os_str().is_empty()
-        && relative.as_os_str() != INDEX
-        && fs::create_dir_all(folder.join(&relative).parent().unwrap_or(folder)).is_ok();
-    if !in_place {
-        relative = PathBuf::from(format!("inode-{ino}"));
+    let safe = |part: &&str| !part.is_empty() && *part != "." && *part != ".." && !part.contains('\0');
+    // The list is text, so the names are.
+    let relative: PathBuf = String::from_utf8_lossy(path).split('/').filter(safe).collect();
+    if !relative.as_os_str().is_empty()
+        && fs::create_dir_all(folder.join(&relative).parent().unwrap_or(folder)).is_ok()
+        && let Ok(made) = new_file_at(folder, &relative)
+    {
+        return Ok(made);
     }
-    let create = |relative: &Path| {
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(relative))
-    };
+    new_file_at(folder, Path::new(&format!("inode-{ino}")))
+}
+
+/// Makes a file, with a number behind its name if that is taken. The list's name is always taken.
+fn new_file_at(folder: &Path, relative: &Path) -> io::Result<(PathBuf, File)> {
     let mut attempt = 1;
-    let mut candidate = relative.clone();
+    let mut candidate = relative.to_owned();
     loop {
-        match create(&candidate) {
+        let made = match candidate.as_os_str() == INDEX {
+            true => Err(io::ErrorKind::AlreadyExists.into()),
+            false => {
+                let path = folder.join(&candidate);
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+            }
+        };
+        match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 attempt += 1;
-                let mut name = relative.clone().into_os_string();
+                let mut name = relative.as_os_str().to_owned();
                 name.push(format!(".{attempt}"));
                 candidate = name.into();
             }
             other => return other.map(|file| (candidate, file)),
         }
     }
+}
+
+/// A path as text; what is no text in it is replaced.
+fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {

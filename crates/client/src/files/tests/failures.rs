@@ -205,6 +205,34 @@ fn salvage_says_what_is_missing() {
     assert!(next.save_unsaved("again").unwrap().is_none());
 }
 
+/// Proves: whatever files are called, they are saved apart from each other and from the list.
+#[test]
+fn names_of_salvaged_files() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let mut expected = Vec::new();
+    let names: [&[u8]; 5] = [b"INDEX.json", b"\xff\xfe", b"same", &[b'x'; 255], b"new\nline"];
+    for name in names {
+        let (_, handle) = create(&client, Ino::ROOT, name);
+        put(&client, handle, 0, name);
+        expected.push(name.to_vec());
+    }
+    // Two files last seen under one name: another client has moved the first away meanwhile.
+    let directory = client.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap().ino;
+    world.client(2, &[]).rename(&WHO, Ino::ROOT, b"same", directory, b"same", RenameFlags::Replace).unwrap();
+    let (_, handle) = create(&client, Ino::ROOT, b"same");
+    put(&client, handle, 0, b"the second");
+    expected.push(b"the second".to_vec());
+    let saved = client.save_unsaved("test").unwrap().unwrap();
+    let read = |file: &SalvagedFile| std::fs::read(saved.folder.join(&file.saved_as)).unwrap();
+    let mut contents: Vec<_> = saved.files.iter().map(read).collect();
+    contents.sort();
+    expected.sort();
+    assert_eq!(contents, expected);
+    let (list, from_list) = salvaged(client.dir.path()).pop().unwrap();
+    assert_eq!((list["files"].as_array().unwrap().len(), from_list.len()), (6, 6));
+}
+
 /// Proves: altered data fails reads of its file only, with an integrity error, never with zeroes; a change
 /// that needs it is refused and kept, and one that does not is published.
 #[test]
