@@ -221,6 +221,7 @@ fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)>
     // The list is text, so the names are.
     let relative: PathBuf = String::from_utf8_lossy(path).split('/').filter(safe).collect();
     if !relative.as_os_str().is_empty()
+        && !relative.to_string_lossy().starts_with(INDEX)
         && fs::create_dir_all(folder.join(&relative).parent().unwrap_or(folder)).is_ok()
         && let Ok(made) = new_file_at(folder, &relative)
     {
@@ -229,19 +230,12 @@ fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)>
     new_file_at(folder, Path::new(&format!("inode-{ino}")))
 }
 
-/// Makes a file, with a number behind its name if that is taken. The list's name is always taken.
+/// Makes a file, with a number behind its name if that is taken.
 fn new_file_at(folder: &Path, relative: &Path) -> io::Result<(PathBuf, File)> {
     let mut attempt = 1;
     let mut candidate = relative.to_owned();
     loop {
-        let made = match candidate.as_os_str() == INDEX {
-            true => Err(io::ErrorKind::AlreadyExists.into()),
-            false => {
-                let path = folder.join(&candidate);
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-            }
-        };
-        match made {
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(&candidate)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 attempt += 1;
                 let mut name = relative.as_os_str().to_owned();
@@ -258,11 +252,13 @@ fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> 
     to.collect_str(&path.display())
 }
 
+/// Writes the list last and in one step: a folder with a list is complete.
 fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {
-    let path = folder.join(INDEX);
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let unfinished = folder.join(format!("{INDEX}.unfinished"));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
     file.write_all_at(list, 0)?;
     file.sync_all()?;
+    fs::rename(&unfinished, folder.join(INDEX))?;
     File::open(folder)?.sync_all()
 }
 

@@ -149,6 +149,10 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     put(&files, source, 0, &[9; 10_000]);
     files.fsync(source).unwrap();
     files.copy_file_range(source, 0, handle, 100, 10_000).unwrap();
+    for size in [2_900_000, 2_950_000] {
+        let size = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        files.setattr(&WHO, Ino::ROOT, size, Some(handle)).unwrap();
+    }
     let (_, gone) = create(&files, Ino::ROOT, b"gone");
     put(&files, gone, 0, b"unwanted");
     files.unlink(&WHO, Ino::ROOT, b"gone").unwrap();
@@ -156,6 +160,8 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     expected[1_000_000..1_000_008].copy_from_slice(b"precious");
     expected[2_000_000..2_500_000].fill(0);
     expected[100..10_100].fill(9);
+    expected.truncate(2_900_000);
+    expected.resize(2_950_000, 0);
     // Killed: nothing of it runs any more, not even destructors.
     std::mem::forget(files);
 

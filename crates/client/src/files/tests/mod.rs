@@ -5,6 +5,7 @@ mod failures;
 mod memory;
 mod model;
 mod parallel;
+mod reference;
 mod regressions;
 mod semantics;
 mod sharing;

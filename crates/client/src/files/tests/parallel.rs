@@ -53,13 +53,16 @@ fn a_publication_that_waits_and_fails_loses_nothing() {
     let world = World::new();
     let client = world.client(1, &[]);
     let who = caller(1);
-    let (_, handle) = create(&client, &who, b"f");
+    let (ino, handle) = create(&client, &who, b"f");
     client.write(handle, 0, &[1; 1000], WriteSource::Call).unwrap();
+    let mode = SetAttributes { mode: Some(0o751), ..SetAttributes::default() };
+    client.setattr(&who, ino, mode, Some(handle)).unwrap();
     client.memory.gate.close();
     let files = client.files.clone();
     let flushing = thread::spawn(move || files.flush(handle));
     client.memory.gate.somebody_waits();
     client.write(handle, 500, &[2; 1000], WriteSource::Call).unwrap();
+    assert_eq!(client.getattr(&who, ino, None).unwrap().mode, 0o751);
     *client.memory.fault.lock() = Some(FsError::Unreachable("test".into()));
     client.memory.gate.open();
     assert!(flushing.join().unwrap().is_err());
@@ -67,6 +70,7 @@ fn a_publication_that_waits_and_fails_loses_nothing() {
     client.flush(handle).unwrap();
     let expected = [vec![1; 500], vec![2; 1000]].concat();
     assert_eq!(peek(&world.client(2, &[]), &[b"f"]).unwrap(), expected);
+    assert_eq!(world.client(2, &[]).lookup(&who, Ino::ROOT, b"f").unwrap().mode, 0o751);
 }
 
 /// Proves: a file unlinked here while it is being published is no error, and one unlinked elsewhere is.

@@ -1,7 +1,8 @@
 //! Shrunk failures of the model test, by what was wrong.
 
 use super::super::*;
-use super::model::{Op, check};
+use super::model::check;
+use super::reference::Op;
 
 /// Zeroing beyond the end without growing the file grew it to where the range began.
 #[test]

@@ -110,6 +110,54 @@ fn the_last_publisher_wins() {
     assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), expected);
 }
 
+/// Proves: while a file is open for writing here, what others publish neither shows in it nor is mixed into
+/// what is published from here; once it is not, the newest version shows in descriptors that stay open.
+#[test]
+fn a_writer_keeps_the_version_it_opened() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", &[0; 20]);
+    let reading = ours.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    let change = |client: &Client, at, bytes: &[u8]| {
+        let handle = client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+        put(client, handle, at, bytes);
+        client.flush(handle).unwrap();
+        client.release(handle);
+    };
+    let writing = ours.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    change(&theirs, 0, b"theirs and longer than before");
+    assert_eq!(stat(&ours, b"f").unwrap().size, 20);
+    assert_eq!(ours.read(reading, 0, 100).unwrap(), [0; 20]);
+    ours.release(writing);
+    assert_eq!(ours.read(reading, 0, 100).unwrap(), b"theirs and longer than before");
+
+    let writing = ours.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    change(&theirs, 0, b"THEIRS");
+    stat(&ours, b"f").unwrap();
+    put(&ours, writing, 20, b"OURS");
+    ours.flush(writing).unwrap();
+    assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), b"theirs and longer thOURSefore");
+}
+
+/// Proves: a view that is older than what an open file already shows changes nothing in it.
+#[test]
+fn open_files_never_go_back() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", b"old");
+    let other_thread = caller(9);
+    ours.lookup(&other_thread, Ino::ROOT, b"f").unwrap();
+    let handle = theirs.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    put(&theirs, handle, 0, b"new");
+    theirs.flush(handle).unwrap();
+    let first = ours.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
+    assert_eq!(ours.read(first, 0, 3).unwrap(), b"new");
+    // Served by the view of its LOOKUP, from before.
+    let second = ours.open(&other_thread, ino, OpenFlags::READ).unwrap().handle;
+    assert_eq!(ours.read(second, 0, 3).unwrap(), b"new");
+    assert_eq!(ours.read(first, 0, 3).unwrap(), b"new");
+}
+
 /// Proves: of two clients that create one name with O_EXCL, one succeeds; without O_EXCL both open one file.
 #[test]
 fn exclusive_creation_holds_across_clients() {
