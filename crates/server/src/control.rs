@@ -86,6 +86,8 @@ pub struct Scrubbed {
 pub struct Statistics {
     /// File systems, with the number of operations each has ordered.
     pub file_systems: Vec<(Digest, u64)>,
+    /// File systems that are not served because their order is damaged, and how.
+    pub unserved: Vec<(Digest, String)>,
     /// Blocks.
     pub blocks: u64,
     /// Their bytes in the log.
@@ -266,6 +268,7 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
     let counters = &host.counters;
     Ok(Statistics {
         file_systems: host.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
+        unserved: host.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
         blocks: store.blocks + store.recent_entries,
         block_bytes: store.block_bytes,
         log_bytes: store.log_bytes,

@@ -57,6 +57,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether only one file system is damaged, and the others can be served.
+    pub(crate) fn is_of_one_file_system(&self) -> bool {
+        match self {
+            OpenError::Ordering { .. } | OpenError::Store(StoreError::OrderingDamaged { .. }) => true,
+            OpenError::Tree(TreeError::Damaged { .. } | TreeError::Form(_)) => true,
+            OpenError::Tree(TreeError::Io { error, .. }) => error.kind() == std::io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(action: &'static str, path: &Path, error: std::io::Error) -> OpenError {
         OpenError::Io { action, path: path.to_owned(), error }
     }

@@ -77,6 +77,8 @@ pub struct Host {
     allowed: AllowedSuperusers,
     pub(crate) clock: Arc<dyn Clock>,
     file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
+    /// File systems whose order is damaged, and how: serving them would roll them back.
+    damaged: BTreeMap<Digest, String>,
     creating: Mutex<()>,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
@@ -117,16 +119,23 @@ impl Host {
         clock: Arc<dyn Clock>,
     ) -> Result<Host, OpenError> {
         let store = BlockStore::open(storage.clone(), settings.store.clone())?;
-        let mut file_systems = BTreeMap::new();
+        let (mut file_systems, mut damaged) = (BTreeMap::new(), BTreeMap::new());
         for id in store.file_systems() {
-            let opened = FileSystem::open(&store, &storage, id, settings.abort_after, clock.monotonic_ms())?;
-            match opened {
-                Some(file_system) => {
+            match FileSystem::open(&store, &storage, id, settings.abort_after, clock.monotonic_ms()) {
+                Ok(Some(file_system)) => {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
                     file_systems.insert(id, Arc::new(file_system));
                 }
                 // Its creation was cut off before it was acknowledged.
-                None => tracing::info!(file_system = %id, "ignoring a file system that was never created"),
+                Ok(None) => {
+                    tracing::info!(file_system = %id, "ignoring a file system that was never created")
+                }
+                // The others need not suffer.
+                Err(error) if error.is_of_one_file_system() => {
+                    tracing::error!(file_system = %id, %error, "this file system is not served");
+                    damaged.insert(id, error.to_string());
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(Host {
@@ -137,11 +146,17 @@ impl Host {
             allowed,
             clock,
             file_systems: RwLock::new(file_systems),
+            damaged,
             creating: Mutex::new(()),
             failure: watch::Sender::new(None),
             counters: Counters::default(),
             refusals: Throttle::default(),
         })
+    }
+
+    /// File systems that are not served because their order is damaged, and how.
+    pub fn damaged(&self) -> &BTreeMap<Digest, String> {
+        &self.damaged
     }
 
     /// The server's public key.
@@ -195,6 +210,9 @@ impl Host {
             let admitted = self.may_create(&peer, local);
             return Greeted { answer: Response::Hello(welcome), file_system: None, admitted };
         };
+        if let Some(why) = self.damaged.get(&wanted) {
+            return refused(ServerError::Storage(why.clone()));
+        }
         let Some(file_system) = self.file_systems.read().get(&wanted).cloned() else {
             return refused(ServerError::UnknownFileSystem);
         };
@@ -393,6 +411,9 @@ impl Host {
         }
         let checked = blocks::check_attached(given)?;
         let id = superuser.file_system_id();
+        if let Some(why) = self.damaged.get(&id) {
+            return Err(ServerError::Storage(why.clone()).into());
+        }
         let _creating = self.creating.lock();
         if let Some(existing) = self.file_systems.read().get(&id) {
             // The same creation again, because its answer was lost?

@@ -687,3 +687,43 @@ fn an_operation_costs_one_sync() {
     committed(world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0 }), &server);
     assert_eq!(syncs() - before, 1, "the table before");
 }
+
+/// Proves: a file system whose order is damaged is refused by name and cannot be created over; its neighbour on
+/// the same server is served as ever.
+#[test]
+fn damage_to_one_file_system_spares_the_other() {
+    let mut world = World::new();
+    let server = key(2).public();
+    let other = key(30);
+    let neighbour = other.public().file_system_id();
+    let by_other = |file_system| Caller { peer: other.public(), local: true, file_system };
+    let creation = creation_by(other.clone(), server, 0);
+    committed(world.host.handle(&by_other(None), creation.clone()), &server);
+    let mut alice = Author::new(1);
+    for _ in 0..12 {
+        committed(world.fast(&mut alice), &server);
+    }
+    world.host.checkpoint_if_due();
+    let greet = |world: &World, id| world.host.greet(other.public(), true, (1, 1), Some(id));
+    // The last leaf of the first file system's log of updates, from which nothing else can make it again.
+    let name = format!("tree-{}", file_system());
+    world.disk.corrupt(&name, world.disk.length(&name).unwrap() - 10);
+    world = world.restart(Crash::Kill);
+    assert_eq!(world.host.damaged().keys().copied().collect::<Vec<_>>(), [file_system()]);
+    assert!(matches!(greet(&world, file_system()).answer, Response::Error(ServerError::Storage(_))));
+    let again = world.host.handle(
+        &Caller { peer: superuser().public(), local: true, file_system: None },
+        common::creation(server, 3),
+    );
+    assert!(matches!(again, Response::Error(ServerError::Storage(_))), "{again:?}");
+    let greeted = greet(&world, neighbour);
+    assert!(greeted.admitted);
+    let caller = by_other(greeted.file_system);
+    view(world.host.handle(&caller, Request::Look { log_size: 0 }));
+    committed(world.host.handle(&caller, creation), &server);
+    assert_eq!(
+        world.host.collect(Duration::from_secs(1)).len(),
+        1,
+        "nothing of the damaged one is collected"
+    );
+}

@@ -76,12 +76,19 @@ pub fn sign_structure(
 
 /// The request that creates the file system.
 pub fn creation(server: PublicKey, people: u32) -> Request {
-    let key = superuser();
-    let block = membership(1, people).to_block(&DigestKey::WELL_KNOWN).unwrap();
+    creation_by(superuser(), server, people)
+}
+
+/// The request that creates the file system of another superuser.
+pub fn creation_by(key: SigningKey, server: PublicKey, people: u32) -> Request {
+    let file_system = key.public().file_system_id();
+    let mut membership = membership(1, people);
+    membership.devices.get_mut(&DeviceId::SUPERUSER).unwrap().key = key.public();
+    let block = membership.to_block(&DigestKey::WELL_KNOWN).unwrap();
     let reference = block.reference();
-    let keys = ServerKeys { file_system: file_system(), sequence: 1, keys: vec![server] };
+    let keys = ServerKeys { file_system, sequence: 1, keys: vec![server] };
     let certificate = Certificate {
-        file_system: file_system(),
+        file_system,
         device: DeviceId::SUPERUSER,
         number: 1,
         previous: Digest::ZERO,
