@@ -215,19 +215,23 @@ impl State {
         })
     }
 
-    /// What the last checkpoint (and the batch on its way into it) says.
-    fn older(&self, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
-        if let Some(recent) = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key)) {
-            match recent {
-                Recent { entry, settled: true } => return Ok(*entry),
-                Recent { entry: Some(entry), settled: false } => {
-                    let older = index.get(key)?;
-                    return Ok(Some(older.map_or(*entry, |older| older.renewed(entry.age_ns))));
-                }
-                Recent { entry: None, settled: false } => return Ok(None),
+    /// What memory knows of a block: the changes since the last freeze over those of the frozen batch.
+    pub(crate) fn recent(&self, key: &Key) -> Option<Recent> {
+        let newer = self.blocks.get(key).copied();
+        let older = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key)).copied();
+        match (newer, older) {
+            (Some(Recent { entry: Some(entry), settled: false }), Some(older)) => {
+                // The older copy keeps its place, if there is one.
+                let merged = older.entry.map_or(entry, |older| older.renewed(entry.age_ns));
+                Some(Recent { entry: Some(merged), settled: older.settled })
             }
+            (newer, older) => newer.or(older),
         }
-        index.get(key)
+    }
+
+    /// Looks a block up. The oldest copy counts: its header is the one RETRIEVE returns.
+    pub(crate) fn get(&self, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
+        resolve(self.recent(key), index, key)
     }
 
     /// Why a block that is not here may be lost rather than unknown.
@@ -235,17 +239,6 @@ impl State {
         match self.file_systems.get(file_system) {
             Some(found) => found.suspect.clone(),
             None => self.lost.first().map(|lost| lost.why.clone()),
-        }
-    }
-
-    /// Looks a block up. The oldest copy counts: its header is the one RETRIEVE returns.
-    pub(crate) fn get(&self, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
-        match self.blocks.get(key) {
-            Some(Recent { entry, settled: true }) => Ok(*entry),
-            Some(Recent { entry: Some(entry), settled: false }) => {
-                Ok(Some(self.older(index, key)?.map_or(*entry, |older| older.renewed(entry.age_ns))))
-            }
-            Some(Recent { entry: None, settled: false }) | None => self.older(index, key),
         }
     }
 
@@ -296,7 +289,7 @@ impl State {
                 Some(Recent { entry: Some(entry), .. }) => *entry = entry.renewed(record.at_ns),
                 Some(Recent { entry: None, .. }) => {}
                 None => {
-                    if let Some(entry) = self.older(index, &key)? {
+                    if let Some(entry) = self.get(index, &key)? {
                         let entry = Some(entry.renewed(record.at_ns));
                         self.blocks.insert(key, Recent { entry, settled: true });
                     }
@@ -415,5 +408,16 @@ impl State {
                 file_system.suspect = self.lost.last().map(|lost| lost.why.clone());
             }
         }
+    }
+}
+
+/// What memory knows of a block, completed from the index on disk where needed.
+pub(crate) fn resolve(recent: Option<Recent>, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
+    match recent {
+        Some(Recent { entry, settled: true }) => Ok(entry),
+        Some(Recent { entry: Some(entry), settled: false }) => {
+            Ok(Some(index.get(key)?.map_or(entry, |older| older.renewed(entry.age_ns))))
+        }
+        Some(Recent { entry: None, settled: false }) | None => index.get(key),
     }
 }

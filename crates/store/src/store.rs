@@ -2,7 +2,7 @@
 
 use crate::index::Index;
 use crate::record::{BlockRecord, COPIES_PER_RECORD, DroppedRecord, Location, RenewRecord, StoreRecord};
-use crate::state::{BlockCopy, Key, State};
+use crate::state::{BlockCopy, Entry, Key, State, resolve};
 use crate::{StoreError, format};
 use holdfast_content::{Codec, DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
@@ -245,7 +245,7 @@ impl BlockStore {
             if let Some(damaged) = damaged {
                 shared.log_dropped(state, vec![(key, damaged.location.position)])?;
             }
-            state.young.open(key, owner, now_ns, self.window_ns());
+            state.young.open(key, location.position, owner, now_ns, self.window_ns());
         }
         let full = state.blocks.len() >= shared.config.recent_entries_max;
         drop(guard);
@@ -276,20 +276,16 @@ impl BlockStore {
     ) -> Result<Option<(BlockHeader, StoredBlock)>, StoreError> {
         let shared = self.shared();
         loop {
-            let (key, entry) = {
-                let state = shared.state.lock();
-                let key = state.number(&file_system).map(|number| Key::new(number, &address));
-                let entry = match key {
-                    Some(key) => state.get(&shared.index, &key)?.map(|entry| (key, entry)),
-                    None => None,
+            let number = shared.state.lock().number(&file_system);
+            let found = match number.map(|number| Key::new(number, &address)) {
+                Some(key) => shared.look_up(&key)?.map(|entry| (key, entry)),
+                None => None,
+            };
+            let Some((key, entry)) = found else {
+                return match shared.state.lock().suspect(&file_system) {
+                    None => Ok(None),
+                    Some(why) => Err(StoreError::MayBeDamaged { address, why }),
                 };
-                match entry {
-                    Some(found) => found,
-                    None => match state.suspect(&file_system) {
-                        None => return Ok(None),
-                        Some(why) => return Err(StoreError::MayBeDamaged { address, why }),
-                    },
-                }
             };
             match shared.read_block(&file_system, &address, entry.location) {
                 // Moved by the collector between the two looks.
@@ -340,9 +336,15 @@ impl BlockStore {
         now_ns: i64,
     ) -> Result<Vec<bool>, StoreError> {
         let shared = self.shared();
+        let number = shared.state().number(&file_system);
+        // What must be read from the disk is read before the lock is taken.
+        if let Some(number) = number {
+            for address in addresses {
+                shared.look_up(&Key::new(number, address))?;
+            }
+        }
         let mut guard = shared.state();
         let state = &mut *guard;
-        let number = state.number(&file_system);
         let mut answers = Vec::with_capacity(addresses.len());
         let mut present = Vec::new();
         for address in addresses {
@@ -421,6 +423,13 @@ impl Shared {
 
     pub(crate) fn gc_window_ns(&self) -> i64 {
         nanoseconds(self.config.gc_window)
+    }
+
+    /// Looks a block up without holding the lock while the disk is read. The answer was true at some time during
+    /// the call; a change of the index that matters is decided under the lock.
+    fn look_up(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+        let recent = self.state.lock().recent(key);
+        resolve(recent, &self.index, key)
     }
 
     /// Appends and applies a renewal.

@@ -9,7 +9,7 @@ use crate::state::Key;
 use crate::store::BlockStore;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
-use holdfast_log::BodyTag;
+use holdfast_log::{BodyTag, Position};
 use std::collections::{HashMap, VecDeque};
 
 /// Most blocks whose window is open at once.
@@ -28,26 +28,34 @@ pub enum DecrefOutcome {
     Unknown,
 }
 
+/// An open window.
+struct Window {
+    storer: DeviceId,
+    opened_ns: i64,
+    /// The copy that was stored. If the index names another, an older one was there already.
+    copy: Position,
+}
+
 /// Blocks whose window is open.
 #[derive(Default)]
 pub(crate) struct Young {
-    blocks: HashMap<Key, (DeviceId, i64)>,
+    blocks: HashMap<Key, Window>,
     order: VecDeque<(i64, Key)>,
 }
 
 impl Young {
     /// Opens the window of a block.
-    pub(crate) fn open(&mut self, key: Key, owner: DeviceId, now_ns: i64, window_ns: i64) {
+    pub(crate) fn open(&mut self, key: Key, copy: Position, storer: DeviceId, now_ns: i64, window_ns: i64) {
         while let Some((opened_ns, oldest)) = self.order.front().copied() {
             if self.order.len() < YOUNG_MAX && opened_ns > now_ns.saturating_sub(window_ns) {
                 break;
             }
             self.order.pop_front();
-            if self.blocks.get(&oldest).is_some_and(|(_, opened)| *opened == opened_ns) {
+            if self.blocks.get(&oldest).is_some_and(|window| window.opened_ns == opened_ns) {
                 self.blocks.remove(&oldest);
             }
         }
-        self.blocks.insert(key, (owner, now_ns));
+        self.blocks.insert(key, Window { storer, opened_ns: now_ns, copy });
         self.order.push_back((now_ns, key));
     }
 
@@ -58,19 +66,18 @@ impl Young {
 
     /// Closes the window of a block that somebody other than its storer refers to.
     pub(crate) fn keep_for(&mut self, key: &Key, other: DeviceId) {
-        if self.blocks.get(key).is_some_and(|(owner, _)| *owner != other) {
+        if self.blocks.get(key).is_some_and(|window| window.storer != other) {
             self.blocks.remove(key);
         }
     }
 
     /// Closes the windows that a file system opened up to `until_ns`.
     pub(crate) fn keep_all(&mut self, file_system: u32, until_ns: i64) {
-        self.blocks.retain(|key, (_, opened_ns)| key.file_system() != file_system || *opened_ns > until_ns);
+        self.blocks.retain(|key, window| key.file_system() != file_system || window.opened_ns > until_ns);
     }
 
-    fn get(&self, key: &Key, now_ns: i64, window_ns: i64) -> Option<DeviceId> {
-        let (owner, opened_ns) = self.blocks.get(key)?;
-        (now_ns.saturating_sub(*opened_ns) < window_ns).then_some(*owner)
+    fn get(&self, key: &Key, now_ns: i64, window_ns: i64) -> Option<&Window> {
+        self.blocks.get(key).filter(|window| now_ns.saturating_sub(window.opened_ns) < window_ns)
     }
 }
 
@@ -91,16 +98,16 @@ impl BlockStore {
         let Some(number) = state.number(&file_system) else { return Ok(DecrefOutcome::Unknown) };
         let key = Key::new(number, &address);
         let Some(entry) = state.get(self.index(), &key)? else { return Ok(DecrefOutcome::Unknown) };
-        let Some(storer) = state.young.get(&key, now_ns, self.window_ns()) else {
+        let Some(window) = state.young.get(&key, now_ns, self.window_ns()) else {
             return Ok(DecrefOutcome::Permanent);
         };
-        if storer != owner {
+        if window.storer != owner {
             return Ok(DecrefOutcome::NotTheStorer);
         }
         // STORE did not look into the index: an older copy there makes this one a second STORE.
-        let own = state.blocks.get(&key).and_then(|recent| recent.entry);
+        let second = window.copy != entry.location.position;
         let pinned = state.file_systems[&file_system].pins.contains(&address, now_ns);
-        if pinned || own.is_none_or(|own| own.location != entry.location) {
+        if pinned || second {
             state.young.keep(&key);
             return Ok(DecrefOutcome::Permanent);
         }

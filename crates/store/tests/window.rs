@@ -123,6 +123,20 @@ fn a_second_store_after_a_checkpoint_is_permanent_too() {
     assert_eq!(store.retrieve(FS, address).unwrap().unwrap().0.owner, ALICE);
 }
 
+/// Proves that an index checkpoint does not end a window, and that the drop reaches the index.
+#[test]
+fn a_checkpoint_does_not_end_a_window() {
+    let disk = PowerLoss::new(8);
+    let store = open(&disk).unwrap();
+    let address = store_one(&store, ALICE, 1, 0);
+    store.checkpoint().unwrap();
+    assert_eq!(store.decref(FS, ALICE, address, SECOND).unwrap(), DecrefOutcome::Dropped);
+    for _ in 0..2 {
+        assert!(!is_there(&store, address));
+        store.checkpoint().unwrap();
+    }
+}
+
 /// Proves that a restart ends every window: what was young is permanent.
 #[test]
 fn a_restart_ends_every_window() {
