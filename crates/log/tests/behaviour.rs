@@ -105,6 +105,97 @@ proptest! {
     }
 }
 
+/// A change that a disk, or whoever holds it, makes to a segment file.
+#[derive(Clone, Debug)]
+enum Harm {
+    Overwrite(usize, Vec<u8>),
+    Truncate(usize),
+    Extend(Vec<u8>),
+    /// Copies a stretch of another segment (or this one) over this one.
+    Splice {
+        from: usize,
+        at: usize,
+        to: usize,
+        length: usize,
+    },
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    let at = 0usize..5000;
+    prop_oneof![
+        (at.clone(), prop::collection::vec(any::<u8>(), 1..80))
+            .prop_map(|(at, bytes)| Harm::Overwrite(at, bytes)),
+        at.clone().prop_map(Harm::Truncate),
+        prop::collection::vec(any::<u8>(), 1..200).prop_map(Harm::Extend),
+        (0usize..3, at.clone(), at, 8usize..2000).prop_map(|(from, at, to, length)| Harm::Splice {
+            from,
+            at: at & !7,
+            to: to & !7,
+            length
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Proves that whatever is done to the segment files, opening, scanning and reading never panic, and never
+    /// yield a record that was not written, or at another place than it was written to.
+    #[test]
+    fn foreign_bytes_are_never_records(harms in prop::collection::vec((0usize..3, harm()), 1..6)) {
+        let disk = PowerLoss::new(9);
+        let (log, _) = Log::open(disk.storage(), config()).unwrap();
+        let mut written = std::collections::BTreeMap::new();
+        for number in 0..40u32 {
+            let body = number.to_le_bytes().repeat(1 + number as usize * 3);
+            written.insert(log.append(number as u8, &body).unwrap(), body);
+            if number % 3 == 0 {
+                log.sync().unwrap();
+            }
+        }
+        log.sync().unwrap();
+        let names: Vec<String> = disk.names().into_iter().take(3).collect();
+        for (which, harm) in harms {
+            let read = |name: &str| {
+                let mut bytes = vec![0; disk.length(name).unwrap() as usize];
+                disk.storage().open(name).unwrap().read_at(0, &mut bytes).unwrap();
+                bytes
+            };
+            let mut bytes = read(&names[which]);
+            match harm {
+                Harm::Overwrite(at, new) => {
+                    for (old, new) in bytes.iter_mut().skip(at).zip(new) {
+                        *old = new;
+                    }
+                }
+                Harm::Truncate(length) => bytes.truncate(length),
+                Harm::Extend(more) => bytes.extend(more),
+                Harm::Splice { from, at, to, length } => {
+                    let source = read(&names[from]);
+                    let piece = source.iter().skip(at).take(length).copied();
+                    for (old, new) in bytes.iter_mut().skip(to).zip(piece) {
+                        *old = new;
+                    }
+                }
+            }
+            disk.overwrite(&names[which], &bytes);
+        }
+        disk.restart(Crash::Kill);
+        if let Ok((log, recovery)) = Log::open(disk.storage(), config()) {
+            for head in recovery.flatten() {
+                prop_assert!(written.contains_key(&head.position));
+                if let Ok(record) = log.read(head.position, head.stored_length()) {
+                    prop_assert_eq!(&record.body, &written[&head.position]);
+                    prop_assert_eq!(record.kind, head.kind);
+                }
+            }
+            let _ = log.scan(Position::START, ScanDepth::Bodies).unwrap().count();
+            log.append(1, b"goes on").unwrap();
+            log.sync().unwrap();
+        }
+    }
+}
+
 /// Proves that a log that ends before the caller's anchor is loss, not a torn tail.
 #[test]
 fn an_end_before_the_anchor_is_loss() {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const NAME: &str = "index.redb";
 const NEW_NAME: &str = "index-new.redb";
 const SYNC: SyncSite = SyncSite("store: index");
+const ADOPTED: SyncSite = SyncSite("store: rebuilt index in its place");
 const BLOCKS: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("blocks");
 const SIGNED: TableDefinition<&[u8; 60], &[u8; 4]> = TableDefinition::new("signed");
 const STATE: TableDefinition<&str, &[u8]> = TableDefinition::new("state");
@@ -61,13 +62,13 @@ impl Index {
         Index::open_file(storage, cache_bytes, NEW_NAME)
     }
 
-    /// Puts a rebuilt index in the place of the old one. Needs no sync: if a crash undoes it, the old index and
-    /// the log still say the same.
+    /// Puts a rebuilt index in the place of the old one, durably: later checkpoints go to this file only.
     pub(crate) fn adopt(&self) -> Result<(), StoreError> {
         let mut name = self.name.lock();
         if *name == NEW_NAME {
             self.storage
                 .rename(NEW_NAME, NAME)
+                .and_then(|()| self.storage.sync_dir(ADOPTED))
                 .map_err(|error| StoreError::io("renaming", NEW_NAME, &error))?;
             *name = NAME;
         }

@@ -129,6 +129,35 @@ fn a_damaged_block_is_an_error_until_it_is_sent_again() {
     }
 }
 
+/// Proves that a scrub reads on past sectors that cannot be read, names what they held, and that reads of those
+/// blocks fail while the others go on.
+#[test]
+fn a_scrub_reads_past_bad_sectors() {
+    let disk = PowerLoss::new(7);
+    let store = open(&disk).unwrap();
+    store.store(FS, ALICE, (0..60).map(chunk).collect(), 0).unwrap();
+    store.commit().unwrap();
+    let places = [4, 30, 31].map(|number| find_bytes(&disk, &chunk(number).1.body).remove(0));
+    for (name, offset) in places {
+        disk.fail_reads(&name, offset + 100..offset + 200);
+    }
+    let mut progress = Vec::new();
+    let report = store.scrub(&mut |done, total| progress.push((done, total))).unwrap();
+    let mut bad: Vec<Digest> = report.bad.iter().map(|bad| bad.block.unwrap().1).collect();
+    let mut expected: Vec<Digest> = [4, 30, 31].map(|number| chunk(number).0).to_vec();
+    bad.sort();
+    expected.sort();
+    assert_eq!((bad, report.bad_count, report.records), (expected, 3, 57));
+    assert!(report.bad.iter().all(|bad| bad.live && bad.why.contains("cannot be read")));
+    assert!(progress.last().is_some_and(|(done, total)| done == total));
+    for number in 0..60 {
+        let found = store.retrieve(FS, chunk(number).0);
+        assert_eq!(found.is_err(), [4, 30, 31].contains(&number), "{number}: {found:?}");
+    }
+    disk.heal_reads();
+    assert!(store.scrub(&mut |_, _| {}).unwrap().is_clean());
+}
+
 /// Proves that every single byte of the data directory may be flipped and no wrong block is ever served: each
 /// read gives the right bytes or an error. A block is never silently absent, and no order silently shorter.
 #[test]

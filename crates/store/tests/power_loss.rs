@@ -12,7 +12,7 @@ use holdfast_store::{BlockStore, DecrefOutcome, RecoveredOrdering, StoreConfig, 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All the places that sync. A new one must be added here, and so must prove that it is needed.
-const SITES: [SyncSite; 10] = [
+const SITES: [SyncSite; 11] = [
     SyncSite::COMMIT,
     SyncSite::SEAL,
     SyncSite::SEGMENT_HEADER,
@@ -21,11 +21,14 @@ const SITES: [SyncSite; 10] = [
     SyncSite::SEGMENT_REMOVED,
     SyncSite("store: format file"),
     SyncSite("store: index"),
+    SyncSite("store: rebuilt index in its place"),
     SyncSite("store: log before index checkpoint"),
     SyncSite("store: moved records before their segment is removed"),
 ];
 
 const NUMBERS: u64 = 40;
+/// Records that a checkpoint itself may append: drops of duplicates it met.
+const DUPLICATES: u64 = 2;
 
 struct Random(u64);
 
@@ -70,7 +73,8 @@ struct Model {
     ordering: Volatile<RecoveredOrdering>,
     signed: Volatile<u64>,
     removed: BTreeSet<u32>,
-    checkpointed: bool,
+    /// Most records that may have been appended since the last checkpoint that was acknowledged.
+    since_checkpoint: u64,
     now_ns: i64,
     serial: u64,
 }
@@ -82,7 +86,7 @@ impl Model {
             ordering: Volatile::new((None, Vec::new())),
             signed: Volatile::new(0),
             removed: BTreeSet::new(),
-            checkpointed: false,
+            since_checkpoint: u64::MAX / 2,
             now_ns: 0,
             serial: 0,
         }
@@ -119,11 +123,12 @@ fn presence(store: &BlockStore) -> Result<Vec<bool>, String> {
 }
 
 /// Opens the store and compares what it holds with the model. What was read counts as acknowledged from then on.
-fn recover(disk: &PowerLoss, model: &mut Model) -> Result<BlockStore, String> {
-    let store = BlockStore::open(disk.storage(), config()).map_err(|error| format!("opening: {error}"))?;
+fn recover(disk: &PowerLoss, model: &mut Model, rebuild: bool) -> Result<BlockStore, String> {
+    let open = if rebuild { BlockStore::open_rebuilding } else { BlockStore::open };
+    let store = open(disk.storage(), config()).map_err(|error| format!("opening: {error}"))?;
     let recovery = store.recovery();
-    if model.checkpointed && recovery.index_rebuilt {
-        return Err("a checkpoint of the index was lost".into());
+    if recovery.replayed_records > model.since_checkpoint && !rebuild {
+        return Err(format!("a checkpoint of the index was lost: {recovery:?}"));
     }
     for (number, found) in presence(&store)?.into_iter().enumerate() {
         model.present[number].recovered(&format!("block {number}"), found)?;
@@ -143,7 +148,7 @@ fn recover(disk: &PowerLoss, model: &mut Model) -> Result<BlockStore, String> {
     if !scrub.is_clean() {
         return Err(format!("{scrub:?}"));
     }
-    model.checkpointed = true;
+    model.since_checkpoint = DUPLICATES;
     Ok(store)
 }
 
@@ -154,6 +159,7 @@ fn step(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<()
     let (address, block) = chunk_of(number, 200);
     model.now_ns += SECOND;
     model.serial += 1;
+    model.since_checkpoint += 2;
     match random.below(20) {
         0..=5 => {
             model.present[number as usize].set(true);
@@ -197,7 +203,7 @@ fn step(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<()
         14 => {
             store.checkpoint().map_err(fail)?;
             model.acknowledge();
-            model.checkpointed = true;
+            model.since_checkpoint = DUPLICATES;
         }
         15 => collect(store, model, random)?,
         _ => {
@@ -212,6 +218,8 @@ fn step(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<()
 fn collect(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<(), String> {
     let fail = |error: holdfast_store::StoreError| error.to_string();
     model.now_ns += 3 * 3600 * SECOND;
+    // It appends as many records as it moves.
+    model.since_checkpoint += 1000;
     let mut kept = BTreeSet::new();
     for number in 0..NUMBERS {
         if random.below(3) == 0 && *model.present[number as usize].now() {
@@ -236,7 +244,7 @@ fn collect(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result
         return Err(format!("{report:?}"));
     }
     model.acknowledge();
-    model.checkpointed = true;
+    model.since_checkpoint = DUPLICATES;
     model.removed.extend(report.removed);
     Ok(())
 }
@@ -252,7 +260,8 @@ fn story(seed: u64, crash_at: u64, disabled: Option<SyncSite>) -> Result<BTreeMa
     for life in 0..4 {
         disk.crash_after(if life == 3 { u64::MAX / 2 } else { crash });
         let mut store = None;
-        let lived = recover(&disk, &mut model).and_then(|recovered| {
+        let rebuild = life == 2 && seed % 2 == 1;
+        let lived = recover(&disk, &mut model, rebuild).and_then(|recovered| {
             let store = store.insert(recovered);
             (0..if life == 0 { 60 } else { 12 }).try_for_each(|_| step(store, &mut model, &mut random))
         });
@@ -264,7 +273,7 @@ fn story(seed: u64, crash_at: u64, disabled: Option<SyncSite>) -> Result<BTreeMa
         drop(store);
         crash = random.below(120);
     }
-    let store = recover(&disk, &mut model)?;
+    let store = recover(&disk, &mut model, false)?;
     let found = presence(&store)?;
     drop(store);
     let rebuilt = BlockStore::open_rebuilding(disk.storage(), config()).map_err(|error| error.to_string())?;
@@ -288,7 +297,7 @@ fn changes(seed: u64) -> u64 {
     let disk = PowerLoss::new(seed);
     let mut model = Model::new();
     let mut random = Random(seed);
-    let store = recover(&disk, &mut model).unwrap();
+    let store = recover(&disk, &mut model, false).unwrap();
     for _ in 0..60 {
         step(&store, &mut model, &mut random).unwrap();
     }
