@@ -611,3 +611,96 @@ fn removed_member_loses_hold() {
         assert!(engine.status().frozen.is_none());
     }
 }
+
+/// Proves: a directory whose blocks are missing fails by itself: modifications of others that share the operation
+/// go on, on the fast path and on the slow one.
+#[test]
+fn bad_directory_spoils_nothing_else() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let a = world.start(0);
+    for number in 0..200 {
+        modify(&a, create(directory, &format!("{number}"), b"")).unwrap();
+    }
+    a.flush_commits().unwrap();
+    let b = world.start(1);
+    let home = b.fetch().unwrap().entry(Handle::ROOT, b"user1").unwrap().unwrap().handle;
+    world.server.with_blocks(|blocks| blocks.retain(|_, block| block.kind != BlockKind::MapLeaf));
+    for disturbed in [false, true] {
+        if disturbed {
+            // A knows its own blocks and goes on undisturbed.
+            modify(&a, create(directory, "more", b"")).unwrap();
+            a.flush_commits().unwrap();
+        }
+        std::thread::scope(|scope| {
+            let bad = scope.spawn(|| modify(&b, create(directory, &format!("1x{disturbed}"), b"")).map(drop));
+            let good: Vec<_> = (0..4)
+                .map(|number| {
+                    let name = format!("{disturbed}-{number}");
+                    let b = &b;
+                    scope.spawn(move || modify(b, create(home, &name, b"fine")).map(drop))
+                })
+                .collect();
+            match bad.join().unwrap() {
+                Err(FsError::Integrity(report)) => assert!(report.missing.is_some(), "{report}"),
+                other => panic!("{other:?}"),
+            }
+            for good in good {
+                good.join().unwrap().unwrap();
+            }
+        });
+    }
+    assert_eq!(names(&b.fetch().unwrap(), home).len(), 8);
+    assert!(b.status().frozen.is_none());
+}
+
+/// Proves: an edit that is too large for one operation is refused by itself, and the engine goes on.
+#[test]
+fn too_large_an_edit() {
+    let world = World::new(1, ABORT_AFTER);
+    let directory = world.group_dir;
+    let a = world.start(0);
+    let edit = move |transaction: &mut Transaction<'_>| {
+        for number in 0..5000 {
+            let entry = Entry { handle: Handle { number: number + 1, ..directory }, kind: InodeKind::File };
+            transaction.set_entry(directory, format!("{number}").as_bytes(), Some(entry), NOW)?;
+        }
+        Ok(())
+    };
+    assert!(matches!(modify(&a, edit), Err(FsError::TooLarge)));
+    modify(&a, create(directory, "small", b"")).unwrap();
+    assert_eq!(names(&a.fetch().unwrap(), directory), ["small"]);
+}
+
+/// Proves: numbers given out by an operation that was under way when the engine froze are not given out again
+/// after the alarm was acknowledged and the server shows the truth again.
+#[test]
+fn acknowledged_alarm_reuses_no_number() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let a = world.start(0);
+    modify(&a, create(directory, "first", b"1")).unwrap();
+    a.flush_commits().unwrap();
+    let truth = world.server.fork();
+    // The answer to the next operation is forged, after the server has taken it.
+    let server = truth.clone();
+    world.users[0].link.redirect(&server);
+    world.users[0].link.tamper(|response| {
+        if let Response::Committed(receipt) = response {
+            receipt.value.number += 1;
+        }
+    });
+    assert!(matches!(modify(&a, create(directory, "second", b"2")), Err(FsError::Frozen(_))));
+    a.stop();
+    drop(a);
+    world.users[0].link.tamper(|_| {});
+    let machine = &world.users[0];
+    let mut config = machine.config(&world.superuser, DEADLINE);
+    config.acknowledge_alarm = true;
+    let a = Engine::start_with(config, machine.link.clone(), machine.disk.storage()).unwrap();
+    modify(&a, create(directory, "third", b"3")).unwrap();
+    let snapshot = a.fetch().unwrap();
+    for (name, bytes) in [("first", b"1"), ("second", b"2"), ("third", b"3")] {
+        assert_eq!(read(&snapshot, directory, name).unwrap(), bytes);
+    }
+}

@@ -200,6 +200,14 @@ impl Queue {
         jobs.waiting.drain(..).collect()
     }
 
+    /// Answers all who wait with an error. Work whose caller has its answer stays.
+    pub fn fail_waiting(&self, error: &FsError) {
+        self.jobs.lock().waiting.retain(|job| {
+            job.answer(Err(error.clone()));
+            job.waiter.is_none()
+        });
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.jobs.lock().waiting.len()

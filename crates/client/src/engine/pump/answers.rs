@@ -1,0 +1,155 @@
+//! Who is answered, when, and who goes on waiting.
+
+use super::{Operation, Pump, Verdict};
+use crate::engine::shared::Place;
+use crate::engine::snapshot::Snapshot;
+use crate::error::FsError;
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::signer::Finished;
+use holdfast_protocol::structure::Structure;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Refusals of one wish after which the caller is told.
+const REFUSALS_MAX: u32 = 64;
+
+impl Pump {
+    /// Answers the callers of an operation that is signed, durable here and on its way to be committed. Only
+    /// `fsync` and `close` wait for the rest.
+    pub(super) fn answer_early(&mut self, structure: &Signed<Structure>, operation: &mut Operation) {
+        if operation.answered {
+            return;
+        }
+        self.judge(operation);
+        let mut view = self.signer.floor().view.clone();
+        view.slots.insert(self.shared.me, structure.clone());
+        self.base = Arc::new(self.base_of(view));
+        let place = self.shared.publish(self.base.clone(), self.floor());
+        let answered = operation.verdicts.iter().zip(&operation.jobs);
+        let pieces = answered
+            .filter(|(verdict, job)| matches!(verdict, Verdict::Answer(Ok(()))) && job.edit.is_some())
+            .filter(|(_, job)| job.ticket.is_none())
+            .count();
+        let ticket = (operation.effective && pieces > 0).then(|| self.shared.commits.open(pieces));
+        self.answer(operation, place, ticket);
+        operation.ticket = ticket;
+        operation.answered = true;
+    }
+
+    /// An edit that failed because of bad data: the view it failed on is the present one, so the failure is
+    /// real; except that a missing block may have gone because the view has moved on once more.
+    pub(super) fn judge(&self, operation: &mut Operation) {
+        for (job, verdict) in operation.jobs.iter_mut().zip(&mut operation.verdicts) {
+            let Verdict::Answer(Err(FsError::Integrity(report))) = verdict else { continue };
+            if report.missing.is_some() && report.missing != job.missing {
+                job.missing = report.missing;
+                *verdict = Verdict::Again;
+            } else {
+                let error = self.shared.announce(FsError::Integrity(report.clone()), &self.base);
+                *verdict = Verdict::Answer(Err(error));
+            }
+        }
+    }
+
+    pub(super) fn answer(&self, operation: &Operation, place: Place, ticket: Option<u64>) {
+        let snapshot = Arc::new(Snapshot::new(self.shared.clone(), place, ticket));
+        for (job, verdict) in operation.jobs.iter().zip(&operation.verdicts) {
+            if let Verdict::Answer(result) = verdict {
+                job.answer(result.clone().map(|()| snapshot.clone()));
+            }
+        }
+    }
+
+    /// After the operation: who is answered, who goes on waiting.
+    pub(super) fn conclude(&mut self, mut operation: Operation, finished: Option<Finished>) {
+        self.reserve = None;
+        self.renew_base();
+        let place = self.shared.publish(self.base.clone(), self.floor());
+        if let Some(Finished::Committed(structure)) = finished {
+            self.shared.last_operation.store(structure.value.number(), Relaxed);
+            let work = operation.work.take().unwrap_or_default();
+            self.allocator = if operation.effective { work.committed() } else { work.burned() };
+            if !operation.answered {
+                self.judge(&mut operation);
+                self.answer(&operation, place, None);
+            }
+            if let Some(ticket) = operation.ticket {
+                self.shared.commits.settle(ticket);
+            }
+            self.remember_superseded(operation.former_table);
+        } else {
+            // Not taken, or dead: nothing of it counts, and everything is made again. Callers who have their
+            // answer do not notice, unless it turns out to be impossible now.
+            if let Some(work) = operation.work.take() {
+                self.allocator = work.burned();
+            }
+            if finished != Some(Finished::GivenUp) {
+                self.plan_again(&mut operation);
+            }
+            for (job, verdict) in operation.jobs.iter().zip(&operation.verdicts) {
+                if let Verdict::Answer(Err(error)) = verdict {
+                    job.answer(Err(error.clone()));
+                }
+            }
+        }
+        self.requeue(operation);
+    }
+
+    /// What an operation that was not taken, or died, means for its wishes.
+    pub(super) fn plan_again(&self, operation: &mut Operation) {
+        let shared = operation.jobs.len() > 1;
+        for (job, verdict) in operation.jobs.iter_mut().zip(&mut operation.verdicts) {
+            if operation.answered && matches!(verdict, Verdict::Answer(_)) {
+                let lost =
+                    operation.effective && job.edit.is_some() && matches!(verdict, Verdict::Answer(Ok(())));
+                if !lost {
+                    continue;
+                }
+                job.waiter = None;
+                job.ticket = job.ticket.or(operation.ticket);
+            }
+            job.refusals += 1;
+            *verdict = match &operation.refusal {
+                Some(_) if shared => Verdict::Alone,
+                Some(error) => Verdict::Answer(Err(error.clone())),
+                None if job.refusals > REFUSALS_MAX => {
+                    let why = "again and again, without saying why";
+                    Verdict::Answer(Err(FsError::Refused(why.to_owned())))
+                }
+                None => Verdict::Again,
+            };
+        }
+    }
+
+    /// While an operation cannot go on: whoever waits for it, or behind it, hears why. It goes on all the same
+    /// when it can, since it is signed.
+    pub(super) fn tell_waiting(&self, operation: &Operation, error: &FsError) {
+        for job in &operation.jobs {
+            job.answer(Err(error.clone()));
+        }
+        self.shared.queue.fail_waiting(error);
+    }
+
+    /// Puts back what must be made again, and settles what was made again.
+    pub(super) fn requeue(&mut self, operation: Operation) {
+        let mut again = Vec::new();
+        for (mut job, verdict) in operation.jobs.into_iter().zip(operation.verdicts) {
+            match verdict {
+                Verdict::Answer(result) => {
+                    if let (Some(ticket), None) = (job.ticket, &job.waiter) {
+                        self.shared.commits.settle_one(ticket, result);
+                    }
+                }
+                Verdict::Again => again.push(job),
+                Verdict::Alone => {
+                    job.alone = true;
+                    again.push(job);
+                }
+                Verdict::Wait(tags) => self.parking.park(job, tags),
+            }
+        }
+        if !again.is_empty() {
+            self.shared.queue.push_front(again);
+        }
+    }
+}

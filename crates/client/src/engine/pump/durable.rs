@@ -1,0 +1,105 @@
+//! What outlives the process, and what is tidied up.
+
+use super::{End, Operation, PAUSE_MAX, Pump};
+use crate::error::{FrozenReport, FsError};
+use crate::evidence::now_ns;
+use crate::state::{Frozen, State, StateError};
+use holdfast_content::PrincipalId;
+use holdfast_crypto::{Digest, encode};
+use holdfast_protocol::alarm::Alarm;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Superseded tables given up at once.
+const SUPERSEDED_MAX: usize = 256;
+
+impl Pump {
+    /// Makes the signer's state durable. A full disk is waited for; any other failure is the end, since what is
+    /// durable is then unknown.
+    pub(super) fn persist(&mut self, bytes: &[u8], operation: &Operation) -> Result<(), End> {
+        loop {
+            match self.save(Some(bytes)) {
+                Ok(()) => return Ok(()),
+                Err(StateError::Full) => {
+                    self.tell_waiting(operation, &FsError::NoSpace);
+                    if self.shared.queue.is_stopped() {
+                        return Err(End::Stopped);
+                    }
+                    std::thread::sleep(PAUSE_MAX);
+                }
+                Err(error) => {
+                    self.shared.break_down(FsError::Local {
+                        kind: std::io::ErrorKind::Other,
+                        text: format!("the state of this device could not be saved: {error}"),
+                    });
+                    return Err(End::Stopped);
+                }
+            }
+        }
+    }
+
+    pub(super) fn save(&mut self, signer: Option<&[u8]>) -> Result<(), StateError> {
+        let signer = signer.map_or_else(|| self.signer.to_bytes(), <[u8]>::to_vec);
+        let allocator = self.reserve.as_ref().unwrap_or(&self.allocator).clone();
+        let frozen = self.shared.frozen().map(|report| Frozen {
+            what: report.what.clone(),
+            noticed_ns: report.noticed_ns,
+            last_good_operation: report.last_good_operation,
+            evidence: report.evidence.as_ref().map(|path| path.display().to_string()),
+        });
+        let floor = self.signer.floor();
+        self.state.save(&State {
+            format: 1,
+            file_system: floor.file_system,
+            key: self.key.public(),
+            signer,
+            allocator,
+            frozen,
+        })?;
+        self.noted = false;
+        self.shared.counters.fsyncs.store(self.state.syncs(), Relaxed);
+        Ok(())
+    }
+
+    /// Keeps evidence and tells everybody.
+    pub(super) fn freeze(&mut self, alarm: &Alarm) {
+        let what = alarm.explain();
+        let reply = self.reply.take().map(|reply| encode(&reply)).unwrap_or_default();
+        let floor = encode(self.signer.floor());
+        let evidence = self.shared.evidence.keep_order(what.clone(), encode(alarm), floor, reply);
+        self.shared.freeze(FrozenReport {
+            what,
+            noticed_ns: now_ns(),
+            last_good_operation: self.signer.floor().last(),
+            evidence,
+        });
+        // So that a restart finds the report, not only the alarm.
+        let _ = self.save(None);
+    }
+
+    /// While nobody waits: give up tables that were replaced, and make the last note durable.
+    pub(super) fn tidy(&mut self) {
+        if !self.superseded.is_empty() {
+            let superseded = std::mem::take(&mut self.superseded);
+            if let Err(error) = self.shared.store.dereference(superseded) {
+                tracing::debug!(%error, "superseded tables are left to the collector");
+            }
+        }
+        if self.noted && self.save(None).is_err() {
+            tracing::debug!("a note could not be saved; a restart will ask the server instead");
+        }
+    }
+
+    pub(super) fn own_table(&self) -> Option<Digest> {
+        let own = PrincipalId::Device(self.shared.me);
+        self.signer.floor().own()?.value.handles.get(&own).map(|handle| handle.reference.address)
+    }
+
+    /// The own table that an operation replaced is nobody's any more.
+    pub(super) fn remember_superseded(&mut self, former: Option<Digest>) {
+        let present = self.own_table();
+        self.superseded.extend(former);
+        self.superseded.retain(|table| Some(*table) != present);
+        let excess = self.superseded.len().saturating_sub(SUPERSEDED_MAX);
+        self.superseded.drain(..excess);
+    }
+}

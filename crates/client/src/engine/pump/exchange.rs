@@ -1,0 +1,224 @@
+//! Talking to the server about the operation in flight.
+
+use super::{End, Operation, PAUSE_MAX, Pump};
+use crate::engine::shared::is_definite;
+use crate::error::FsError;
+use crate::tree::{Plan, ReadError};
+use holdfast_content::{Membership, Reference};
+use holdfast_crypto::Digest;
+use holdfast_protocol::check::membership_wanted;
+use holdfast_protocol::message::{ATTACHED_BYTES_MAX, BATCH_MAX, Request, Response, ServerError, ViewReply};
+use holdfast_protocol::signer::{Effect, Event};
+use holdfast_protocol::structure::{Structure, View};
+use holdfast_rpc::RpcError;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+impl Pump {
+    /// Sends until there is an answer that settles something, however long that takes: the operation is signed,
+    /// so it cannot be forgotten. Callers give up by their own deadlines.
+    pub(super) fn send(
+        &mut self,
+        request: Request,
+        operation: &mut Operation,
+    ) -> Result<VecDeque<Effect>, End> {
+        let mut pause = Duration::from_millis(20);
+        let committing = matches!(request, Request::Commit { .. });
+        loop {
+            if self.shared.queue.is_stopped() && !committing {
+                return Err(End::Stopped);
+            }
+            let error = match self.exchange(&request, operation) {
+                Ok(Response::View(reply)) => return self.accept(*reply, operation),
+                Ok(Response::Committed(receipt)) => return self.step(Event::Committed(receipt)),
+                Ok(Response::Refused) => {
+                    self.shared.counters.refused.fetch_add(1, Relaxed);
+                    return self.step(Event::Refused);
+                }
+                Ok(Response::Aborted) => return self.step(Event::Aborted),
+                Ok(other) => crate::store::unexpected("an operation", &other),
+                Err(error) => error,
+            };
+            if is_definite(&error) {
+                tracing::warn!(%error, "the server did not take an operation");
+                operation.refusal = Some(FsError::from(&error));
+                let effects = self.step(Event::Refused)?;
+                self.look()?;
+                return Ok(effects);
+            }
+            tracing::debug!(%error, "no answer; asking again");
+            if let RpcError::Server(ServerError::NoSpace | ServerError::Storage(_)) = &error {
+                self.tell_waiting(operation, &FsError::from(&error));
+            }
+            if self.shared.queue.is_stopped() {
+                // Unmounting does not wait for a server that is away; a restart sends it again.
+                return Err(End::Stopped);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// After a refusal that an honest server has no reason for: does it still know what it showed before? One
+    /// that was put back to an older state refuses everything, and only its view tells why.
+    pub(super) fn look(&mut self) -> Result<(), End> {
+        let log_size = self.signer.floor().log().size;
+        let Ok(Response::View(mut reply)) =
+            self.shared.remote.call(Request::Look { log_size }, self.shared.deadline)
+        else {
+            return Ok(());
+        };
+        reply.blocks.clear();
+        let reference = match membership_wanted(self.signer.floor(), &reply.view) {
+            Ok(reference) => reference,
+            Err(alarm) => {
+                self.reply = Some(*reply);
+                self.freeze(&alarm);
+                return Err(End::Stopped);
+            }
+        };
+        let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(()) };
+        self.reply = Some(*reply);
+        let Some(reply) = &self.reply else { unreachable!("it was just put there") };
+        let event = Event::Look { reply, members: &members };
+        match self.signer.step(&self.key, event) {
+            Ok(effects) => {
+                let mut operation = Operation { answered: true, ..Operation::default() };
+                self.drive(effects.into(), &mut operation).map(drop)
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// One attempt, with the blocks that belong to the request.
+    pub(super) fn exchange(
+        &mut self,
+        request: &Request,
+        operation: &Operation,
+    ) -> Result<Response, RpcError> {
+        let mut request = request.clone();
+        let roots = match &request {
+            Request::Fast { structure, .. } | Request::Commit { structure, .. } => roots(&structure.value),
+            _ => operation.plan.iter().flat_map(Plan::declared).collect(),
+        };
+        let unsent = self.shared.store.collect(roots);
+        let attached = self.shared.store.send_ahead(unsent, ATTACHED_BYTES_MAX, BATCH_MAX)?;
+        match &mut request {
+            Request::Fast { blocks, .. }
+            | Request::Update { blocks, .. }
+            | Request::Commit { blocks, .. } => {
+                blocks.clone_from(&attached);
+            }
+            _ => {}
+        }
+        self.shared.counters.rounds.fetch_add(1, Relaxed);
+        let response = match self.shared.remote.call(request, self.shared.deadline)? {
+            Response::Error(error) => return Err(error.into()),
+            response => response,
+        };
+        if matches!(response, Response::View(_) | Response::Committed(_)) {
+            self.shared.store.acknowledge(&attached);
+        }
+        self.greet().map_err(|End::Stopped| RpcError::Closed)?;
+        Ok(response)
+    }
+
+    /// Takes a newer list of server keys, if the connection brought one.
+    pub(super) fn greet(&mut self) -> Result<(), End> {
+        let known = self.signer.floor().server_keys.as_ref().map_or(0, |keys| keys.value.sequence);
+        let shown = self.shared.remote.welcome().and_then(|welcome| welcome.file_system);
+        if let Some((_, keys)) = shown
+            && (keys.value.sequence > known || self.signer.floor().server_keys.is_none())
+        {
+            let effects = self.step(Event::ServerKeys(keys))?;
+            self.drive(effects, &mut Operation { answered: true, ..Operation::default() })?;
+        }
+        Ok(())
+    }
+
+    /// The answer to an UPDATE.
+    pub(super) fn accept(
+        &mut self,
+        mut reply: ViewReply,
+        operation: &Operation,
+    ) -> Result<VecDeque<Effect>, End> {
+        self.shared.store.accept_hints(std::mem::take(&mut reply.blocks));
+        // What has been read must be known before a view is judged that may contradict it.
+        let lessons = self.shared.queue.lessons();
+        self.learn(lessons)?;
+        let members = self.membership_of(&reply.view, operation)?;
+        self.reply = Some(reply);
+        let Some(reply) = &self.reply else { unreachable!("it was just put there") };
+        let event = Event::Reply { reply, members: &*members };
+        match self.signer.step(&self.key, event) {
+            Ok(effects) => {
+                self.members_in_use(members);
+                Ok(effects.into())
+            }
+            Err(misuse) => {
+                self.shared.break_down(FsError::Refused(misuse.to_string()));
+                Err(End::Stopped)
+            }
+        }
+    }
+
+    pub(super) fn members_in_use(&mut self, members: Arc<Membership>) {
+        if let Ok(reference) = membership_wanted(self.signer.floor(), &self.signer.floor().view) {
+            self.members = Some((reference.address, members));
+        }
+    }
+
+    /// The membership that a view names.
+    pub(super) fn membership_of(
+        &mut self,
+        view: &View,
+        operation: &Operation,
+    ) -> Result<Arc<Membership>, End> {
+        let reference = match membership_wanted(self.signer.floor(), view) {
+            Ok(reference) => reference,
+            Err(alarm) => {
+                self.freeze(&alarm);
+                let _ = self.save(None);
+                return Err(End::Stopped);
+            }
+        };
+        if let Some((address, members)) = &self.members
+            && *address == reference.address
+        {
+            return Ok(members.clone());
+        }
+        self.load_membership(&reference, operation)
+    }
+
+    /// Nothing can be believed or done without the membership, so it is asked for until it comes.
+    pub(super) fn load_membership(
+        &self,
+        reference: &Reference,
+        operation: &Operation,
+    ) -> Result<Arc<Membership>, End> {
+        let mut pause = Duration::from_millis(50);
+        loop {
+            match Membership::load(&self.shared.store, reference) {
+                Ok(members) => return Ok(Arc::new(members)),
+                Err(error) => {
+                    let error = self.shared.explain(None, None, &ReadError::Content(error), &self.base);
+                    for job in &operation.jobs {
+                        job.answer(Err(error.clone()));
+                    }
+                }
+            }
+            if self.shared.queue.is_stopped() {
+                return Err(End::Stopped);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// Everything a structure's tables reach.
+fn roots(structure: &Structure) -> Vec<Digest> {
+    structure.handles.values().map(|handle| handle.reference.address).collect()
+}

@@ -1,0 +1,342 @@
+//! The one thread that signs: it gathers what callers wish for into one operation, drives the signer through it,
+//! and answers.
+//!
+//! Invariants:
+//! - one operation is in flight at a time; whoever arrives meanwhile shares the next one;
+//! - nothing is sent before the signer's state is durable, and nothing read from a view is handed out before the
+//!   floor that holds it is;
+//! - an answer is given only for a view that was sequenced after the wish: results planned on the last view
+//!   count only if the server took the operation on exactly that view (fast path) or the same plan comes out on
+//!   the view it answered with;
+//! - an operation that does not fit its place in the order is committed without effect *at once* and made again,
+//!   so nobody ever waits for anybody before COMMIT.
+
+mod answers;
+mod durable;
+mod exchange;
+mod place;
+
+use super::queue::{Job, Taken};
+use super::settle::Parking;
+use super::shared::{Shared, stopped};
+use crate::error::FsError;
+use crate::evidence::now_ns;
+use crate::state::StateLog;
+use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
+use holdfast_content::{Handle, Membership, Tag};
+use holdfast_crypto::{Digest, SigningKey};
+use holdfast_protocol::certificate::{DELTAS_MAX, Path};
+use holdfast_protocol::message::{Request, ViewReply};
+use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Most wishes in one operation.
+const JOBS_MAX: usize = 256;
+/// No further edit joins an operation with this many changes; one edit alone may make more.
+const CHANGES_MAX: usize = 512;
+/// After this long without a wish the pump tidies up.
+const IDLE: Duration = Duration::from_secs(1);
+/// Longest pause between attempts to reach the server.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The thread's own state.
+pub(super) struct Pump {
+    shared: Arc<Shared>,
+    key: SigningKey,
+    signer: Signer,
+    state: StateLog,
+    /// Numbers given out by operations that are over.
+    allocator: Allocator,
+    /// What to remember of numbers if the operation in flight is not heard of again.
+    reserve: Option<Allocator>,
+    /// The membership block read last.
+    members: Option<(Digest, Arc<Membership>)>,
+    base: Arc<Base>,
+    parking: Arc<Parking>,
+    /// A state that may be lost in a power failure at the cost of a resend.
+    noted: bool,
+    superseded: Vec<Digest>,
+    /// The reply in hand when an alarm is raised.
+    reply: Option<ViewReply>,
+}
+
+/// Why the thread ends.
+pub(super) enum End {
+    /// It was told to, or froze; whoever waits has been told.
+    Stopped,
+}
+
+/// One operation on its way.
+#[derive(Default)]
+struct Operation {
+    jobs: Vec<Job>,
+    /// The plan that the certificate declares; `None` for one recovered after a restart.
+    plan: Option<Plan>,
+    /// Numbers as the plan left them.
+    work: Option<Allocator>,
+    verdicts: Vec<Verdict>,
+    /// Whether the callers have their answers.
+    answered: bool,
+    ticket: Option<u64>,
+    effective: bool,
+    /// The server's final answer to a request it did not take.
+    refusal: Option<FsError>,
+    /// The own table before it.
+    former_table: Option<Digest>,
+}
+
+/// What an operation means for one wish.
+enum Verdict {
+    /// The caller's answer.
+    Answer(Result<(), FsError>),
+    /// It must be planned again.
+    Again,
+    /// It must be planned again, by itself.
+    Alone,
+    /// It must be planned again once these are settled.
+    Wait(BTreeSet<Tag>),
+}
+
+/// A plan with what it means for each wish.
+struct Planned {
+    plan: Result<Plan, ReadError>,
+    results: Vec<(Result<(), FsError>, BTreeSet<Tag>)>,
+    /// How many wishes took part; the rest did not fit.
+    took: usize,
+}
+
+impl Pump {
+    pub fn new(
+        shared: Arc<Shared>,
+        key: SigningKey,
+        signer: Signer,
+        state: StateLog,
+        allocator: Allocator,
+    ) -> Pump {
+        let base = shared.latest.read().base.clone();
+        let parking = Arc::new(Parking::new(shared.clone()));
+        Pump {
+            shared,
+            key,
+            signer,
+            state,
+            allocator,
+            reserve: None,
+            members: None,
+            base,
+            parking,
+            noted: false,
+            superseded: Vec::new(),
+            reply: None,
+        }
+    }
+
+    /// Finishes what an earlier process left unfinished.
+    fn recover(&mut self) -> Result<(), End> {
+        self.greet()?;
+        let effects = self.step(Event::Restarted)?;
+        let mut operation = Operation { answered: true, ..Operation::default() };
+        self.drive(effects, &mut operation)?;
+        self.renew_base();
+        Ok(())
+    }
+
+    /// Serves until it is stopped.
+    pub fn run(mut self) {
+        let _alarm = TellOfPanic(self.shared.clone());
+        if self.recover().is_err() {
+            return self.end();
+        }
+        loop {
+            match self.shared.queue.take(JOBS_MAX, IDLE) {
+                Taken::Jobs(jobs) => {
+                    self.shared.in_flight.store(true, Relaxed);
+                    let result = self.operate(jobs);
+                    self.shared.in_flight.store(false, Relaxed);
+                    if result.is_err() {
+                        break;
+                    }
+                }
+                Taken::Lessons(lessons) => {
+                    if self.learn(lessons).is_err() {
+                        break;
+                    }
+                }
+                Taken::Idle => self.tidy(),
+                Taken::Stopped => break,
+            }
+        }
+        self.end();
+    }
+
+    /// Saves what may be lost and tells everybody who still waits.
+    fn end(&mut self) {
+        if self.shared.check().is_ok() && self.noted {
+            let _ = self.save(None);
+        }
+        let error = self.shared.check().err().unwrap_or_else(stopped);
+        for job in self.shared.queue.drain() {
+            job.answer(Err(error.clone()));
+        }
+        self.parking.fail(&error);
+        self.shared.commits.lose_all(&error);
+    }
+
+    /// One operation for these wishes, or for as many of them as fit.
+    fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), End> {
+        let fast = self.signer.wants_fast() && self.members.is_some();
+        let planned = self.plan(&jobs, self.allocator.begin(), if fast { Path::Fast } else { Path::Slow });
+        let rest = jobs.split_off(planned.took);
+        if !rest.is_empty() {
+            self.shared.queue.push_front(rest);
+        }
+        let mut verdicts: Vec<Verdict> =
+            planned.results.into_iter().map(|(result, _)| Verdict::Answer(result)).collect();
+        let mut plan = match planned.plan {
+            Ok(plan) if plan.deltas.len() <= DELTAS_MAX => plan,
+            // Nothing can be declared: a fetch shows whether the view is the present one. If so, one of the
+            // edits is to blame, and each is tried by itself.
+            unusable => {
+                let alone = jobs.len() == 1;
+                let error = match unusable {
+                    Ok(_) => FsError::TooLarge,
+                    Err(error) => self.shared.describe(None, &error),
+                };
+                for (job, verdict) in jobs.iter().zip(&mut verdicts) {
+                    if job.edit.is_some() {
+                        *verdict = if alone { Verdict::Answer(Err(error.clone())) } else { Verdict::Alone };
+                    }
+                }
+                self.empty_plan()
+            }
+        };
+        let tables = if fast { plan.build(&self.base).ok() } else { None };
+        if fast && tables.is_none() {
+            // Planned for the fast path, so directories are not re-mapped: not fit to be declared for the slow
+            // one.
+            plan = match self.plan(&jobs, self.allocator.begin(), Path::Slow).plan {
+                Ok(plan) if plan.deltas.len() <= DELTAS_MAX => plan,
+                _ => self.empty_plan(),
+            };
+        }
+        let mut operation = Operation {
+            verdicts,
+            work: Some(plan.allocator.clone()),
+            former_table: self.own_table(),
+            jobs,
+            ..Operation::default()
+        };
+        // What this operation reserves is not to be relied on before it is committed; its numbers are spent in
+        // any case.
+        self.reserve = Some(plan.allocator.clone().burned());
+        let deltas = plan.deltas.clone();
+        operation.effective = !deltas.is_empty();
+        operation.plan = Some(plan);
+        let counters = &self.shared.counters;
+        counters.operations.fetch_add(1, Relaxed);
+        if tables.is_some() {
+            counters.fast.fetch_add(1, Relaxed);
+        }
+        let begun = self.step(Event::Begin { deltas, time_ns: now_ns(), fast: tables });
+        match begun.and_then(|effects| self.drive(effects, &mut operation)) {
+            Ok(finished) => {
+                self.conclude(operation, finished);
+                Ok(())
+            }
+            Err(end) => {
+                let error = self.shared.check().err().unwrap_or_else(stopped);
+                for job in &operation.jobs {
+                    job.answer(Err(error.clone()));
+                }
+                Err(end)
+            }
+        }
+    }
+
+    /// Plans as many wishes as fit, on the present base.
+    fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> Planned {
+        let base = self.base.clone();
+        // What fails on an outdated view is no failure yet: see `judge`.
+        let explain = |file: Option<Handle>, error: &ReadError| self.shared.describe(file, error);
+        let mut transaction = Transaction::new(&base, allocator, &explain);
+        let mut results = Vec::new();
+        for job in jobs {
+            let Some(edit) = &job.edit else {
+                results.push((Ok(()), BTreeSet::new()));
+                continue;
+            };
+            if transaction.len() >= CHANGES_MAX {
+                break;
+            }
+            results.push(transaction.run(&mut *edit.lock()));
+        }
+        Planned { plan: transaction.finish(path), took: results.len(), results }
+    }
+
+    fn empty_plan(&self) -> Plan {
+        let explain = |_: Option<Handle>, _: &ReadError| FsError::Busy;
+        let transaction = Transaction::new(&self.base, self.allocator.begin(), &explain);
+        transaction.finish(Path::Slow).expect("a plan without changes reads nothing")
+    }
+
+    /// Tells the signer something; it never objects to a driver that keeps its rules.
+    fn step(&mut self, event: Event<'_>) -> Result<VecDeque<Effect>, End> {
+        match self.signer.step(&self.key, event) {
+            Ok(effects) => Ok(effects.into()),
+            Err(misuse) => {
+                self.shared.break_down(FsError::Refused(misuse.to_string()));
+                Err(End::Stopped)
+            }
+        }
+    }
+
+    /// Does what the signer says until the operation is over.
+    fn drive(
+        &mut self,
+        mut effects: VecDeque<Effect>,
+        operation: &mut Operation,
+    ) -> Result<Option<Finished>, End> {
+        let mut finished = None;
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::Persist(bytes) => self.persist(&bytes, operation)?,
+                Effect::Note(_) => self.noted = true,
+                Effect::Send(request) => {
+                    if let Request::Commit { structure, .. } = &*request {
+                        self.answer_early(structure, operation);
+                    }
+                    effects.extend(self.send(*request, operation)?);
+                }
+                Effect::Fold(accepted) => effects.extend(self.fold(&accepted, operation)?),
+                Effect::Finished(how) => finished = Some(how),
+                Effect::Advanced => {}
+                Effect::Alarm(alarm) => self.freeze(&alarm),
+                Effect::FreezeAll => return Err(End::Stopped),
+            }
+        }
+        Ok(finished)
+    }
+}
+
+/// Nobody is to wait for a thread that is gone.
+struct TellOfPanic(Arc<Shared>);
+
+impl Drop for TellOfPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.break_down(FsError::Local {
+                kind: std::io::ErrorKind::Other,
+                text: "the signing thread failed; unmount and mount again".to_owned(),
+            });
+        }
+    }
+}
+
+impl Verdict {
+    fn of((result, tags): (Result<(), FsError>, BTreeSet<Tag>)) -> Verdict {
+        if tags.is_empty() { Verdict::Answer(result) } else { Verdict::Wait(tags) }
+    }
+}
