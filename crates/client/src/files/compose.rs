@@ -14,6 +14,7 @@ use holdfast_content::file::{self, ChunkerConfig};
 use holdfast_content::{
     BlockSink, BlockSource, Content, ContentError, Extent, ExtentMap, INLINE_BYTES_MAX, Inode,
 };
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -25,8 +26,12 @@ const WHOLE_BYTES_MAX: u64 = 1 << 20;
 const HOLE_BYTES_MIN: u64 = 64 << 10;
 /// Ranges and extents that are put in their places at once.
 const GRAFTS_MAX: usize = 4096;
-/// Bytes of another file whose extents are looked at at once.
-const COPY_WINDOW_BYTES: u64 = 256 << 20;
+/// Bytes of a run that are put in their places at once.
+const RUN_BYTES: u64 = 256 << 20;
+/// Written runs no further apart than this are stored as one.
+const GAP_BYTES: u64 = 4 << 10;
+/// Bytes read at once.
+const STEP_BYTES: u64 = 1 << 20;
 /// Bytes on either side of a change in which extents are counted.
 const WINDOW_BYTES: u64 = 256 << 10;
 /// More extents than these, and one in so many bytes, are too many.
@@ -93,8 +98,14 @@ pub fn compose(
         let bytes = read_all(source, snapshot, &places)?;
         return whole(file::from_reader(sink, &config, bytes.as_slice()));
     }
-    if let ([(_, Place::Spool)], Some(data)) = (places.as_slice(), &snapshot.data) {
-        return whole(file::from_reader(sink, &config, SpoolReader { data, range: 0..snapshot.size }));
+    if let [(_, Place::Spool)] = places.as_slice() {
+        let failure = RefCell::new(None);
+        let reader = RangeReader::new(source, snapshot, 0..snapshot.size, &failure);
+        let cut = file::from_reader(sink, &config, reader);
+        return match failure.take() {
+            Some(error) => Err(error),
+            None => whole(cut),
+        };
     }
     let mut map = base_map(source, sink, snapshot).map_err(|error| blame(snapshot, error))?;
     map = lay_changes(source, sink, snapshot, map)?;
@@ -216,25 +227,29 @@ fn lay_changes(
     let config = ChunkerConfig::DEFAULT;
     let mut grafts = Grafts { source, map, cleared: Vec::new(), added: Vec::new() };
     let whose = |error| blame(snapshot, error);
-    for (range, piece) in snapshot.changes.iter() {
-        // A piece never reaches beyond the size: truncation cuts pieces too.
-        match piece {
+    // A piece never reaches beyond the size: truncation cuts pieces too.
+    for (range, kind) in runs(snapshot) {
+        match kind {
             Piece::Hole => grafts.cleared.push(range),
             Piece::Spool => {
-                let data = snapshot.data.as_ref().expect("spooled ranges have a spool");
                 let mut at = range.start;
                 // In steps, so that a long run's extents do not gather in memory.
                 while at < range.end {
-                    let end = range.end.min(at.saturating_add(COPY_WINDOW_BYTES));
-                    let reader = SpoolReader { data, range: at..end };
-                    file::cut_run_at(sink, &config, at, reader, &mut grafts.added).map_err(whose)?;
+                    let end = range.end.min(at.saturating_add(RUN_BYTES));
+                    let failure = RefCell::new(None);
+                    let reader = RangeReader::new(source, snapshot, at..end, &failure);
+                    let cut = file::cut_run_at(sink, &config, at, reader, &mut grafts.added);
+                    match (failure.take(), cut) {
+                        (Some(error), _) => return Err(error),
+                        (None, cut) => cut.map_err(whose)?,
+                    };
                     grafts.cleared.push(at..end);
                     grafts.flush_if_many(sink).map_err(whose)?;
                     at = end;
                 }
             }
             Piece::Copy(inode, from) => {
-                let copied = copy(&mut grafts, sink, range, inode, *from);
+                let copied = copy(&mut grafts, sink, range, &inode, from);
                 copied.map_err(|error| ComposeError::Content(inode.clone(), error))?;
             }
         }
@@ -242,6 +257,21 @@ fn lay_changes(
     }
     grafts.flush(sink).map_err(whose)?;
     Ok(grafts.map)
+}
+
+/// The changes, with written runs joined that lie close to each other: what is between them is stored once
+/// more, which costs less than a chunk for each.
+fn runs(snapshot: &Snapshot) -> Vec<(Range<u64>, Piece<Arc<Inode>>)> {
+    let mut runs: Vec<(Range<u64>, Piece<Arc<Inode>>)> = Vec::new();
+    for (range, piece) in snapshot.changes.iter() {
+        match runs.last_mut() {
+            Some((last, Piece::Spool)) if *piece == Piece::Spool && range.start - last.end <= GAP_BYTES => {
+                last.end = range.end;
+            }
+            _ => runs.push((range, piece.clone())),
+        }
+    }
+    runs
 }
 
 /// Puts another inode's bytes from `from` on at `range`.
@@ -256,7 +286,7 @@ fn copy(
         Content::Extents(map) => {
             let mut at = range.start;
             while at < range.end {
-                let end = range.end.min(at.saturating_add(COPY_WINDOW_BYTES));
+                let end = range.end.min(at.saturating_add(RUN_BYTES));
                 let wanted = from + (at - range.start)..from + (end - range.start);
                 for (offset, extent) in map.extents_in(grafts.source, wanted.clone())? {
                     let begin = offset.max(wanted.start);
@@ -325,17 +355,50 @@ fn blame(snapshot: &Snapshot, error: ContentError) -> ComposeError {
     }
 }
 
-struct SpoolReader<'a> {
-    data: &'a File,
+/// Reads a range of a changed file, a step at a time.
+struct RangeReader<'a> {
+    source: &'a dyn BlockSource,
+    snapshot: &'a Snapshot,
     range: Range<u64>,
+    ready: Vec<u8>,
+    taken: usize,
+    /// Why reading failed: the chunker passes on only words.
+    failure: &'a RefCell<Option<ComposeError>>,
 }
 
-impl Read for SpoolReader<'_> {
+impl<'a> RangeReader<'a> {
+    fn new(
+        source: &'a dyn BlockSource,
+        snapshot: &'a Snapshot,
+        range: Range<u64>,
+        failure: &'a RefCell<Option<ComposeError>>,
+    ) -> RangeReader<'a> {
+        RangeReader { source, snapshot, range, ready: Vec::new(), taken: 0, failure }
+    }
+
+    fn refill(&mut self) -> Result<(), ComposeError> {
+        let step = self.range.start..self.range.end.min(self.range.start + STEP_BYTES);
+        self.ready.resize((step.end - step.start) as usize, 0);
+        self.taken = 0;
+        let places = self.snapshot.places(step.clone());
+        read_places(self.source, self.snapshot.data.as_deref(), &places, &mut self.ready)?;
+        self.range.start = step.end;
+        Ok(())
+    }
+}
+
+impl Read for RangeReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let count = out.len().min((self.range.end - self.range.start).try_into().unwrap_or(usize::MAX));
-        let out = &mut out[..count];
-        read_spooled(self.data, self.range.start, out).map_err(io::Error::other)?;
-        self.range.start += count as u64;
+        if self.taken == self.ready.len()
+            && !self.range.is_empty()
+            && let Err(error) = self.refill()
+        {
+            *self.failure.borrow_mut() = Some(error);
+            return Err(io::Error::other("the changed file could not be read"));
+        }
+        let count = out.len().min(self.ready.len() - self.taken);
+        out[..count].copy_from_slice(&self.ready[self.taken..self.taken + count]);
+        self.taken += count;
         Ok(count)
     }
 }

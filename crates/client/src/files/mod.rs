@@ -41,7 +41,7 @@ use crate::error::{FrozenReport, FsError};
 use backend::{Backend, View};
 use directory::OpenDirectory;
 use holdfast_content::{Handle, Inode, InodeKind, NAME_BYTES_MAX};
-use nodes::{Node, Nodes};
+use nodes::{Node, NodeState, Nodes, Pages};
 use parking_lot::Mutex;
 use spool::SpoolDirectory;
 use std::collections::HashMap;
@@ -230,10 +230,15 @@ impl FileSystem {
         let mut shown = self.published_attributes(view, handle, inode);
         if let Some(node) = self.nodes.find(shown.ino) {
             let mut state = node.state();
-            let writers = state.writers > 0;
-            if let Some(file) = &mut state.file {
-                file.refresh(inode, view.position(), writers);
+            let NodeState { writers, file, pages, .. } = &mut *state;
+            if let Some(file) = file {
+                let is_other = file.refresh(inode, view.position(), *writers > 0);
                 own_attributes(file, &mut shown);
+                // Descriptors that stay open go on in the new version; the kernel's pages are of the old.
+                if is_other && *pages != Pages::None {
+                    drop(state);
+                    self.invalidate(shown.ino);
+                }
             }
         }
         shown

@@ -5,7 +5,6 @@
 use super::backend::{Changes, View};
 use super::nodes::{Found, Node};
 use super::plan::{Dropped, LINKS_MAX, drop_link, existing, writable_directory};
-use super::state::Named;
 use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, handle_of, ino_of, now_ns};
 use crate::error::FsError;
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, TARGET_BYTES_MAX};
@@ -276,8 +275,8 @@ impl FileSystem {
         let writers = state.writers > 0;
         if let Some(file) = &mut state.file {
             match inode {
-                Some(inode) => file.refresh(&inode, view.position(), writers),
-                None if matches!(dropped, Dropped::Removed(_)) => file.named = Named::RemovedHere,
+                Some(inode) => drop(file.refresh(&inode, view.position(), writers)),
+                None if matches!(dropped, Dropped::Removed(_)) => file.removed_here(),
                 None => {}
             }
         }

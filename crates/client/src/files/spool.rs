@@ -83,6 +83,8 @@ pub enum Record {
     },
     /// The size was set.
     Size(u64),
+    /// The file was removed: nothing of it is wanted any more.
+    Removed,
 }
 
 /// Where unpublished bytes are kept.
@@ -190,6 +192,7 @@ impl SpoolDirectory {
                 continue;
             }
             match Leftover::read(&journal_path) {
+                Ok(leftover) if leftover.records.contains(&Record::Removed) => leftover.remove(),
                 Ok(leftover) => found.push(leftover),
                 Err(error) => tracing::warn!(
                     journal = %journal_path.display(), %error,
@@ -295,6 +298,7 @@ impl Leftover {
                     size = *new;
                     continue;
                 }
+                Record::Removed => continue,
                 Record::Spool { start, end } => (*start..*end, Piece::Spool),
                 Record::Hole { start, end } => (*start..*end, Piece::Hole),
                 Record::Copy { start, end, source, from } => match decode(source) {

@@ -186,21 +186,24 @@ impl FileState {
     }
 
     /// Takes note of the inode in a view. `writers`: somebody here has the file open for writing.
-    pub fn refresh(&mut self, inode: &Arc<Inode>, position: u64, writers: bool) {
+    /// Returns whether the content shown has become another.
+    pub fn refresh(&mut self, inode: &Arc<Inode>, position: u64, writers: bool) -> bool {
         if position < self.position || self.named != Named::Yes {
-            return;
+            return false;
         }
         self.position = position;
         self.latest = inode.clone();
         if writers || self.is_dirty() {
-            return;
+            return false;
         }
         let content = content_digest(inode);
-        if content != self.base_content {
+        let is_other = content != self.base_content;
+        if is_other {
             self.pins.clear();
             self.fragments = Overlay::default();
         }
         self.rebase(inode.clone(), content);
+        is_other
     }
 
     fn rebase(&mut self, inode: Arc<Inode>, content: Digest) {
@@ -324,6 +327,16 @@ impl FileState {
     pub fn shown_mode(&self) -> u32 {
         let flying = self.in_flight.as_ref().and_then(|flight| flight.mode);
         self.mode.or(flying).unwrap_or(self.latest.mode)
+    }
+
+    /// The last name was removed by this client: a crash from now on leaves nothing behind.
+    pub fn removed_here(&mut self) {
+        self.named = Named::RemovedHere;
+        if let Some(spool) = &mut self.spool
+            && let Err(error) = spool.note(&Record::Removed)
+        {
+            tracing::debug!(%error, "a removed file may be offered for salvage after a crash");
+        }
     }
 
     /// What is unpublished, without beginning to publish it.

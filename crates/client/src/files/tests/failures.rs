@@ -169,6 +169,7 @@ fn a_killed_client_leaves_its_data_to_salvage() {
     let saved = next.save_unsaved("after a crash").unwrap().unwrap();
     let file = saved.files.iter().find(|file| file.path == "f").unwrap();
     assert!(file.from_earlier_run && file.missing.is_empty());
+    assert!(saved.files.iter().all(|file| file.path != "gone"), "removed on purpose");
     assert!(std::fs::read(saved.folder.join(&file.saved_as)).unwrap() == expected);
     assert!(next.save_unsaved("again").unwrap().is_none());
     assert_eq!(
