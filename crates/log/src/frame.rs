@@ -227,7 +227,11 @@ pub(crate) fn decode_fixed(key: &SegmentKey, offset: u32, bytes: &[u8]) -> Optio
     let number = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
     let (head_length, body_length) = (number(0), number(4));
     let total = u64::from(head_length) + u64::from(body_length);
-    if fixed[9..12] != [0; 3] || head_length as usize > HEAD_BYTES_MAX || total > RECORD_BYTES_MAX as u64 {
+    if fixed[32..] == [0; 8]
+        || fixed[9..12] != [0; 3]
+        || head_length as usize > HEAD_BYTES_MAX
+        || total > RECORD_BYTES_MAX as u64
+    {
         return None;
     }
     if check_of(key, offset, &fixed) != fixed[12..16] {

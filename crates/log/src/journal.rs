@@ -9,10 +9,13 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Offsets must fit 32 bits, with room for the largest record.
+const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+
 /// How a log behaves.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
-    /// Length at which a segment is sealed, in bytes.
+    /// Length at which a segment is sealed, in bytes; at most 1 GiB.
     pub segment_bytes: u32,
     /// Appended bytes kept in memory before they are written (not synced) to the file.
     pub buffer_bytes: usize,
@@ -93,7 +96,8 @@ impl Log {
     ///
     /// # Errors
     /// The medium failed, the format is newer, or records known durable are gone.
-    pub fn open(storage: Arc<dyn Storage>, config: LogConfig) -> Result<(Log, Recovery), LogError> {
+    pub fn open(storage: Arc<dyn Storage>, mut config: LogConfig) -> Result<(Log, Recovery), LogError> {
+        config.segment_bytes = config.segment_bytes.min(SEGMENT_BYTES_MAX);
         let segments = Arc::new(Segments::new(storage.clone()));
         let mut numbers: Vec<u32> = storage
             .list()

@@ -1,10 +1,10 @@
 //! The consistency server's records, in the same log and the same group commit as the blocks they order.
 
 use crate::StoreError;
-use crate::record::{OrderingRecord, StoreRecord};
+use crate::record::{Location, OrderingRecord, StoreRecord};
 use crate::store::BlockStore;
 use holdfast_crypto::Digest;
-use holdfast_log::BodyTag;
+use holdfast_log::{BodyTag, LogError};
 
 /// A checkpoint, if there is one, and the records after it, oldest first.
 pub type RecoveredOrdering = (Option<Vec<u8>>, Vec<Vec<u8>>);
@@ -45,44 +45,60 @@ impl BlockStore {
     /// [`StoreError::OrderingDamaged`] when any of it is damaged, or may be among records that were lost: going
     /// on without it would roll the file system back.
     pub fn recover_ordering(&self, file_system: Digest) -> Result<RecoveredOrdering, StoreError> {
-        // No collection moves them meanwhile.
-        let _still = self.shared().checkpointing.lock();
-        let (checkpoint, records) = {
-            let state = self.state();
-            let Some(found) = state.file_systems.get(&file_system) else { return Ok((None, Vec::new())) };
-            if let Some(why) = &found.damaged {
-                return Err(StoreError::OrderingDamaged { file_system, why: why.clone() });
-            }
-            (found.checkpoint, found.ordering.clone())
-        };
-        let read = |location: crate::record::Location| {
-            let record = self.log().read(location.position, location.length);
-            record.map_err(|error| StoreError::OrderingDamaged { file_system, why: error.to_string() })
-        };
-        let mut before = None;
-        let checkpoint = match checkpoint {
-            None => None,
-            Some(location) => {
-                let record = read(location)?;
-                if let Ok(StoreRecord::Checkpoint(head)) =
-                    StoreRecord::decode_parts(record.kind, &record.head)
-                {
-                    before = Some(head.sequence);
+        let mut last = None;
+        loop {
+            let places = {
+                let state = self.state();
+                let Some(found) = state.file_systems.get(&file_system) else { return Ok((None, Vec::new())) };
+                if let Some(why) = &found.damaged {
+                    return Err(StoreError::OrderingDamaged { file_system, why: why.clone() });
                 }
-                Some(record.body)
+                (found.checkpoint, found.ordering.clone())
+            };
+            match self.read_ordering(file_system, &places.0, &places.1) {
+                // The collector moved them meanwhile.
+                Err(StoreError::Log(LogError::SegmentGone(_))) if last.as_ref() != Some(&places) => {
+                    last = Some(places);
+                }
+                Err(StoreError::Log(error)) => {
+                    return Err(StoreError::OrderingDamaged { file_system, why: error.to_string() });
+                }
+                other => return other,
             }
-        };
+        }
+    }
+
+    fn read_ordering(
+        &self,
+        file_system: Digest,
+        checkpoint: &Option<Location>,
+        records: &[(u64, Location)],
+    ) -> Result<RecoveredOrdering, StoreError> {
+        let mut before = 0;
+        let mut replaced = None;
+        if let Some(location) = checkpoint {
+            let record = self.log().read(location.position, location.length)?;
+            match StoreRecord::decode_parts(record.kind, &record.head) {
+                Ok(StoreRecord::Checkpoint(head)) if head.file_system == file_system => {
+                    before = head.sequence
+                }
+                _ => {
+                    let why = "another record is in the place of the checkpoint".into();
+                    return Err(StoreError::OrderingDamaged { file_system, why });
+                }
+            }
+            replaced = Some(record.body);
+        }
         let mut payloads = Vec::with_capacity(records.len());
         for (sequence, location) in records {
-            let expected = before.unwrap_or(0) + 1;
-            if sequence != expected {
-                let why = format!("record {expected} is missing");
+            before += 1;
+            if *sequence != before {
+                let why = format!("record {before} is missing");
                 return Err(StoreError::OrderingDamaged { file_system, why });
             }
-            before = Some(sequence);
-            payloads.push(read(location)?.body);
+            payloads.push(self.log().read(location.position, location.length)?.body);
         }
-        Ok((checkpoint, payloads))
+        Ok((replaced, payloads))
     }
 
     /// Every file system that has anything in this store.

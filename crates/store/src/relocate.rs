@@ -188,8 +188,9 @@ impl Relocation<'_> {
         let shared = self.shared;
         for (key, entry) in blocks {
             let record = shared.log.read(entry.location.position, entry.location.length)?;
-            let StoreRecord::Block(mut head) = decode(&record)? else {
-                return Err(wrong_record(entry.location));
+            let mut head = match decode(&record)? {
+                StoreRecord::Block(head) if head.address == key.address() => head,
+                _ => return Err(wrong_record(entry.location)),
             };
             let tag = BodyTag::of(&record.body);
             let mut state = shared.state();

@@ -142,7 +142,7 @@ impl BlockStore {
                 at.segment == position.segment && at >= position && u64::from(at.offset) < end
             });
             if here {
-                state.damaged.insert(key);
+                state.note_damaged(key);
             }
             live.push(here);
         }
@@ -179,7 +179,7 @@ impl BlockStore {
         let mut count = 0;
         for (key, entry) in wrong {
             if state.get(&shared.index, &key)? == Some(entry) {
-                state.damaged.insert(key);
+                state.note_damaged(key);
                 count += 1;
             }
         }

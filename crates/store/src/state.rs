@@ -130,6 +130,8 @@ pub(crate) struct Image {
     pub(crate) lost: Vec<LostRecord>,
 }
 
+/// Most damaged blocks remembered at once; beyond, they are only errors.
+const DAMAGED_MAX: usize = 1 << 20;
 /// Most stretches of damage remembered one by one.
 const LOST_MAX: usize = 64;
 
@@ -239,6 +241,13 @@ impl State {
         match self.file_systems.get(file_system) {
             Some(found) => found.suspect.clone(),
             None => self.lost.first().map(|lost| lost.why.clone()),
+        }
+    }
+
+    /// Notes that a block cannot be served, so that whoever has it is asked to send it again.
+    pub(crate) fn note_damaged(&mut self, key: Key) {
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.insert(key);
         }
     }
 

@@ -292,14 +292,16 @@ impl BlockStore {
                 Err(StoreError::Log(LogError::SegmentGone(_))) => {
                     let now = shared.state.lock().get(&shared.index, &key)?;
                     if now == Some(entry) {
+                        shared.state.lock().note_damaged(key);
                         let why = "its segment is gone".to_owned();
                         let file = format!("segment {}", entry.location.position.segment);
                         let offset = entry.location.position.offset.into();
                         return Err(StoreError::Damaged { address, file, offset, why });
                     }
                 }
-                Err(error @ StoreError::Damaged { .. }) => {
-                    shared.state.lock().damaged.insert(key);
+                // Altered, or on a sector that cannot be read.
+                Err(error @ (StoreError::Damaged { .. } | StoreError::Log(LogError::Io { .. }))) => {
+                    shared.state.lock().note_damaged(key);
                     return Err(error);
                 }
                 other => return other.map(Some),
@@ -489,7 +491,8 @@ impl Shared {
         }
         for (number, copies) in by_file_system {
             let found = state.file_systems.iter().find(|(_, found)| found.number == number);
-            let file_system = *found.expect("an entry belongs to a file system").0;
+            // A damaged index may name any number.
+            let Some(file_system) = found.map(|(file_system, _)| *file_system) else { continue };
             for copies in copies.chunks(COPIES_PER_RECORD) {
                 state.round += 1;
                 let record =

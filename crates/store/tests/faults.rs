@@ -154,6 +154,12 @@ fn a_scrub_reads_past_bad_sectors() {
         let found = store.retrieve(FS, chunk(number).0);
         assert_eq!(found.is_err(), [4, 30, 31].contains(&number), "{number}: {found:?}");
     }
+    // Whoever has them is asked to send them again, which heals them.
+    for number in [4, 30, 31] {
+        assert!(!store.contains_renew(FS, chunk(number).0, 1).unwrap());
+        store.store(FS, BOB, vec![chunk(number)], 1).unwrap();
+        assert_eq!(store.retrieve(FS, chunk(number).0).unwrap().unwrap().1, chunk(number).1);
+    }
     disk.heal_reads();
     assert!(store.scrub(&mut |_, _| {}).unwrap().is_clean());
 }
