@@ -88,12 +88,10 @@ fn death_between_update_and_commit() {
     world.users[0].link.set_down(true);
     a.stop();
     drop(a);
-    let started = Instant::now();
     // Other names are not held up at all; the name itself until the time-out.
     modify(&b, create(directory, "other", b"y")).unwrap();
     assert_eq!(names(&b.fetch().unwrap(), directory), ["before", "disturbance", "other"]);
     modify(&b, create(directory, "half", b"of b")).unwrap();
-    assert!(started.elapsed() < Duration::from_secs(10));
     b.flush_commits().unwrap();
     world.users[0].link.set_down(false);
     world.users[0].link.clear_faults();

@@ -69,6 +69,9 @@ impl EngineConfig {
     }
 }
 
+/// How long a stop waits for the request under way.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Called once, when the engine freezes.
 pub type FreezeHook = Box<dyn Fn(&FrozenReport) + Send + Sync>;
 
@@ -170,8 +173,17 @@ impl Engine {
         self.shared.queue.stop();
         self.pins.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
+        let end = Instant::now() + STOP_PATIENCE;
         for thread in threads {
-            if thread.thread().id() != std::thread::current().id() {
+            if thread.thread().id() == std::thread::current().id() {
+                continue;
+            }
+            // A request to a server that is away may hold the thread up for longer than anybody wants to wait for
+            // an unmount; what it sends is in the state already.
+            while !thread.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
                 let _ = thread.join();
             }
         }

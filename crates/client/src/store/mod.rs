@@ -12,40 +12,38 @@
 //! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
 
 mod disk;
+mod fetch;
 mod memory;
 mod upload;
+
+use fetch::{Shared, Unsent, Wanted, check};
 
 pub use disk::DiskCache;
 pub use memory::MemoryCache;
 pub use upload::{Held, Upload};
 
 use crate::evidence::Evidence;
-use crate::remote::{Remote, call_patiently};
-use holdfast_content::{
-    Block, BlockError, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError, StoredBlock,
-};
+use crate::remote::Remote;
+use holdfast_content::{Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response};
 use holdfast_rpc::RpcError;
 use lru::LruCache;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use serde::Serialize;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes and blocks of one RETRIEVE or STORE, so that several can be under way at once.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_BLOCKS: usize = 256;
 /// Requests of one kind under way at once.
 const PARALLEL: usize = 4;
-/// For how long a block that the server acknowledged is taken to be still there. Far below any server's
-/// collection window, since a block that nothing refers to may go after that.
-const ACKNOWLEDGED_FOR: Duration = Duration::from_secs(300);
 const ACKNOWLEDGED_MAX: usize = 65_536;
 
 /// A source that also takes new blocks: they can be read back as long as they are held.
@@ -148,38 +146,6 @@ impl Drop for Lanes {
         // A worker may still wait for the server; the next user of the cache folder need not.
         *self.shared.disk.lock() = None;
     }
-}
-
-pub(crate) struct Shared {
-    key: DigestKey,
-    deadline: Duration,
-    remote: Arc<dyn Remote>,
-    evidence: Arc<Evidence>,
-    memory: Mutex<MemoryCache>,
-    /// Let go, with its lock, when the last clone of the store goes.
-    disk: Mutex<Option<DiskCache>>,
-    unsent: Mutex<HashMap<Digest, Unsent>>,
-    acknowledged: Mutex<LruCache<Digest, Instant>>,
-    flights: Mutex<HashMap<Digest, Arc<Flight>>>,
-    counters: Counters,
-}
-
-struct Unsent {
-    block: Arc<Block>,
-    holders: usize,
-}
-
-/// One block under way, and those who wait for it.
-#[derive(Default)]
-struct Flight {
-    result: Mutex<Option<Result<Arc<Block>, SourceError>>>,
-    landed: Condvar,
-}
-
-struct Wanted {
-    reference: Reference,
-    kind: BlockKind,
-    flight: Arc<Flight>,
 }
 
 pub(crate) struct StoreJob {
@@ -462,142 +428,6 @@ impl BlockSource for VerifiedStore {
     }
 }
 
-impl Shared {
-    fn is_acknowledged(&self, address: &Digest) -> bool {
-        self.acknowledged.lock().get(address).is_some_and(|since| since.elapsed() < ACKNOWLEDGED_FOR)
-    }
-
-    fn acknowledged_one(&self, address: Digest) {
-        if let Some(entry) = self.unsent.lock().remove(&address) {
-            self.memory.lock().insert(entry.block);
-        }
-        self.acknowledged.lock().put(address, Instant::now());
-    }
-
-    /// Whether a block is here or under way.
-    fn is_near(&self, address: &Digest) -> bool {
-        self.memory.lock().contains(address)
-            || self.unsent.lock().contains_key(address)
-            || self.disk.lock().as_ref().is_some_and(|disk| disk.contains(address))
-    }
-
-    /// The block if it is in memory or in the persistent cache.
-    fn local(&self, reference: &Reference, kind: BlockKind) -> Result<Option<Arc<Block>>, SourceError> {
-        let address = &reference.address;
-        let found = self.memory.lock().get(address);
-        let found = found.or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
-        if let Some(block) = found {
-            check(&block, reference, kind)?;
-            self.counters.memory_hits.fetch_add(1, Relaxed);
-            return Ok(Some(block));
-        }
-        let located = self.disk.lock().as_ref().and_then(|disk| disk.locate(address));
-        let Some(located) = located else { return Ok(None) };
-        match located.read().map(|stored| stored.open(&self.key, reference, kind)) {
-            Some(Ok(block)) => {
-                let block = Arc::new(block);
-                self.memory.lock().insert(block.clone());
-                self.counters.disk_hits.fetch_add(1, Relaxed);
-                Ok(Some(block))
-            }
-            _ => {
-                if let Some(disk) = &mut *self.disk.lock() {
-                    disk.forget(address);
-                }
-                self.counters.corrupt_cache_entries.fetch_add(1, Relaxed);
-                tracing::warn!(block = %address.short(), "a cached block is corrupt; fetching it again");
-                Ok(None)
-            }
-        }
-    }
-
-    fn cache(&self, address: Digest, block: &StoredBlock) {
-        if let Some(disk) = &mut *self.disk.lock()
-            && let Err(error) = disk.insert(address, block)
-        {
-            tracing::debug!(%error, "a block could not be cached");
-        }
-    }
-
-    /// Joins the flight for a block, or starts one (`true`), which the caller must then land.
-    fn board(&self, reference: &Reference) -> (Arc<Flight>, bool) {
-        let mut flights = self.flights.lock();
-        if let Some(flight) = flights.get(&reference.address) {
-            return (flight.clone(), false);
-        }
-        let flight = Arc::new(Flight::default());
-        flights.insert(reference.address, flight.clone());
-        (flight, true)
-    }
-
-    /// Fetches, verifies and lands.
-    fn retrieve(&self, wanted: Vec<Wanted>) {
-        let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
-        self.counters.retrieves.fetch_add(1, Relaxed);
-        let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
-            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => Ok(blocks),
-            Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        let results: Vec<_> = match answer {
-            Ok(blocks) => wanted
-                .iter()
-                .zip(blocks)
-                .map(|(one, block)| self.verify(one, block.map(|(_, addressed)| addressed.block)))
-                .collect(),
-            Err(why) => wanted
-                .iter()
-                .map(|one| Err(SourceError::Unreachable(one.reference.address, why.clone())))
-                .collect(),
-        };
-        for (one, result) in wanted.into_iter().zip(results) {
-            self.flights.lock().remove(&one.reference.address);
-            *one.flight.result.lock() = Some(result);
-            one.flight.landed.notify_all();
-        }
-    }
-
-    fn verify(&self, wanted: &Wanted, stored: Option<StoredBlock>) -> Result<Arc<Block>, SourceError> {
-        let address = wanted.reference.address;
-        let stored = stored.ok_or(SourceError::Missing(address))?;
-        let bytes = stored.body.len() as u64;
-        match stored.clone().open(&self.key, &wanted.reference, wanted.kind) {
-            Ok(block) => {
-                self.counters.blocks_fetched.fetch_add(1, Relaxed);
-                self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
-                let block = Arc::new(block);
-                self.memory.lock().insert(block.clone());
-                self.cache(address, &stored);
-                Ok(block)
-            }
-            Err(error) => {
-                self.evidence.keep_block(&wanted.reference, wanted.kind, &stored, &error);
-                Err(SourceError::Altered(address, error))
-            }
-        }
-    }
-
-    /// Stores one batch durably. Storing twice changes nothing, so lost answers are simply asked for again.
-    fn send(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
-        let batch: Vec<AddressedBlock> = blocks
-            .iter()
-            .map(|block| AddressedBlock { address: block.reference().address, block: block.to_stored() })
-            .collect();
-        let bytes: usize = batch.iter().map(|block| block.block.body.len()).sum();
-        self.counters.stores.fetch_add(1, Relaxed);
-        match call_patiently(&*self.remote, &Request::Store(batch), self.deadline)? {
-            Response::Done => {}
-            other => return Err(unexpected("Store", &other)),
-        }
-        self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
-        self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
-        for block in blocks {
-            self.acknowledged_one(block.reference().address);
-        }
-        Ok(())
-    }
-}
-
 /// The server answered something else than its protocol says.
 pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
     match response {
@@ -610,22 +440,6 @@ pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
             ))
         }
     }
-}
-
-/// A block that is known by its address must still be of the kind and length its place demands.
-fn check(block: &Block, reference: &Reference, kind: BlockKind) -> Result<(), SourceError> {
-    let address = reference.address;
-    let error = if block.kind() != kind {
-        BlockError::WrongKind { address, expected: kind, found: block.kind() }
-    } else if block.reference().length != reference.length {
-        BlockError::BadBody {
-            expected: reference.length,
-            why: format!("it has {} bytes", block.reference().length),
-        }
-    } else {
-        return Ok(());
-    };
-    Err(SourceError::Altered(address, error))
 }
 
 /// Cuts a list into batches bounded by bytes and number.
@@ -676,3 +490,6 @@ fn spawn_workers<T: Send + 'static>(
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

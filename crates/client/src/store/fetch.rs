@@ -1,0 +1,214 @@
+//! How a block is found: memory, the persistent cache, somebody else's request under way, the server; and how
+//! blocks reach the server.
+
+use super::disk::DiskCache;
+use super::memory::MemoryCache;
+use super::{Counters, unexpected};
+use crate::evidence::Evidence;
+use crate::remote::{Remote, call_patiently};
+use holdfast_content::{Block, BlockError, BlockKind, Reference, SourceError, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::message::{AddressedBlock, Request, Response};
+use holdfast_rpc::RpcError;
+use lru::LruCache;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// For how long a block that the server acknowledged is taken to be still there. Far below any server's
+/// collection window, since a block that nothing refers to may go after that.
+const ACKNOWLEDGED_FOR: Duration = Duration::from_secs(300);
+
+pub(super) struct Shared {
+    pub(super) key: DigestKey,
+    pub(super) deadline: Duration,
+    pub(super) remote: Arc<dyn Remote>,
+    pub(super) evidence: Arc<Evidence>,
+    pub(super) memory: Mutex<MemoryCache>,
+    /// Let go, with its lock, when the last clone of the store goes.
+    pub(super) disk: Mutex<Option<DiskCache>>,
+    pub(super) unsent: Mutex<HashMap<Digest, Unsent>>,
+    pub(super) acknowledged: Mutex<LruCache<Digest, Instant>>,
+    pub(super) flights: Mutex<HashMap<Digest, Arc<Flight>>>,
+    pub(super) counters: Counters,
+}
+
+pub(super) struct Unsent {
+    pub(super) block: Arc<Block>,
+    pub(super) holders: usize,
+}
+
+/// One block under way, and those who wait for it.
+#[derive(Default)]
+pub(super) struct Flight {
+    pub(super) result: Mutex<Option<Result<Arc<Block>, SourceError>>>,
+    pub(super) landed: Condvar,
+}
+
+pub(super) struct Wanted {
+    pub(super) reference: Reference,
+    pub(super) kind: BlockKind,
+    pub(super) flight: Arc<Flight>,
+}
+
+impl Shared {
+    pub(super) fn is_acknowledged(&self, address: &Digest) -> bool {
+        self.acknowledged.lock().get(address).is_some_and(|since| since.elapsed() < ACKNOWLEDGED_FOR)
+    }
+
+    pub(super) fn acknowledged_one(&self, address: Digest) {
+        if let Some(entry) = self.unsent.lock().remove(&address) {
+            self.memory.lock().insert(entry.block);
+        }
+        self.acknowledged.lock().put(address, Instant::now());
+    }
+
+    /// Whether a block is here or under way.
+    pub(super) fn is_near(&self, address: &Digest) -> bool {
+        self.memory.lock().contains(address)
+            || self.unsent.lock().contains_key(address)
+            || self.disk.lock().as_ref().is_some_and(|disk| disk.contains(address))
+    }
+
+    /// The block if it is in memory or in the persistent cache.
+    pub(super) fn local(
+        &self,
+        reference: &Reference,
+        kind: BlockKind,
+    ) -> Result<Option<Arc<Block>>, SourceError> {
+        let address = &reference.address;
+        let found = self.memory.lock().get(address);
+        let found = found.or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
+        if let Some(block) = found {
+            check(&block, reference, kind)?;
+            self.counters.memory_hits.fetch_add(1, Relaxed);
+            return Ok(Some(block));
+        }
+        let located = self.disk.lock().as_ref().and_then(|disk| disk.locate(address));
+        let Some(located) = located else { return Ok(None) };
+        match located.read().map(|stored| stored.open(&self.key, reference, kind)) {
+            Some(Ok(block)) => {
+                let block = Arc::new(block);
+                self.memory.lock().insert(block.clone());
+                self.counters.disk_hits.fetch_add(1, Relaxed);
+                Ok(Some(block))
+            }
+            _ => {
+                if let Some(disk) = &mut *self.disk.lock() {
+                    disk.forget(address);
+                }
+                self.counters.corrupt_cache_entries.fetch_add(1, Relaxed);
+                tracing::warn!(block = %address.short(), "a cached block is corrupt; fetching it again");
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn cache(&self, address: Digest, block: &StoredBlock) {
+        if let Some(disk) = &mut *self.disk.lock()
+            && let Err(error) = disk.insert(address, block)
+        {
+            tracing::debug!(%error, "a block could not be cached");
+        }
+    }
+
+    /// Joins the flight for a block, or starts one (`true`), which the caller must then land.
+    pub(super) fn board(&self, reference: &Reference) -> (Arc<Flight>, bool) {
+        let mut flights = self.flights.lock();
+        if let Some(flight) = flights.get(&reference.address) {
+            return (flight.clone(), false);
+        }
+        let flight = Arc::new(Flight::default());
+        flights.insert(reference.address, flight.clone());
+        (flight, true)
+    }
+
+    /// Fetches, verifies and lands.
+    pub(super) fn retrieve(&self, wanted: Vec<Wanted>) {
+        let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
+        self.counters.retrieves.fetch_add(1, Relaxed);
+        let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
+            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => Ok(blocks),
+            Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let results: Vec<_> = match answer {
+            Ok(blocks) => wanted
+                .iter()
+                .zip(blocks)
+                .map(|(one, block)| self.verify(one, block.map(|(_, addressed)| addressed.block)))
+                .collect(),
+            Err(why) => wanted
+                .iter()
+                .map(|one| Err(SourceError::Unreachable(one.reference.address, why.clone())))
+                .collect(),
+        };
+        for (one, result) in wanted.into_iter().zip(results) {
+            self.flights.lock().remove(&one.reference.address);
+            *one.flight.result.lock() = Some(result);
+            one.flight.landed.notify_all();
+        }
+    }
+
+    pub(super) fn verify(
+        &self,
+        wanted: &Wanted,
+        stored: Option<StoredBlock>,
+    ) -> Result<Arc<Block>, SourceError> {
+        let address = wanted.reference.address;
+        let stored = stored.ok_or(SourceError::Missing(address))?;
+        let bytes = stored.body.len() as u64;
+        match stored.clone().open(&self.key, &wanted.reference, wanted.kind) {
+            Ok(block) => {
+                self.counters.blocks_fetched.fetch_add(1, Relaxed);
+                self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
+                let block = Arc::new(block);
+                self.memory.lock().insert(block.clone());
+                self.cache(address, &stored);
+                Ok(block)
+            }
+            Err(error) => {
+                self.evidence.keep_block(&wanted.reference, wanted.kind, &stored, &error);
+                Err(SourceError::Altered(address, error))
+            }
+        }
+    }
+
+    /// Stores one batch durably. Storing twice changes nothing, so lost answers are simply asked for again.
+    pub(super) fn send(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
+        let batch: Vec<AddressedBlock> = blocks
+            .iter()
+            .map(|block| AddressedBlock { address: block.reference().address, block: block.to_stored() })
+            .collect();
+        let bytes: usize = batch.iter().map(|block| block.block.body.len()).sum();
+        self.counters.stores.fetch_add(1, Relaxed);
+        match call_patiently(&*self.remote, &Request::Store(batch), self.deadline)? {
+            Response::Done => {}
+            other => return Err(unexpected("Store", &other)),
+        }
+        self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
+        self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        for block in blocks {
+            self.acknowledged_one(block.reference().address);
+        }
+        Ok(())
+    }
+}
+
+/// A block that is known by its address must still be of the kind and length its place demands.
+pub(super) fn check(block: &Block, reference: &Reference, kind: BlockKind) -> Result<(), SourceError> {
+    let address = reference.address;
+    let error = if block.kind() != kind {
+        BlockError::WrongKind { address, expected: kind, found: block.kind() }
+    } else if block.reference().length != reference.length {
+        BlockError::BadBody {
+            expected: reference.length,
+            why: format!("it has {} bytes", block.reference().length),
+        }
+    } else {
+        return Ok(());
+    };
+    Err(SourceError::Altered(address, error))
+}
