@@ -340,6 +340,7 @@ fn fork_is_exposed_when_crossed() {
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
     modify(&a, create(directory, "common", b"")).unwrap();
+    a.flush_commits().unwrap();
     b.fetch().unwrap();
     let other = world.server.fork();
     world.users[1].link.redirect(&other);

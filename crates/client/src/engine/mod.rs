@@ -113,7 +113,7 @@ impl Engine {
     /// [`FsError::Unreachable`], [`FsError::Frozen`]; the error of a modification that the server had declared
     /// dead and that could not be made again. Each loss is reported once.
     pub fn flush_commits(&self) -> Result<(), FsError> {
-        self.shared.commits.flush(Instant::now() + self.shared.deadline, || self.shared.late())
+        self.shared.commits.flush(Instant::now() + self.shared.patience(), || self.shared.late())
     }
 
     /// This device and its user.

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Longest single wait for another device's operation; after it the present view is looked at again.
 const SETTLE_MS_MAX: u64 = 30_000;
+/// How long a call waits for a server that has been silent for a whole deadline already.
+const SILENT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Counts since the start.
 #[derive(Default)]
@@ -61,6 +63,8 @@ pub(super) struct Shared {
     /// The last accepted view.
     pub latest: RwLock<Place>,
     pub in_flight: AtomicBool,
+    /// A call has waited its full time in vain, and no answer has come since.
+    silent: AtomicBool,
     pub last_operation: AtomicU64,
     frozen: RwLock<Option<Arc<FrozenReport>>>,
     /// A failure of this machine that nothing can go on after.
@@ -94,6 +98,7 @@ impl Shared {
             counters: Counters::default(),
             latest: RwLock::new(Place { sequence: 0, base, floor }),
             in_flight: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             last_operation: AtomicU64::new(0),
             frozen: RwLock::default(),
             broken: RwLock::default(),
@@ -135,7 +140,7 @@ impl Shared {
         }
         // The engine may have frozen between the check and the push; then nobody would answer.
         self.check()?;
-        waiter.wait(Instant::now() + self.deadline, || self.late())
+        waiter.wait(Instant::now() + self.patience(), || self.late())
     }
 
     /// A view sequenced after this call began.
@@ -143,10 +148,23 @@ impl Shared {
         self.submit(None)
     }
 
+    /// How long a call waits. Once one has waited its full time in vain, the next ones do not wait as long:
+    /// programs ask again and again, the kernel lets them wait for one another, and nobody can interrupt them.
+    pub fn patience(&self) -> Duration {
+        if self.silent.load(Relaxed) { self.deadline.min(SILENT_PATIENCE) } else { self.deadline }
+    }
+
+    /// The server has answered.
+    pub fn heard(&self) {
+        self.silent.store(false, Relaxed);
+    }
+
     /// Why a deadline passed.
     pub fn late(&self) -> FsError {
         self.check().err().unwrap_or_else(|| {
-            FsError::Unreachable(format!("no answer within {} seconds", self.deadline.as_secs()))
+            let waited = self.patience().as_secs();
+            self.silent.store(true, Relaxed);
+            FsError::Unreachable(format!("no answer within {waited} seconds"))
         })
     }
 

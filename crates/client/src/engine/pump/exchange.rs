@@ -118,6 +118,7 @@ impl Pump {
             Response::Error(error) => return Err(error.into()),
             response => response,
         };
+        self.shared.heard();
         if matches!(response, Response::View(_) | Response::Committed(_)) {
             self.shared.store.acknowledge(&attached);
         }
