@@ -15,20 +15,17 @@ pub struct Taken {
 
 /// Measures a stretch of work.
 pub fn measure<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(Taken, T)> {
-    let cpu = cpu_seconds()?;
+    let cpu = cpu_seconds();
     let start = Instant::now();
     let result = work()?;
     let wall = start.elapsed().as_secs_f64();
-    Ok((Taken { wall, cpu: cpu_seconds()? - cpu }, result))
+    Ok((Taken { wall, cpu: cpu_seconds() - cpu }, result))
 }
 
-/// User and system time of this process, to a hundredth of a second.
-fn cpu_seconds() -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat")?;
-    let after = text.rsplit(')').next().unwrap_or("");
-    let ticks: u64 =
-        after.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(ticks as f64 / 100.0)
+/// User and system time of this process.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// A measured quantity, over all rounds.

@@ -2,13 +2,15 @@
 
 use crate::StoreError;
 use crate::record::{Location, StoreRecord};
-use crate::state::Frozen;
+use crate::state::{Frozen, State};
 use crate::store::Shared;
 use holdfast_log::{LogError, Position, ScanDepth, Scanned, SyncSite};
 use std::sync::Arc;
 use std::time::Duration;
 
 const CHECKPOINT: SyncSite = SyncSite("store: log before index checkpoint");
+/// Bytes of log after which a checkpoint is due, however few entries they hold.
+const BYTES_BEHIND_MAX: u64 = 512 << 20;
 /// How long a STORE waits for the index before it looks again.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
@@ -78,6 +80,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Asks for a checkpoint when much has changed, or when a crash would cost much to replay.
+    pub(crate) fn note_growth(&self, state: &State, at: Position) {
+        let segments = u64::from(at.segment.saturating_sub(state.folded.segment));
+        let behind = segments * u64::from(self.config.segment_bytes);
+        if state.blocks.len() >= self.config.recent_entries_max || behind >= BYTES_BEHIND_MAX {
+            self.want_checkpoint();
+        }
+    }
+
     pub(crate) fn want_checkpoint(&self) {
         self.wanted.lock().checkpoint = true;
         self.wake.notify_one();
@@ -104,6 +115,7 @@ impl Shared {
         {
             let mut state = self.state.lock();
             let applied = replayed.unwrap_or_else(|| self.log.end());
+            state.folded = applied;
             let frozen = Frozen {
                 image: state.image(applied),
                 blocks: std::mem::take(&mut state.blocks),

@@ -21,6 +21,7 @@ impl BlockStore {
         let record = OrderingRecord { file_system, sequence };
         let location = StoreRecord::Ordering(record.clone()).append(self.log(), payload, tag)?;
         state.apply_ordering(&record, location);
+        self.shared().note_growth(&state, location.position);
         Ok(())
     }
 

@@ -143,6 +143,8 @@ pub(crate) struct State {
     /// rebuild would take them for the block once the older copy is gone.
     pub(crate) duplicates: Vec<BlockCopy>,
     pub(crate) frozen: Option<Arc<Frozen>>,
+    /// Up to where the log is folded into frozen batches.
+    pub(crate) folded: Position,
     pub(crate) file_systems: BTreeMap<Digest, FileSystem>,
     /// Blocks that DECREF may still drop. Never restored: a restart ends every window.
     pub(crate) young: Young,
@@ -186,6 +188,7 @@ impl State {
             file_systems: image.file_systems,
             round: image.round,
             lost: image.lost,
+            folded: Position::from_u64(image.applied),
             ..State::default()
         };
         Ok((state, Position::from_u64(image.applied)))

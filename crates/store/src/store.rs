@@ -247,11 +247,7 @@ impl BlockStore {
             }
             state.young.open(key, location.position, owner, now_ns, self.window_ns());
         }
-        let full = state.blocks.len() >= shared.config.recent_entries_max;
-        drop(guard);
-        if full {
-            shared.want_checkpoint();
-        }
+        shared.note_growth(state, shared.log.end());
         Ok(())
     }
 
