@@ -170,7 +170,11 @@ pub struct FrozenReport {
 
 impl std::fmt::Display for FrozenReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the server's history is not consistent, so nothing it shows is believed: {}.", self.what)?;
+        write!(
+            f,
+            "the server's history is not consistent, so nothing it shows is believed: {}.",
+            self.what.trim_end_matches('.')
+        )?;
         write!(
             f,
             " Your last good operation was number {}. Unsaved data is kept; run `holdfast evidence` for details \
