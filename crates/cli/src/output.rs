@@ -53,9 +53,11 @@ impl Format {
 /// [`Exit::Io`] when standard output is gone.
 pub fn line(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}")
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}")))
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}"))),
+    }
 }
 
 /// A spinner on a terminal, nothing elsewhere.

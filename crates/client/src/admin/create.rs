@@ -7,7 +7,7 @@ use crate::tree::{Allocator, Base, TableCache, Transaction};
 use holdfast_content::{DeviceId, Handle, Inode, InodeKind, Membership, MemoryBlocks};
 use holdfast_crypto::{DigestKey, PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage};
-use holdfast_protocol::certificate::Path;
+use holdfast_protocol::certificate::{Certificate, Path};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ServerKeys};
 use holdfast_protocol::signed::Signed;
@@ -104,26 +104,51 @@ pub fn create_with(
     let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
     let membership = Membership::founding(&config.name, &config.superuser_name, superuser);
     membership.validate().map_err(|why| CreateError::BadName(why.to_string()))?;
-    let mut signer = Signer::new(Floor::new(superuser, DeviceId::SUPERUSER));
-    let server_keys =
-        Signed::new(ServerKeys { file_system, sequence: 1, keys: vec![server_key] }, &config.superuser);
     let misuse = |error: &dyn std::fmt::Display| CreateError::Refused(error.to_string());
-    signer.step(&config.superuser, Event::ServerKeys(server_keys.clone())).map_err(|error| misuse(&error))?;
-    let (plan_deltas, tables, allocator) = founding_plan(&blocks, membership, config.now_ns)?;
-    let mut effects = signer
-        .found(&config.superuser, plan_deltas, config.now_ns, &tables)
-        .map_err(|error| misuse(&error))?;
-    if let Some(found) = found {
-        // Only an unfinished founding may be taken up again; the same bytes come out of the same wishes.
-        let earlier = Signer::restore(&found.signer).map_err(|error| misuse(&error))?;
-        if earlier.floor().last() > 0 {
-            return Err(CreateError::Exists);
+    let list_of_keys = |sequence| {
+        Signed::new(ServerKeys { file_system, sequence, keys: vec![server_key] }, &config.superuser)
+    };
+    let (mut signer, effects, allocator, server_keys) = match found {
+        None => {
+            let mut signer = Signer::new(Floor::new(superuser, DeviceId::SUPERUSER));
+            let server_keys = list_of_keys(1);
+            signer
+                .step(&config.superuser, Event::ServerKeys(server_keys.clone()))
+                .map_err(|error| misuse(&error))?;
+            let (deltas, tables, allocator) = founding_plan(&blocks, membership, config.now_ns)?;
+            let effects = signer
+                .found(&config.superuser, deltas, config.now_ns, &tables)
+                .map_err(|error| misuse(&error))?;
+            (signer, effects, allocator, server_keys)
         }
-        if earlier.to_bytes() != signer.to_bytes() {
-            signer = earlier;
-            effects = signer.step(&config.superuser, Event::Restarted).map_err(|error| misuse(&error))?;
+        // Only an unfinished founding may be taken up again: the same bytes are sent, with the same blocks.
+        Some(found) => {
+            let mut signer = Signer::restore(&found.signer).map_err(|error| misuse(&error))?;
+            if signer.floor().last() > 0 {
+                return Err(CreateError::Exists);
+            }
+            let effects = signer.step(&config.superuser, Event::Restarted).map_err(|error| misuse(&error))?;
+            let certificate = founding_certificate(&effects).ok_or(CreateError::Exists)?;
+            let (deltas, _, allocator) = founding_plan(&blocks, membership, certificate.time_ns)?;
+            if deltas != certificate.deltas {
+                return Err(CreateError::BadName(
+                    "an earlier attempt with this key was not finished, and it used another name: use that name \
+                     again, or another key"
+                        .to_owned(),
+                ));
+            }
+            // Another server than the first time: its list takes the place of the first one's.
+            let server_keys = match &signer.floor().server_keys {
+                Some(known) if known.value.keys == [server_key] => known.clone(),
+                Some(known) => list_of_keys(known.value.sequence + 1),
+                None => list_of_keys(1),
+            };
+            signer
+                .step(&config.superuser, Event::ServerKeys(server_keys.clone()))
+                .map_err(|error| misuse(&error))?;
+            (signer, effects, allocator, server_keys)
         }
-    }
+    };
     let state = |signer: Vec<u8>| State {
         format: 1,
         file_system,
@@ -168,6 +193,17 @@ pub fn create_with(
 
 type FoundingPlan =
     (Vec<holdfast_protocol::certificate::Delta>, holdfast_protocol::signer::Tables, Allocator);
+
+/// The operation that an unfinished founding has signed.
+fn founding_certificate(effects: &[Effect]) -> Option<&Certificate> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Send(request) => match &**request {
+            Request::Fast { certificate, .. } => Some(&certificate.value),
+            _ => None,
+        },
+        _ => None,
+    })
+}
 
 /// The root directory and the membership.
 fn founding_plan(

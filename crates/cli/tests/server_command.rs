@@ -1,0 +1,115 @@
+//! `holdfast server` for its operator: who may create file systems, collecting, scrubbing, figures, with the
+//! server running and stopped.
+
+mod common;
+
+use common::{World, run, text};
+use std::fs;
+use std::process::{Command, Stdio};
+
+fn json(command: &mut Command) -> serde_json::Value {
+    serde_json::from_str(&run(command)).expect("JSON")
+}
+
+fn operator(world: &World, task: &str) -> Command {
+    let mut command = world.holdfast("operator");
+    command.args(["server", task, "--json", "--data"]).arg(world.data());
+    command
+}
+
+/// Garbage is collected and everything scrubbed while the server runs and while it does not; what is in use stays.
+#[test]
+fn gc_scrub_and_stats() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna").join("anna");
+    let content = "a line of text that stays\n".repeat(20_000);
+    fs::write(anna.join("stays"), &content).expect("written");
+    for round in 0..5 {
+        fs::write(anna.join("goes"), format!("round {round}\n").repeat(50_000)).expect("written");
+    }
+    fs::remove_file(anna.join("goes")).expect("removed");
+    for running in [true, false] {
+        if !running {
+            world.umount("anna");
+            world.stop_server();
+        }
+        let figures = json(&mut operator(&world, "stats"));
+        assert_eq!(figures["running"], running);
+        assert!(figures["blocks"].as_u64().expect("a number") > 0);
+        assert_eq!(figures["file_systems"][0]["id"], world.fsid());
+        let collected = json(&mut operator(&world, "gc"));
+        assert_eq!(collected[0]["error"], serde_json::Value::Null, "{collected}");
+        assert!(collected[0]["missing"].as_array().expect("a list").is_empty());
+        let scrubbed = json(&mut operator(&world, "scrub"));
+        assert_eq!(scrubbed["bad_count"], 0);
+        assert!(scrubbed["records"].as_u64().expect("a number") > 0);
+    }
+    world.start_server();
+    let anna = world.mount("anna").join("anna");
+    assert_eq!(fs::read_to_string(anna.join("stays")).expect("read"), content);
+}
+
+/// A scrub finds a byte that the disk changed, names the block, and ends with its own exit code.
+#[test]
+fn scrub_finds_damage() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna").join("anna");
+    // Not compressible, so that it is stored as it is and can be found again.
+    let marker: String = (0..4000u32).map(|n| format!("{:08x}", n.wrapping_mul(2_654_435_761))).collect();
+    fs::write(anna.join("file"), &marker).expect("written");
+    world.umount("anna");
+    world.stop_server();
+    let mut damaged = false;
+    for entry in fs::read_dir(world.data().join("store")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let Ok(mut bytes) = fs::read(&path) else { continue };
+        // Somewhere in the middle of the data of a segment, not in its last record.
+        if path.extension().is_some_and(|extension| extension == "log") && bytes.len() > 8192 {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            fs::write(&path, bytes).expect("written");
+            damaged = true;
+        }
+    }
+    assert!(damaged, "there is a segment to damage");
+    let output = operator(&world, "scrub").stdin(Stdio::null()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(65), "{}", text(&output));
+}
+
+/// Who may create file systems: nobody, only listed keys, anybody on this machine.
+#[test]
+fn who_may_create() {
+    let mut world = World::new(&["anna"]);
+    world.keygen("another");
+    let address = format!("127.0.0.1:{}", world.port);
+    let create = |world: &World| {
+        let mut command = world.holdfast("another");
+        command.args(["fs", "create", &address, "--name", "ours", "--superuser"]).arg(world.key("another"));
+        command
+    };
+    for policy in ["nobody", "listed"] {
+        world.stop_server();
+        world.start_server_with(&["--create", policy]);
+        let output = create(&world).stdin(Stdio::null()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(77), "{}", text(&output));
+        assert!(text(&output).contains("holdfast server allow"), "{}", text(&output));
+    }
+    let public = fs::read_to_string(world.path("another.key.pub")).expect("a key");
+    let mut allow = world.holdfast("operator");
+    allow.args(["server", "allow", "--data"]).arg(world.data()).arg(public.trim());
+    assert!(run(&mut allow).contains(public.split(' ').nth(1).expect("a key")));
+    // The running server takes the list as it is now.
+    let created = run(&mut create(&world));
+    assert!(created.contains("hf://") && created.contains("every member can read everything"), "{created}");
+    // The same key again, and a file system of that key elsewhere, are refused without harm.
+    let again = create(&world).stdin(Stdio::null()).output().expect("it runs");
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again));
+    let url =
+        created.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address").to_owned();
+    let mut show = world.holdfast("another");
+    let shown = json(show.args(["fs", "show", &url, "--json", "--key"]).arg(world.key("another")));
+    assert_eq!((shown["name"].as_str(), shown["version"].as_u64()), (Some("ours"), Some(1)));
+    // Both file systems live side by side on this server.
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/a"), "a").expect("the other file system works on");
+}
