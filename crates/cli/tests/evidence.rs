@@ -1,0 +1,105 @@
+//! After an alarm: what `status`, `evidence` and `salvage` say and do, and how a mount goes on.
+
+mod common;
+
+use common::{World, eventually, run, text};
+use holdfast_server::ServerConfig;
+use holdfast_sim::evil::{Attack, EvilServer};
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+fn evil(world: &mut World) -> EvilServer {
+    world.stop_server();
+    EvilServer::start(ServerConfig::new(world.data(), ([127, 0, 0, 1], world.port).into()))
+        .expect("the operator's server starts")
+}
+
+fn json(command: &mut Command) -> serde_json::Value {
+    serde_json::from_str(&run(command)).expect("JSON")
+}
+
+#[track_caller]
+fn exits(command: &mut Command, code: i32) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
+    text(&output)
+}
+
+/// Altered data: status has an exit code for it, the evidence can be listed, explained and given to others, who
+/// see for themselves that the bytes are wrong.
+#[test]
+fn altered_data() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    let content: String = (0..3000u32).map(|n| format!("{:08x}", n.wrapping_mul(2_654_435_761))).collect();
+    fs::write(anna.join("team/file"), content).expect("written");
+    world.umount("anna");
+    let server = evil(&mut world);
+    let ben = world.mount("ben");
+    assert_eq!(
+        run(world.holdfast("ben").args(["evidence", "list"])).lines().next(),
+        Some("No evidence: no server has shown anything wrong.")
+    );
+    server.begin(Attack::FlipByte);
+    assert_eq!(fs::read(ben.join("team/file")).expect_err("altered").raw_os_error(), Some(5));
+
+    let said = exits(world.holdfast("ben").arg("status"), 80);
+    assert!(said.contains("ALARM") && said.contains("working"), "{said}");
+    let list = json(world.holdfast("ben").args(["evidence", "list", "--json"]));
+    let piece = list.as_array().expect("a list").last().expect("there is evidence");
+    let name = piece["name"].as_str().expect("a name");
+    let shown = run(world.holdfast("ben").args(["evidence", "show", name]));
+    assert!(shown.contains("altered data") && shown.contains("are not the block asked for"), "{shown}");
+    let copy = world.path("for-others.evidence");
+    run(world.holdfast("ben").args(["evidence", "export", name, "--to"]).arg(&copy));
+    // Somebody who has nothing but the file.
+    let elsewhere = run(world.holdfast("somebody").args(["evidence", "show"]).arg(&copy));
+    assert!(elsewhere.contains("are not the block asked for"), "{elsewhere}");
+    exits(world.holdfast("ben").args(["evidence", "export", name, "--to"]).arg(&copy), 73);
+    exits(world.holdfast("ben").args(["evidence", "show", "no-such-thing"]), 66);
+    let mut bytes = fs::read(&copy).expect("read");
+    bytes.truncate(20);
+    fs::write(world.path("damaged.evidence"), bytes).expect("written");
+    let damaged = world.path("damaged.evidence");
+    exits(world.holdfast("somebody").args(["evidence", "show"]).arg(damaged), 65);
+}
+
+/// A wrong order: the mount freezes, unsaved bytes are saved to a folder that salvage copies, mounting again is
+/// refused in words until the alarm is acknowledged, and then the true data is there.
+#[test]
+fn wrong_order() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/file"), "true").expect("written");
+    let server = evil(&mut world);
+    let ben = world.mount("ben");
+    let mut open = fs::File::create(ben.join("team/open")).expect("created");
+    open.write_all(b"not yet saved").expect("written");
+    server.begin(Attack::ForgeStructure);
+    eventually("the lie is noticed", || {
+        let _ = fs::write(anna.join("team/file"), "changed");
+        fs::read(ben.join("team/file")).is_err_and(|error| error.raw_os_error() == Some(5))
+    });
+    eventually("unsaved data is saved to a folder", || {
+        run(world.holdfast("ben").arg("salvage")).contains("team/open")
+    });
+    drop(open);
+    let said = exits(world.holdfast("ben").arg("status"), 80);
+    assert!(said.contains("FROZEN") && said.contains("To salvage"), "{said}");
+    let to = world.path("rescued");
+    run(world.holdfast("ben").args(["salvage", "--to"]).arg(&to));
+    assert!(!run(Command::new("grep").args(["-rlx", "not yet saved"]).arg(&to)).is_empty());
+    let list =
+        run(world.holdfast("ben").args(["evidence", "list", &world.url, "--key"]).arg(world.key("ben")));
+    assert!(list.contains("wrong order"), "{list}");
+
+    server.begin(Attack::Honest);
+    world.umount("ben");
+    let mut again = world.holdfast("ben");
+    again.args(["mount", &world.url]).arg(&ben).arg("--key").arg(world.key("ben"));
+    let said = exits(&mut again, 80);
+    assert!(said.contains("holdfast salvage") && said.contains("--acknowledge-alarm"), "{said}");
+    let ben = world.mount_with("ben", &["--acknowledge-alarm"]);
+    assert!(!fs::read(ben.join("team/file")).expect("the true data").is_empty());
+}
