@@ -5,7 +5,7 @@ use super::compose::{ComposeError, Occasion, read_places};
 use super::lookup::stale;
 use super::names::Made;
 use super::nodes::{Node, NodeState, Pages};
-use super::state::{FileState, Named, Place, content_roots};
+use super::state::{FileState, Place, content_roots};
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, handle_of,
     now_ns,
@@ -149,10 +149,7 @@ impl FileSystem {
             *writers -= u32::from(flags.write);
             if let Some(content) = file {
                 if *open == 0 {
-                    if content.named != Named::RemovedHere
-                        && content.is_dirty()
-                        && content.give_up(&self.spool)
-                    {
+                    if content.close(&self.spool) {
                         *pages = Pages::Mixed;
                     }
                     *file = None;
@@ -284,7 +281,7 @@ impl FileSystem {
             }
             if open.flags.synchronous {
                 self.publish(&open.node, Occasion::Sync)?;
-                self.backend.flush_commits()?;
+                self.commit(&open.node)?;
             } else if pieces > PIECES_MAX {
                 self.publish(&open.node, Occasion::Sync)?;
             }
@@ -303,7 +300,7 @@ impl FileSystem {
                 return Ok(());
             }
             self.publish(&open.node, Occasion::Close)?;
-            self.backend.flush_commits()
+            self.commit(&open.node)
         })
     }
 
@@ -315,7 +312,7 @@ impl FileSystem {
         self.run(|| {
             let open = self.open_file(handle)?;
             self.publish(&open.node, Occasion::Sync)?;
-            self.backend.flush_commits()
+            self.commit(&open.node)
         })
     }
 

@@ -19,9 +19,9 @@ impl FileSystem {
             check_name(name)?;
             let directory = handle_of(parent)?;
             let is_open = self.nodes.is_open(parent);
-            let fetched = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
-                Some(fetched) => fetched,
-                None => self.fetch()?,
+            let (fetched, within) = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
+                Some((fetched, within)) => (fetched, Some(within)),
+                None => (self.fetch()?, None),
             };
             let view = &*fetched.view;
             let entry = view.entry(directory, name)?.ok_or(FsError::NotFound)?;
@@ -32,7 +32,7 @@ impl FileSystem {
             };
             let attributes = self.attributes(view, handle, &inode);
             self.nodes.looked_up(attributes.ino, handle, parent, name);
-            self.tokens.offer(caller.thread, attributes.ino, name, &fetched);
+            self.tokens.offer(caller.thread, attributes.ino, name, &fetched, within);
             Ok(attributes)
         })
     }

@@ -95,6 +95,22 @@ impl FileSystem {
         Ok(Published { inode, position: view.position(), whole, pin })
     }
 
+    /// Waits until what is published is committed. If that fails, whichever file it concerns, all open files
+    /// with something uncommitted are noted for salvage.
+    pub(super) fn commit(&self, node: &Node) -> Result<(), FsError> {
+        let result = self.backend.flush_commits();
+        let settle = |node: &Node| {
+            if let Some(file) = &mut node.state().file {
+                file.committed(result.is_ok(), &self.spool, &|| self.journal_name(node.ino));
+            }
+        };
+        match result {
+            Ok(()) => settle(node),
+            Err(_) => self.nodes.all().iter().for_each(|node| settle(node)),
+        }
+        result
+    }
+
     /// Publishes all unpublished files: the mount is about to end. Returns those that could not be.
     pub fn publish_all(&self) -> Vec<(Vec<u8>, FsError)> {
         let mut failed = Vec::new();

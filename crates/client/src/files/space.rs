@@ -167,7 +167,7 @@ impl FileSystem {
             }
             if to.flags.synchronous {
                 self.publish(&to.node, Occasion::Sync)?;
-                self.backend.flush_commits()?;
+                self.commit(&to.node)?;
             }
             Ok(copied)
         })

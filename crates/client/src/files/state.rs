@@ -77,6 +77,10 @@ pub struct FileState {
     fragments: Overlay<()>,
     /// Keeps published content that is still read alive at the server.
     pub pins: Vec<Guard>,
+    /// Whether something was published since all was last known to be committed.
+    uncommitted: bool,
+    /// Tells salvage of content that was published, but may not have been committed.
+    in_doubt: Option<Spool>,
 }
 
 struct InFlight {
@@ -167,6 +171,8 @@ impl FileState {
             spool: None,
             fragments: Overlay::default(),
             pins: Vec::new(),
+            uncommitted: false,
+            in_doubt: None,
         }
     }
 
@@ -389,6 +395,7 @@ impl FileState {
         name: &dyn Fn() -> (u64, Vec<u8>),
     ) {
         let Some(flight) = self.in_flight.take() else { return };
+        self.uncommitted = true;
         if whole {
             self.fragments = Overlay::default();
         } else {
@@ -416,9 +423,36 @@ impl FileState {
         }
     }
 
+    /// What was published was committed, or may not have been: then salvage is to know of it, until a later
+    /// commit succeeds.
+    pub fn committed(&mut self, all: bool, directory: &SpoolDirectory, name: &dyn Fn() -> (u64, Vec<u8>)) {
+        if all {
+            (self.uncommitted, self.in_doubt) = (false, None);
+        } else if self.uncommitted && self.in_doubt.is_none() && self.named == Named::Yes {
+            let (ino, path) = name();
+            let size = self.base.size;
+            let header = Header { ino, path, base: save(&self.base), visible: size, size };
+            match directory.create(&header, &[]) {
+                Ok(spool) => self.in_doubt = Some(spool),
+                Err(error) => tracing::warn!(%error, "content that may be lost cannot be noted for salvage"),
+            }
+        }
+    }
+
+    /// The last descriptor is closed. Returns whether something is left to salvage.
+    pub fn close(&mut self, directory: &SpoolDirectory) -> bool {
+        if self.named == Named::RemovedHere {
+            self.in_doubt = None;
+            return false;
+        }
+        let in_doubt = self.in_doubt.take().map(|spool| directory.keep(spool)).is_some();
+        let unpublished = self.is_dirty() && self.give_up(directory);
+        in_doubt || unpublished
+    }
+
     /// Gives up what is unpublished, leaving written bytes in the spool to be salvaged. Returns whether there
     /// were any.
-    pub fn give_up(&mut self, directory: &SpoolDirectory) -> bool {
+    fn give_up(&mut self, directory: &SpoolDirectory) -> bool {
         let kept = self.spool.take().map(|spool| directory.keep(spool)).is_some();
         self.discard();
         kept

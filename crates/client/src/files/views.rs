@@ -17,8 +17,10 @@
 //!
 //! A LOOKUP in a directory may begin a later call, when the path is relative to that directory. Then the
 //! token must not count. A working directory is recognised by its name, a directory descriptor because the
-//! directory is open; what is left (an O_PATH descriptor, a new root directory) is bounded by
-//! [`WALK_AGE_MAX`], the time between two components of one path.
+//! directory is open; what is left (an O_PATH descriptor, a new root directory, a bind mount) is bounded by
+//! [`WALK_AGE_MAX`], the time between two components of one path. By the same argument a second LOOKUP in a
+//! directory that was a component of a path, and was not looked up again since, belongs to the same call:
+//! rename and link look up two names.
 
 use super::backend::View;
 use super::types::Ino;
@@ -37,11 +39,20 @@ const TOKENS_MAX: usize = 4096;
 struct Token {
     ino: Ino,
     name: Vec<u8>,
+    /// The directory it was found in, if that was a component of the same path.
+    within: Option<Directory>,
     view: Arc<dyn View>,
     /// When the view was asked for.
     fetched: Instant,
     /// When the LOOKUP was answered.
     answered: Instant,
+}
+
+/// A directory as a component of a path.
+#[derive(Clone)]
+pub struct Directory {
+    ino: Ino,
+    name: Vec<u8>,
 }
 
 /// A view and when it was asked for.
@@ -60,8 +71,8 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Remembers that `thread` looked up `name` and found `ino`.
-    pub fn offer(&self, thread: u32, ino: Ino, name: &[u8], fetched: &Fetched) {
+    /// Remembers that `thread` looked up `name` and found `ino`, `within` a component of the same path.
+    pub fn offer(&self, thread: u32, ino: Ino, name: &[u8], fetched: &Fetched, within: Option<Directory>) {
         if thread == 0 {
             return;
         }
@@ -69,6 +80,7 @@ impl Tokens {
         let token = Token {
             ino,
             name: name.to_vec(),
+            within,
             view: fetched.view.clone(),
             fetched: fetched.at,
             answered: now,
@@ -92,15 +104,20 @@ impl Tokens {
     }
 
     /// The view for a LOOKUP in `directory`, if the same thread has just looked that up as a component of the
-    /// same path, as far as can be told. `is_open`: the directory has an open descriptor. The token is spent.
-    pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> Option<Fetched> {
+    /// same path, or something else in it (rename looks up two names), as far as can be told. `is_open`: the
+    /// directory has an open descriptor. The token is spent.
+    pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> Option<(Fetched, Directory)> {
         let token = self.spend(thread)?;
-        let next = token.ino == directory
+        let component = match token.within {
+            Some(within) if within.ino == directory => within,
+            _ => Directory { ino: token.ino, name: token.name },
+        };
+        let next = component.ino == directory
             && !is_open
             && token.answered.elapsed() <= WALK_AGE_MAX
             && token.fetched.elapsed() <= REQUEST_AGE_MAX
-            && !may_be_working_directory(thread, &token.name);
-        next.then_some(Fetched { view: token.view, at: token.fetched })
+            && !may_be_working_directory(thread, &component.name);
+        next.then_some((Fetched { view: token.view, at: token.fetched }, component))
     }
 
     /// Forgets a thread's token: it has sent another request.

@@ -81,6 +81,29 @@ fn what_could_not_be_published_is_kept_for_salvage() {
     assert!(client.save_unsaved("again").unwrap().is_none(), "saved once");
 }
 
+/// Proves: if content was ordered, but its commit failed, close says so and salvage has it; once a later commit
+/// succeeds, salvage forgets it.
+#[test]
+fn what_may_not_be_committed_is_kept_for_salvage() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let (_, handle) = create(&client, Ino::ROOT, b"f");
+    put(&client, handle, 0, &[7; 20_000]);
+    *client.memory.commit_fault.lock() = Some(unreachable());
+    assert!(client.flush(handle).is_err());
+    *client.memory.commit_fault.lock() = None;
+    client.fsync(handle).unwrap();
+    assert!(client.save_unsaved("test").unwrap().is_none());
+    put(&client, handle, 0, b"in doubt");
+    *client.memory.commit_fault.lock() = Some(unreachable());
+    assert!(client.flush(handle).is_err());
+    client.release(handle);
+    let saved = client.save_unsaved("test").unwrap().unwrap();
+    let content = std::fs::read(saved.folder.join(&saved.files[0].saved_as)).unwrap();
+    assert!(content.len() == 20_000 && content.starts_with(b"in doubt"));
+    assert!(client.save_unsaved("again").unwrap().is_none());
+}
+
 /// Proves: a file removed by another client while it has unpublished changes here is ESTALE at close, and the
 /// changes are kept; what was opened for reading only goes on.
 #[test]

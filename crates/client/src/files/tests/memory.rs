@@ -44,6 +44,8 @@ pub struct Memory {
     pub commits: AtomicU64,
     /// Answers the next calls that need the server.
     pub fault: Mutex<Option<FsError>>,
+    /// Answers the next waits for commits.
+    pub commit_fault: Mutex<Option<FsError>>,
     /// While closed, edits wait.
     pub gate: Gate,
 }
@@ -133,6 +135,7 @@ impl World {
             edits: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             fault: Mutex::new(None),
+            commit_fault: Mutex::new(None),
             gate: Gate::default(),
         })
     }
@@ -250,7 +253,10 @@ impl Backend for Memory {
 
     fn flush_commits(&self) -> Result<(), FsError> {
         self.commits.fetch_add(1, Ordering::SeqCst);
-        self.ask()
+        match &*self.commit_fault.lock() {
+            Some(fault) => Err(fault.clone()),
+            None => self.ask(),
+        }
     }
 
     fn content_error(&self, handle: Handle, _: String, _: &Inode, error: ContentError) -> FsError {

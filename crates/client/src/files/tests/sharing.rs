@@ -73,6 +73,17 @@ fn one_path_one_view() {
         client.lookup(&who, b, b"c-directory").unwrap();
     };
     assert_eq!(fetches(&client, walk), 1);
+    let two_names = || {
+        client.lookup(&who, Ino::ROOT, b"a-directory").unwrap();
+        client.lookup(&who, a, b"b-directory").unwrap();
+        assert!(client.lookup(&who, a, b"other").is_err());
+    };
+    assert_eq!(fetches(&client, two_names), 1, "as rename looks up two names");
+    let two_in_root = || {
+        client.lookup(&who, Ino::ROOT, b"a-directory").unwrap();
+        assert!(client.lookup(&who, Ino::ROOT, b"other").is_err());
+    };
+    assert_eq!(fetches(&client, two_in_root), 2, "which may be two calls");
     let open = client.opendir(&who, a).unwrap();
     assert_eq!(fetches(&client, walk), 2, "the walk may begin in the open directory");
     client.releasedir(open);
