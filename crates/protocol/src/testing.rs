@@ -16,6 +16,14 @@ use holdfast_content::{
 use holdfast_crypto::{Digest, DigestKey, Domain, SigningKey};
 use std::collections::BTreeMap;
 
+// The observer and the randomness are the simulators'; they know this crate by its public name.
+#[path = "../../sim/src/order/ledger.rs"]
+#[allow(dead_code)]
+pub(crate) mod ledger;
+#[path = "../../sim/src/random.rs"]
+#[allow(dead_code)]
+pub(crate) mod random;
+
 pub(crate) const A: DeviceId = DeviceId(1);
 pub(crate) const B: DeviceId = DeviceId(2);
 pub(crate) const C: DeviceId = DeviceId(3);

@@ -8,15 +8,11 @@ use crate::certificate::{Delta, Path};
 use crate::message::ViewReply;
 use crate::signed::Signed;
 use crate::structure::{Outcome, Record, Structure};
+use crate::testing::random::Random;
 use crate::testing::{A, B, C, Client, GROUP, Stage, key, membership};
 use crate::vector::VoidSet;
 use holdfast_content::{DeviceId, Handle, PrincipalId};
 use holdfast_crypto::{Digest, decode, encode};
-
-#[path = "../../../sim/src/random.rs"]
-#[allow(dead_code)]
-mod random;
-use random::Random;
 
 /// A client with some history, and an honest reply to its next operation with slots, a live and a dead entry.
 fn scene() -> (Client, Signed<crate::certificate::Certificate>, ViewReply) {

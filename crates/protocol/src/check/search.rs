@@ -17,21 +17,12 @@ use crate::message::ViewReply;
 use crate::order::{forecast, ordered_elements};
 use crate::signed::Signed;
 use crate::structure::{Forecast, PendingEntry, Structure, View};
+use crate::testing::ledger::{Contradiction, Known, Ledger};
+use crate::testing::random::Random;
 use crate::testing::{Client, GROUP, founding, membership};
 use holdfast_content::{DeviceId, Handle, Membership};
 use holdfast_crypto::Digest;
 use std::collections::BTreeMap;
-
-// The observer is the simulators'; it knows this crate by its public name.
-#[path = "../../../sim/src/order/ledger.rs"]
-#[allow(dead_code)]
-mod ledger;
-#[path = "../../../sim/src/random.rs"]
-#[allow(dead_code)]
-mod random;
-
-use ledger::{Contradiction, Known, Ledger};
-use random::Random;
 
 /// All checks but some. Signatures are never forged here, so they are not verified either; nor is the log, which
 /// would only help.

@@ -58,8 +58,8 @@ pub struct Client {
     pub alarms: Vec<Alarm>,
     /// Answers that an honest server never gives to a request that was not sent twice.
     pub errors: Vec<ServerError>,
-    /// How often a fast operation was acknowledged.
-    pub fast: u64,
+    /// Never goes the fast path.
+    pub slow_only: bool,
     key: SigningKey,
     blocks: Rc<MemoryBlocks>,
     /// `None` while it is down.
@@ -96,7 +96,7 @@ impl Client {
             ended: Vec::new(),
             alarms: Vec::new(),
             errors: Vec::new(),
-            fast: 0,
+            slow_only: false,
             key: device_key(device),
             blocks,
             durable: Some(signer.to_bytes()),
@@ -130,7 +130,7 @@ impl Client {
         let deltas = plan.deltas.clone();
         let signer = self.signer.as_ref().expect("idle");
         let wants_free = plan.wants_free;
-        let fast = signer.wants_fast().then(|| {
+        let fast = (signer.wants_fast() && !self.slow_only).then(|| {
             let view = &signer.floor().view;
             let free = wants_free.is_none_or(|number| self.is_free(view, number));
             free.then(|| self.planned_tables(view, &deltas))
@@ -139,6 +139,14 @@ impl Client {
         self.plan = Some(plan);
         let time_ns = self.counter as i64;
         self.step(Event::Begin { deltas, time_ns, fast }, random, ledger, crash_percent)
+    }
+
+    /// Begins the next wish on the slow path.
+    pub fn begin_slow(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<Wanted> {
+        let slow_only = std::mem::replace(&mut self.slow_only, true);
+        let wanted = self.begin(random, ledger, 0);
+        self.slow_only = slow_only;
+        wanted
     }
 
     fn planned_tables(&self, view: &View, deltas: &[Delta]) -> holdfast_protocol::signer::Tables {
@@ -363,7 +371,6 @@ impl Client {
         let (known, outcome) = match &finished {
             Finished::Committed(structure) => {
                 let outcome = if effective(&structure.value) { Outcome::Done } else { Outcome::Nothing };
-                self.fast += u64::from(structure.value.forecast.pending.is_empty() && self.folding.is_none());
                 (Known::Committed, Some(outcome))
             }
             Finished::NotTaken | Finished::Aborted | Finished::GivenUp => (Known::Aborted, None),

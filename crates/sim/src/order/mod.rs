@@ -1,8 +1,10 @@
 //! Simulators of the order of operations (SUNDR 3.4).
 
+pub mod chaos;
 pub mod client;
 pub mod honest;
 pub mod ledger;
+pub mod liar;
 pub mod server;
 pub mod tables;
 

@@ -14,7 +14,8 @@ use holdfast_protocol::structure::Structure;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// The server of one file system.
+/// The server of one file system. A clone is a fork of it.
+#[derive(Clone)]
 pub struct Server {
     blocks: Rc<MemoryBlocks>,
     abort_after_ms: u64,
