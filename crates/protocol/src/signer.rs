@@ -7,7 +7,7 @@
 //!   (trace T1);
 //! - a number is used for one certificate, ever. An answer that does not come is waited for by sending the same
 //!   bytes again; a number whose fate can no longer be success is given up, and the next certificate says so;
-//! - after an alarm it signs nothing any more.
+//! - after an alarm it signs nothing any more, until the user says so; the floor stays in any case.
 
 #[cfg(test)]
 mod tests;

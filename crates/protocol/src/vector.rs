@@ -1,9 +1,10 @@
 //! Version vectors and void sets: small maps whose *roots* are signed, so that signatures and transfers can
 //! grow with what changed and not with the number of users.
 
+use borsh::io::{Error, ErrorKind, Read, Result, Write};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{DeviceId, PrincipalId};
-use holdfast_crypto::{Digest, DigestKey, Domain, encode};
+use holdfast_content::{DeviceId, PrincipalId, set_root};
+use holdfast_crypto::{Digest, DigestKey};
 use std::collections::BTreeMap;
 
 /// Version number of every principal; absent means 0 and zero is never stored.
@@ -30,9 +31,21 @@ impl VersionVector {
         }
     }
 
-    /// Digest of the map: what is signed.
+    /// Digest of the map: what is signed. Keys are the principal's kind (one byte, as in its encoding) and id
+    /// (big-endian), values little-endian.
     pub fn root(&self) -> Digest {
-        DigestKey::WELL_KNOWN.digest(Domain::SetLeaf, &encode(&self.0))
+        let entry = |(principal, version): (&PrincipalId, &u64)| {
+            let (kind, id) = match principal {
+                PrincipalId::Members => (0u8, 0),
+                PrincipalId::Device(device) => (1, device.0),
+                PrincipalId::User(user) => (2, user.0),
+                PrincipalId::Group(group) => (3, group.0),
+            };
+            let mut key = vec![kind];
+            key.extend(id.to_be_bytes());
+            (key, version.to_le_bytes().to_vec())
+        };
+        set_root(&DigestKey::WELL_KNOWN, self.0.iter().map(entry))
     }
 
     /// `self <= other`: no principal is newer here (SUNDR 3.3.2).
@@ -41,11 +54,14 @@ impl VersionVector {
     }
 }
 
-/// Most ranges in a [`VoidSet`]: half a mebibyte.
+/// Most ranges in a [`VoidSet`].
 pub const VOID_RANGES_MAX: usize = 32_768;
 
 /// Numbers a device has given up for ever, as ranges: first to last, inclusive.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
+///
+/// Encoded as the number of ranges (`u32`) and, for each, the numbers skipped before it less one and its length
+/// less one, in LEB128: mostly two bytes a range, since every structure carries the whole set.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct VoidSet(pub BTreeMap<u64, u64>);
 
 impl VoidSet {
@@ -89,9 +105,10 @@ impl VoidSet {
             })
     }
 
-    /// Digest of the set: what is signed.
+    /// Digest of the set: what is signed. Keys are first numbers (big-endian), values last ones (little-endian).
     pub fn root(&self) -> Digest {
-        DigestKey::WELL_KNOWN.digest(Domain::SetLeaf, &encode(&self.0))
+        let entry = |(first, last): (&u64, &u64)| (first.to_be_bytes().to_vec(), last.to_le_bytes().to_vec());
+        set_root(&DigestKey::WELL_KNOWN, self.0.iter().map(entry))
     }
 
     /// Gives up `number`, merging with its neighbours.
@@ -111,5 +128,128 @@ impl VoidSet {
             last = end;
         }
         self.0.insert(first, last);
+    }
+}
+
+impl BorshSerialize for VoidSet {
+    fn serialize<W: Write>(&self, writer: &mut W) -> Result<()> {
+        (self.0.len() as u32).serialize(writer)?;
+        let mut next = 1u64;
+        for (&first, &last) in &self.0 {
+            write_number(writer, first.wrapping_sub(next))?;
+            write_number(writer, last.wrapping_sub(first))?;
+            next = last.wrapping_add(2);
+        }
+        Ok(())
+    }
+}
+
+impl BorshDeserialize for VoidSet {
+    fn deserialize_reader<R: Read>(reader: &mut R) -> Result<Self> {
+        let refuse = |why: &str| Error::new(ErrorKind::InvalidData, why.to_owned());
+        let count = u32::deserialize_reader(reader)?;
+        if count as usize > VOID_RANGES_MAX {
+            return Err(refuse("too many ranges of numbers"));
+        }
+        let mut ranges = BTreeMap::new();
+        let mut next = 1u64;
+        for _ in 0..count {
+            let first = next.checked_add(read_number(reader)?);
+            let last =
+                first.zip(Some(read_number(reader)?)).and_then(|(first, length)| first.checked_add(length));
+            let (Some(first), Some(last)) = (first, last.filter(|last| *last < u64::MAX - 1)) else {
+                return Err(refuse("numbers beyond the last"));
+            };
+            ranges.insert(first, last);
+            next = last + 2;
+        }
+        Ok(VoidSet(ranges))
+    }
+}
+
+/// LEB128.
+fn write_number<W: Write>(writer: &mut W, mut number: u64) -> Result<()> {
+    while number >= 0x80 {
+        writer.write_all(&[number as u8 | 0x80])?;
+        number >>= 7;
+    }
+    writer.write_all(&[number as u8])
+}
+
+/// LEB128, shortest form only.
+fn read_number<R: Read>(reader: &mut R) -> Result<u64> {
+    let mut number = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = u8::deserialize_reader(reader)?;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
+            break;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Error::new(ErrorKind::InvalidData, "a number is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::random::Random;
+    use holdfast_crypto::{decode, encode};
+    use std::collections::BTreeSet;
+
+    /// A set of ranges answers as a plain set of numbers does, and survives its encoding.
+    #[test]
+    fn ranges_behave_as_a_set() {
+        let mut random = Random::new(3);
+        for _ in 0..300 {
+            let (mut ranges, mut plain) = (VoidSet::default(), BTreeSet::new());
+            let mut earlier = (ranges.clone(), plain.clone());
+            for step in 0..40 {
+                let number = 1 + random.below(60);
+                ranges.insert(number);
+                plain.insert(number);
+                if step == 20 {
+                    earlier = (ranges.clone(), plain.clone());
+                }
+            }
+            assert!(ranges.is_well_formed());
+            for number in 0..64 {
+                assert_eq!(ranges.contains(number), plain.contains(&number));
+                let bound = number;
+                let added = plain.difference(&earlier.1).next().copied().filter(|added| *added <= bound);
+                assert_eq!(ranges.added_up_to(&earlier.0, bound), added);
+                let covered = (number..=number + 2).all(|number| plain.contains(&number));
+                assert_eq!(ranges.covers(number, number + 2), covered);
+            }
+            assert!(ranges.contains_all(&earlier.0) && ranges.covers(5, 4));
+            assert_eq!(earlier.0.contains_all(&ranges), plain == earlier.1);
+            assert_eq!(decode::<VoidSet>(&encode(&ranges)).unwrap(), ranges);
+        }
+    }
+
+    /// Every set has one encoding, and no bytes decode to an ill-formed set.
+    #[test]
+    fn encodings_are_canonical() {
+        let mut random = Random::new(4);
+        let mut decoded = 0;
+        for _ in 0..20_000 {
+            let mut bytes = (random.below(3) as u32).to_le_bytes().to_vec();
+            let extremes = [0, 1, 0x7f, 0x80, 0xff];
+            bytes.extend(
+                (0..random.below(24)).map(|_| *random.clone().pick(&extremes) ^ random.below(2) as u8),
+            );
+            if let Ok(set) = decode::<VoidSet>(&bytes) {
+                decoded += 1;
+                assert!(set.is_well_formed());
+                assert_eq!(encode(&set), bytes);
+            }
+        }
+        assert!(decoded > 100, "{decoded}");
+        let huge = [&2u32.to_le_bytes()[..], &[0xff; 9], &[1, 0, 0, 0]].concat();
+        assert!(decode::<VoidSet>(&huge).is_err());
+        assert!(decode::<VoidSet>(&u32::MAX.to_le_bytes()).is_err());
     }
 }

@@ -24,13 +24,13 @@ fn sum(weather: Weather, count: u64) -> Report {
 /// With nothing going wrong, everything is committed but what lost a race.
 #[test]
 fn calm() {
-    let total = sum(Weather::CALM, seeds(20));
+    let total = sum(Weather::CALM, seeds(12));
     assert!(total.committed > total.failed);
 }
 
 /// Loss, repetition, reordering, crashes on both sides, aborts: no alarm, nothing acknowledged is lost.
 #[test]
 fn storm() {
-    let total = sum(Weather::STORM, seeds(60));
+    let total = sum(Weather::STORM, seeds(40));
     assert!(total.committed > 0 && total.failed > 0 && total.nothing > 0);
 }

@@ -30,8 +30,8 @@ use crate::members::Members;
 use crate::message::ViewReply;
 use crate::order::forecast;
 use crate::signed::{Signable, Signed};
-use crate::structure::{Forecast, PendingEntry, Structure, View};
-use holdfast_content::{DeviceId, PrincipalId, Reference};
+use crate::structure::{Forecast, Outcome, PendingEntry, Structure, View};
+use holdfast_content::{DeviceId, Fate, PrincipalId, Reference};
 use policy::{Everything, Policy};
 pub(crate) use shape::continues as given_up_consistently;
 
@@ -113,8 +113,18 @@ fn learn_with(
     policy: &dyn Policy,
 ) -> Result<(), Alarm> {
     let (device, number) = (structure.value.device(), structure.value.number());
-    // A view accepted meanwhile may be further than what was waited for.
-    if floor.view.slots.get(&device).is_some_and(|slot| *slot == structure || slot.value.number() > number) {
+    if floor.view.slots.get(&device) == Some(&structure) {
+        return Ok(());
+    }
+    // A view accepted meanwhile may be further than what was waited for; then the author has said what became
+    // of it, and what was signed for the reader must agree.
+    if floor.view.slots.get(&device).is_some_and(|slot| slot.value.number() > number) {
+        shape::signature(members, &structure, policy)?;
+        let given_up = floor.view.fate_of(device, number) == Fate::Aborted;
+        if policy.on(policy::Rule::Memory) && given_up && structure.value.outcome == Outcome::Done {
+            let what = "its author gave it up, and now it is shown as committed".to_owned();
+            return Err(Alarm::FateChanged { device, number, what });
+        }
         return Ok(());
     }
     let entry = floor.view.pending.iter().find(|entry| {

@@ -302,6 +302,27 @@ fn t9_memory_of_what_was_read() {
     });
 }
 
+/// T9, the other way round: B has accepted that A gave its operation 1 up; a wait that began before is then
+/// answered with the structure A had signed.
+#[test]
+fn t9_no_late_structure_of_a_void_operation() {
+    only_caught_by(&[(Rule::Memory, "FateChanged")], |policy| {
+        let (mut a, mut b) = (Client::new(A), Client::new(B));
+        let mut truth = Stage::new();
+        let certificate = a.declare(Path::Slow, Vec::new());
+        let forecast = a.accept(&truth, &certificate.value, policy)?;
+        let a1 = a.structure(&certificate.value, forecast);
+        a.give_up(Path::Slow);
+        truth.order(&certificate);
+        truth.kill(A);
+        let (certificate, a2) = a.operate(&truth, policy)?;
+        truth.order(&certificate);
+        truth.commit(&a2);
+        b.operate(&truth, policy)?;
+        learn_with(&mut b.floor, &membership(), a1, policy)
+    });
+}
+
 /// T10: A reads from a view it was pushed (or looked at) with B1 pending, then signs without B1. What was read
 /// from must be the floor; a client that only looks, and forgets, accepts.
 #[test]

@@ -1,0 +1,127 @@
+//! The signed formats do not change unnoticed: the examples in `docs/protocol.md` are made here, byte for byte.
+
+use holdfast_content::{Algorithm, DeviceId, GroupId, Handle, InodeKind, PrincipalId, Reference, UserId};
+use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
+use holdfast_protocol::certificate::{Certificate, Delta, Path};
+use holdfast_protocol::log_tree::{Frontier, leaf};
+use holdfast_protocol::message::{Receipt, ServerKeys};
+use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Record, Structure};
+use holdfast_protocol::vector::{VersionVector, VoidSet};
+use std::fmt::Write;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("memory");
+        text
+    })
+}
+
+/// Signed bytes in lines of 32, their digest, and the signature by the key with seed 01 01 01...
+fn describe<T: Signable + Clone>(value: &T) -> String {
+    let mut text = String::new();
+    for line in value.signed_bytes().chunks(32) {
+        writeln!(text, "signs     {}", hex(line)).expect("memory");
+    }
+    let signature = Signed::new(value.clone(), &SigningKey::from_seed(&[1; 32])).signature;
+    writeln!(text, "digest    {}", value.digest()).expect("memory");
+    for line in signature.0.chunks(32) {
+        writeln!(text, "signature {}", hex(line)).expect("memory");
+    }
+    text
+}
+
+fn reference(byte: u8) -> Reference {
+    Reference { algorithm: Algorithm::Blake3, address: Digest([byte; 32]), length: 100, key: None }
+}
+
+fn certificate() -> Certificate {
+    let group = PrincipalId::Group(GroupId(2));
+    Certificate {
+        file_system: Digest([0xf5; 32]),
+        device: DeviceId(3),
+        number: 7,
+        previous: Digest([0x66; 32]),
+        path: Path::Slow,
+        voids: VoidSet([(2, 3), (6, 6)].into()),
+        ineffective: VoidSet([(4, 4)].into()),
+        time_ns: 1_700_000_000_000_000_000,
+        deltas: vec![
+            Delta::SetInode {
+                number: 9,
+                file: Handle { principal: PrincipalId::User(UserId(1)), number: 5 },
+                inode: Some(Digest([0x11; 32])),
+            },
+            Delta::SetTable { file: Handle { principal: group, number: 4 }, number: Some(8) },
+            Delta::Preallocate { principal: group, first: 100, count: 64, device_first: 200 },
+            Delta::SetEntry {
+                directory: Handle { principal: group, number: 4 },
+                name: b"notes".to_vec(),
+                entry: Some((Handle { principal: group, number: 100 }, InodeKind::File)),
+                time_ns: 1,
+            },
+            Delta::SetMembers { reference: reference(0x22) },
+        ],
+    }
+}
+
+fn forecast() -> Forecast {
+    let versions = [
+        (PrincipalId::Members, 2),
+        (PrincipalId::Device(DeviceId(0)), 4),
+        (PrincipalId::Device(DeviceId(3)), 7),
+        (PrincipalId::Group(GroupId(2)), 5),
+    ];
+    Forecast {
+        file_system: Digest([0xf5; 32]),
+        device: DeviceId(3),
+        vector: VersionVector(versions.into()),
+        pending: vec![Record { device: DeviceId(4), number: 1, forecast: Digest([0x44; 32]) }],
+        aborted: vec![Record { device: DeviceId(3), number: 6, forecast: Digest([0x33; 32]) }],
+        voids: VoidSet([(2, 3), (6, 6)].into()),
+        ineffective: VoidSet([(4, 4)].into()),
+        certificate: certificate().digest(),
+        log: LogHead { size: 12, root: Digest([0x55; 32]) },
+    }
+}
+
+fn golden() -> String {
+    let handles = [
+        (PrincipalId::Device(DeviceId(3)), HandleVersion { version: 7, reference: reference(0x77) }),
+        (PrincipalId::Group(GroupId(2)), HandleVersion { version: 5, reference: reference(0x78) }),
+    ];
+    let structure = Structure { forecast: forecast(), outcome: Outcome::Done, handles: handles.into() };
+    let receipt = Receipt {
+        file_system: Digest([0xf5; 32]),
+        device: DeviceId(3),
+        number: 7,
+        structure: structure.digest(),
+    };
+    let keys = ServerKeys {
+        file_system: Digest([0xf5; 32]),
+        sequence: 2,
+        keys: vec![PublicKey([0x88; 32]), PublicKey([0x99; 32])],
+    };
+    let mut frontier = Frontier::default();
+    for byte in 0..5 {
+        frontier.append(leaf(Digest([byte; 32]), Digest([byte + 100; 32])));
+    }
+    let mut text = String::new();
+    writeln!(text, "certificate\n{}", describe(&certificate())).expect("memory");
+    writeln!(text, "forecast\ndigest    {}\n", forecast().digest()).expect("memory");
+    writeln!(text, "structure\n{}", describe(&structure)).expect("memory");
+    writeln!(text, "receipt\n{}", describe(&receipt)).expect("memory");
+    writeln!(text, "server keys\n{}", describe(&keys)).expect("memory");
+    writeln!(text, "void set {{2..3, 6}}\nencoded   {}", hex(&encode(&forecast().voids))).expect("memory");
+    writeln!(text, "root      {}\n", forecast().voids.root()).expect("memory");
+    writeln!(text, "log of five leaves\nroot      {}", frontier.head().root).expect("memory");
+    text
+}
+
+#[test]
+fn the_documented_examples_are_true() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let document = std::fs::read_to_string(path).expect("docs/protocol.md");
+    let golden = golden();
+    assert!(document.contains(&golden), "docs/protocol.md should hold:\n{golden}");
+}
