@@ -13,7 +13,8 @@ use std::path::PathBuf;
     propagate_version = true,
     max_term_width = 100,
     after_help = "Start with `holdfast keygen --help` and `holdfast fs create --help`; \
-                  `holdfast help exit-codes` explains exit codes."
+                  `holdfast help exit-codes` explains exit codes.\n\
+                  HOLDFAST_LOG=debug (or a filter such as holdfast_client=trace) makes servers and mounts say more."
 )]
 pub struct Cli {
     /// What to do.
@@ -413,6 +414,9 @@ pub struct Mount {
     /// Seconds to wait for a server that does not answer before a call fails (ETIMEDOUT).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
+    /// Most MiB of verified blocks kept in the cache directory.
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
+    pub cache_mib: u64,
     /// (This is the background process.)
     #[arg(long, hide = true)]
     pub background_process: bool,

@@ -30,6 +30,8 @@ const CONNECTIONS_MAX: usize = 16;
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// How long a command waits for its answer: publishing everything unsaved over a slow link takes its time.
 const ANSWER_WAIT: Duration = Duration::from_secs(3600);
+/// How long it waits for what takes no time.
+const STATUS_WAIT: Duration = Duration::from_secs(15);
 
 /// What a mount is asked to be.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -89,7 +91,6 @@ impl Client {
         if !is_trusted(&stream) {
             return Err(failed(io::Error::other("the process behind it belongs to another user")));
         }
-        stream.set_read_timeout(Some(ANSWER_WAIT)).map_err(failed)?;
         Ok(Some(Client(stream)))
     }
 
@@ -104,7 +105,8 @@ impl Client {
                 format!("the process that serves the mounts does not answer: {error}"),
             )
         };
-        send(&mut self.0, order).map_err(gone)?;
+        let wait = if matches!(order, Order::Status) { STATUS_WAIT } else { ANSWER_WAIT };
+        self.0.set_read_timeout(Some(wait)).and_then(|()| send(&mut self.0, order)).map_err(gone)?;
         let value = receive::<Answer>(&mut self.0).map_err(gone)??;
         serde_json::from_value(value).map_err(|error| {
             Failure::new(

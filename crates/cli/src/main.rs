@@ -10,6 +10,7 @@ mod evidence;
 mod exit;
 mod keygen;
 mod keys;
+mod limits;
 mod logging;
 mod manual;
 mod mount;

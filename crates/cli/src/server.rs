@@ -5,8 +5,8 @@ mod operate;
 use crate::args::{CreateBy, Server, ServerAllow, ServerCommand};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
-use crate::logging;
 use crate::output::{Format, line};
+use crate::{limits, logging};
 use holdfast_crypto::keyfile;
 use holdfast_server::{CreatePolicy, ServerConfig, until_signalled};
 use std::io::Write;
@@ -32,6 +32,7 @@ pub fn run(arguments: &Server, format: Format) -> Outcome {
 
 fn serve(arguments: &Server, data: &Path) -> Outcome {
     logging::to_stderr();
+    limits::raise_open_files();
     let mut config = ServerConfig::new(data, resolve(&arguments.listen)?);
     config.create = match arguments.create {
         CreateBy::Local => CreatePolicy::Local,

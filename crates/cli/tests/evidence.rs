@@ -84,6 +84,7 @@ fn wrong_order() {
     eventually("unsaved data is saved to a folder", || {
         run(world.holdfast("ben").arg("salvage")).contains("team/open")
     });
+    // Nothing can be published any more, neither by close nor by umount: neither waits, and the bytes are kept.
     drop(open);
     let said = exits(world.holdfast("ben").arg("status"), 80);
     assert!(said.contains("FROZEN") && said.contains("To salvage"), "{said}");

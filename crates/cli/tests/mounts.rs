@@ -154,6 +154,27 @@ fn a_dead_mount_is_in_nobodys_way() {
     }
 }
 
+/// A connection to the kernel that is aborted from outside ends the mount and the process, and leaves no dead
+/// mount; what was unsaved is published or kept.
+#[test]
+fn an_aborted_connection() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    let process = world.mount_process("anna").expect("a process serves it");
+    let connection = rustix::fs::minor(rustix::fs::stat(&anna).expect("stat").st_dev);
+    let abort = PathBuf::from(format!("/sys/fs/fuse/connections/{connection}/abort"));
+    if !abort.exists() {
+        // The control file system is not mounted here.
+        return;
+    }
+    let mut open = fs::File::create(anna.join("team/open")).expect("created");
+    open.write_all(b"written before the abort").expect("written");
+    fs::write(abort, "1").expect("aborted");
+    eventually("it unmounts", || !is_mounted(&anna));
+    eventually("the process ends", || !is_alive(process));
+    assert_eq!(fs::read_to_string(ben.join("team/open")).expect("read"), "written before the abort");
+}
+
 /// SIGTERM publishes what is unsaved, unmounts although a program uses the mount, and ends the process.
 #[test]
 fn a_terminated_process_publishes_first() {

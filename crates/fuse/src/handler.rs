@@ -6,7 +6,7 @@
 
 use crate::convert;
 use crate::errno::errno;
-use crate::pool::{Pool, THREADS_MAX};
+use crate::pool::{Pool, THREADS_MAX, contain};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -49,7 +49,7 @@ impl Handler {
     /// Answers on this thread, unless it is the last that reads requests.
     fn answer(&self, job: impl FnOnce(&FileSystem) + Send + 'static) {
         match self.reader() {
-            Some(_busy) => job(&self.fs),
+            Some(_busy) => contain(|| job(&self.fs)),
             None => {
                 let fs = Arc::clone(&self.fs);
                 self.pool.submit(Box::new(move || job(&fs)));
@@ -352,7 +352,7 @@ impl Filesystem for Handler {
         let handle = FileHandleId(handle.0);
         // Not through `answer`: on this thread the bytes need no copy.
         match self.reader() {
-            Some(_busy) => written(reply, self.fs.write(handle, offset, bytes, source)),
+            Some(_busy) => contain(|| written(reply, self.fs.write(handle, offset, bytes, source))),
             None => {
                 let (fs, bytes) = (Arc::clone(&self.fs), bytes.to_vec());
                 self.pool.submit(Box::new(move || written(reply, fs.write(handle, offset, &bytes, source))));

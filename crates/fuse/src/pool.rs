@@ -41,6 +41,14 @@ struct State {
     closed: bool,
 }
 
+/// Runs what answers one request. The reply that it owns answers EIO when it is dropped, so a panic, which would
+/// be a mistake of ours, costs one request and not the mount.
+pub(crate) fn contain(job: impl FnOnce()) {
+    if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
+        tracing::error!("a request ended in a panic");
+    }
+}
+
 impl Pool {
     pub(crate) fn new(threads_max: usize) -> Pool {
         let shared = Shared {
@@ -99,10 +107,7 @@ impl Shared {
             if let Some(job) = state.queue.pop_front() {
                 self.room.notify_one();
                 drop(state);
-                // The reply that the job owns answers EIO when it is dropped, so a panic loses one request.
-                if std::panic::catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    tracing::error!("a request ended in a panic");
-                }
+                contain(job);
                 state = self.state.lock();
                 continue;
             }

@@ -60,6 +60,7 @@ pub fn mount(
             tracing::error!(directory = %name.display(), %error, "the mount ended with an error");
         }
         drop(invalidator);
+        remove_if_dead(&name);
         ended();
         *signal.reached.lock() = true;
         signal.changed.notify_all();
@@ -69,6 +70,18 @@ pub fn mount(
         return Err(refused(error));
     }
     Ok(Session { directory, end })
+}
+
+/// A connection that was aborted, not unmounted, leaves a dead mount.
+fn remove_if_dead(directory: &Path) {
+    let ours =
+        mountpoint::mounted_at(directory).is_ok_and(|mount| mount.is_some_and(|mount| mount.is_holdfast()));
+    if ours
+        && mountpoint::is_dead(directory)
+        && let Err(error) = mountpoint::unmount(directory, Manner::Lazily)
+    {
+        tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
+    }
 }
 
 /// Shakes hands with the kernel.

@@ -28,6 +28,8 @@ pub struct Job {
     pub state_dir: PathBuf,
     /// The file system's cache directory.
     pub cache_dir: PathBuf,
+    /// Bound of the cache.
+    pub cache_bytes: u64,
     /// Seconds to wait for the server.
     pub timeout: u64,
     /// Go on after an alarm.
@@ -41,6 +43,7 @@ struct Letter {
     order: MountOrder,
     state_dir: PathBuf,
     cache_dir: PathBuf,
+    cache_bytes: u64,
     timeout: u64,
     acknowledge_alarm: bool,
 }
@@ -76,6 +79,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         order: job.order.clone(),
         state_dir: job.state_dir.clone(),
         cache_dir: job.cache_dir.clone(),
+        cache_bytes: job.cache_bytes,
         timeout: job.timeout,
         acknowledge_alarm: job.acknowledge_alarm,
     };
@@ -123,21 +127,24 @@ pub fn receive() -> Outcome<Job> {
         order: letter.order,
         state_dir: letter.state_dir,
         cache_dir: letter.cache_dir,
+        cache_bytes: letter.cache_bytes,
         timeout: letter.timeout,
         acknowledge_alarm: letter.acknowledge_alarm,
     })
 }
 
-/// In the background process: tells the waiting command how it went, once, and lets go of its streams.
-pub fn report(result: &Result<(), Failure>) {
-    if let Ok(text) = serde_json::to_vec(result) {
+/// In the background process: tells the waiting command how it went, once, and lets go of its streams. `false`
+/// when nobody waits any more.
+pub fn report(result: &Result<(), Failure>) -> bool {
+    let heard = serde_json::to_vec(result).is_ok_and(|text| {
         let mut out = io::stdout().lock();
-        let _ = out.write_all(&text).and_then(|()| out.flush());
-    }
+        out.write_all(&text).and_then(|()| out.flush()).is_ok()
+    });
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stdin(&null);
     }
+    heard
 }
 
 /// The log of the process that serves a key: what it says, and what it last said to standard error.

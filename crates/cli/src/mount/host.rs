@@ -7,8 +7,8 @@ use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
-use crate::{admin, logging, salvage, time};
-use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
+use crate::{admin, limits, logging, salvage, time};
+use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions};
 use holdfast_fuse::{Manner, Session};
 use holdfast_rpc::Address;
 use rustix::process::{getegid, geteuid};
@@ -30,9 +30,15 @@ pub fn run_in_background(job: &Job) -> Outcome {
     let started = logging::to_file(&log)
         .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))
         .and_then(|()| Host::start(job));
-    daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
+    let heard = daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
     match started {
-        Ok(host) => host.serve(),
+        Ok(host) => {
+            if !heard {
+                // Whoever asked for the mount has given up (Ctrl-C), so nobody expects it.
+                host.hurry();
+            }
+            host.serve()
+        }
         // It was reported to whoever waited; nobody sees this exit code.
         Err(_) => Ok(()),
     }
@@ -72,9 +78,11 @@ struct State {
 
 impl Host {
     fn start(job: &Job) -> Outcome<Arc<Host>> {
+        limits::raise_open_files();
         let address: Address = job.url.parse()?;
         let mut config = EngineConfig::new(address.clone(), job.key.clone(), job.state_dir.clone());
         config.cache_dir = Some(job.cache_dir.clone());
+        config.cache_bytes = job.cache_bytes;
         config.deadline = Duration::from_secs(job.timeout);
         config.acknowledge_alarm = job.acknowledge_alarm;
         let host = Arc::new(Host {
@@ -203,16 +211,13 @@ impl Host {
         if lazy {
             return Ok(session.unmount(Manner::Lazily)?);
         }
-        let unpublished = files.publish_all();
-        if let Some((path, error)) = unpublished.first() {
-            let message = format!(
-                "{}: {} of its files cannot be saved to the server ({}: {error})",
-                directory.display(),
-                unpublished.len(),
-                String::from_utf8_lossy(path),
-            );
-            return Err(Failure { code: Failure::from(error.clone()).code, message, hint: None }
-                .hint("umount --lazy unmounts nevertheless and keeps them for `holdfast salvage`"));
+        if let Some((path, error)) = files.publish_all().into_iter().next() {
+            let frozen = matches!(error, FsError::Frozen(_));
+            // After an alarm there is nowhere to publish to, and what is unsaved is in the salvage folder.
+            if !frozen {
+                return Err(unsaved(directory, &path, &error));
+            }
+            files.save_unsaved("the mount was unmounted after an alarm")?;
         }
         session.unmount(Manner::Gently)?;
         session.wait();
@@ -285,6 +290,16 @@ impl Host {
                 .map_err(|error| Failure::new(Exit::Internal, error))?,
         })
     }
+}
+
+fn unsaved(directory: &Path, path: &[u8], error: &FsError) -> Failure {
+    let what = match path {
+        [] => "the last operations are not confirmed by the server".to_owned(),
+        path => format!("{} cannot be saved to the server", String::from_utf8_lossy(path)),
+    };
+    let message = format!("{}: stays mounted, because {what}: {error}", directory.display());
+    Failure { code: Failure::from(error.clone()).code, message, hint: None }
+        .hint("umount --lazy unmounts nevertheless; what is unsaved is then kept for `holdfast salvage`")
 }
 
 fn answer<T: Serialize>(result: Outcome<T>) -> Answer {

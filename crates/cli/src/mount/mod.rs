@@ -55,6 +55,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,
+        cache_bytes: arguments.cache_mib << 20,
         timeout: arguments.timeout,
         acknowledge_alarm: arguments.acknowledge_alarm,
         key,
