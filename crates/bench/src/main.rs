@@ -2,6 +2,7 @@
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
 mod crypto;
+mod ops;
 mod report;
 mod store;
 
@@ -21,11 +22,14 @@ enum Command {
     Store(store::Options),
     /// What signing, verifying and hashing cost.
     Crypto(crypto::Options),
+    /// Rounds, syncs, bytes and time of creating, closing, opening and removing files, and where the time goes.
+    Ops(ops::Options),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Store(options) => store::run(&options),
         Command::Crypto(options) => crypto::run(&options),
+        Command::Ops(options) => ops::run(&options),
     }
 }

@@ -45,19 +45,31 @@ impl Clock for SystemClock {
 
 /// Opens the data directory alone, without listening.
 pub(crate) fn open_host(config: &ServerConfig) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
+    open_host_on(config, &|storage| Arc::new(storage))
+}
+
+fn open_host_on(
+    config: &ServerConfig,
+    layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
+) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
-    let host = match open_host_in(config, &data, &key) {
+    let host = match open_host_in(config, &data, &key, layer) {
         Err(OpenError::Store(error)) if error.is_full() && data.drop_ballast() => {
             tracing::warn!("the disk is full; starting with the space that was kept back");
-            open_host_in(config, &data, &key)?
+            open_host_in(config, &data, &key, layer)?
         }
         other => other?,
     };
     Ok((Arc::new(host), data, key))
 }
 
-fn open_host_in(config: &ServerConfig, data: &DataDirectory, key: &SigningKey) -> Result<Host, OpenError> {
+fn open_host_in(
+    config: &ServerConfig,
+    data: &DataDirectory,
+    key: &SigningKey,
+    layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
+) -> Result<Host, OpenError> {
     let store = data.store();
     let storage = LocalStorage::open(&store).map_err(|error| OpenError::io("opening", &store, error))?;
     let free_bytes = storage.free_bytes();
@@ -75,7 +87,7 @@ fn open_host_in(config: &ServerConfig, data: &DataDirectory, key: &SigningKey) -
     let lists = data.clone();
     let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));
     let clock = Arc::new(SystemClock(Instant::now()));
-    let host = Host::open(Arc::new(storage), key.clone(), settings, allowed, clock)?;
+    let host = Host::open(layer(storage), key.clone(), settings, allowed, clock)?;
     data.hold_ballast(free_bytes);
     Ok(host)
 }
@@ -93,7 +105,18 @@ impl Server {
     /// # Errors
     /// See [`OpenError`]: in use by another server, of a newer format, damaged, or the address is taken.
     pub fn open(config: ServerConfig) -> Result<Server, OpenError> {
-        let (host, data, key) = open_host(&config)?;
+        Server::open_on(config, &|storage| Arc::new(storage))
+    }
+
+    /// The same with a layer over the store's storage, which measures it, or stands for a medium of another kind.
+    ///
+    /// # Errors
+    /// See [`Server::open`].
+    pub fn open_on(
+        config: ServerConfig,
+        layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
+    ) -> Result<Server, OpenError> {
+        let (host, data, key) = open_host_on(&config, layer)?;
         let listener = std::net::TcpListener::bind(config.listen)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
