@@ -13,7 +13,7 @@ pub struct Options {
     #[arg(long, default_value_t = 11)]
     rounds: usize,
     /// Operations a round.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 5000)]
     operations: u64,
     /// Also write the figures to this file as JSON.
     #[arg(long)]

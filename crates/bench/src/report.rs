@@ -93,7 +93,7 @@ impl Report {
         }
         for ratio in &self.ratios {
             let Ratio { name, ratio, low, high, pairs } = ratio;
-            println!("{name:<52} {ratio:>12.2} x        [{low:.2}, {high:.2}] over {pairs} pairs");
+            println!("{name:<66} {ratio:>6.2} x        [{low:.2}, {high:.2}] over {pairs} pairs");
         }
         if let Some(path) = json {
             std::fs::write(path, serde_json::to_vec_pretty(self)?)?;

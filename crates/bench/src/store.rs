@@ -263,6 +263,10 @@ impl Bench<'_> {
             let name = format!("{name}: Holdfast / Venti's way");
             report.ratio(&name, &rate(Side::Holdfast, work), &rate(Side::Venti, work));
         }
+        for (work, name) in [(Work::Burst, "STORE (burst)"), (Work::Sustained, "STORE (sustained)")] {
+            let name = format!("{name}: processor time, Venti's way / Holdfast");
+            report.ratio(&name, &cpu(Side::Venti, work), &cpu(Side::Holdfast, work));
+        }
         let single = |side| rounds.latency[&(side, Work::Single)].as_slice();
         report.ratio(
             "latency of one durable STORE: Venti's way / Holdfast",

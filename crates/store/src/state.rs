@@ -208,7 +208,12 @@ impl State {
     }
 
     pub(crate) fn file_system(&mut self, id: &Digest) -> &mut FileSystem {
+        if self.file_systems.contains_key(id) {
+            return self.file_systems.get_mut(id).expect("looked up above");
+        }
         let next = self.file_systems.values().map(|found| found.number + 1).max().unwrap_or(1);
+        // A record lost during this replay may have been the new one's first.
+        let suspect = if self.lost_anew { self.lost.last().map(|lost| lost.why.clone()) } else { None };
         self.file_systems.entry(*id).or_insert_with(|| FileSystem {
             number: next,
             sequence: 0,
@@ -216,7 +221,7 @@ impl State {
             ordering: Vec::new(),
             pins: Pins::default(),
             damaged: None,
-            suspect: None,
+            suspect,
         })
     }
 
@@ -398,6 +403,9 @@ impl State {
     /// Notes that a record could not be read during recovery: what it was is not known.
     pub(crate) fn note_lost(&mut self, position: Position, why: String) {
         self.lost_anew = true;
+        for file_system in self.file_systems.values_mut() {
+            file_system.suspect = Some(why.clone());
+        }
         // The newest must be among them: it decides whose ordering records may be gone.
         self.lost.truncate(LOST_MAX - 1);
         self.lost.push(LostRecord { position: position.to_u64(), why });
@@ -412,13 +420,11 @@ impl State {
     /// older than some lost record may have lost ordering records with it.
     pub(crate) fn end_replay(&mut self) {
         self.pending = None;
+        self.lost_anew = false;
         for file_system in self.file_systems.values_mut() {
             let checkpoint = file_system.checkpoint.map_or(0, |location| location.position.to_u64());
             let newest = self.lost.iter().rev().find(|lost| lost.position > checkpoint);
             file_system.damaged = newest.map(|lost| lost.why.clone());
-            if self.lost_anew {
-                file_system.suspect = self.lost.last().map(|lost| lost.why.clone());
-            }
         }
     }
 }
