@@ -644,7 +644,9 @@ impl World {
             self.commit(device);
         }
         self.host.now_ms += ABORT_AFTER_MS;
-        for device in 0..DEVICES {
+        // Twice: a device that does not know of the pending operation tries the fast path first and is refused,
+        // which settles nothing; its next attempt goes the slow path.
+        for device in (0..DEVICES).chain(0..DEVICES) {
             self.begin(device, &[Wish::Look]);
             self.commit(device);
         }
