@@ -7,6 +7,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey, Domain};
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 /// Largest uncompressed body, in bytes.
@@ -219,7 +220,7 @@ impl Block {
     /// The form that travels: compressed (zstd level 1) when that saves at least an eighth.
     pub fn to_stored(&self) -> StoredBlock {
         let packed = (self.body.len() >= 128)
-            .then(|| zstd::bulk::compress(&self.body, 1).ok())
+            .then(|| COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut()?.compress(&self.body).ok()))
             .flatten()
             .filter(|packed| packed.len() <= self.body.len() - self.body.len() / 8);
         let (codec, body) = match packed {
@@ -228,6 +229,21 @@ impl Block {
         };
         StoredBlock { kind: self.kind, codec, references: self.references.clone(), body }
     }
+}
+
+thread_local! {
+    /// Making one costs more than compressing a small block with it.
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
+        RefCell::new(zstd::bulk::Compressor::new(1).ok());
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
+        RefCell::new(zstd::bulk::Decompressor::new().ok());
+}
+
+fn expand(body: &[u8], length_max: usize) -> std::io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| match decompressor {
+        Some(decompressor) => decompressor.decompress(body, length_max),
+        None => zstd::bulk::decompress(body, length_max),
+    })
 }
 
 impl StoredBlock {
@@ -272,7 +288,7 @@ impl StoredBlock {
                 });
             }
             Codec::Plain => self.body,
-            Codec::Zstd => zstd::bulk::decompress(&self.body, length_max as usize)
+            Codec::Zstd => expand(&self.body, length_max as usize)
                 .map_err(|error| BlockError::BadBody { expected: length_max, why: error.to_string() })?,
         };
         let found = address(key, self.kind, &self.references, &body);

@@ -190,7 +190,13 @@ impl World {
     /// Mounts for `who`; the mount point is `WHO-mnt`.
     #[track_caller]
     pub fn mount_with(&mut self, who: &str, extra: &[&str]) -> PathBuf {
-        let directory = self.path(&format!("{who}-mnt"));
+        self.mount_at(who, &format!("{who}-mnt"), extra)
+    }
+
+    /// Mounts for `who` at `point` in the world's folder; one person may mount at several.
+    #[track_caller]
+    pub fn mount_at(&mut self, who: &str, point: &str, extra: &[&str]) -> PathBuf {
+        let directory = self.path(point);
         std::fs::create_dir_all(&directory).expect("a mount point");
         let url = self.url.clone();
         run(self

@@ -1,6 +1,6 @@
 //! Verified blocks in memory: least recently used go first, bounded by bytes.
 
-use holdfast_content::Block;
+use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::Digest;
 use lru::LruCache;
 use std::sync::Arc;
@@ -55,7 +55,9 @@ impl MemoryCache {
 }
 
 fn cost(block: &Block) -> usize {
-    block.body().len() + 32 * block.references().len() + OVERHEAD
+    // The nodes of maps are kept decoded as well.
+    let copies = if matches!(block.kind(), BlockKind::MapLeaf | BlockKind::MapInner) { 3 } else { 1 };
+    copies * block.body().len() + 32 * block.references().len() + OVERHEAD
 }
 
 #[cfg(test)]

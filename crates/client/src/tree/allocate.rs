@@ -11,6 +11,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Handle, PrincipalId};
 use holdfast_crypto::{DigestKey, Domain, encode};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Numbers in a device's first range for a principal.
 const RANGE_FIRST: u32 = 64;
@@ -20,6 +21,8 @@ const RANGE_MAX: u32 = 1024;
 const PLACES: u64 = (1 << 40) / RANGE_MAX as u64 - 1;
 /// Remembered numbers of files that are not in a range of this device.
 const NUMBERS_MAX: usize = 4096;
+/// So many of them are copied with an allocator.
+const NEWEST_MAX: usize = 64;
 
 /// Pre-allocated numbers of a user or group, and the device numbers they lead to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -34,6 +37,33 @@ pub struct Range {
     pub used: u32,
 }
 
+/// Numbers by file. An allocator is copied several times an operation, so copies share all but the newest.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Numbers {
+    shared: Arc<BTreeMap<Handle, u64>>,
+    /// These come first.
+    newest: BTreeMap<Handle, u64>,
+}
+
+impl Numbers {
+    fn get(&self, file: Handle) -> Option<u64> {
+        self.newest.get(&file).or_else(|| self.shared.get(&file)).copied()
+    }
+
+    fn insert(&mut self, file: Handle, number: u64) {
+        self.newest.insert(file, number);
+    }
+
+    fn tidy(&mut self) {
+        if self.newest.len() > NEWEST_MAX {
+            if self.shared.len() > NUMBERS_MAX {
+                self.shared = Arc::default();
+            }
+            Arc::make_mut(&mut self.shared).append(&mut self.newest);
+        }
+    }
+}
+
 /// Gives out i-numbers. Part of the device's durable state.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Allocator {
@@ -42,7 +72,7 @@ pub struct Allocator {
     /// Device numbers of files that came here by re-mapping, so that a file that goes back and forth between
     /// devices keeps one number here. Only a hint.
     #[borsh(skip)]
-    numbers: BTreeMap<Handle, u64>,
+    numbers: Numbers,
     /// What this operation reserved, in order.
     #[borsh(skip)]
     reserved: BTreeMap<PrincipalId, Vec<Range>>,
@@ -56,7 +86,7 @@ impl Default for Allocator {
         Allocator {
             next_number: 1,
             pools: BTreeMap::new(),
-            numbers: BTreeMap::new(),
+            numbers: Numbers::default(),
             reserved: BTreeMap::new(),
             again: BTreeMap::new(),
         }
@@ -69,9 +99,7 @@ impl Allocator {
         let mut work = self.clone();
         work.reserved.clear();
         work.again.clear();
-        if work.numbers.len() > NUMBERS_MAX {
-            work.numbers.clear();
-        }
+        work.numbers.tidy();
         work
     }
 
@@ -164,8 +192,8 @@ impl Allocator {
 
     /// The device number that holds `file` here if the file is re-mapped to this device.
     pub fn number_for(&mut self, file: Handle) -> u64 {
-        if let Some(number) = self.numbers.get(&file) {
-            return *number;
+        if let Some(number) = self.numbers.get(file) {
+            return number;
         }
         let number = self.next_number;
         self.next_number += 1;

@@ -67,8 +67,9 @@ impl Pump {
         let place = self.shared.publish(self.base.clone(), self.floor());
         if let Some(Finished::Committed(structure)) = finished {
             self.shared.last_operation.store(structure.value.number(), Relaxed);
-            let work = operation.work.take().unwrap_or_default();
-            self.allocator = if operation.effective { work.committed() } else { work.burned() };
+            if let Some(work) = operation.work.take() {
+                self.allocator = if operation.effective { work.committed() } else { work.burned() };
+            }
             if !operation.answered {
                 self.judge(&mut operation);
                 self.answer(&operation, place, None);
