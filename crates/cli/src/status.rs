@@ -146,10 +146,11 @@ fn examine(status: ProcessStatus) -> Process {
         let last = frozen.get("last_good_operation").and_then(Value::as_u64).unwrap_or(0);
         let noticed = frozen.get("noticed_ns").and_then(Value::as_i64).unwrap_or(0);
         alarms.push(format!(
-            "WRONG ORDER, noticed {}: {what}. Everything is stopped (EIO): nothing this server shows is believed. \
+            "WRONG ORDER, noticed {}: {}. Everything is stopped (EIO): nothing this server shows is believed. \
              Your last good operation was number {last}. Unsaved data is kept (`holdfast salvage`). Compare notes \
              with the other members before you trust this server again.",
-            moment(noticed)
+            moment(noticed),
+            what.trim_end_matches('.')
         ));
     }
     for piece in pieces.iter().rev().filter(|piece| piece.noticed_ns >= status.started_ns) {
@@ -228,7 +229,10 @@ impl Process {
         if self.evidence > 0 {
             rows.push(vec![
                 "  Evidence".to_owned(),
-                format!("{} pieces; `holdfast evidence list` names them", self.evidence),
+                match self.evidence {
+                    1 => "1 piece; `holdfast evidence list` names it".to_owned(),
+                    more => format!("{more} pieces; `holdfast evidence list` names them"),
+                },
             ]);
         }
         lines.push(table(&rows));
