@@ -7,6 +7,8 @@ use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 fn evil(world: &mut World) -> EvilServer {
@@ -26,6 +28,27 @@ fn exits(command: &mut Command, code: i32) -> String {
     text(&output)
 }
 
+/// What the mount says on its root directory.
+fn status_attribute(mount: &Path) -> String {
+    let mut room = vec![0; 64 << 10];
+    let length = rustix::fs::getxattr(mount, "user.holdfast.status", &mut room[..]).expect("it can be read");
+    String::from_utf8_lossy(&room[..length]).into_owned()
+}
+
+/// From now on desktop notifications go to the file that is returned.
+fn catch_notifications(world: &mut World) -> PathBuf {
+    let (tools, caught) = (world.path("tools"), world.path("notifications"));
+    fs::create_dir(&tools).expect("a directory");
+    let script = format!("#!/bin/sh\nprintf '%s\\n' \"$@\" >> '{}'\n", caught.display());
+    let program = tools.join("notify-send");
+    fs::write(&program, script).expect("a script");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").expect("a path"));
+    world.environment.push(("PATH".to_owned(), path));
+    world.environment.push(("DBUS_SESSION_BUS_ADDRESS".to_owned(), "unix:path=/nonexistent".to_owned()));
+    caught
+}
+
 /// Altered data: status has an exit code for it, the evidence can be listed, explained and given to others, who
 /// see for themselves that the bytes are wrong.
 #[test]
@@ -36,7 +59,9 @@ fn altered_data() {
     fs::write(anna.join("team/file"), content).expect("written");
     world.umount("anna");
     let server = evil(&mut world);
+    let notifications = catch_notifications(&mut world);
     let ben = world.mount("ben");
+    assert!(status_attribute(&ben).starts_with("working"), "{}", status_attribute(&ben));
     assert_eq!(
         run(world.holdfast("ben").args(["evidence", "list"])).lines().next(),
         Some("No evidence: no server has shown anything wrong.")
@@ -46,6 +71,20 @@ fn altered_data() {
 
     let said = exits(world.holdfast("ben").arg("status"), 80);
     assert!(said.contains("ALARM") && said.contains("working"), "{said}");
+    let told = status_attribute(&ben);
+    assert!(
+        told.contains("ALARM: integrity failure in team/file") && told.contains("Ask the operator"),
+        "{told}"
+    );
+    let mut names = vec![0; 4096];
+    assert_eq!(rustix::fs::listxattr(&ben, &mut names[..]).expect("listed"), 0, "not to be copied");
+    eventually("the desktop is told", || {
+        let caught = fs::read_to_string(&notifications).unwrap_or_default();
+        caught.contains("wrong data") && caught.contains("team/file")
+    });
+    let _ = fs::read(ben.join("team/file"));
+    let caught = fs::read_to_string(&notifications).expect("it was told");
+    assert_eq!(caught.matches("wrong data").count(), 1, "once is enough: {caught}");
     let list = json(world.holdfast("ben").args(["evidence", "list", "--json"]));
     let piece = list.as_array().expect("a list").last().expect("there is evidence");
     let name = piece["name"].as_str().expect("a name");
@@ -88,6 +127,11 @@ fn wrong_order() {
     drop(open);
     let said = exits(world.holdfast("ben").arg("status"), 80);
     assert!(said.contains("FROZEN") && said.contains("To salvage"), "{said}");
+    let told = status_attribute(&ben);
+    assert!(
+        told.contains("ALARM: the server's history is not consistent") && told.contains("salvage"),
+        "{told}"
+    );
     let to = world.path("rescued");
     run(world.holdfast("ben").args(["salvage", "--to"]).arg(&to));
     assert!(!run(Command::new("grep").args(["-rlx", "not yet saved"]).arg(&to)).is_empty());

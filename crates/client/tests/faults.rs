@@ -308,7 +308,7 @@ fn rollback_freezes() {
     a.flush_commits().unwrap();
     let told = Arc::new(Mutex::new(0));
     let count = told.clone();
-    a.on_freeze(Box::new(move |_| *count.lock() += 1));
+    a.on_notice(Box::new(move |_| *count.lock() += 1));
     world.server.roll_back(yesterday);
     let end = Instant::now() + Duration::from_secs(5);
     let report = loop {

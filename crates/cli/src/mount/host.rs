@@ -2,7 +2,7 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::daemon::{self, Job};
-use super::ending;
+use super::{ending, telling};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::status::{MountStatus, ProcessStatus};
@@ -95,6 +95,8 @@ impl Host {
             changed: Condvar::new(),
             hurried: AtomicBool::new(false),
         });
+        let told = host.address.to_string();
+        host.engine.on_notice(Box::new(move |notice| telling::tell(&told, notice)));
         host.rescue_leftovers();
         host.mount(&job.order)?;
         let obeying = Arc::downgrade(&host);

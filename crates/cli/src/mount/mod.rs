@@ -7,6 +7,7 @@
 mod daemon;
 mod ending;
 mod host;
+mod telling;
 
 use crate::args::{Mount, Umount};
 use crate::control::{Client, MountOrder, Order};

@@ -12,6 +12,8 @@ pub struct World {
     pub folder: tempfile::TempDir,
     pub port: u16,
     pub url: String,
+    /// Set for every command.
+    pub environment: Vec<(String, String)>,
     server: Option<Child>,
     mounted: Vec<(String, PathBuf)>,
 }
@@ -49,8 +51,14 @@ impl World {
     #[track_caller]
     pub fn new(people: &[&str]) -> World {
         let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a temporary folder");
-        let mut world =
-            World { folder, port: free_port(), url: String::new(), server: None, mounted: Vec::new() };
+        let mut world = World {
+            folder,
+            port: free_port(),
+            url: String::new(),
+            environment: Vec::new(),
+            server: None,
+            mounted: Vec::new(),
+        };
         world.start_server();
         world.keygen("superuser");
         let address = format!("127.0.0.1:{}", world.port);
@@ -97,7 +105,8 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command
             .env("HOLDFAST_STATE_DIR", self.path(&format!("{who}-state")))
-            .env("HOLDFAST_CACHE_DIR", self.path(&format!("{who}-cache")));
+            .env("HOLDFAST_CACHE_DIR", self.path(&format!("{who}-cache")))
+            .envs(self.environment.iter().cloned());
         command
     }
 

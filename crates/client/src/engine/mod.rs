@@ -5,6 +5,7 @@
 //! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
 mod commits;
+mod notices;
 mod pins;
 mod pump;
 mod queue;
@@ -14,11 +15,12 @@ mod snapshot;
 mod start;
 mod status;
 
+pub use notices::{Notice, NoticeHook};
 pub use pins::Pin;
 pub use snapshot::Snapshot;
 pub use status::Status;
 
-use crate::error::{FrozenReport, FsError};
+use crate::error::FsError;
 use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
@@ -71,9 +73,6 @@ impl EngineConfig {
 
 /// How long a stop waits for the request under way.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Called once, when the engine freezes.
-pub type FreezeHook = Box<dyn Fn(&FrozenReport) + Send + Sync>;
 
 /// Signs for one device of one file system. Dropping it stops it.
 pub struct Engine {
@@ -156,10 +155,15 @@ impl Engine {
         Pin::new(self.pins.clone(), roots)
     }
 
-    /// Registers what is to be called when the engine freezes (unsaved data must be saved to a folder). Called
-    /// at once if it is frozen already. It must not call the engine.
-    pub fn on_freeze(&self, hook: FreezeHook) {
-        self.shared.on_freeze(hook);
+    /// Registers what is to be called with every offence of the server, once for each, those noticed already
+    /// included. When the order is wrong, unsaved data must be saved to a folder. It must not call the engine.
+    pub fn on_notice(&self, hook: NoticeHook) {
+        self.shared.notices.listen(hook);
+    }
+
+    /// Every offence noticed since the start, oldest first.
+    pub fn notices(&self) -> Vec<Notice> {
+        self.shared.notices.told()
     }
 
     /// Everything `holdfast status` prints.

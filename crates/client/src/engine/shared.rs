@@ -1,6 +1,7 @@
 //! What callers and the pump share.
 
 use super::commits::Commits;
+use super::notices::{Notice, Notices};
 use super::queue::{Job, Learned, Lesson, Queue, Waiter};
 use super::snapshot::Snapshot;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
@@ -69,7 +70,7 @@ pub(super) struct Shared {
     frozen: RwLock<Option<Arc<FrozenReport>>>,
     /// A failure of this machine that nothing can go on after.
     broken: RwLock<Option<FsError>>,
-    hooks: Mutex<Vec<super::FreezeHook>>,
+    pub notices: Notices,
 }
 
 impl Shared {
@@ -102,7 +103,7 @@ impl Shared {
             last_operation: AtomicU64::new(0),
             frozen: RwLock::default(),
             broken: RwLock::default(),
-            hooks: Mutex::default(),
+            notices: Notices::default(),
         }
     }
 
@@ -220,7 +221,9 @@ impl Shared {
             self.evidence.concerns(evidence, path);
         }
         tracing::error!(report = %report, "integrity failure");
-        FsError::Integrity(Arc::new(report))
+        let report = Arc::new(report);
+        self.notices.tell(Notice::Data(report.clone()));
+        FsError::Integrity(report)
     }
 
     /// What an error in some view means, without any consequence: the view may be outdated.
@@ -277,9 +280,7 @@ impl Shared {
             frozen.get_or_insert_with(|| Arc::new(report)).clone()
         };
         tracing::error!(report = %report, "frozen");
-        for hook in self.hooks.lock().iter() {
-            hook(&report);
-        }
+        self.notices.tell(Notice::Order(report.clone()));
         self.fail_all(&FsError::Frozen(report));
     }
 
@@ -296,15 +297,6 @@ impl Shared {
             job.answer(Err(error.clone()));
         }
         self.commits.lose_all(error);
-    }
-
-    /// Registers a hook, or calls it if it is too late.
-    pub fn on_freeze(&self, hook: super::FreezeHook) {
-        let mut hooks = self.hooks.lock();
-        if let Some(report) = self.frozen() {
-            hook(&report);
-        }
-        hooks.push(hook);
     }
 }
 

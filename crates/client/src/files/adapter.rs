@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
 use super::{FileSystem, MountOptions};
-use crate::engine::{Engine, Snapshot};
+use crate::engine::{Engine, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store;
 use crate::tree::{Edit, Transaction, Tree};
@@ -21,9 +21,9 @@ impl FileSystem {
     pub fn new(engine: Arc<Engine>, options: MountOptions) -> Result<Arc<FileSystem>, FsError> {
         let files = FileSystem::with_backend(Arc::new(EngineBackend(engine.clone())), options)?;
         let told = Arc::downgrade(&files);
-        engine.on_freeze(Box::new(move |report| {
-            if let Some(files) = told.upgrade() {
-                files.notice(&FsError::Frozen(Arc::new(report.clone())));
+        engine.on_notice(Box::new(move |notice| {
+            if let (Notice::Order(report), Some(files)) = (notice, told.upgrade()) {
+                files.notice(&FsError::Frozen(report.clone()));
             }
         }));
         Ok(files)
@@ -83,6 +83,10 @@ impl Backend for EngineBackend {
 
     fn pin(&self, roots: Vec<Digest>) -> Guard {
         Box::new(self.0.pin(roots))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.0.notices()
     }
 }
 

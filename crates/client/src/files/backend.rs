@@ -1,6 +1,7 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
+use crate::engine::Notice;
 use crate::error::FsError;
 use holdfast_content::{BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId};
 use holdfast_crypto::Digest;
@@ -154,4 +155,7 @@ pub trait Backend: Send + Sync {
 
     /// Asks the server to keep these blocks, and all they refer to, until the guard is dropped. Does not wait.
     fn pin(&self, roots: Vec<Digest>) -> Guard;
+
+    /// Every offence of the server noticed since the start.
+    fn notices(&self) -> Vec<Notice>;
 }

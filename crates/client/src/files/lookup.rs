@@ -43,7 +43,8 @@ impl FileSystem {
     }
 
     /// Attributes. Of a file that is open here for writing, or has unpublished changes, as this client has
-    /// them; else from a fresh view.
+    /// them; else from a fresh view. After an alarm about the order the root's are those shown last, so that its
+    /// status attribute can be read and it can be unmounted.
     ///
     /// # Errors
     /// [`FsError::Stale`]: the inode is gone.
@@ -53,6 +54,22 @@ impl FileSystem {
         ino: Ino,
         _handle: Option<FileHandleId>,
     ) -> Result<Attributes, FsError> {
+        let result = self.fresh_attributes(caller, ino);
+        if ino != Ino::ROOT {
+            return result;
+        }
+        let mut last = self.root_shown.lock();
+        match result {
+            Ok(shown) => {
+                *last = Some(shown);
+                Ok(shown)
+            }
+            Err(error @ FsError::Frozen(_)) => last.ok_or(error),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fresh_attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes, FsError> {
         self.run(|| {
             let handle = handle_of(ino)?;
             if let Some(shown) = self.attributes_here(handle, ino) {

@@ -83,6 +83,8 @@ pub struct FileSystem {
     directories: Mutex<HashMap<FileHandleId, Arc<OpenDirectory>>>,
     next_handle: AtomicU64,
     frozen: OnceLock<Arc<FrozenReport>>,
+    /// The root's attributes as they were shown last.
+    root_shown: Mutex<Option<Attributes>>,
     saving: AtomicBool,
     /// One salvage at a time, before all other locks.
     salvaging: Mutex<()>,
@@ -127,6 +129,7 @@ impl FileSystem {
             directories: Mutex::default(),
             next_handle: AtomicU64::new(1),
             frozen: OnceLock::new(),
+            root_shown: Mutex::default(),
             saving: AtomicBool::new(false),
             salvaging: Mutex::new(()),
             invalidate: OnceLock::new(),
@@ -150,6 +153,16 @@ impl FileSystem {
             return Err(FsError::Frozen(report.clone()));
         }
         call().inspect_err(|error| self.notice(error))
+    }
+
+    /// What is to be said of the server, in words: alarms with what to do, or that there are none.
+    pub fn status_text(&self) -> String {
+        let mut lines: Vec<String> =
+            self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();
+        if lines.is_empty() {
+            lines.push("working; everything seen so far was as its writers made it".to_owned());
+        }
+        lines.join("\n")
     }
 
     /// The first sign of a wrong order saves what is unpublished, once.

@@ -7,6 +7,10 @@ use holdfast_content::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX};
 /// The only namespace offered: the others are the kernel's or the machine administrator's affair.
 const PREFIX: &[u8] = b"user.";
 
+/// On the root directory: what the mount has to say, also after an alarm. It is not listed, so that copying
+/// a tree with its attributes does not copy it.
+const STATUS: &[u8] = b"user.holdfast.status";
+
 fn offered(name: &[u8]) -> Result<(), FsError> {
     match name.strip_prefix(PREFIX) {
         _ if name.len() > ATTRIBUTE_NAME_BYTES_MAX => Err(FsError::Invalid("attribute name too long".into())),
@@ -22,6 +26,9 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::NoData`] if it is not there, [`FsError::Unsupported`] for other namespaces.
     pub fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        if ino == Ino::ROOT && name == STATUS {
+            return Ok(self.status_text().into_bytes());
+        }
         self.run(|| {
             offered(name)?;
             self.fresh_inode(caller, ino)?.xattrs.get(name).cloned().ok_or(FsError::NoData)
@@ -50,6 +57,9 @@ impl FileSystem {
         how: SetXattr,
     ) -> Result<(), FsError> {
         let (wanted, value) = (name.to_vec(), value.to_vec());
+        if name == STATUS {
+            return Err(FsError::NotPermitted("this attribute is the mount's own".into()));
+        }
         self.edit_xattrs(caller, ino, name, move |xattrs| {
             match (how, xattrs.contains_key(&wanted)) {
                 (SetXattr::Create, true) => return Err(FsError::Exists),

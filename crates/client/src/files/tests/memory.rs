@@ -4,6 +4,7 @@
 
 use super::super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions};
+use crate::engine::Notice;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use holdfast_content::{
     Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, MemoryBlocks,
@@ -278,6 +279,10 @@ impl Backend for Memory {
     fn pin(&self, roots: Vec<Digest>) -> Guard {
         self.world.pins.lock().push(roots.clone());
         Box::new(Unpin(self.world.clone(), roots))
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        Vec::new()
     }
 }
 

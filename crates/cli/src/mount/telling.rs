@@ -1,0 +1,113 @@
+//! Alarms on their way to people who are not looking: the system's journal and, in a desktop session, a
+//! notification. `holdfast status` and the attribute `user.holdfast.status` of the mount's root say the same to
+//! those who ask.
+//!
+//! Nothing here may fail or wait: telling is best effort, and evidence is kept before.
+
+use holdfast_client::Notice;
+use rustix::process::geteuid;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Where systemd's journal listens.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+/// Where the traditional system log listens.
+const SYSLOG: &str = "/dev/log";
+/// Priority "critical" and "error" of the system log, and its facility for user programs.
+const CRITICAL: u8 = 2;
+const ERROR: u8 = 3;
+const FACILITY_USER: u8 = 1 << 3;
+/// Longest line that goes there.
+const LINE_BYTES_MAX: usize = 8 << 10;
+
+/// Tells everybody there is to tell.
+pub fn tell(address: &str, notice: &Notice) {
+    let (priority, title) = match notice {
+        Notice::Order(_) => (CRITICAL, "Holdfast stopped: the server broke the order of operations"),
+        Notice::Data(_) => (ERROR, "Holdfast: the server gave wrong data"),
+    };
+    let line = one_line(&format!("{address}: {notice}"));
+    if !to_journal(Path::new(JOURNAL), priority, &line) {
+        to_syslog(Path::new(SYSLOG), priority, &line);
+    }
+    notify(title, &line);
+}
+
+/// One line of bounded length, without control characters.
+fn one_line(text: &str) -> String {
+    let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut end = line.len().min(LINE_BYTES_MAX);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    line.truncate(end);
+    line
+}
+
+/// The journal's own protocol: one datagram of fields.
+fn to_journal(socket: &Path, priority: u8, line: &str) -> bool {
+    let text = format!("MESSAGE={line}\nPRIORITY={priority}\nSYSLOG_IDENTIFIER=holdfast\n");
+    send(socket, text.as_bytes())
+}
+
+/// RFC 3164, as every local system log takes it.
+fn to_syslog(socket: &Path, priority: u8, line: &str) -> bool {
+    let text = format!("<{}>holdfast[{}]: {line}", FACILITY_USER | priority, std::process::id());
+    send(socket, text.as_bytes())
+}
+
+fn send(socket: &Path, bytes: &[u8]) -> bool {
+    let sent = || {
+        let from = UnixDatagram::unbound()?;
+        from.set_nonblocking(true)?;
+        from.send_to(bytes, socket)
+    };
+    sent().is_ok()
+}
+
+/// A notification, where a session's message bus is known and the usual program for it is installed.
+fn notify(title: &'static str, line: &str) {
+    let session = std::env::var_os("DBUS_SESSION_BUS_ADDRESS").is_some()
+        || PathBuf::from(format!("/run/user/{}/bus", geteuid().as_raw())).exists();
+    if !session {
+        return;
+    }
+    let spawned = Command::new("notify-send")
+        .args(["--urgency=critical", "--app-name=Holdfast", "--", title, line])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Ok(mut child) = spawned {
+        // Reaps it.
+        let _ = std::thread::Builder::new().name("notification".to_owned()).spawn(move || child.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(send: impl FnOnce(&Path) -> bool) -> String {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("socket");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        assert!(send(&path));
+        let mut bytes = [0; 2 * LINE_BYTES_MAX];
+        let length = socket.recv(&mut bytes).expect("a datagram");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Proves: both system logs get the message with its urgency, and a name in it cannot forge another field.
+    #[test]
+    fn system_logs() {
+        let line = one_line("altered data in a\nPRIORITY=7");
+        let journal = received(|path| to_journal(path, CRITICAL, &line));
+        assert_eq!(journal, "MESSAGE=altered data in a PRIORITY=7\nPRIORITY=2\nSYSLOG_IDENTIFIER=holdfast\n");
+        let syslog = received(|path| to_syslog(path, ERROR, &line));
+        assert!(syslog.starts_with("<11>holdfast[") && syslog.ends_with(&line), "{syslog}");
+        assert!(!to_journal(Path::new("/nonexistent/socket"), ERROR, &line));
+        assert!(one_line(&"\u{e9}".repeat(LINE_BYTES_MAX)).len() <= LINE_BYTES_MAX);
+    }
+}
