@@ -177,7 +177,8 @@ impl From<FsError> for Failure {
             | FsError::Loop
             | FsError::CrossPrincipal
             | FsError::TooManyLinks
-            | FsError::Stale => Exit::Failed,
+            | FsError::Stale
+            | FsError::Interrupted => Exit::Failed,
         };
         Failure::new(code, error)
     }

@@ -79,6 +79,9 @@ pub enum FsError {
     /// The server showed a wrong order: nothing it says is believed any more.
     #[error("{0}")]
     Frozen(Arc<FrozenReport>),
+    /// The program no longer wanted to wait.
+    #[error("interrupted")]
+    Interrupted,
     /// No answer before the deadline.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),

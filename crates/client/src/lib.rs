@@ -6,6 +6,7 @@ pub mod engine;
 pub mod error;
 pub mod evidence;
 pub mod files;
+pub mod interrupt;
 pub mod remote;
 pub mod state;
 pub mod store;

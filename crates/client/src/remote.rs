@@ -1,6 +1,7 @@
 //! The server as the client sees it: one call, one answer or a reason. A trait, so that tests can put anything
 //! in its place: a server in the same process, a lying one, one that dies at the worst moment.
 
+use crate::interrupt;
 use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Connection, RpcError};
 use std::time::{Duration, Instant};
@@ -25,7 +26,11 @@ pub trait Remote: Send + Sync + 'static {
 
 impl Remote for Connection {
     fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
-        self.call_blocking(request, deadline)
+        if interrupt::can_be_raised() {
+            self.call_blocking_unless(request, deadline, interrupt::GLANCE, &interrupt::is_raised)
+        } else {
+            self.call_blocking(request, deadline)
+        }
     }
 
     fn welcome(&self) -> Option<Welcome> {
@@ -60,7 +65,7 @@ pub fn call_patiently(
             other => other,
         };
         match result {
-            Err(error) if error.is_transient() && Instant::now() + pause < end => {
+            Err(error) if error.is_transient() && Instant::now() + pause < end && !interrupt::is_raised() => {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_secs(1));
             }

@@ -31,6 +31,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::Busy => Errno::EBUSY,
         FsError::Stale => Errno::ESTALE,
         FsError::Integrity(_) | FsError::Frozen(_) => Errno::EIO,
+        FsError::Interrupted => Errno::EINTR,
         FsError::Unreachable(_) => Errno::ETIMEDOUT,
         FsError::Local { kind, .. } => local(*kind),
     }

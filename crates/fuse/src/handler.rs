@@ -6,12 +6,13 @@
 
 use crate::convert;
 use crate::errno::errno;
+use crate::outstanding::Outstanding;
 use crate::pool::{Pool, THREADS_MAX, contain};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use holdfast_client::FsError;
 use holdfast_client::files::{self, FileHandleId, FileSystem, Ino};
@@ -37,22 +38,31 @@ pub(crate) struct Handler {
     fs: Arc<FileSystem>,
     readers: usize,
     busy: AtomicUsize,
+    outstanding: Outstanding,
     pool: Pool,
 }
 
 impl Handler {
     /// For a session with `readers` threads that read requests.
     pub(crate) fn new(fs: Arc<FileSystem>, readers: usize) -> Handler {
-        Handler { fs, readers, busy: AtomicUsize::new(0), pool: Pool::new(THREADS_MAX) }
+        Handler {
+            fs,
+            readers,
+            busy: AtomicUsize::new(0),
+            outstanding: Outstanding::default(),
+            pool: Pool::new(THREADS_MAX),
+        }
     }
 
-    /// Answers on this thread, unless it is the last that reads requests.
-    fn answer(&self, job: impl FnOnce(&FileSystem) + Send + 'static) {
+    /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
+    /// up.
+    fn answer(&self, request: &Request, job: impl FnOnce(&FileSystem) + Send + 'static) {
+        let call = self.outstanding.begin(request.unique().0);
         match self.reader() {
-            Some(_busy) => contain(|| job(&self.fs)),
+            Some(_busy) => contain(|| call.run(|| job(&self.fs))),
             None => {
                 let fs = Arc::clone(&self.fs);
-                self.pool.submit(Box::new(move || job(&fs)));
+                self.pool.submit(Box::new(move || call.run(|| job(&fs))));
             }
         }
     }
@@ -164,9 +174,14 @@ impl Filesystem for Handler {
         Ok(())
     }
 
+    fn interrupt(&self, _request: &Request, unique: RequestId) -> Result<(), Errno> {
+        // Not known: answered already, or read by another thread that is about to begin it.
+        if self.outstanding.interrupt(unique.0) { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| entry(reply, fs.lookup(&caller, Ino(parent.0), name.as_bytes())));
+        self.answer(request, move |fs| entry(reply, fs.lookup(&caller, Ino(parent.0), name.as_bytes())));
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
@@ -175,7 +190,7 @@ impl Filesystem for Handler {
 
     fn getattr(&self, request: &Request, ino: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         let (caller, handle) = (convert::caller(request), handle.map(convert::handle));
-        self.answer(move |fs| attr(reply, fs.getattr(&caller, Ino(ino.0), handle)));
+        self.answer(request, move |fs| attr(reply, fs.getattr(&caller, Ino(ino.0), handle)));
     }
 
     fn setattr(
@@ -204,12 +219,12 @@ impl Filesystem for Handler {
             size,
             modified: modified.map(convert::time_to_set),
         };
-        self.answer(move |fs| attr(reply, fs.setattr(&caller, Ino(ino.0), wanted, handle)));
+        self.answer(request, move |fs| attr(reply, fs.setattr(&caller, Ino(ino.0), wanted, handle)));
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
         let caller = convert::caller(request);
-        self.answer(move |fs| data(reply, fs.readlink(&caller, Ino(ino.0))));
+        self.answer(request, move |fs| data(reply, fs.readlink(&caller, Ino(ino.0))));
     }
 
     fn mknod(
@@ -224,7 +239,7 @@ impl Filesystem for Handler {
     ) {
         let Some(kind) = convert::kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             let made = fs.mknod(&caller, Ino(parent.0), name.as_bytes(), kind, mode & 0o7777, device);
             entry(reply, made);
         });
@@ -240,23 +255,25 @@ impl Filesystem for Handler {
         reply: ReplyEntry,
     ) {
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| entry(reply, fs.mkdir(&caller, Ino(parent.0), name.as_bytes(), mode & 0o7777)));
+        self.answer(request, move |fs| {
+            entry(reply, fs.mkdir(&caller, Ino(parent.0), name.as_bytes(), mode & 0o7777))
+        });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| empty(reply, fs.unlink(&caller, Ino(parent.0), name.as_bytes())));
+        self.answer(request, move |fs| empty(reply, fs.unlink(&caller, Ino(parent.0), name.as_bytes())));
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| empty(reply, fs.rmdir(&caller, Ino(parent.0), name.as_bytes())));
+        self.answer(request, move |fs| empty(reply, fs.rmdir(&caller, Ino(parent.0), name.as_bytes())));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (caller, name) = (convert::caller(request), name.to_owned());
         let target = target.as_os_str().to_owned();
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             entry(reply, fs.symlink(&caller, Ino(parent.0), name.as_bytes(), target.as_bytes()));
         });
     }
@@ -273,7 +290,7 @@ impl Filesystem for Handler {
     ) {
         let Some(flags) = convert::rename_flags(flags) else { return reply.error(Errno::EINVAL) };
         let (caller, name, new_name) = (convert::caller(request), name.to_owned(), new_name.to_owned());
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
             empty(reply, fs.rename(&caller, from.0, from.1, to.0, to.1, flags));
         });
@@ -281,12 +298,14 @@ impl Filesystem for Handler {
 
     fn link(&self, request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| entry(reply, fs.link(&caller, Ino(ino.0), Ino(parent.0), name.as_bytes())));
+        self.answer(request, move |fs| {
+            entry(reply, fs.link(&caller, Ino(ino.0), Ino(parent.0), name.as_bytes()))
+        });
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, flags) = (convert::caller(request), files::OpenFlags::from_bits(flags.0));
-        self.answer(move |fs| match fs.open(&caller, Ino(ino.0), flags) {
+        self.answer(request, move |fs| match fs.open(&caller, Ino(ino.0), flags) {
             Ok(opened) => reply.opened(FileHandle(opened.handle.0), keep_cache(&opened)),
             Err(error) => reply.error(errno(&error)),
         });
@@ -304,7 +323,7 @@ impl Filesystem for Handler {
     ) {
         let (caller, name) = (convert::caller(request), name.to_owned());
         let flags = files::OpenFlags::from_bits(flags);
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             match fs.create(&caller, Ino(parent.0), name.as_bytes(), mode & 0o7777, flags) {
                 // One time serves name and attributes here, so the attributes live for no time either.
                 Ok((attributes, opened)) => reply.created(
@@ -321,7 +340,7 @@ impl Filesystem for Handler {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -330,7 +349,7 @@ impl Filesystem for Handler {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(move |fs| data(reply, fs.read(FileHandleId(handle.0), offset, size as usize)));
+        self.answer(request, move |fs| data(reply, fs.read(FileHandleId(handle.0), offset, size as usize)));
     }
 
     fn write(
@@ -362,18 +381,18 @@ impl Filesystem for Handler {
 
     fn flush(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.answer(move |fs| empty(reply, fs.flush(FileHandleId(handle.0))));
+        self.answer(request, move |fs| empty(reply, fs.flush(FileHandleId(handle.0))));
     }
 
     fn release(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
@@ -381,7 +400,7 @@ impl Filesystem for Handler {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             fs.release(FileHandleId(handle.0));
             reply.ok();
         });
@@ -389,18 +408,18 @@ impl Filesystem for Handler {
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(move |fs| empty(reply, fs.fsync(FileHandleId(handle.0))));
+        self.answer(request, move |fs| empty(reply, fs.fsync(FileHandleId(handle.0))));
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let caller = convert::caller(request);
-        self.answer(move |fs| match fs.opendir(&caller, Ino(ino.0)) {
+        self.answer(request, move |fs| match fs.opendir(&caller, Ino(ino.0)) {
             Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
             Err(error) => reply.error(errno(&error)),
         });
@@ -408,13 +427,13 @@ impl Filesystem for Handler {
 
     fn readdir(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             let mut take = |item: files::DirectoryItem<'_>| {
                 let kind = convert::file_type(item.kind);
                 !reply.add(INodeNo(item.ino.0), item.next_offset, kind, OsStr::from_bytes(item.name))
@@ -428,13 +447,13 @@ impl Filesystem for Handler {
 
     fn releasedir(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             fs.releasedir(FileHandleId(handle.0));
             reply.ok();
         });
@@ -442,17 +461,17 @@ impl Filesystem for Handler {
 
     fn fsyncdir(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(move |fs| empty(reply, fs.fsyncdir(FileHandleId(handle.0))));
+        self.answer(request, move |fs| empty(reply, fs.fsyncdir(FileHandleId(handle.0))));
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.answer(move |fs| match fs.statfs() {
+    fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.answer(request, move |fs| match fs.statfs() {
             Ok(show) => reply.statfs(
                 show.blocks,
                 show.blocks_free,
@@ -487,7 +506,7 @@ impl Filesystem for Handler {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let (caller, name, value) = (convert::caller(request), name.to_owned(), value.to_vec());
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             empty(reply, fs.setxattr(&caller, Ino(ino.0), name.as_bytes(), &value, how));
         });
     }
@@ -500,12 +519,12 @@ impl Filesystem for Handler {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| xattr(reply, size, fs.getxattr(&caller, Ino(ino.0), name.as_bytes())));
+        self.answer(request, move |fs| xattr(reply, size, fs.getxattr(&caller, Ino(ino.0), name.as_bytes())));
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = convert::caller(request);
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             let list = fs.listxattr(&caller, Ino(ino.0)).map(|names| {
                 let mut list = Vec::new();
                 for name in names {
@@ -520,7 +539,7 @@ impl Filesystem for Handler {
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(move |fs| empty(reply, fs.removexattr(&caller, Ino(ino.0), name.as_bytes())));
+        self.answer(request, move |fs| empty(reply, fs.removexattr(&caller, Ino(ino.0), name.as_bytes())));
     }
 
     fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
@@ -530,7 +549,7 @@ impl Filesystem for Handler {
             execute: mask.contains(AccessFlags::X_OK),
         };
         let caller = convert::caller(request);
-        self.answer(move |fs| empty(reply, fs.access(&caller, Ino(ino.0), rights)));
+        self.answer(request, move |fs| empty(reply, fs.access(&caller, Ino(ino.0), rights)));
     }
 
     fn ioctl(
@@ -549,7 +568,7 @@ impl Filesystem for Handler {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -558,12 +577,14 @@ impl Filesystem for Handler {
         reply: ReplyEmpty,
     ) {
         let Some(how) = convert::allocate(mode) else { return reply.error(Errno::EOPNOTSUPP) };
-        self.answer(move |fs| empty(reply, fs.fallocate(FileHandleId(handle.0), offset, length, how)));
+        self.answer(request, move |fs| {
+            empty(reply, fs.fallocate(FileHandleId(handle.0), offset, length, how))
+        });
     }
 
     fn lseek(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: i64,
@@ -576,7 +597,7 @@ impl Filesystem for Handler {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.answer(move |fs| match fs.seek(FileHandleId(handle.0), offset, to) {
+        self.answer(request, move |fs| match fs.seek(FileHandleId(handle.0), offset, to) {
             Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
             // No data from here on.
             Err(FsError::NoData) => reply.error(Errno::ENXIO),
@@ -586,7 +607,7 @@ impl Filesystem for Handler {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino_from: INodeNo,
         from: FileHandle,
         offset_from: u64,
@@ -599,7 +620,7 @@ impl Filesystem for Handler {
     ) {
         // The reply holds 32 bits; the caller goes on where it ended.
         let length = length.min(1 << 30);
-        self.answer(move |fs| {
+        self.answer(request, move |fs| {
             let (from, to) = (FileHandleId(from.0), FileHandleId(to.0));
             match fs.copy_file_range(from, offset_from, to, offset_to, length) {
                 Ok(copied) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),

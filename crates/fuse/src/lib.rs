@@ -16,6 +16,7 @@ mod errno;
 mod handler;
 mod invalidate;
 pub mod mountpoint;
+mod outstanding;
 mod pool;
 mod session;
 

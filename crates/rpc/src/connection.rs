@@ -270,6 +270,34 @@ impl Connection {
         self.0.inner.handle.block_on(self.call(request, deadline))
     }
 
+    /// As [`Connection::call_blocking`], but gives up as soon as `is_called_off`, which is asked every `glance`.
+    ///
+    /// # Errors
+    /// [`RpcError::Deadline`] when it is called off; see [`RpcError`].
+    ///
+    /// # Panics
+    /// When called from within an asynchronous task.
+    pub fn call_blocking_unless(
+        &self,
+        request: Request,
+        deadline: Duration,
+        glance: Duration,
+        is_called_off: &dyn Fn() -> bool,
+    ) -> Result<Response, RpcError> {
+        let called_off = async {
+            while !is_called_off() {
+                tokio::time::sleep(glance).await;
+            }
+        };
+        self.0.inner.handle.block_on(async {
+            tokio::select! {
+                biased;
+                answer = self.call(request, deadline) => answer,
+                () = called_off => Err(RpcError::Deadline { maybe_sent: true }),
+            }
+        })
+    }
+
     /// [`Connection::call_on`] for threads outside any runtime.
     ///
     /// # Errors

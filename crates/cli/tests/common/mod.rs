@@ -157,6 +157,11 @@ impl World {
         self.server = Some(child);
     }
 
+    /// The server's process.
+    pub fn server_process(&self) -> u32 {
+        self.server.as_ref().expect("it runs").id()
+    }
+
     /// Ends the server as an operator would (SIGTERM) and waits for it.
     pub fn stop_server(&mut self) {
         if let Some(mut child) = self.server.take() {

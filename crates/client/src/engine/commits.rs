@@ -1,6 +1,7 @@
 //! Which answered modifications are committed at the server: what `fsync` and `close` wait for.
 
 use crate::error::FsError;
+use crate::interrupt::{self, Woken};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -76,8 +77,10 @@ impl Commits {
         let mut state = self.state.lock();
         let target = state.last;
         while state.open.first_key_value().is_some_and(|(ticket, _)| *ticket <= target) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return Err(late());
+            match interrupt::wait(&self.changed, &mut state, Some(deadline)) {
+                Woken::Notified => {}
+                Woken::Late => return Err(late()),
+                Woken::Interrupted => return Err(FsError::Interrupted),
             }
         }
         let from = state.reported + 1;
@@ -97,8 +100,10 @@ impl Commits {
     ) -> Result<(), FsError> {
         let mut state = self.state.lock();
         while state.open.contains_key(&ticket) {
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                return Err(late());
+            match interrupt::wait(&self.changed, &mut state, Some(deadline)) {
+                Woken::Notified => {}
+                Woken::Late => return Err(late()),
+                Woken::Interrupted => return Err(FsError::Interrupted),
             }
         }
         state.lost.get(&ticket).map_or(Ok(()), |error| Err(error.clone()))

@@ -2,6 +2,7 @@
 
 use super::snapshot::Snapshot;
 use crate::error::FsError;
+use crate::interrupt::{self, Woken};
 use crate::tree::Edit;
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::Alarm;
@@ -66,13 +67,15 @@ impl Waiter {
         self.answered.notify_all();
     }
 
-    /// Waits for the answer. After the deadline the wish is withdrawn, unless it is on its way already.
+    /// Waits for the answer. After the deadline, or when the caller is interrupted, the wish is withdrawn, unless it
+    /// is on its way already.
     pub fn wait(&self, deadline: Instant, late: impl FnOnce() -> FsError) -> Result<Arc<Snapshot>, FsError> {
         let mut state = self.state.lock();
         while state.result.is_none() {
-            if self.answered.wait_until(&mut state, deadline).timed_out() && state.result.is_none() {
+            let woken = interrupt::wait(&self.answered, &mut state, Some(deadline));
+            if woken != Woken::Notified && state.result.is_none() {
                 state.abandoned = true;
-                return Err(late());
+                return Err(if woken == Woken::Interrupted { FsError::Interrupted } else { late() });
             }
         }
         state.result.clone().expect("it is there")

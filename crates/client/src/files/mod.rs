@@ -38,6 +38,7 @@ pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 
 use crate::error::{FrozenReport, FsError};
+use crate::interrupt;
 use backend::{Backend, View};
 use directory::OpenDirectory;
 use holdfast_content::{Handle, Inode, InodeKind, NAME_BYTES_MAX};
@@ -152,7 +153,11 @@ impl FileSystem {
         if let Some(report) = self.frozen.get() {
             return Err(FsError::Frozen(report.clone()));
         }
-        call().inspect_err(|error| self.notice(error))
+        call().inspect_err(|error| self.notice(error)).map_err(|error| match error {
+            // Whatever was waited for, it is the caller who gave up.
+            FsError::Unreachable(_) if interrupt::is_raised() => FsError::Interrupted,
+            error => error,
+        })
     }
 
     /// What is to be said of the server, in words: alarms with what to do, or that there are none.

@@ -7,6 +7,7 @@ use super::nodes::{Node, Pages};
 use super::state::{FileState, Named, Snapshot, content_roots};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
+use crate::interrupt;
 use holdfast_content::{Content, Inode};
 use std::sync::Arc;
 
@@ -19,7 +20,9 @@ impl FileSystem {
     /// lost. [`FsError::Unreachable`], [`FsError::NoSpace`], [`FsError::Integrity`] (content that stays could
     /// not be read). The changes are then as unpublished as before.
     pub(super) fn publish(&self, node: &Node, occasion: Occasion) -> Result<(), FsError> {
-        let _one_at_a_time = node.publishing.lock();
+        let Some(_one_at_a_time) = interrupt::lock(&node.publishing) else {
+            return Err(FsError::Interrupted);
+        };
         let snapshot = {
             let mut state = node.state();
             let Some(file) = &mut state.file else { return Ok(()) };

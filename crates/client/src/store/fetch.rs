@@ -5,6 +5,7 @@ use super::disk::DiskCache;
 use super::memory::MemoryCache;
 use super::{Counters, unexpected};
 use crate::evidence::Evidence;
+use crate::interrupt;
 use crate::remote::{Remote, call_patiently};
 use holdfast_content::{Block, BlockError, BlockKind, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
@@ -43,8 +44,17 @@ pub(super) struct Unsent {
 /// One block under way, and those who wait for it.
 #[derive(Default)]
 pub(super) struct Flight {
-    pub(super) result: Mutex<Option<Result<Arc<Block>, SourceError>>>,
+    pub(super) state: Mutex<FlightState>,
     pub(super) landed: Condvar,
+}
+
+#[derive(Default)]
+pub(super) enum FlightState {
+    #[default]
+    UnderWay,
+    Landed(Result<Arc<Block>, SourceError>),
+    /// The call that fetched it was interrupted.
+    CalledOff,
 }
 
 pub(super) struct Wanted {
@@ -134,6 +144,7 @@ impl Shared {
             Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
             Err(error) => Err(error.to_string()),
         };
+        let called_off = answer.is_err() && interrupt::is_raised();
         let results: Vec<_> = match answer {
             Ok(blocks) => wanted
                 .iter()
@@ -147,7 +158,8 @@ impl Shared {
         };
         for (one, result) in wanted.into_iter().zip(results) {
             self.flights.lock().remove(&one.reference.address);
-            *one.flight.result.lock() = Some(result);
+            *one.flight.state.lock() =
+                if called_off { FlightState::CalledOff } else { FlightState::Landed(result) };
             one.flight.landed.notify_all();
         }
     }

@@ -16,13 +16,14 @@ mod fetch;
 mod memory;
 mod upload;
 
-use fetch::{Shared, Unsent, Wanted, check};
+use fetch::{FlightState, Shared, Unsent, Wanted, check};
 
 pub use disk::DiskCache;
 pub use memory::MemoryCache;
 pub use upload::{Held, Upload};
 
 use crate::evidence::Evidence;
+use crate::interrupt::{self, Woken};
 use crate::remote::Remote;
 use holdfast_content::{Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
@@ -266,7 +267,7 @@ impl VerifiedStore {
                 .map_err(|_| RpcError::Closed)?;
             sent += 1;
         }
-        (0..sent).try_for_each(|_| results.recv().unwrap_or(Err(RpcError::Closed)))
+        (0..sent).try_for_each(|_| interrupt::receive(&results).unwrap_or(Err(RpcError::Closed)))
     }
 
     /// Tells that the server has taken blocks that rode along with an operation.
@@ -385,17 +386,30 @@ impl BlockSource for VerifiedStore {
         if let Some(block) = self.shared.local(reference, kind)? {
             return Ok(block);
         }
-        let (flight, mine) = self.shared.board(reference);
-        if mine {
-            self.shared.retrieve(vec![Wanted { reference: *reference, kind, flight: flight.clone() }]);
+        loop {
+            let (flight, mine) = self.shared.board(reference);
+            if mine {
+                self.shared.retrieve(vec![Wanted { reference: *reference, kind, flight: flight.clone() }]);
+            }
+            let mut state = flight.state.lock();
+            loop {
+                match &*state {
+                    FlightState::Landed(result) => {
+                        let block = result.clone()?;
+                        check(&block, reference, kind)?;
+                        return Ok(block);
+                    }
+                    FlightState::CalledOff if mine => return Err(interrupted(reference)),
+                    // Whoever fetched it was interrupted; that is not our concern.
+                    FlightState::CalledOff => break,
+                    FlightState::UnderWay => {
+                        if interrupt::wait(&flight.landed, &mut state, None) == Woken::Interrupted {
+                            return Err(interrupted(reference));
+                        }
+                    }
+                }
+            }
         }
-        let mut result = flight.result.lock();
-        while result.is_none() {
-            flight.landed.wait(&mut result);
-        }
-        let block = result.clone().expect("it has landed")?;
-        check(&block, reference, kind)?;
-        Ok(block)
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
@@ -426,6 +440,10 @@ impl BlockSource for VerifiedStore {
             }
         }
     }
+}
+
+fn interrupted(reference: &Reference) -> SourceError {
+    SourceError::Unreachable(reference.address, "interrupted".to_owned())
 }
 
 /// The server answered something else than its protocol says.

@@ -2,6 +2,7 @@
 
 use super::{BATCH_BYTES, Blocks, PARALLEL, StoreJob, VerifiedStore, batches};
 use crate::error::FsError;
+use crate::interrupt;
 use holdfast_content::{Block, BlockSink, BlockSource, Reference};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_rpc::RpcError;
@@ -81,7 +82,7 @@ impl Upload {
 
     fn reap(&mut self) {
         self.under_way -= 1;
-        if let Err(error) = self.results.recv().unwrap_or(Err(RpcError::Closed)) {
+        if let Err(error) = interrupt::receive(&self.results).unwrap_or(Err(RpcError::Closed)) {
             self.failed.get_or_insert(error);
         }
     }

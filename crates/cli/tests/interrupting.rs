@@ -1,0 +1,119 @@
+//! Programs that wait for a server which does not answer can be interrupted, whatever they wait for.
+
+mod common;
+
+use common::{World, eventually, run};
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Signals a process, or a group of them.
+#[track_caller]
+fn signal(target: &str, name: &str) {
+    run(Command::new("kill").args([&format!("-{name}"), "--", target]));
+}
+
+/// A shell that does its first part at once and the second when it is told to.
+struct Shell {
+    what: &'static str,
+    child: Child,
+    go: ChildStdin,
+}
+
+impl Shell {
+    fn prepare(team: &Path, what: &'static str, first: &str) -> Shell {
+        let ready = team.parent().expect("a mount").with_extension("ready");
+        let _ = fs::remove_file(&ready);
+        let script = format!("{first}; : > '{}'; read go; {what}", ready.display());
+        let mut child = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(team)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a shell");
+        eventually("the shell is ready", || ready.exists());
+        let go = child.stdin.take().expect("a pipe");
+        Shell { what, child, go }
+    }
+
+    fn go(&mut self) {
+        writeln!(self.go, "go").expect("the shell listens");
+    }
+
+    /// Signals it and those it has started.
+    #[track_caller]
+    fn signal(&mut self, name: &str) {
+        assert!(
+            self.child.try_wait().expect("a child").is_none(),
+            "{}: it should wait for the server",
+            self.what
+        );
+        signal(&format!("-{}", self.child.id()), name);
+    }
+
+    #[track_caller]
+    fn ends(&mut self) {
+        let start = Instant::now();
+        while self.child.try_wait().expect("a child").is_none() {
+            assert!(start.elapsed() < Duration::from_secs(10), "{}: the signal does not end it", self.what);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let status = self.child.wait().expect("it ended");
+        assert!(status.signal().is_some() || !status.success(), "{}: {status}", self.what);
+    }
+}
+
+/// Every kind of call ends soon after SIGTERM or SIGKILL while the server does not answer; when it answers again,
+/// the mount goes on, and nobody has raised an alarm.
+#[test]
+fn every_kind_of_waiting_call() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    let content: Vec<u8> =
+        (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for name in ["cold", "cold-too"] {
+        fs::write(anna.join("team").join(name), &content).expect("written");
+    }
+    fs::write(anna.join("team/small"), "small").expect("written");
+    let team = world.mount("ben").join("team");
+    let kinds = [
+        ("stat small", ""),
+        ("ls", ""),
+        ("exec 3< small", ""),
+        (": > created", ""),
+        ("mkdir made", ""),
+        ("rm small", ""),
+        ("mv small moved", ""),
+        ("ln -s target link", ""),
+        ("chmod 600 small", ""),
+        ("truncate -s 3 small", ""),
+        ("head -c 900000 <&3 | tail -c 1", "exec 3< cold"),
+        ("head -c 900000 <&3 | tail -c 1", "exec 3< cold-too"),
+        ("echo unsaved >&3", "exec 3> closed"),
+        ("sync written", "echo saved > written"),
+    ];
+    let mut shells: Vec<Shell> = kinds
+        .iter()
+        .map(|(what, first)| Shell::prepare(&team, what, if first.is_empty() { ":" } else { first }))
+        .collect();
+    let server = world.server_process().to_string();
+    signal(&server, "STOP");
+    shells.iter_mut().for_each(Shell::go);
+    std::thread::sleep(Duration::from_millis(500));
+    // All of them before the first is waited for: the kernel lets whoever changes a directory wait, deaf to
+    // signals, for the one who is changing it.
+    for (number, shell) in shells.iter_mut().enumerate() {
+        shell.signal(if number % 2 == 0 { "TERM" } else { "KILL" });
+    }
+    shells.iter_mut().for_each(Shell::ends);
+    signal(&server, "CONT");
+    eventually("the mount goes on", || fs::write(team.join("after"), "works").is_ok());
+    assert_eq!(fs::read(team.join("cold")).expect("read"), content);
+    assert!(!world.status("ben").to_lowercase().contains("alarm:"), "{}", world.status("ben"));
+}

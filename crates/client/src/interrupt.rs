@@ -1,0 +1,158 @@
+//! Calling off a call that waits.
+//!
+//! A program that is interrupted, or killed, while it waits for a server must not have to wait on. Whoever serves
+//! its call gives the call an [`Interrupt`] and runs it [`Interrupt::during`]; every wait on that thread then ends
+//! soon after the interrupt is raised, from whatever thread. What the call has asked for may still happen: an
+//! operation that is signed cannot be taken back.
+//!
+//! Waits look at the flag every [`GLANCE`], so they need not know each other. Threads that serve no call, such as
+//! the engine's, have no flag and wait as long as they must.
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How long an interrupt may go unnoticed.
+pub const GLANCE: Duration = Duration::from_millis(50);
+
+thread_local! {
+    static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+}
+
+/// Lets one call be called off.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Calls it off.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Runs a call that this can call off.
+    pub fn during<T>(&self, call: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Interrupt>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0.take());
+            }
+        }
+        let _restore = Restore(CURRENT.replace(Some(self.clone())));
+        call()
+    }
+}
+
+/// Whether this thread's call was called off.
+pub fn is_raised() -> bool {
+    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|flag| flag.0.load(Ordering::SeqCst)))
+}
+
+/// Whether this thread serves a call at all.
+pub(crate) fn can_be_raised() -> bool {
+    CURRENT.with_borrow(Option::is_some)
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Woken {
+    /// Something may have changed.
+    Notified,
+    /// The time is up.
+    Late,
+    /// The call was called off.
+    Interrupted,
+}
+
+/// Waits on `condition` until it is notified, `deadline` has passed or the call is called off.
+pub(crate) fn wait<T>(
+    condition: &Condvar,
+    guard: &mut MutexGuard<'_, T>,
+    deadline: Option<Instant>,
+) -> Woken {
+    loop {
+        if is_raised() {
+            return Woken::Interrupted;
+        }
+        let glance = can_be_raised().then(|| Instant::now() + GLANCE);
+        let Some(until) = glance.into_iter().chain(deadline).min() else {
+            condition.wait(guard);
+            return Woken::Notified;
+        };
+        if !condition.wait_until(guard, until).timed_out() {
+            return Woken::Notified;
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Woken::Late;
+        }
+    }
+}
+
+/// Locks, unless the call is called off first.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    if !can_be_raised() {
+        return Some(mutex.lock());
+    }
+    loop {
+        if let Some(guard) = mutex.try_lock_for(GLANCE) {
+            return Some(guard);
+        }
+        if is_raised() {
+            return None;
+        }
+    }
+}
+
+/// Receives; `None` if the call is called off or there is no sender left.
+pub(crate) fn receive<T>(receiver: &Receiver<T>) -> Option<T> {
+    if !can_be_raised() {
+        return receiver.recv().ok();
+    }
+    loop {
+        match receiver.recv_timeout(GLANCE) {
+            Ok(value) => return Some(value),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) if is_raised() => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: every kind of wait ends when its call is called off, and only then; a call inside another has its
+    /// own flag; threads that serve no call are not concerned.
+    #[test]
+    fn waits_end_when_called_off() {
+        let interrupt = Interrupt::default();
+        let raising = interrupt.clone();
+        let raiser = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(120));
+            raising.raise();
+        });
+        let (mutex, condition) = (Mutex::new(()), Condvar::new());
+        let started = Instant::now();
+        interrupt.during(|| {
+            assert_eq!(wait(&condition, &mut mutex.lock(), None), Woken::Interrupted);
+            assert!(started.elapsed() >= Duration::from_millis(120));
+            let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+            assert_eq!(receive(&receiver), None);
+            let held = mutex.lock();
+            assert!(lock(&mutex).is_none());
+            drop(held);
+            assert!(lock(&mutex).is_some(), "what need not wait goes on");
+            Interrupt::default().during(|| {
+                assert!(!is_raised());
+                let soon = Instant::now() + Duration::from_millis(10);
+                assert_eq!(wait(&condition, &mut mutex.lock(), Some(soon)), Woken::Late);
+            });
+            assert!(is_raised());
+        });
+        assert!(!is_raised());
+        raiser.join().expect("no panic");
+    }
+}
