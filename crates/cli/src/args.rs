@@ -414,6 +414,9 @@ pub struct Mount {
     /// Seconds to wait for a server that does not answer before a call fails (ETIMEDOUT).
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
+    /// Let calls wait for the server for as long as it takes. They can be interrupted.
+    #[arg(long)]
+    pub hard: bool,
     /// Most MiB of verified blocks kept in the cache directory.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     pub cache_mib: u64,

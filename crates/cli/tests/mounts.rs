@@ -5,6 +5,7 @@ mod common;
 use common::{World, eventually, is_mounted, run, text};
 use rustix::process::{Pid, Signal};
 use std::fs;
+use std::io::Read;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -247,6 +248,36 @@ fn a_silent_server() {
     world.start_server();
     eventually("it works again", || fs::read_to_string(anna.join("team/a")).is_ok_and(|text| text == "a"));
     run(world.holdfast("anna").arg("status").arg(&anna));
+}
+
+/// With `--hard`, calls wait for a server that is away, and are answered when it is back: nothing times out.
+#[test]
+fn a_hard_mount_waits() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount_with("anna", &["--hard", "--timeout", "1"]);
+    let content: Vec<u8> =
+        (0..200_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(anna.join("team/a"), &content).expect("written");
+    world.umount("anna");
+    fs::remove_dir_all(world.path("anna-cache")).expect("a cold cache");
+    let anna = world.mount_with("anna", &["--hard", "--timeout", "1"]);
+    let mut open = fs::File::open(anna.join("team/a")).expect("opened");
+    world.stop_server();
+    let writing = anna.join("team/b");
+    let waiting = [
+        std::thread::spawn(move || {
+            let mut read = Vec::new();
+            open.read_to_end(&mut read).map(|_| read)
+        }),
+        std::thread::spawn(move || fs::write(writing, "b").map(|()| Vec::new())),
+    ];
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert!(waiting.iter().all(|thread| !thread.is_finished()), "they wait");
+    world.start_server();
+    let [read, written] = waiting.map(|thread| thread.join().expect("no panic"));
+    assert_eq!(read.expect("read"), content);
+    written.expect("written");
+    assert_eq!(fs::read_to_string(anna.join("team/b")).expect("read"), "b");
 }
 
 /// Sixteen programs that wait for a silent server do not keep the mount from being looked at and unmounted.

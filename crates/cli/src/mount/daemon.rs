@@ -32,6 +32,8 @@ pub struct Job {
     pub cache_bytes: u64,
     /// Seconds to wait for the server.
     pub timeout: u64,
+    /// Calls wait for as long as it takes.
+    pub hard: bool,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
 }
@@ -45,6 +47,7 @@ struct Letter {
     cache_dir: PathBuf,
     cache_bytes: u64,
     timeout: u64,
+    hard: bool,
     acknowledge_alarm: bool,
 }
 
@@ -81,6 +84,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         cache_dir: job.cache_dir.clone(),
         cache_bytes: job.cache_bytes,
         timeout: job.timeout,
+        hard: job.hard,
         acknowledge_alarm: job.acknowledge_alarm,
     };
     let text =
@@ -129,6 +133,7 @@ pub fn receive() -> Outcome<Job> {
         cache_dir: letter.cache_dir,
         cache_bytes: letter.cache_bytes,
         timeout: letter.timeout,
+        hard: letter.hard,
         acknowledge_alarm: letter.acknowledge_alarm,
     })
 }

@@ -58,6 +58,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
         cache_dir: directories.cache_of(&address.file_system)?,
         cache_bytes: arguments.cache_mib << 20,
         timeout: arguments.timeout,
+        hard: arguments.hard,
         acknowledge_alarm: arguments.acknowledge_alarm,
         key,
     };

@@ -50,6 +50,8 @@ pub struct EngineConfig {
     pub memory_bytes: usize,
     /// How long any call waits for the server at most.
     pub deadline: Duration,
+    /// Once started, calls wait for as long as it takes, or until they are interrupted.
+    pub hard: bool,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
@@ -66,11 +68,14 @@ impl EngineConfig {
             cache_bytes: 4 << 30,
             memory_bytes: 256 << 20,
             deadline: Duration::from_secs(60),
+            hard: false,
             acknowledge_alarm: false,
         }
     }
 }
 
+/// As long as it takes; yet it can be added to any point in time.
+const FOREVER: Duration = Duration::from_secs(100 * 366 * 86_400);
 /// How long a stop waits for the request under way.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -2,7 +2,7 @@
 
 use super::pump::Pump;
 use super::shared::Shared;
-use super::{Engine, EngineConfig, pins::Pins};
+use super::{Engine, EngineConfig, FOREVER, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
 use crate::remote::{Remote, call_patiently};
@@ -88,13 +88,14 @@ impl Engine {
         }
         let evidence = Arc::new(Evidence::new(config.state_dir.join("evidence"), config.address.file_system));
         evidence.set_device(me);
+        let deadline = if config.hard { FOREVER } else { config.deadline };
         let store = VerifiedStore::new(
             StoreConfig {
                 key: DigestKey::WELL_KNOWN,
                 memory_bytes: config.memory_bytes,
                 cache: config.cache_dir.clone().map(|directory| (directory, config.cache_bytes)),
                 evidence: evidence.clone(),
-                deadline: config.deadline,
+                deadline,
             },
             remote.clone(),
         );
@@ -111,7 +112,7 @@ impl Engine {
         let address = config.address.to_string();
         let floor = Arc::new(signer.floor().clone());
         let shared =
-            Arc::new(Shared::new(address, me, config.deadline, remote, store, evidence, tables, base, floor));
+            Arc::new(Shared::new(address, me, deadline, remote, store, evidence, tables, base, floor));
         let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator);
         let thread = spawn("pump", move || pump.run())?;
         let pins = Arc::new(Pins::default());
