@@ -2,6 +2,7 @@
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
 mod crypto;
+mod lfs;
 mod ops;
 mod report;
 mod store;
@@ -24,6 +25,8 @@ enum Command {
     Crypto(crypto::Options),
     /// Rounds, syncs, bytes and time of creating, closing, opening and removing files, and where the time goes.
     Ops(ops::Options),
+    /// Small and large files on mounted file systems, side by side.
+    Lfs(lfs::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -31,5 +34,6 @@ fn main() -> anyhow::Result<()> {
         Command::Store(options) => store::run(&options),
         Command::Crypto(options) => crypto::run(&options),
         Command::Ops(options) => ops::run(&options),
+        Command::Lfs(options) => lfs::run(&options),
     }
 }

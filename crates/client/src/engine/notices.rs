@@ -50,10 +50,12 @@ impl fmt::Display for Notice {
 #[derive(Default)]
 pub(super) struct Notices(Mutex<State>);
 
+type SharedHook = Arc<dyn Fn(&Notice) + Send + Sync>;
+
 #[derive(Default)]
 struct State {
     told: Vec<Notice>,
-    hooks: Vec<Arc<dyn Fn(&Notice) + Send + Sync>>,
+    hooks: Vec<SharedHook>,
 }
 
 impl Notices {
@@ -74,7 +76,7 @@ impl Notices {
 
     /// Registers a hook, and tells it what has been told already.
     pub fn listen(&self, hook: NoticeHook) {
-        let hook: Arc<dyn Fn(&Notice) + Send + Sync> = Arc::from(hook);
+        let hook: SharedHook = Arc::from(hook);
         let mut state = self.0.lock();
         state.hooks.push(hook.clone());
         let told = state.told.clone();

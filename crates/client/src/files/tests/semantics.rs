@@ -228,8 +228,13 @@ fn the_document_names_tests_that_exist() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(root.join("../../docs/semantics.md")).unwrap();
     let mut sources = std::fs::read_to_string(root.join("tests/files.rs")).unwrap();
-    for entry in std::fs::read_dir(root.join("src/files/tests")).unwrap() {
-        sources.push_str(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    for folder in ["src/files/tests", "../cli/tests"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                sources.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
     }
     let mut named = 0;
     // Tests are named in italics, after each paragraph.
