@@ -387,7 +387,12 @@ pub enum DeviceCommand {
   holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
-log in the state directory. A second mount with the same key is served by the same process.")]
+log in the state directory. A second mount with the same key is served by the same process.
+
+For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
+  hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, allow_other, ro, noexec. The key
+must have no passphrase, as nobody is there to be asked.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]
@@ -404,6 +409,9 @@ pub struct Mount {
     /// Mount read-only.
     #[arg(long)]
     pub read_only: bool,
+    /// Let no program be run from the mount.
+    #[arg(long)]
+    pub no_exec: bool,
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,
