@@ -22,6 +22,7 @@ const ALLOWED: &str = "allowed-superusers";
 pub fn run(arguments: &Server, format: Format) -> Outcome {
     match (&arguments.command, &arguments.data) {
         (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
+        (Some(ServerCommand::Backup(backup)), _) => operate::backup(backup, format),
         (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
         (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
         (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),

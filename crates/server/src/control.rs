@@ -36,6 +36,8 @@ pub enum Task {
     Scrub = 2,
     /// Figures.
     Statistics = 3,
+    /// Seal the log, so that it can be copied up to here.
+    Seal = 4,
 }
 
 /// What came of it.
@@ -49,6 +51,8 @@ pub enum Outcome {
     Statistics(Statistics),
     /// The work could not be done.
     Failed(String),
+    /// Of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
+    Sealed(Vec<(u32, u64)>),
 }
 
 /// What a garbage collection did.
@@ -253,6 +257,10 @@ fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn Fn
                     .collect(),
             }),
             Err(why) => Outcome::Failed(why),
+        },
+        Task::Seal => match host.store.seal() {
+            Ok(segments) => Outcome::Sealed(segments),
+            Err(error) => Outcome::Failed(error.to_string()),
         },
         Task::Statistics => match statistics(host) {
             Ok(statistics) => Outcome::Statistics(statistics),
