@@ -31,6 +31,9 @@ fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {
 fn explain(error: ControlError) -> Failure {
     match error {
         ControlError::NoServer(_) => Failure::new(Exit::NoInput, error),
+        ControlError::NotOwner { owner, .. } => {
+            Failure::new(Exit::NotAllowed, error).hint(super::as_owner(owner))
+        }
         ControlError::Open(error) => error.into(),
         ControlError::Silent(_) => Failure::new(Exit::Unavailable, error),
         ControlError::Failed(_) => Failure::new(Exit::Failed, error),
