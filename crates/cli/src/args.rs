@@ -89,6 +89,7 @@ pub struct Keygen {
   holdfast server --data /srv/holdfast --listen '[::]:7440'
   holdfast server allow --data /srv/holdfast 'ssh-ed25519 AAAA... anna'
   holdfast server scrub --data /srv/holdfast
+  holdfast server backup --data /srv/holdfast --to /mnt/backup/holdfast
 
 SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
 )]
@@ -138,6 +139,30 @@ pub enum ServerCommand {
     Stats(ServerData),
     /// Allow a key to create file systems here from other machines.
     Allow(ServerAllow),
+    /// Make a whole copy of a data directory. The server may be running or not.
+    Backup(ServerBackup),
+}
+
+/// `holdfast server backup`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast server backup --data /srv/holdfast --to /mnt/backup/holdfast
+
+Each run makes a directory in DIR, named after the time, that is whole or not there. It is a data directory of
+its own: `holdfast server --data DIR/NAME` serves it. Log files that an earlier backup there has are shared with
+it (hard links), so only what is new is copied, and any backup can be deleted by itself. It holds the server's
+key, so keep it as closed as the server.
+
+A restored backup is OLDER than what some devices have seen, and they will refuse it with an alarm, as they must:
+they cannot tell it from an attack. Restore only what is lost, tell everybody, and give the devices that refuse
+new keys (`holdfast fs device add`). docs/server.md says it step by step.")]
+pub struct ServerBackup {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Directory for backups; made when it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
 }
 
 /// A server's data directory.
@@ -387,7 +412,12 @@ pub enum DeviceCommand {
   holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
-log in the state directory. A second mount with the same key is served by the same process.")]
+log in the state directory. A second mount with the same key is served by the same process.
+
+For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
+  hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, allow_other, ro, noexec. The key
+must have no passphrase, as nobody is there to be asked.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]
@@ -404,6 +434,9 @@ pub struct Mount {
     /// Mount read-only.
     #[arg(long)]
     pub read_only: bool,
+    /// Let no program be run from the mount.
+    #[arg(long)]
+    pub no_exec: bool,
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,

@@ -42,6 +42,9 @@ pub struct MountOrder {
     pub allow_other: bool,
     /// Whether it refuses writes.
     pub read_only: bool,
+    /// Whether it refuses to run programs.
+    #[serde(default)]
+    pub no_exec: bool,
 }
 
 /// What a process that serves a key can be asked.

@@ -11,7 +11,7 @@ use holdfast_crypto::keyfile;
 use holdfast_server::{CreatePolicy, ServerConfig, until_signalled};
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ const ALLOWED: &str = "allowed-superusers";
 pub fn run(arguments: &Server, format: Format) -> Outcome {
     match (&arguments.command, &arguments.data) {
         (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
+        (Some(ServerCommand::Backup(backup)), _) => operate::backup(backup, format),
         (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
         (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
         (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),
@@ -77,6 +78,14 @@ fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
         .collect();
     if let Some(argument) = &arguments.key {
         let key = keys::read_public(argument)?;
+        // Its server could not read what another user wrote.
+        if let Ok(metadata) = arguments.data.metadata()
+            && metadata.uid() != rustix::process::geteuid().as_raw()
+        {
+            let owner = metadata.uid();
+            let message = format!("{} belongs to the user with number {owner}", arguments.data.display());
+            return Err(Failure::new(Exit::NotAllowed, message).hint(as_owner(owner)));
+        }
         let known = keys.iter().any(|line| keyfile::parse_public(line).is_ok_and(|listed| listed == key));
         if !known {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&arguments.data).map_err(failed)?;
@@ -97,6 +106,11 @@ fn allow(arguments: &ServerAllow, format: Format) -> Outcome {
         true => "No key is listed.".to_owned(),
         false => keys.join("\n"),
     })
+}
+
+/// How to do something as another user.
+fn as_owner(owner: u32) -> String {
+    format!("as root: setpriv --reuid {owner} --clear-groups holdfast server ...")
 }
 
 /// The comment of a public key line that was given as such.

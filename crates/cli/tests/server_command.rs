@@ -49,6 +49,27 @@ fn gc_scrub_and_stats() {
     assert_eq!(fs::read_to_string(anna.join("stays")).expect("read"), content);
 }
 
+/// Root does not write into a data directory of another user, whose server could not read it: with no server
+/// running, that is refused and the way out named.
+#[test]
+fn another_users_directory() {
+    if run(Command::new("id").arg("-u")).trim() != "0" {
+        return;
+    }
+    let mut world = World::new(&["anna"]);
+    world.keygen("another");
+    run(Command::new("chown").args(["-R", "12345"]).arg(world.data()));
+    run(&mut operator(&world, "stats"));
+    world.stop_server();
+    let mut allow = world.holdfast("operator");
+    allow.args(["server", "allow", "--data"]).arg(world.data()).arg(world.path("another.key.pub"));
+    for mut command in [operator(&world, "stats"), operator(&world, "gc"), allow] {
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(77), "{}", text(&output));
+        assert!(text(&output).contains("--reuid 12345"), "{}", text(&output));
+    }
+}
+
 /// A scrub finds a byte that the disk changed, names the block, and ends with its own exit code.
 #[test]
 fn scrub_finds_damage() {

@@ -25,6 +25,8 @@ pub struct Options {
     pub allow_other: bool,
     /// Whether the kernel refuses writes.
     pub read_only: bool,
+    /// Whether the kernel refuses to run programs from it.
+    pub no_exec: bool,
 }
 
 /// Name of the helper (package fuse3).
@@ -73,6 +75,9 @@ fn attach_directly(directory: &Path, options: &Options) -> Result<OwnedFd, Errno
     if options.read_only {
         flags |= MountFlags::RDONLY;
     }
+    if options.no_exec {
+        flags |= MountFlags::NOEXEC;
+    }
     let data = CString::new(data).map_err(|_| Errno::INVAL)?;
     rustix::mount::mount(source(options), directory, "fuse", flags, &*data)?;
     Ok(channel)
@@ -85,6 +90,9 @@ fn attach_by_helper(directory: &Path, options: &Options) -> Result<OwnedFd, Stri
     let mut wanted = format!("fsname={},subtype=holdfast,default_permissions,nosuid,nodev", source(options));
     if options.read_only {
         wanted.push_str(",ro");
+    }
+    if options.no_exec {
+        wanted.push_str(",noexec");
     }
     if options.allow_other {
         wanted.push_str(",allow_other");
@@ -176,7 +184,8 @@ mod tests {
         }
         let directory = tempfile::tempdir().expect("a directory");
         let path = mountpoint::prepare(directory.path()).expect("it is empty");
-        let options = Options { source: "hf://a,b\\c:1/d".to_owned(), allow_other: false, read_only: true };
+        let source = "hf://a,b\\c:1/d".to_owned();
+        let options = Options { source, allow_other: false, read_only: true, no_exec: true };
         let channel = attach(&path, &options).expect("mounting is possible here");
         let session =
             Session::from_fd(Nothing, channel, SessionACL::All, Config::default()).expect("a handshake");

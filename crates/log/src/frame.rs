@@ -125,7 +125,8 @@ pub(crate) fn frame_length(head: usize, body: usize) -> u64 {
     ((FRAME_BYTES + head + body) as u64).next_multiple_of(ALIGNMENT)
 }
 
-pub(crate) fn segment_name(segment: u32) -> String {
+/// Name of a segment's file.
+pub fn segment_name(segment: u32) -> String {
     format!("segment-{segment:010}.log")
 }
 

@@ -28,7 +28,7 @@ mod storage;
 pub use error::LogError;
 pub use frame::{
     BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, SEGMENT_HEADER_BYTES,
-    stored_length,
+    segment_name, stored_length,
 };
 pub use journal::{Log, LogConfig, Recovery, ScanDepth};
 pub use local::LocalStorage;

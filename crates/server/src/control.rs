@@ -13,7 +13,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub enum Task {
     Scrub = 2,
     /// Figures.
     Statistics = 3,
+    /// Seal the log, so that it can be copied up to here.
+    Seal = 4,
 }
 
 /// What came of it.
@@ -49,6 +51,8 @@ pub enum Outcome {
     Statistics(Statistics),
     /// The work could not be done.
     Failed(String),
+    /// Of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
+    Sealed(Vec<(u32, u64)>),
 }
 
 /// What a garbage collection did.
@@ -122,6 +126,14 @@ pub enum ControlError {
     /// The directory holds no server's data.
     #[error("{path} is not a server's data directory", path = .0.display())]
     NoServer(PathBuf),
+    /// No server runs, and the directory is another user's: what we wrote there its server could not read.
+    #[error("no server runs on {path}, and it belongs to the user with number {owner}: do it as that user", path = .path.display())]
+    NotOwner {
+        /// The directory.
+        path: PathBuf,
+        /// Number of the user it belongs to.
+        owner: u32,
+    },
     /// The directory could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -155,6 +167,11 @@ pub fn perform(
     let outcome = match ask_running(&config.data, task, progress)? {
         Some(outcome) => outcome,
         None => {
+            if let Ok(metadata) = config.data.metadata()
+                && metadata.uid() != rustix::process::geteuid().as_raw()
+            {
+                return Err(ControlError::NotOwner { path: config.data.clone(), owner: metadata.uid() });
+            }
             let (host, _, _) = crate::server::open_host(config)?;
             let outcome = carry_out(&host, task, config.gc_window, progress);
             maintenance::final_checkpoints(&host);
@@ -253,6 +270,10 @@ fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn Fn
                     .collect(),
             }),
             Err(why) => Outcome::Failed(why),
+        },
+        Task::Seal => match host.store.seal() {
+            Ok(segments) => Outcome::Sealed(segments),
+            Err(error) => Outcome::Failed(error.to_string()),
         },
         Task::Statistics => match statistics(host) {
             Ok(statistics) => Outcome::Statistics(statistics),

@@ -7,6 +7,7 @@
 //! It polices its clients all the same, so that no malicious one can make an honest server look like a liar.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod blocks;
 mod config;
 pub mod control;
@@ -21,6 +22,7 @@ mod service;
 mod statistics;
 mod tree;
 
+pub use backup::{BackupError, BackupReport, backup};
 pub use config::{CreatePolicy, ServerConfig};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;

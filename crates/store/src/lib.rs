@@ -28,6 +28,7 @@ mod pins;
 mod record;
 mod relocate;
 mod scrub;
+mod seal;
 mod signed;
 mod state;
 mod statistics;

@@ -192,6 +192,7 @@ impl Host {
             source: self.address.to_string(),
             allow_other: order.allow_other,
             read_only: order.read_only,
+            no_exec: order.no_exec,
         };
         self.watcher.mounted(&order.directory);
         let session = holdfast_fuse::mount(Arc::clone(&files), &order.directory, &options, ended)

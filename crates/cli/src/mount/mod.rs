@@ -6,6 +6,7 @@
 
 mod daemon;
 mod ending;
+pub mod helper;
 mod host;
 mod telling;
 
@@ -43,6 +44,14 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
         let job = daemon::receive()?;
         return host::run_in_background(&job);
     }
+    if let Some(done) = establish(arguments, directories)? {
+        format.print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display()))?;
+    }
+    Ok(())
+}
+
+/// Mounts; `None` when the mount was served in the foreground and is gone again.
+fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mounted>> {
     let address: Address = arguments.url.parse()?;
     // Before anything slow: a mount point that cannot be used is said at once.
     let directory = mountpoint::prepare(&arguments.directory)?;
@@ -53,6 +62,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
             directory: directory.clone(),
             allow_other: arguments.allow_other,
             read_only: arguments.read_only,
+            no_exec: arguments.no_exec,
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,
@@ -65,16 +75,15 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
     make_private(&job.state_dir)?;
     make_private(&job.cache_dir)?;
     let done = Mounted { directory, address: job.url.clone() };
-    let say = |done: &Mounted| format!("{} is mounted on {}", done.address, done.directory.display());
 
     for attempt in 0..ATTEMPTS {
         if let Some(process) = Client::connect(&job.state_dir)? {
-            let mounted = process.call::<()>(&Order::Mount(job.order.clone()));
-            return mounted.and_then(|()| format.print(&done, say));
+            process.call::<()>(&Order::Mount(job.order.clone()))?;
+            return Ok(Some(done));
         }
         if arguments.foreground {
             logging::to_stderr();
-            return host::run_in_foreground(&job);
+            return host::run_in_foreground(&job).map(|()| None);
         }
         let bar = progress("mounting");
         let started = daemon::start(&job, &process_arguments(arguments, &job));
@@ -84,7 +93,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
             Err(failure) if failure.code == Exit::InUse && attempt + 1 < ATTEMPTS => {
                 std::thread::sleep(PAUSE)
             }
-            other => return other.and_then(|()| format.print(&done, say)),
+            other => return other.map(|()| Some(done)),
         }
     }
     Err(Failure::new(Exit::InUse, "another process uses this key and does not answer"))

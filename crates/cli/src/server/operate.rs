@@ -1,16 +1,22 @@
 //! Work on a data directory: by the server that runs on it, or by ourselves when none does.
 
+use crate::args::ServerBackup;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean, table};
-use holdfast_server::ServerConfig;
+use crate::time;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
+use holdfast_server::{BackupError, ServerConfig};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Nothing listens: the address is not used.
+fn config(data: &Path) -> ServerConfig {
+    ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+}
 
 fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {
-    // Nothing listens: the address is not used.
-    let config = ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let config = config(data);
     let bar = bytes_bar(what);
     let result = perform(&config, task, &mut |done, all| {
         if all > 0 {
@@ -19,12 +25,19 @@ fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {
         }
     });
     bar.finish_and_clear();
-    result.map_err(|error| match error {
+    result.map_err(explain)
+}
+
+fn explain(error: ControlError) -> Failure {
+    match error {
         ControlError::NoServer(_) => Failure::new(Exit::NoInput, error),
+        ControlError::NotOwner { owner, .. } => {
+            Failure::new(Exit::NotAllowed, error).hint(super::as_owner(owner))
+        }
         ControlError::Open(error) => error.into(),
         ControlError::Silent(_) => Failure::new(Exit::Unavailable, error),
         ControlError::Failed(_) => Failure::new(Exit::Failed, error),
-    })
+    }
 }
 
 fn unexpected() -> Failure {
@@ -132,6 +145,54 @@ pub fn scrub(data: &Path, format: Format) -> Outcome {
             "restore them from a copy; clients that still have the data send it again when they use it",
         )),
     }
+}
+
+#[derive(Serialize)]
+struct BackedUp {
+    backup: PathBuf,
+    segments_copied: u64,
+    bytes_copied: u64,
+    segments_shared: u64,
+    bytes_shared: u64,
+}
+
+/// `holdfast server backup`
+pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
+    let moment = time::moment(time::now_ns()).replace(" UTC", "Z").replace(' ', "T").replace(':', "-");
+    let name = (1..)
+        .map(|number| if number == 1 { moment.clone() } else { format!("{moment}-{number}") })
+        .find(|name| !arguments.to.join(name).exists())
+        .unwrap_or(moment.clone());
+    let bar = bytes_bar("copying");
+    let result = holdfast_server::backup(&config(&arguments.data), &arguments.to, &name, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let report = result.map_err(|error| match error {
+        BackupError::Control(error) => explain(error),
+        BackupError::Io { .. } => Failure::new(Exit::Io, error),
+        BackupError::Length { .. } => Failure::new(Exit::Data, error),
+        BackupError::InUse(_) => Failure::new(Exit::InUse, error),
+        BackupError::Inside(_) => Failure::new(Exit::Usage, error),
+        BackupError::Exists(_) => Failure::new(Exit::CannotCreate, error),
+        BackupError::Restless => Failure::new(Exit::Failed, error),
+    })?;
+    let done = BackedUp {
+        backup: report.path,
+        segments_copied: report.copied_segments,
+        bytes_copied: report.copied_bytes,
+        segments_shared: report.shared_segments,
+        bytes_shared: report.shared_bytes,
+    };
+    format.print(&done, |done| {
+        format!(
+            "{} is a whole copy: {} bytes copied, {} bytes shared with the backup before.",
+            done.backup.display(),
+            done.bytes_copied,
+            done.bytes_shared
+        )
+    })
 }
 
 /// `holdfast server stats`

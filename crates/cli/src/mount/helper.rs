@@ -1,0 +1,323 @@
+//! `mount.holdfast`: what mount(8) runs for a line of type `holdfast` in fstab. It is this program by another
+//! name, and turns the language of mount(8) into that of `holdfast mount`.
+//!
+//! An option that asks for something is either done or refused. Ignored are only those that speak to others
+//! (when to mount, who may) and those that say what is so anyway.
+
+use crate::args::{Cli, Command};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Format;
+use clap::Parser;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The name that mount(8) calls.
+const NAME: &str = "mount.holdfast";
+const USAGE: &str = "usage: mount.holdfast hf://HOST:PORT/FSID DIR [-sfnv] -o key=FILE[,OPTION...]";
+
+/// Options with a value, and what they are called in `holdfast mount`.
+const VALUED: [(&str, &str); 5] = [
+    ("key", "--key"),
+    ("state", "--state"),
+    ("cache", "--cache"),
+    ("cache_mib", "--cache-mib"),
+    ("timeout", "--timeout"),
+];
+/// Options without one.
+const PLAIN: [(&str, &str); 3] =
+    [("allow_other", "--allow-other"), ("ro", "--read-only"), ("noexec", "--no-exec")];
+/// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
+const UNDONE: [(&str, &str); 2] = [("rw", "--read-only"), ("exec", "--no-exec")];
+/// Meant for others: when to mount, and who may.
+const FOR_OTHERS: [&str; 15] = [
+    "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "noowner",
+    "group", "nogroup", "comment", "helper", "uhelper",
+];
+/// So anyway.
+const ALWAYS: [&str; 10] = [
+    "nosuid",
+    "nodev",
+    "async",
+    "noatime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "nomand",
+    "silent",
+    "loud",
+];
+
+/// What mount(8) wants.
+#[derive(PartialEq, Eq, Debug, Default)]
+struct Wish {
+    /// Arguments for `holdfast`.
+    arguments: Vec<OsString>,
+    /// Only look whether it makes sense (`-f`).
+    fake: bool,
+    /// Say what was done (`-v`).
+    verbose: bool,
+}
+
+/// Whether the program was called by this name.
+pub fn is_meant(name: &OsStr) -> bool {
+    Path::new(name).file_name().is_some_and(|name| name == NAME)
+}
+
+/// `mount.holdfast`, to its end.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    match run(&arguments.collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{NAME}: {failure}");
+            ExitCode::from(code(failure.code))
+        }
+    }
+}
+
+/// What mount(8) and its callers understand, after mount(8), "Exit status".
+fn code(code: Exit) -> u8 {
+    match code {
+        Exit::Usage | Exit::NotAllowed => 1,
+        Exit::System => 2,
+        Exit::Internal => 4,
+        _ => 32,
+    }
+}
+
+fn run(arguments: &[OsString]) -> Outcome {
+    let wish = translate(arguments)?;
+    let cli = Cli::try_parse_from(&wish.arguments).map_err(|error| {
+        // What clap says of the long names is true of the short ones.
+        let said = error.to_string();
+        wrong(said.lines().next().unwrap_or(USAGE).trim_start_matches("error: "))
+    })?;
+    let Command::Mount(mount) = &cli.command else { return Err(wrong(USAGE)) };
+    if wish.fake {
+        return Ok(());
+    }
+    let done = super::establish(mount, &cli.directories)?;
+    match done.filter(|_| wish.verbose) {
+        Some(done) => Format::Text
+            .print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display())),
+        None => Ok(()),
+    }
+}
+
+fn wrong(message: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, message)
+}
+
+fn translate(arguments: &[OsString]) -> Outcome<Wish> {
+    let mut wish = Wish::default();
+    let mut places = Vec::new();
+    let mut options: Vec<&str> = Vec::new();
+    let mut sloppy = false;
+    let mut given = arguments.iter();
+    while let Some(argument) = given.next() {
+        let flags = match argument.to_str() {
+            Some(text) if text.len() > 1 && text.starts_with('-') => &text[1..],
+            _ => {
+                places.push(argument);
+                continue;
+            }
+        };
+        for (at, flag) in flags.char_indices() {
+            match flag {
+                's' => sloppy = true,
+                'f' => wish.fake = true,
+                // There is no mtab to leave alone.
+                'n' => {}
+                'v' => wish.verbose = true,
+                'o' | 't' => {
+                    let value = match &flags[at + 1..] {
+                        "" => given.next().and_then(|value| value.to_str()).ok_or_else(|| wrong(USAGE))?,
+                        value => value,
+                    };
+                    if flag == 'o' {
+                        options.extend(value.split(','));
+                    }
+                    break;
+                }
+                _ => return Err(wrong(format!("unknown flag -{flag}")).hint(USAGE)),
+            }
+        }
+    }
+    let [source, directory] = places[..] else { return Err(wrong(USAGE)) };
+    wish.arguments = ["holdfast", "mount"].map(OsString::from).to_vec();
+    wish.arguments.extend(self::options(&options, sloppy)?.into_iter().map(OsString::from));
+    wish.arguments.extend(["--".into(), source.clone(), directory.clone()]);
+    Ok(wish)
+}
+
+/// Turns mount options into arguments of `holdfast mount`.
+fn options(options: &[&str], sloppy: bool) -> Outcome<Vec<String>> {
+    let mut arguments: Vec<String> = Vec::new();
+    for &option in options.iter().filter(|option| !option.is_empty()) {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let find = |table: &[(&str, &'static str)]| {
+            table.iter().find(|(known, _)| *known == name).map(|(_, long)| *long)
+        };
+        if let Some(long) = find(&VALUED) {
+            let Some(value) = value.filter(|value| !value.is_empty()) else {
+                return Err(wrong(format!("option '{name}' needs a value: {name}=...")));
+            };
+            // The later one counts.
+            arguments.retain(|argument| argument.split('=').next() != Some(long));
+            arguments.push(format!("{long}={value}"));
+        } else if let (Some(long), None) = (find(&PLAIN), value) {
+            arguments.retain(|argument| argument != long);
+            arguments.push(long.to_owned());
+        } else if let (Some(long), None) = (find(&UNDONE), value) {
+            arguments.retain(|argument| argument != long);
+        } else if FOR_OTHERS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
+            // `user` is put there by mount(8) with a value, too.
+        } else if ALWAYS.contains(&name) && value.is_none() {
+        } else if !sloppy {
+            return Err(refusal(option, name));
+        }
+    }
+    if !arguments.iter().any(|argument| argument.starts_with("--key=")) {
+        return Err(
+            wrong("no key is named").hint("add key=FILE to the options (-o, or the fourth field in fstab)")
+        );
+    }
+    Ok(arguments)
+}
+
+fn refusal(option: &str, name: &str) -> Failure {
+    match name {
+        "suid" | "dev" => {
+            wrong(format!("'{option}': a holdfast mount never honours set-uid bits or devices"))
+        }
+        "remount" => wrong("'remount': options of a mount cannot be changed while it is mounted")
+            .hint("unmount it first"),
+        "acknowledge_alarm" => {
+            wrong("'acknowledge_alarm': an alarm is looked into by a person, each time anew")
+                .hint("after that: holdfast mount --acknowledge-alarm ...")
+        }
+        _ => wrong(format!("unknown option '{option}'")).hint(format!(
+            "those of holdfast: {}, {}; generic ones such as noauto, nofail, _netdev and x-... are ignored",
+            VALUED.map(|(name, _)| format!("{name}=...")).join(", "),
+            PLAIN.map(|(name, _)| name).join(", "),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(line: &str) -> Outcome<Wish> {
+        translate(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    fn arguments(options: &str) -> Vec<String> {
+        let wish = wish(&format!("hf://h:1/f /mnt -o {options}")).expect("it makes sense");
+        let mut text: Vec<String> =
+            wish.arguments.into_iter().map(|argument| argument.into_string().expect("text")).collect();
+        assert_eq!(text.drain(..2).collect::<Vec<_>>(), ["holdfast", "mount"]);
+        assert_eq!(text.split_off(text.len() - 3), ["--", "hf://h:1/f", "/mnt"]);
+        text
+    }
+
+    fn message(line: &str) -> String {
+        let failure = wish(line).expect_err("it is refused");
+        assert_eq!(code(failure.code), 1);
+        failure.to_string()
+    }
+
+    /// Proves: what asks something of holdfast gets there, and what speaks to others is left out.
+    #[test]
+    fn options_are_translated() {
+        assert_eq!(arguments("key=/k"), ["--key=/k"]);
+        assert_eq!(
+            arguments(
+                "rw,nosuid,nodev,key=/k,_netdev,nofail,x-systemd.automount,X-a=b,user=anna,relatime,defaults"
+            ),
+            ["--key=/k"]
+        );
+        assert_eq!(
+            arguments("ro,noexec,allow_other,key=/a=b,state=/s,cache=-c,cache_mib=5,timeout=7"),
+            [
+                "--read-only",
+                "--no-exec",
+                "--allow-other",
+                "--key=/a=b",
+                "--state=/s",
+                "--cache=-c",
+                "--cache-mib=5",
+                "--timeout=7"
+            ]
+        );
+    }
+
+    /// Proves: of opposites and repetitions the last counts.
+    #[test]
+    fn the_last_option_counts() {
+        assert_eq!(arguments("key=/a,ro,rw,key=/b"), ["--key=/b"]);
+        assert_eq!(arguments("rw,key=/a,noexec,exec,ro,ro"), ["--key=/a", "--read-only"]);
+        assert_eq!(
+            arguments("key=/a -o cache=/c -o cache_mib=1,cache=/d"),
+            ["--key=/a", "--cache-mib=1", "--cache=/d"]
+        );
+    }
+
+    /// Proves: nothing that asks for what will not be done is let through, and the message names it.
+    #[test]
+    fn what_is_not_done_is_refused() {
+        for option in [
+            "suid",
+            "dev",
+            "sync",
+            "remount",
+            "acknowledge_alarm",
+            "uid=5",
+            "nonsense",
+            "ro=1",
+            "nosuid=1",
+            "k=v",
+        ] {
+            assert!(message(&format!("hf://h:1/f /mnt -o key=/k,{option}")).contains(option), "{option}");
+        }
+        assert!(message("hf://h:1/f /mnt -o rw").contains("key=FILE"));
+        assert!(message("hf://h:1/f /mnt -o key").contains("key="));
+        assert!(message("hf://h:1/f /mnt -o key=").contains("key="));
+        for line in ["hf://h:1/f", "hf://h:1/f /mnt /other -o key=/k", "hf://h:1/f /mnt -o"] {
+            assert!(message(line).contains("usage"), "{line}");
+        }
+        assert!(message("hf://h:1/f /mnt -o key=/k -q").contains("-q"));
+    }
+
+    /// Proves: the flags of mount(8), alone or together; sloppy (-s) lets unknown options pass.
+    #[test]
+    fn flags_are_understood() {
+        let wish = |line| wish(line).expect("it makes sense");
+        let all = wish("-fnv hf://h:1/f /mnt -sokey=/k,nonsense -t holdfast");
+        assert!(all.fake && all.verbose);
+        assert_eq!(all.arguments, wish("hf://h:1/f /mnt -o key=/k").arguments);
+        assert!(!wish("hf://h:1/f /mnt -n -o key=/k").fake);
+    }
+
+    /// Proves: it is recognised by name, wherever it lies.
+    #[test]
+    fn the_name_decides() {
+        assert!(is_meant(OsStr::new("mount.holdfast")) && is_meant(OsStr::new("/sbin/mount.holdfast")));
+        assert!(!is_meant(OsStr::new("holdfast")) && !is_meant(OsStr::new("/mount.holdfast/holdfast")));
+    }
+
+    /// Proves: what is translated is what `holdfast mount` understands, and values are checked as there.
+    #[test]
+    fn values_are_checked() {
+        let run = |options: &str| {
+            run(&["hf://h:1/f", "/mnt", "-f", "-o", options].map(OsString::from))
+                .map_err(|failure| failure.to_string())
+        };
+        assert_eq!(run("key=/k,state=/s,cache=/c,cache_mib=5,timeout=7,allow_other,ro,noexec"), Ok(()));
+        assert!(run("key=/k,timeout=0").expect_err("out of range").contains("timeout"));
+        assert!(run("key=/k,cache_mib=much").expect_err("no number").contains("cache-mib"));
+    }
+}

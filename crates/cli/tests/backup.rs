@@ -1,0 +1,231 @@
+//! `holdfast server backup`: copies made under load and at rest are whole, small the second time, and can be
+//! served; what a restored copy means for the devices.
+
+mod common;
+
+use common::{World, free_port, run, text};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A server on a copy.
+struct Restored {
+    child: Child,
+    port: u16,
+}
+
+impl Restored {
+    fn serve(data: &Path) -> Restored {
+        let port = free_port();
+        let child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let start = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(30), "the copy is not served");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Restored { child, port }
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn backup(world: &World) -> serde_json::Value {
+    let mut command = world.holdfast("operator");
+    command
+        .args(["server", "backup", "--json", "--data"])
+        .arg(world.data())
+        .arg("--to")
+        .arg(world.path("to"));
+    serde_json::from_str(&run(&mut command)).expect("JSON")
+}
+
+fn path(report: &serde_json::Value) -> PathBuf {
+    PathBuf::from(report["backup"].as_str().expect("a path"))
+}
+
+/// Content of the file with this number: not compressible, and tells whose it is.
+fn content(number: usize) -> Vec<u8> {
+    let mut state = number as u64 + 1;
+    let mut bytes = format!("file {number}\n").into_bytes();
+    for _ in 0..16_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&((state >> 32) as u32).to_le_bytes());
+    }
+    bytes
+}
+
+/// All files of a directory, in order of their names.
+fn files(directory: &Path) -> std::io::Result<Vec<(String, Vec<u8>)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        files.push((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// How many files were written whole; none is missing before another. The last may have been made but not
+/// published.
+#[track_caller]
+fn whole(files: std::io::Result<Vec<(String, Vec<u8>)>>) -> usize {
+    let mut files = files.expect("everything can be read");
+    files.pop_if(|(_, bytes)| bytes.is_empty());
+    for (number, (name, bytes)) in files.iter().enumerate() {
+        assert_eq!(*name, format!("{number:05}"), "none is missing");
+        assert!(*bytes == content(number), "file {number} is not what was written");
+    }
+    files.len()
+}
+
+/// Backups made while a client writes and garbage is collected hold all that was acknowledged before they began,
+/// whole; the second copies only what is new; the first is still what it was. Devices that saw more refuse an
+/// older copy; a new key of theirs is let in.
+#[test]
+fn under_load() {
+    let mut world = World::new(&["anna", "ben"]);
+    let team = world.mount("anna").join("team/files");
+    fs::create_dir(&team).expect("a directory");
+    let (acknowledged, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let wait_for = |count: usize| {
+        let start = Instant::now();
+        while acknowledged.load(Ordering::SeqCst) < count {
+            assert!(start.elapsed() < Duration::from_secs(120), "writing does not get on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let (before, reports) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // One after the other, so that what is there without what came before it would be noticed.
+            for number in 0.. {
+                if stop.load(Ordering::SeqCst) {
+                    return;
+                }
+                let mut file = fs::File::create(team.join(format!("{number:05}"))).expect("created");
+                file.write_all(&content(number)).and_then(|()| file.sync_all()).expect("written");
+                drop(file);
+                acknowledged.store(number + 1, Ordering::SeqCst);
+            }
+        });
+        let mut before = Vec::new();
+        let mut reports = Vec::new();
+        for round in 1..=2 {
+            // The second is to have much to share and little to copy.
+            wait_for(if round == 1 { 200 } else { before[0] + 5 });
+            before.push(acknowledged.load(Ordering::SeqCst));
+            reports.push(backup(&world));
+            if round == 1 {
+                let mut collect = world.holdfast("operator");
+                run(collect.args(["server", "gc", "--data"]).arg(world.data()));
+            }
+        }
+        wait_for(before[1] + 5);
+        stop.store(true, Ordering::SeqCst);
+        (before, reports)
+    });
+    let written = acknowledged.load(Ordering::SeqCst);
+    assert_eq!(whole(files(&team)), written);
+    world.umount("anna");
+
+    let number = |report: &serde_json::Value, name: &str| report[name].as_u64().expect("a number");
+    assert_eq!(number(&reports[0], "bytes_shared"), 0);
+    assert!(number(&reports[1], "bytes_shared") > 200 * 60_000, "{reports:?}");
+    assert!(number(&reports[1], "bytes_copied") * 2 < number(&reports[1], "bytes_shared"), "{reports:?}");
+
+    // Ben has seen nothing yet, so any moment is new to him.
+    let mut counts = Vec::new();
+    for (round, report) in reports.iter().enumerate() {
+        let restored = Restored::serve(&path(report));
+        let url = format!("hf://127.0.0.1:{}/{}", restored.port, world.fsid());
+        let who = format!("ben-{round}");
+        let point = world.path(&format!("{who}-mnt"));
+        fs::create_dir(&point).expect("a directory");
+        let mut mount = world.holdfast(&who);
+        run(mount.args(["mount", "--read-only", &url]).arg(&point).arg("--key").arg(world.key("ben")));
+        let found = files(&point.join("team/files"));
+        run(world.holdfast(&who).arg("umount").arg(&point));
+        counts.push(whole(found));
+        if round == 0 {
+            refused_and_enrolled_anew(&world, &url, counts[0]);
+        }
+    }
+    for (count, before) in counts.iter().zip(&before) {
+        assert!(count >= before && *count <= written, "{count} of {written}, {before} when it began");
+    }
+    assert!(
+        counts[0] < counts[1] && counts[1] < written,
+        "{counts:?} of {written}: they were made under load"
+    );
+}
+
+/// Anna's device has seen more than the copy: it raises an alarm. A new key of hers is accepted.
+fn refused_and_enrolled_anew(world: &World, url: &str, count: usize) {
+    let point = world.path("anna-again");
+    fs::create_dir(&point).expect("a directory");
+    let mount = |who: &str, key: &str| {
+        let mut command = world.holdfast(who);
+        command.args(["mount", url]).arg(&point).arg("--key").arg(world.key(key));
+        command.stdin(Stdio::null()).output().expect("it runs")
+    };
+    let output = mount("anna", "anna");
+    assert_eq!(output.status.code(), Some(80), "{}", text(&output));
+    world.keygen("again");
+    let public = fs::read_to_string(world.path("again.key.pub")).expect("a key");
+    world.administer(&["fs", "device", "add", url, "anna", "again", public.trim()]);
+    let output = mount("again", "again");
+    assert!(output.status.success(), "{}", text(&output));
+    let found = files(&point.join("team/files"));
+    let written = fs::write(point.join("team/after"), "life goes on");
+    run(world.holdfast("again").arg("umount").arg(&point));
+    assert_eq!(whole(found), count);
+    written.expect("it can be written to");
+}
+
+/// A stopped server's directory is copied too; nothing is copied again when nothing was written; what cannot be
+/// meant is refused.
+#[test]
+fn at_rest() {
+    let mut world = World::new(&["anna"]);
+    let team = world.mount("anna").join("team/files");
+    fs::create_dir(&team).expect("a directory");
+    for number in 0..20 {
+        fs::write(team.join(format!("{number:05}")), content(number)).expect("written");
+    }
+    world.umount("anna");
+    world.stop_server();
+    let first = backup(&world);
+    let second = backup(&world);
+    let copied = |report: &serde_json::Value| report["bytes_copied"].as_u64().expect("a number");
+    assert!(copied(&first) > 20 * 60_000 && copied(&second) < 60_000, "{first} {second}");
+    fs::remove_dir_all(path(&first)).expect("any backup can be deleted");
+    // The second is served in the place of the original, with the same key.
+    fs::rename(world.data(), world.path("lost")).expect("lost");
+    fs::rename(path(&second), world.data()).expect("restored");
+    world.start_server();
+    let team = world.mount("anna").join("team/files");
+    assert_eq!(whole(files(&team)), 20);
+    let refused = |data: &Path, to: &Path, code: i32, word: &str| {
+        let mut command = world.holdfast("operator");
+        command.args(["server", "backup", "--data"]).arg(data).arg("--to").arg(to);
+        let output = command.output().expect("it runs");
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        assert!(text(&output).contains(word), "{}", text(&output));
+    };
+    refused(&world.data(), &world.data().join("backups"), 64, "another disk");
+    refused(&world.path("nothing"), &world.path("to"), 66, "not a server's data directory");
+}

@@ -1,0 +1,103 @@
+//! `mount.holdfast`: mounts from fstab, through mount(8) itself.
+
+mod common;
+
+use common::{World, eventually, is_mounted, run, text};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The command by the name that mount(8) calls, in a folder of its own.
+fn helper(world: &World) -> PathBuf {
+    let folder = world.path("sbin");
+    fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("mount.holdfast");
+    symlink(env!("CARGO_BIN_EXE_holdfast"), &path).expect("a link");
+    path
+}
+
+/// Called by its name with what mount(8) passes, it mounts what the options say; refusals have the exit codes of
+/// mount(8) and name the reason.
+#[test]
+fn called_by_name() {
+    let mut world = World::new(&["anna"]);
+    let helper = helper(&world);
+    let point = world.path("point");
+    fs::create_dir(&point).expect("a directory");
+    let mount = |url: &str, options: &str| {
+        let mut command = Command::new(&helper);
+        command.arg(url).arg(&point).args(["-v", "-o", options]);
+        command.env("HOLDFAST_STATE_DIR", world.path("anna-state"));
+        command.env("HOLDFAST_CACHE_DIR", world.path("anna-cache"));
+        command.output().expect("it runs")
+    };
+    let key = format!("key={}", world.key("anna").display());
+    let missing = format!("key={}", world.key("nobody").display());
+    for (url, options, code, word) in [
+        (&*world.url, "rw", 1, "key=FILE"),
+        (&*world.url, &*format!("{key},uid=5"), 1, "uid=5"),
+        ("hf://nonsense", &*key, 32, "nonsense"),
+        (&*world.url, &*missing, 32, "no such file"),
+    ] {
+        let output = mount(url, options);
+        assert_eq!(output.status.code(), Some(code), "{options}: {}", text(&output));
+        assert!(text(&output).contains(word), "{options}: {}", text(&output));
+        assert!(!is_mounted(&point));
+    }
+    let output = mount(&world.url, &format!("ro,noexec,nosuid,nofail,_netdev,{key}"));
+    assert!(output.status.success() && text(&output).contains("is mounted on"), "{}", text(&output));
+    let table = fs::read_to_string("/proc/self/mounts").expect("a table");
+    let line = table.lines().find(|line| line.split(' ').nth(1) == point.to_str()).expect("it is mounted");
+    let flags: Vec<&str> = line.split(' ').nth(3).expect("options").split(',').collect();
+    for flag in ["ro", "noexec", "nosuid", "nodev"] {
+        assert!(flags.contains(&flag), "{flag}: {line}");
+    }
+    run(world.holdfast("anna").arg("umount").arg(&point));
+    assert!(!is_mounted(&point));
+    world.stop_server();
+}
+
+/// A line in an fstab is enough: `mount DIR` mounts it, `mount -a` sees that it is mounted, `umount` publishes
+/// and ends it. In a mount namespace of its own, so that /usr/sbin can be replaced.
+#[test]
+fn through_mount_and_fstab() {
+    if run(Command::new("id").arg("-u")).trim() != "0" {
+        return;
+    }
+    let world = World::new(&["anna", "ben"]);
+    helper(&world);
+    let point = world.path("point");
+    fs::create_dir(&point).expect("a directory");
+    let line = format!(
+        "{} {} holdfast key={},state={},cache={},allow_other,noexec,_netdev,nofail 0 0\n",
+        world.url,
+        point.display(),
+        world.key("anna").display(),
+        world.path("anna-state").display(),
+        world.path("anna-cache").display(),
+    );
+    fs::write(world.path("fstab"), &line).expect("written");
+    fs::write(world.path("wrong"), line.replace("key=", "keys=")).expect("written");
+    let script = r#"
+        set -eu
+        mount --bind sbin /usr/sbin
+        mount --fstab fstab point
+        grep -q " $PWD/point fuse.holdfast .*noexec.*allow_other" /proc/self/mounts
+        mount --fstab fstab --all
+        test "$(grep -c " $PWD/point " /proc/self/mounts)" = 1
+        echo 'from fstab' > point/team/file
+        umount point
+        if grep " $PWD/point " /proc/self/mounts; then exit 1; fi
+        if mount --fstab wrong point 2> refused; then exit 1; fi
+        grep -q "unknown option 'keys=" refused
+    "#;
+    run(Command::new("unshare").args(["--mount", "sh", "-c", script]).current_dir(world.folder.path()));
+    assert!(!is_mounted(&point), "it was seen in its own namespace only");
+    eventually("the process ends with its mount", || {
+        text(&world.holdfast("anna").arg("status").output().expect("it runs")).contains("Nothing is mounted")
+    });
+    let mut world = world;
+    let ben = world.mount("ben");
+    assert_eq!(fs::read_to_string(ben.join("team/file")).expect("read"), "from fstab\n");
+}

@@ -1,0 +1,465 @@
+//! Backups: whole copies of a data directory, made while its server runs or does not.
+//!
+//! ```text
+//! TO/lock            held while a backup is made
+//! TO/unfinished/     the one being made; what a broken-off one left is used by the next
+//! TO/NAME/           a whole one: a data directory of its own, without what can be made anew
+//! ```
+//!
+//! Invariants:
+//! - what is copied is a moment of the log: all segments that were sealed then (see `BlockStore::seal`), which
+//!   never change. If a collection removes one before it is copied, the copy moves on to a later moment;
+//! - log-tree files are copied after the segments: their nodes are written before the records that rely on them
+//!   and never change, so a later copy fits an earlier log;
+//! - a segment has its name only when its bytes are durable, `FORMAT` (without which no server starts) is the
+//!   last file, and the directory gets its name only when all of it is durable;
+//! - segments are hard links to those of an earlier backup where length and header (number and random salt) are
+//!   the same.
+
+use crate::config::ServerConfig;
+use crate::control::{self, ControlError, Outcome, Task};
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const UNFINISHED: &str = "unfinished";
+const LOCK: &str = "lock";
+const FORMAT: &str = "FORMAT";
+const TREE: &str = "tree-";
+/// Files of the data directory itself that a copy needs; a missing one is not copied.
+const KEPT: [&str; 2] = ["server-key", "allowed-superusers"];
+/// How often a copy moves on to a later moment. Each time only what is new has to be copied.
+const MOMENTS: u32 = 20;
+/// Bytes copied at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What a backup did.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct BackupReport {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Segments copied.
+    pub copied_segments: u64,
+    /// Bytes copied, of segments and all else.
+    pub copied_bytes: u64,
+    /// Segments shared with earlier backups.
+    pub shared_segments: u64,
+    /// Their bytes.
+    pub shared_bytes: u64,
+}
+
+/// Why there is no backup.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// Neither the running server nor the directory itself could say what there is.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A file operation failed.
+    #[error("{action} {path}: {error}", path = .path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A segment is not as long as the server says.
+    #[error("{path} has {found} bytes, but the server knows of {expected}; `holdfast server scrub` says what is damaged", path = .path.display())]
+    Length {
+        /// The segment.
+        path: PathBuf,
+        /// Its length in bytes.
+        found: u64,
+        /// What it should be.
+        expected: u64,
+    },
+    /// Another backup to the same place is being made.
+    #[error("another backup to {path} is being made", path = .0.display())]
+    InUse(PathBuf),
+    /// The place is in the data directory.
+    #[error("{path} is in the data directory itself; a backup belongs on another disk", path = .0.display())]
+    Inside(PathBuf),
+    /// There is one of this name.
+    #[error("{path} exists already", path = .0.display())]
+    Exists(PathBuf),
+    /// Segments vanished as fast as they were copied.
+    #[error("garbage collections removed segments {MOMENTS} times while they were copied; try again")]
+    Restless,
+}
+
+/// Copies the data directory in `config` to `to`/`name`, by a moment of the server that runs on it, or of the
+/// directory itself when none does. `progress` is given bytes done and bytes in all.
+///
+/// # Errors
+/// See [`BackupError`]. What was copied is used by the next attempt.
+pub fn backup(
+    config: &ServerConfig,
+    to: &Path,
+    name: &str,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<BackupReport, BackupError> {
+    let seal = || match control::perform(config, Task::Seal, &mut |_, _| {})? {
+        Outcome::Sealed(segments) => Ok(segments),
+        _ => Err(ControlError::Silent("it is of another version".to_owned())),
+    };
+    // Before anything is made: is there a server's data at all?
+    let first = seal()?;
+    make_directory(to)?;
+    let inside = |path: &Path| path.canonicalize().map_err(failed("looking for", path));
+    if inside(to)?.starts_with(inside(&config.data)?) {
+        return Err(BackupError::Inside(to.to_owned()));
+    }
+    let path = to.join(name);
+    if path.exists() {
+        return Err(BackupError::Exists(path));
+    }
+    let _lock = lock(to)?;
+    let unfinished = to.join(UNFINISHED);
+    make_directory(&unfinished.join("store"))?;
+    // A backup that broke off just before it got its name.
+    remove(&unfinished.join("store").join(FORMAT))?;
+    let mut copy = Copy {
+        from: config.data.clone(),
+        to: unfinished.clone(),
+        earlier: latest(to)?,
+        report: BackupReport { path: path.clone(), ..BackupReport::default() },
+        progress,
+    };
+    let mut segments = first;
+    let mut moments = 1;
+    while !copy.segments(&segments)? {
+        if moments == MOMENTS {
+            return Err(BackupError::Restless);
+        }
+        moments += 1;
+        segments = seal()?;
+    }
+    copy.rest()?;
+    fs::rename(&unfinished, &path).map_err(failed("naming", &path))?;
+    sync_directory(to)?;
+    Ok(copy.report)
+}
+
+struct Copy<'a> {
+    /// The data directory.
+    from: PathBuf,
+    /// The unfinished copy.
+    to: PathBuf,
+    /// The latest whole one.
+    earlier: Option<PathBuf>,
+    report: BackupReport,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Copy<'_> {
+    /// Makes the unfinished copy hold exactly these segments; `false` when some are gone from the server.
+    fn segments(&mut self, segments: &[(u32, u64)]) -> Result<bool, BackupError> {
+        let (from, to) = (self.from.join("store"), self.to.join("store"));
+        let wanted: BTreeSet<String> =
+            segments.iter().map(|(number, _)| holdfast_log::segment_name(*number)).collect();
+        for name in names(&to)? {
+            if !wanted.contains(&name) {
+                remove(&to.join(name))?;
+            }
+        }
+        let all: u64 = segments.iter().map(|(_, length)| length).sum();
+        let (mut done, mut whole) = (0, true);
+        for (name, &(_, length)) in wanted.iter().zip(segments) {
+            whole &= self.segment(&from.join(name), &to.join(name), length)?;
+            done += length;
+            (self.progress)(done, all);
+        }
+        Ok(whole)
+    }
+
+    /// Copies one segment unless it is there; `false` when it is gone from the server.
+    fn segment(&mut self, from: &Path, to: &Path, length: u64) -> Result<bool, BackupError> {
+        let source = match File::open(from) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            other => other.map_err(failed("opening", from))?,
+        };
+        let found = source.metadata().map_err(failed("measuring", from))?.len();
+        if found != length {
+            return Err(BackupError::Length { path: from.to_owned(), found, expected: length });
+        }
+        let header = header(&source).map_err(failed("reading", from))?;
+        if is_same(to, length, &header)? {
+            return Ok(true);
+        }
+        remove(to)?;
+        let earlier = self.earlier.as_ref().zip(from.file_name());
+        if let Some(earlier) = earlier.map(|(earlier, name)| earlier.join("store").join(name))
+            && is_same(&earlier, length, &header)?
+            // On file systems without hard links it is copied.
+            && fs::hard_link(&earlier, to).is_ok()
+        {
+            self.report.shared_segments += 1;
+            self.report.shared_bytes += length;
+            return Ok(true);
+        }
+        let copied = write_file(source, from, to)?;
+        if copied != length {
+            return Err(BackupError::Length { path: from.to_owned(), found: copied, expected: length });
+        }
+        self.report.copied_segments += 1;
+        self.report.copied_bytes += copied;
+        Ok(true)
+    }
+
+    /// Everything but segments, `FORMAT` last, and makes it durable.
+    fn rest(&mut self) -> Result<(), BackupError> {
+        let (from, to) = (self.from.join("store"), self.to.join("store"));
+        for name in names(&from)?.iter().filter(|name| name.starts_with(TREE)) {
+            self.file(&from.join(name), &to.join(name))?;
+        }
+        for name in KEPT {
+            remove(&self.to.join(name))?;
+            if self.from.join(name).exists() {
+                self.file(&self.from.join(name), &self.to.join(name))?;
+            }
+        }
+        sync_directory(&to)?;
+        self.file(&from.join(FORMAT), &to.join(FORMAT))?;
+        sync_directory(&to)?;
+        sync_directory(&self.to)
+    }
+
+    fn file(&mut self, from: &Path, to: &Path) -> Result<(), BackupError> {
+        let source = File::open(from).map_err(failed("opening", from))?;
+        self.report.copied_bytes += write_file(source, from, to)?;
+        Ok(())
+    }
+}
+
+/// Writes a file that has its name only when its bytes are durable.
+fn write_file(mut source: File, from: &Path, to: &Path) -> Result<u64, BackupError> {
+    let partial = to.with_extension("partial");
+    remove(&partial)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&partial)
+        .map_err(failed("creating", &partial))?;
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut copied = 0;
+    loop {
+        let count = match source.read(&mut piece) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            other => other.map_err(failed("reading", from))?,
+        };
+        if count == 0 {
+            break;
+        }
+        file.write_all(&piece[..count]).map_err(failed("writing", &partial))?;
+        copied += count as u64;
+    }
+    file.sync_all().map_err(failed("syncing", &partial))?;
+    fs::rename(&partial, to).map_err(failed("naming", to))?;
+    Ok(copied)
+}
+
+fn header(file: &File) -> io::Result<Vec<u8>> {
+    let mut header = Vec::new();
+    file.take(holdfast_log::SEGMENT_HEADER_BYTES).read_to_end(&mut header)?;
+    // What follows reads the file from its beginning.
+    io::Seek::rewind(&mut &*file)?;
+    Ok(header)
+}
+
+/// Whether a copy is there: same length, number and salt.
+fn is_same(path: &Path, length: u64, wanted: &[u8]) -> Result<bool, BackupError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(failed("opening", path))?,
+    };
+    let found = file.metadata().map_err(failed("measuring", path))?.len();
+    Ok(found == length && header(&file).map_err(failed("reading", path))? == wanted)
+}
+
+/// The latest whole backup in a directory, by name.
+fn latest(to: &Path) -> Result<Option<PathBuf>, BackupError> {
+    let mut whole: Vec<PathBuf> = names(to)?
+        .into_iter()
+        .filter(|name| name != UNFINISHED)
+        .map(|name| to.join(name))
+        .filter(|path| path.join("store").join(FORMAT).is_file())
+        .collect();
+    whole.sort();
+    Ok(whole.pop())
+}
+
+fn names(directory: &Path) -> Result<Vec<String>, BackupError> {
+    let listed = fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = listed.map_err(failed("listing", directory))?;
+    Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+fn make_directory(path: &Path) -> Result<(), BackupError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("creating", path))
+}
+
+fn sync_directory(path: &Path) -> Result<(), BackupError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(failed("syncing", path))
+}
+
+fn remove(path: &Path) -> Result<(), BackupError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("removing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn lock(to: &Path) -> Result<File, BackupError> {
+    let path = to.join(LOCK);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed("opening", &path))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(BackupError::InUse(to.to_owned())),
+        Err(error) => Err(failed("locking", &path)(error.into())),
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError + use<> {
+    let path = path.to_owned();
+    move |error| BackupError::Io { action, path, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Disk {
+        folder: tempfile::TempDir,
+    }
+
+    impl Disk {
+        fn new() -> Disk {
+            let disk = Disk { folder: tempfile::tempdir().unwrap() };
+            make_directory(&disk.path("data/store")).unwrap();
+            make_directory(&disk.path("to/unfinished/store")).unwrap();
+            fs::write(disk.path("data/store/FORMAT"), "a format").unwrap();
+            fs::write(disk.path("data/store/tree-1"), "nodes").unwrap();
+            fs::write(disk.path("data/store/index.redb"), "an index").unwrap();
+            fs::write(disk.path("data/server-key"), "a key").unwrap();
+            disk
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        /// A segment of 100 bytes with a salt of its own.
+        fn segment(&self, number: u32, salt: u8) -> (u32, u64) {
+            let bytes = [&[salt; 64][..], &[salt; 36]].concat();
+            fs::write(self.path("data/store").join(holdfast_log::segment_name(number)), bytes).unwrap();
+            (number, 100)
+        }
+
+        fn collect(&self, number: u32) {
+            fs::remove_file(self.path("data/store").join(holdfast_log::segment_name(number))).unwrap();
+        }
+
+        /// Copies by these moments and, if the last is whole, names the copy.
+        fn copy(&self, moments: &[&[(u32, u64)]], name: &str) -> (bool, BackupReport) {
+            let to = self.path("to/unfinished");
+            make_directory(&to.join("store")).unwrap();
+            let (from, earlier) = (self.path("data"), latest(&self.path("to")).unwrap());
+            let report = BackupReport::default();
+            let mut copy = Copy { from, to: to.clone(), earlier, report, progress: &mut |_, _| {} };
+            let whole = moments.iter().map(|moment| copy.segments(moment).unwrap()).last().unwrap();
+            if whole {
+                copy.rest().unwrap();
+                fs::rename(&to, self.path("to").join(name)).unwrap();
+            }
+            (whole, copy.report)
+        }
+
+        fn names(&self, name: &str) -> Vec<String> {
+            let mut names = names(&self.path(name)).unwrap();
+            names.sort();
+            names
+        }
+    }
+
+    /// Proves: when a collection removes a segment before it was copied, the copy moves on to a later moment,
+    /// holds exactly that, and copies nothing twice.
+    #[test]
+    fn a_vanished_segment_means_a_later_moment() {
+        let disk = Disk::new();
+        let (one, two, three) = (disk.segment(1, 1), disk.segment(2, 2), disk.segment(3, 3));
+        disk.collect(2);
+        let (whole, report) = disk.copy(&[&[one, two, three]], "unused");
+        assert!(!whole);
+        assert_eq!(report.copied_segments, 2);
+        assert_eq!(latest(&disk.path("to")).unwrap(), None);
+        disk.collect(1);
+        let four = disk.segment(4, 4);
+        let (whole, report) = disk.copy(&[&[three, four]], "a");
+        assert!(whole);
+        assert_eq!((report.copied_segments, report.shared_segments), (1, 0));
+        assert_eq!(
+            disk.names("to/a/store"),
+            ["FORMAT", "segment-0000000003.log", "segment-0000000004.log", "tree-1"]
+        );
+        assert_eq!(disk.names("to/a"), ["server-key", "store"]);
+        assert_eq!(latest(&disk.path("to")).unwrap(), Some(disk.path("to/a")));
+    }
+
+    /// Proves: segments are shared with the backup before only if they are the same ones; a number used again
+    /// (another salt) is another segment.
+    #[test]
+    fn only_the_same_segments_are_shared() {
+        let disk = Disk::new();
+        let (one, two) = (disk.segment(1, 1), disk.segment(2, 2));
+        disk.copy(&[&[one, two]], "a");
+        disk.segment(2, 9);
+        let three = disk.segment(3, 3);
+        let (_, report) = disk.copy(&[&[one, two, three]], "b");
+        assert_eq!((report.copied_segments, report.shared_segments), (2, 1));
+        assert_eq!(fs::read(disk.path("to/a/store/segment-0000000002.log")).unwrap()[0], 2);
+        assert_eq!(fs::read(disk.path("to/b/store/segment-0000000002.log")).unwrap()[0], 9);
+    }
+
+    /// Proves: a backup that broke off in the middle of a file is no backup, cannot be served for want of
+    /// `FORMAT`, and the half file is not taken for a whole one by the next.
+    #[test]
+    fn what_broke_off_is_not_taken_for_whole() {
+        let disk = Disk::new();
+        let one = disk.segment(1, 1);
+        fs::write(disk.path("to/unfinished/store/segment-0000000001.partial"), [1; 70]).unwrap();
+        fs::write(disk.path("to/unfinished/store/segment-0000000001.log"), [1; 99]).unwrap();
+        assert_eq!(latest(&disk.path("to")).unwrap(), None);
+        assert!(!disk.path("to/unfinished/store/FORMAT").exists());
+        let (whole, report) = disk.copy(&[&[one]], "a");
+        assert!(whole);
+        assert_eq!(report.copied_segments, 1);
+        assert_eq!(disk.names("to/a/store"), ["FORMAT", "segment-0000000001.log", "tree-1"]);
+        assert_eq!(fs::read(disk.path("to/a/store/segment-0000000001.log")).unwrap(), [1; 100]);
+    }
+
+    /// Proves: a segment that is shorter than the server says is not passed over.
+    #[test]
+    fn a_short_segment_is_an_error() {
+        let disk = Disk::new();
+        let (number, _) = disk.segment(1, 1);
+        let mut copy = Copy {
+            from: disk.path("data"),
+            to: disk.path("to/unfinished"),
+            earlier: None,
+            report: BackupReport::default(),
+            progress: &mut |_, _| {},
+        };
+        let result = copy.segments(&[(number, 101)]);
+        assert!(matches!(result, Err(BackupError::Length { found: 100, expected: 101, .. })), "{result:?}");
+    }
+}
