@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["fuse"],
     &["cli"],
     &["sim"],
-    &["bench"],
+    &["bench", "exercise"],
 ];
 
 /// Licences that let Holdfast stay MIT OR Apache-2.0.

@@ -2,10 +2,9 @@
 
 use super::backend::View;
 use super::compose::{ComposeError, Occasion, read_places};
-use super::lookup::stale;
 use super::names::Made;
 use super::nodes::{Node, NodeState, Pages};
-use super::state::{FileState, Place, content_roots};
+use super::state::{FileState, Named, Place, content_roots};
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, handle_of,
     now_ns,
@@ -102,7 +101,11 @@ impl FileSystem {
         let handle = handle_of(ino)?;
         let fetched = self.view_of(caller, ino)?;
         let view = &*fetched.view;
-        let inode = view.inode(handle).map_err(stale)?;
+        let inode = match view.inode(handle) {
+            // Opened once more through a descriptor (/proc/self/fd): it lives as long as that.
+            Err(FsError::NotFound) => self.open_without_name(ino).ok_or(FsError::Stale)?,
+            other => other?,
+        };
         Self::must_be_file(inode.kind)?;
         if flags.write || flags.truncate {
             self.may_change()?;
@@ -115,12 +118,20 @@ impl FileSystem {
         Ok((node, keep_cache))
     }
 
+    /// A file that is open here, though its last name was removed here.
+    fn open_without_name(&self, ino: Ino) -> Option<Arc<Inode>> {
+        let node = self.nodes.find(ino)?;
+        let state = node.state();
+        let file = state.file.as_ref().filter(|file| file.named == Named::RemovedHere)?;
+        Some(file.latest.clone())
+    }
+
     /// Counts an open in. Returns whether the kernel's pages are of the content now open.
     fn enter(&self, node: &Node, inode: &Arc<Inode>, view: &dyn View, flags: OpenFlags) -> bool {
         let roots = content_roots(inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
         let mut state = node.state();
-        let NodeState { open, writers, file, pages } = &mut *state;
+        let NodeState { open, writers, file, pages, .. } = &mut *state;
         let is_written = *writers > 0;
         let file = file.get_or_insert_with(|| Box::new(FileState::new(inode.clone(), view.position())));
         file.refresh(inode, view.position(), is_written);
@@ -144,7 +155,7 @@ impl FileSystem {
         {
             let _no_publication = node.publishing.lock();
             let mut state = node.state();
-            let NodeState { open, writers, file, pages } = &mut *state;
+            let NodeState { open, writers, file, pages, .. } = &mut *state;
             *open -= 1;
             *writers -= u32::from(flags.write);
             if let Some(content) = file {

@@ -5,7 +5,6 @@
 //! of that view. Memory: one page of entries, and one name in [`MARK_EVERY`] to find the way back.
 
 use super::backend::{Names, View};
-use super::lookup::stale;
 use super::nodes::Node;
 use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, handle_of, ino_of, known_handle};
 use crate::error::FsError;
@@ -45,8 +44,13 @@ impl FileSystem {
         self.run(|| {
             let handle = handle_of(ino)?;
             let fetched = self.view_of(caller, ino)?;
-            let inode = fetched.view.inode(handle).map_err(stale)?;
-            if inode.kind != InodeKind::Directory {
+            let kind = match fetched.view.inode(handle) {
+                Ok(inode) => inode.kind,
+                // Somebody's working directory, removed here: it opens, and has nothing to list.
+                Err(FsError::NotFound) => self.gone(handle, ino).ok_or(FsError::Stale)?.kind,
+                Err(error) => return Err(error),
+            };
+            if kind != InodeKind::Directory {
                 return Err(FsError::NotDirectory);
             }
             let node = self.nodes.get(ino, handle);

@@ -1,5 +1,6 @@
 //! Looking at files: lookup, forget, getattr, readlink, access, statfs.
 
+use super::nodes::NodeState;
 use super::state::Named;
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, NOBODY, Rights, Statistics, check_name, handle_of,
@@ -99,11 +100,16 @@ impl FileSystem {
         Some(shown)
     }
 
-    /// A fresh view no longer has the inode: if it is open here, it goes on without a name.
+    /// A fresh view no longer has the inode: if it is open here, or was removed here, it goes on without a name.
     pub(super) fn gone(&self, handle: Handle, ino: Ino) -> Option<Attributes> {
         let node = self.nodes.find(ino)?;
         let mut state = node.state();
-        let file = state.file.as_mut()?;
+        let NodeState { file, removed, .. } = &mut *state;
+        let Some(file) = file else {
+            let inode = removed.as_deref()?;
+            let shown = self.published_attributes(&*self.backend.latest(), handle, inode);
+            return Some(Attributes { links: 0, ..shown });
+        };
         if file.named == Named::Yes {
             file.named = Named::RemovedElsewhere;
         }

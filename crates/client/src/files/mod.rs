@@ -232,7 +232,7 @@ impl FileSystem {
             mode: inode.mode,
             links: if inode.kind == InodeKind::Directory { 1 } else { inode.links },
             size: inode.size,
-            blocks: inode.size.div_ceil(512),
+            blocks: state::allocated(inode).div_ceil(512),
             modified_ns: inode.modified_ns,
             changed_ns: inode.changed_ns,
             uid: if mine { self.options.uid } else { NOBODY },
@@ -271,7 +271,7 @@ fn own_attributes(file: &state::FileState, shown: &mut Attributes) {
         _ => 0,
     };
     shown.size = file.size;
-    shown.blocks = file.size.div_ceil(512);
+    shown.blocks = file.allocated().div_ceil(512);
     shown.modified_ns = file.modified_ns;
     shown.changed_ns = file.changed_ns.max(file.latest.changed_ns);
 }

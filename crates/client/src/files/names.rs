@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Directories searched for the target of a rename when its place in the tree is not known.
 const SEARCH_MAX: usize = 20_000;
+/// Permission bit of directories whose new directories get it too.
+const SET_GROUP_ID: u32 = 0o2000;
 /// Entries read at once by that search.
 const SEARCH_PAGE: usize = 512;
 
@@ -102,14 +104,19 @@ impl FileSystem {
         let directory = handle_of(parent)?;
         let wanted = name.to_vec();
         let (handle, view) = self.edit(move |changes| {
-            writable_directory(changes, directory)?;
+            let within = writable_directory(changes, directory)?;
             if changes.entry(directory, &wanted)?.is_some() {
                 return Err(FsError::Exists);
             }
+            let mut inode = inode.clone();
+            if inode.kind == InodeKind::Directory {
+                // The kernel leaves it to network file systems to hand this bit down.
+                inode.mode |= within.mode & SET_GROUP_ID;
+            }
             let handle = changes.allocate(directory.principal)?;
-            changes.set_inode(handle, inode.clone())?;
-            let entry = Entry { handle, kind: inode.kind };
-            changes.set_entry(directory, &wanted, Some(entry), inode.modified_ns)?;
+            let (entry, now_ns) = (Entry { handle, kind: inode.kind }, inode.modified_ns);
+            changes.set_inode(handle, inode)?;
+            changes.set_entry(directory, &wanted, Some(entry), now_ns)?;
             Ok(handle)
         })?;
         let inode = view.inode(handle)?;
@@ -265,19 +272,23 @@ impl FileSystem {
 
     /// A name of ours is gone; if the inode is too, whoever has it open goes on without publishing.
     fn dropped(&self, view: &dyn View, dropped: Dropped) {
-        let (Dropped::Removed(handle) | Dropped::Kept(handle)) = dropped;
+        let (Dropped::Removed(handle, _) | Dropped::Kept(handle)) = dropped;
         let Some(node) = self.nodes.find(ino_of(handle)) else { return };
-        let inode = match dropped {
-            Dropped::Kept(_) => view.inode(handle).ok(),
-            Dropped::Removed(_) => None,
-        };
-        let mut state = node.state();
-        let writers = state.writers > 0;
-        if let Some(file) = &mut state.file {
-            match inode {
-                Some(inode) => drop(file.refresh(&inode, view.position(), writers)),
-                None if matches!(dropped, Dropped::Removed(_)) => file.removed_here(),
-                None => {}
+        match dropped {
+            Dropped::Kept(_) => {
+                let Ok(inode) = view.inode(handle) else { return };
+                let mut state = node.state();
+                let writers = state.writers > 0;
+                if let Some(file) = &mut state.file {
+                    file.refresh(&inode, view.position(), writers);
+                }
+            }
+            Dropped::Removed(_, inode) => {
+                let mut state = node.state();
+                if let Some(file) = &mut state.file {
+                    file.removed_here();
+                }
+                state.removed = inode.map(|inode| Box::new((*inode).clone()));
             }
         }
     }

@@ -12,7 +12,7 @@
 
 use super::state::FileState;
 use super::types::Ino;
-use holdfast_content::Handle;
+use holdfast_content::{Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -53,6 +53,9 @@ pub struct NodeState {
     pub file: Option<Box<FileState>>,
     /// What the kernel has.
     pub pages: Pages,
+    /// What it was, once its last name was removed by this client: descriptors and working directories that are
+    /// left still show it.
+    pub removed: Option<Box<Inode>>,
 }
 
 impl Node {
@@ -198,7 +201,13 @@ impl Nodes {
                 ino,
                 handle,
                 publishing: Mutex::new(()),
-                state: Mutex::new(NodeState { open: 0, writers: 0, file: None, pages: Pages::None }),
+                state: Mutex::new(NodeState {
+                    open: 0,
+                    writers: 0,
+                    file: None,
+                    pages: Pages::None,
+                    removed: None,
+                }),
             }),
             lookups: 0,
             place: None,

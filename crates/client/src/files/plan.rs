@@ -56,12 +56,12 @@ pub fn existing(changes: &mut dyn Changes, directory: Handle, name: &[u8]) -> Re
 }
 
 /// What removing a name did to the inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Dropped {
     /// It has other names, or belongs to somebody else, whose affair it is.
     Kept(Handle),
-    /// It is gone.
-    Removed(Handle),
+    /// It is gone; this is what it was, unless its owner had removed it before.
+    Removed(Handle, Option<Arc<Inode>>),
 }
 
 /// Takes one name from an inode, and removes it with its last. Another principal's inode stays as it is:
@@ -69,7 +69,7 @@ pub enum Dropped {
 pub fn drop_link(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Result<Dropped, FsError> {
     let inode = match changes.inode(handle) {
         Ok(inode) => inode,
-        Err(FsError::NotFound) => return Ok(Dropped::Removed(handle)),
+        Err(FsError::NotFound) => return Ok(Dropped::Removed(handle, None)),
         Err(error) => return Err(error),
     };
     if !changes.may_write(handle.principal) {
@@ -77,7 +77,7 @@ pub fn drop_link(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Resu
     }
     if inode.links <= 1 || inode.kind == InodeKind::Directory {
         changes.remove_inode(handle)?;
-        return Ok(Dropped::Removed(handle));
+        return Ok(Dropped::Removed(handle, Some(inode)));
     }
     let mut inode = (*inode).clone();
     inode.links -= 1;

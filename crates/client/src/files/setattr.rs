@@ -1,5 +1,6 @@
 //! Changing attributes: mode, size, times; owners cannot be changed.
 
+use super::nodes::NodeState;
 use super::state::{FileState, Named};
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, NOBODY, SetAttributes, TimeToSet, handle_of, now_ns,
@@ -35,7 +36,9 @@ impl FileSystem {
             let mode = set.mode.map(|mode| mode & 0o7777);
             if let Some(size) = set.size {
                 self.resize(caller, ino, size, handle, (mode, modified_ns), now)?;
-            } else if mode.is_some() || modified_ns.is_some() {
+            } else if !set.is_owner_only() || self.is_mine(ino)? {
+                // Also when only an owner or a time of access was set, which nothing is kept of: the time of
+                // change tells that somebody did.
                 self.tokens.spend_any(caller.thread);
                 if !self.set_here(ino, mode, modified_ns, now)? {
                     self.edit_inode(ino, move |inode| {
@@ -57,15 +60,19 @@ impl FileSystem {
         if set.uid.is_none() && set.gid.is_none() {
             return Ok(());
         }
-        let mine = self.backend.latest().may_write(handle_of(ino)?.principal);
-        let (uid, gid) = if mine { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
+        let (uid, gid) =
+            if self.is_mine(ino)? { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
         if set.uid.is_some_and(|wanted| wanted != uid) || set.gid.is_some_and(|wanted| wanted != gid) {
             return Err(FsError::NotPermitted("a file keeps its owner; copy it to give it another".into()));
         }
         Ok(())
     }
 
-    /// Sets mode and times of a file with unpublished changes. `false`: it has none.
+    fn is_mine(&self, ino: Ino) -> Result<bool, FsError> {
+        Ok(self.backend.latest().may_write(handle_of(ino)?.principal))
+    }
+
+    /// Sets mode and times of a file with unpublished changes, or without a name. `false`: it has neither.
     fn set_here(
         &self,
         ino: Ino,
@@ -75,7 +82,14 @@ impl FileSystem {
     ) -> Result<bool, FsError> {
         let Some(node) = self.nodes.find(ino) else { return Ok(false) };
         let mut state = node.state();
-        let Some(file) = &mut state.file else { return Ok(false) };
+        let NodeState { file, removed, .. } = &mut *state;
+        let Some(file) = file else {
+            let Some(inode) = removed else { return Ok(false) };
+            inode.mode = mode.unwrap_or(inode.mode);
+            inode.modified_ns = modified_ns.unwrap_or(inode.modified_ns);
+            inode.changed_ns = now_ns;
+            return Ok(true);
+        };
         if !file.is_dirty() && file.named == Named::Yes {
             return Ok(false);
         }

@@ -23,6 +23,9 @@ use std::sync::Arc;
 /// Changes over published content; copied ranges name the other file's published inode.
 pub type Changes = Overlay<Arc<Inode>>;
 
+/// Most changes counted to tell how much of a file is not hole.
+const COUNTED_MAX: usize = 256;
+
 /// Where bytes of a range are.
 #[derive(Clone, Debug)]
 pub enum Place {
@@ -140,6 +143,20 @@ pub fn content_digest(inode: &Inode) -> Digest {
     bare.ihash(&DigestKey::WELL_KNOWN).unwrap_or(Digest::ZERO)
 }
 
+/// Bytes that are not in holes: exact for files of few extents; others count as if they had no holes, since
+/// asking would mean to read them.
+pub fn allocated(inode: &Inode) -> u64 {
+    match &inode.content {
+        Content::None => 0,
+        Content::Inline(bytes) => bytes.len() as u64,
+        Content::Extents(map) => match &map.extents {
+            Extents::Inline(extents) => extents.iter().map(|(_, extent)| u64::from(extent.length)).sum(),
+            Extents::Map(_) => inode.size,
+        },
+        Content::Directory(_) | Content::Target(_) => inode.size,
+    }
+}
+
 /// The blocks that keep an inode's content alive.
 pub fn content_roots(inode: &Inode) -> Vec<Digest> {
     match &inode.content {
@@ -239,6 +256,18 @@ impl FileState {
             }
         }
         places
+    }
+
+    /// Bytes that are not in holes; at most so many more as changes lie over each other or over the base.
+    pub fn allocated(&self) -> u64 {
+        let flying = self.in_flight.as_ref().map(|flight| &*flight.changes);
+        let layers = || std::iter::once(&self.changes).chain(flying);
+        if layers().map(Changes::len).sum::<usize>() > COUNTED_MAX {
+            return self.size;
+        }
+        let changed = layers().flat_map(Changes::iter).filter(|(_, piece)| **piece != Piece::Hole);
+        let changed: u64 = changed.map(|(range, _)| range.end - range.start).sum();
+        changed.saturating_add(allocated(&self.base).min(self.visible)).min(self.size)
     }
 
     /// Spooled bytes.

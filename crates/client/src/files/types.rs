@@ -79,6 +79,16 @@ pub struct SetAttributes {
     pub modified: Option<TimeToSet>,
 }
 
+impl SetAttributes {
+    /// Whether it sets an owner and nothing else.
+    pub fn is_owner_only(&self) -> bool {
+        (self.uid.is_some() || self.gid.is_some())
+            && self.mode.is_none()
+            && self.size.is_none()
+            && self.modified.is_none()
+    }
+}
+
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {

@@ -143,20 +143,28 @@ fn appending() {
     assert_eq!(client.read(handle, 0, 100).unwrap(), b"X123456789abcd");
 }
 
-/// Proves: chown to the owner shown does nothing, successfully; to any other it fails.
+/// Proves: chown to the owner shown changes nothing but the time of change, as on any file system, and of others'
+/// files not even that; to any other owner it fails.
 #[test]
 fn owners_cannot_be_changed() {
     let world = World::new();
     let client = world.client(1, &[]);
     let ino = write_file(&client, b"f", b"x");
     let chown = |uid, gid| set(&client, ino, SetAttributes { uid, gid, ..SetAttributes::default() });
-    assert!(chown(Some(1000), Some(1000)).is_ok());
+    let before = stat(&client, b"f").unwrap();
+    let after = chown(Some(1000), Some(1000)).unwrap();
+    assert!(after.changed_ns > before.changed_ns);
+    assert_eq!(Attributes { changed_ns: before.changed_ns, ..after }, before);
     assert!(chown(None, Some(1000)).is_ok());
     assert!(matches!(chown(Some(0), None), Err(FsError::NotPermitted(_))));
     assert!(matches!(chown(None, Some(5)), Err(FsError::NotPermitted(_))));
     let both = SetAttributes { uid: Some(0), mode: Some(0o600), ..SetAttributes::default() };
     assert!(set(&client, ino, both).is_err());
     assert_eq!(stat(&client, b"f").unwrap().mode, 0o644, "nothing of it was done");
+    let (ours, _, _) = two_owners();
+    let before = stat(&ours, b"theirs").unwrap();
+    let nobody = SetAttributes { uid: Some(NOBODY), gid: Some(NOBODY), ..SetAttributes::default() };
+    assert_eq!(set(&ours, before.ino, nobody).unwrap(), before);
 }
 
 /// Proves: times and modes are whatever their writer says, and there is no sticky bit to heed (SUNDR 4).

@@ -227,10 +227,14 @@ impl Reference {
         Ok((parent, *name))
     }
 
-    fn make(&mut self, path: &[u8], thing: Thing) -> Result<usize, &'static str> {
+    fn make(&mut self, path: &[u8], mut thing: Thing) -> Result<usize, &'static str> {
         let (parent, name) = self.parent(path)?;
         if self.things[parent].names.contains_key(&name) {
             return Err("exists");
+        }
+        if thing.kind == InodeKind::Directory {
+            // Set-group-ID is handed down.
+            thing.mode |= self.things[parent].mode & 0o2000;
         }
         self.things.push(thing);
         let made = self.things.len() - 1;

@@ -322,6 +322,7 @@ fn open_unlinked_files_stay_usable() {
     client.fsync(handle).unwrap();
     client.release(handle);
     assert_eq!(client.memory.edits.load(std::sync::atomic::Ordering::SeqCst), before);
+    client.forget(ino, 1);
     assert!(matches!(client.getattr(&WHO, ino, None), Err(FsError::Stale)));
     assert!(client.save_unsaved("test").unwrap().is_none(), "it was removed on purpose");
 
@@ -486,4 +487,76 @@ fn truncation() {
     assert_eq!(peek(&theirs, &[b"f"]).unwrap().len(), 400_000);
     client.flush(handle).unwrap();
     assert_eq!(peek(&theirs, &[b"f"]).unwrap(), b"");
+}
+
+/// Proves: what was removed here and is still held by a descriptor or as a working directory (of whatever kind it
+/// is) shows its attributes with no links, takes changes of them, lists nothing, and holds nothing new; and a file
+/// can be opened again through its descriptor.
+#[test]
+fn what_is_held_outlives_its_name() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let fifo = client.mknod(&WHO, Ino::ROOT, b"fifo", InodeKind::Fifo, 0o644, 0).unwrap();
+    client.unlink(&WHO, Ino::ROOT, b"fifo").unwrap();
+    let shown = client.getattr(&WHO, fifo.ino, None).unwrap();
+    assert_eq!((shown.links, shown.kind, shown.mode), (0, InodeKind::Fifo, 0o644));
+    let mode = SetAttributes { mode: Some(0o600), ..modified(7) };
+    let shown = set(&client, fifo.ino, mode).unwrap();
+    assert_eq!((shown.links, shown.mode, shown.modified_ns), (0, 0o600, 7));
+    client.forget(fifo.ino, 1);
+    assert!(matches!(client.getattr(&WHO, fifo.ino, None), Err(FsError::Stale)));
+
+    let directory = client.mkdir(&WHO, Ino::ROOT, b"d", 0o755).unwrap();
+    client.rmdir(&WHO, Ino::ROOT, b"d").unwrap();
+    assert_eq!(client.getattr(&WHO, directory.ino, None).unwrap().links, 0);
+    client.releasedir(client.opendir(&WHO, directory.ino).unwrap());
+    assert!(matches!(client.mkdir(&WHO, directory.ino, b"x", 0o755), Err(FsError::NotFound)));
+    assert!(matches!(client.lookup(&WHO, directory.ino, b"x"), Err(FsError::NotFound)));
+
+    let (ino, handle) = create(&client, b"f");
+    put(&client, handle, 0, b"held");
+    client.unlink(&WHO, Ino::ROOT, b"f").unwrap();
+    let again = client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle;
+    put(&client, again, 4, b" twice");
+    client.flush(again).unwrap();
+    client.release(again);
+    assert_eq!(client.read(handle, 0, 100).unwrap(), b"held twice");
+    client.release(handle);
+    assert!(matches!(client.open(&WHO, ino, OpenFlags::READ), Err(FsError::Stale)));
+}
+
+/// Proves: a hole takes no blocks, before and after publication, and what is written takes its own; so programs
+/// that look for holes by `st_blocks` find them, and never where there is data.
+#[test]
+fn holes_take_no_blocks() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let (ino, handle) = create(&client, b"f");
+    put(&client, handle, 1 << 32, &[7; 4096]);
+    let blocks = || client.getattr(&WHO, ino, Some(handle)).unwrap().blocks;
+    assert_eq!(blocks(), 8);
+    client.flush(handle).unwrap();
+    assert_eq!(blocks(), 8);
+    put(&client, handle, 0, b"x");
+    assert_eq!(blocks(), 9);
+    client.flush(handle).unwrap();
+    client.release(handle);
+    assert_eq!(stat(&client, b"f").unwrap().blocks, 9);
+    let ino = write_file(&client, b"small", b"a few bytes");
+    assert_eq!(client.getattr(&WHO, ino, None).unwrap().blocks, 1);
+    set(&client, ino, SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
+    set(&client, ino, SetAttributes { size: Some(1 << 40), ..SetAttributes::default() }).unwrap();
+    assert_eq!(client.getattr(&WHO, ino, None).unwrap().blocks, 0);
+}
+
+/// Proves: the set-group-ID bit of a directory is handed down to directories made in it, and not to files.
+#[test]
+fn set_group_id_is_handed_down() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let above = client.mkdir(&WHO, Ino::ROOT, b"above", 0o2775).unwrap().ino;
+    assert_eq!(client.mkdir(&WHO, above, b"d", 0o755).unwrap().mode, 0o2755);
+    let (made, opened) = client.create(&WHO, above, b"f", 0o644, OpenFlags::READ_WRITE).unwrap();
+    client.release(opened.handle);
+    assert_eq!(made.mode, 0o644);
 }
