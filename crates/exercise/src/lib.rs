@@ -1,5 +1,5 @@
 //! Exercises one file of a mounted file system, as fsx does: random reads, writes, mapped reads and writes, cuts,
-//! extensions, holes, zeroes, copies, syncs, closes and opens, each compared with an array in memory.
+//! extensions, holes, zeroes, copies, syncs, appends, closes and opens, each compared with an array in memory.
 //!
 //! Given several directories that show the same files (mounts on several machines), it closes the file in one and
 //! goes on in another. Files are close-to-open, which makes two contents exact: that of the open file, where it
@@ -15,12 +15,12 @@ mod operation;
 use holdfast_sim::random::Random;
 use mapping::Mapping;
 use operation::{Operation, choose};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Operations that a failure shows.
@@ -97,6 +97,8 @@ struct Run {
     /// Where the file is open.
     at: usize,
     file: Option<File>,
+    /// Whether it is open with O_SYNC.
+    synchronous: bool,
     /// What the open file holds.
     array: Vec<u8>,
     /// What it held at the last close or fsync.
@@ -108,15 +110,17 @@ fn told<T>(what: &str, result: io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
-fn opened(path: &Path) -> Result<File, String> {
-    told("open", OpenOptions::new().read(true).write(true).open(path))
+fn opened(path: &Path, synchronous: bool) -> Result<File, String> {
+    let flags = if synchronous { OFlags::SYNC.bits() as i32 } else { 0 };
+    told("open", OpenOptions::new().read(true).write(true).custom_flags(flags).open(path))
 }
 
 impl Run {
     fn new(paths: Vec<PathBuf>, bytes_max: u64) -> Result<Run, String> {
         let new = OpenOptions::new().read(true).write(true).create_new(true).open(&paths[0]);
         let file = Some(told("create", new)?);
-        Ok(Run { paths, at: 0, file, array: Vec::new(), published: Vec::new(), bytes_max })
+        let (array, published) = (Vec::new(), Vec::new());
+        Ok(Run { paths, at: 0, file, synchronous: false, array, published, bytes_max })
     }
 
     fn file(&self) -> &File {
@@ -135,6 +139,12 @@ impl Run {
         }
     }
 
+    fn synced_if_synchronous(&mut self) {
+        if self.synchronous {
+            self.published.clone_from(&self.array);
+        }
+    }
+
     fn carry_out(&mut self, operation: &Operation, random: &mut Random) -> Result<(), String> {
         match operation {
             Operation::Read(range) => {
@@ -147,6 +157,7 @@ impl Run {
                 told("write", self.file().write_all_at(&bytes, range.start))?;
                 self.extend_to(range.end);
                 self.array[range.start as usize..range.end as usize].copy_from_slice(&bytes);
+                self.synced_if_synchronous();
             }
             Operation::MapRead(range) => {
                 let range = self.within(range);
@@ -164,7 +175,8 @@ impl Run {
                 let mapping = told("mmap", Mapping::new(self.file(), range.end))?;
                 mapping.write(range.start as usize, &bytes);
                 self.array[range.start as usize..range.end as usize].copy_from_slice(&bytes);
-                if *sync {
+                // With O_SYNC the kernel writes mapped pages back as synced writes, at a moment of its choice.
+                if *sync || self.synchronous {
                     told("msync", mapping.sync())?;
                     self.published.clone_from(&self.array);
                 }
@@ -197,11 +209,28 @@ impl Run {
                 self.published.clone_from(&self.array);
             }
             Operation::Seek(offset) => self.seek(*offset)?,
-            Operation::Reopen(at) => {
+            Operation::Reopen(at, synchronous) => {
                 self.file = None;
                 self.published.clone_from(&self.array);
-                self.at = *at;
-                self.file = Some(opened(&self.paths[self.at])?);
+                (self.at, self.synchronous) = (*at, *synchronous);
+                self.file = Some(opened(&self.paths[self.at], self.synchronous)?);
+            }
+            Operation::Aside(offset, length) => {
+                let at = offset.unwrap_or(self.array.len() as u64);
+                let range = at..at + length;
+                let bytes = noise(random, &range);
+                let mut how = OpenOptions::new();
+                let how = if offset.is_some() { how.write(true) } else { how.append(true) };
+                let mut aside = told("open aside", how.open(&self.paths[self.at]))?;
+                let written = match offset {
+                    Some(offset) => aside.write_all_at(&bytes, *offset),
+                    None => aside.write_all(&bytes),
+                };
+                told("write aside", written)?;
+                drop(aside);
+                self.extend_to(range.end);
+                self.array[range.start as usize..range.end as usize].copy_from_slice(&bytes);
+                self.published.clone_from(&self.array);
             }
             Operation::Look(at) => {
                 let expected = if *at == self.at { &self.array } else { &self.published };
@@ -239,6 +268,7 @@ impl Run {
         }
         self.extend_to(target.end);
         self.array.copy_within(source, to as usize);
+        self.synced_if_synchronous();
         Ok(())
     }
 
@@ -347,7 +377,7 @@ mod tests {
             let failure = run(&pair, seed, 300).expect_err("the directories are not the same");
             assert_eq!(failure.seed, seed);
             let last = failure.log.last().expect("a log");
-            assert!(last.contains("Reopen(1)") || last.contains("Look(1)"), "{failure}");
+            assert!(last.contains("Reopen(1, ") || last.contains("Look(1)"), "{failure}");
         }
     }
 }

@@ -28,8 +28,10 @@ pub enum Operation {
     Sync,
     /// Seek data and hole from here.
     Seek(u64),
-    /// Close, and open in this directory.
-    Reopen(usize),
+    /// Close, and open in this directory; so that every write is synced (O_SYNC)?
+    Reopen(usize, bool),
+    /// Open once more, write, and close. Without an offset: append (O_APPEND) as many bytes.
+    Aside(Option<u64>, u64),
     /// Open for reading in this directory, read all, and close.
     Look(usize),
 }
@@ -51,7 +53,12 @@ pub fn choose(random: &mut Random, bytes_max: u64, size: u64, directories: usize
         76..82 => Operation::Copy(range, place(random, bytes_max)),
         82..84 => Operation::Sync,
         84..88 => Operation::Seek(place(random, bytes_max)),
-        88..94 => Operation::Reopen(random.below(directories as u64) as usize),
+        88..93 => Operation::Reopen(random.below(directories as u64) as usize, random.chance(20)),
+        93..96 => {
+            let length = range.end - range.start;
+            let fits = size + length <= bytes_max;
+            Operation::Aside((!fits || random.chance(50)).then_some(range.start), length)
+        }
         _ => Operation::Look(random.below(directories as u64) as usize),
     }
 }
