@@ -297,7 +297,11 @@ impl Membership {
             .iter()
             .map(|user| {
                 let count = devices.get(user.name.as_str()).copied().unwrap_or(0);
-                let state = if user.removed { "removed".to_owned() } else { format!("{count} devices") };
+                let state = match count {
+                    _ if user.removed => "removed".to_owned(),
+                    1 => "1 device".to_owned(),
+                    count => format!("{count} devices"),
+                };
                 vec![format!("  {}", user.name), state]
             })
             .collect();

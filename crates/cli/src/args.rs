@@ -416,8 +416,8 @@ log in the state directory. A second mount with the same key is served by the sa
 
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
-Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, allow_other, ro, noexec. The key
-must have no passphrase, as nobody is there to be asked.")]
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, hard, allow_other, ro, noexec. The
+key must have no passphrase, as nobody is there to be asked.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]

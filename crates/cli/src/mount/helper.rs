@@ -25,10 +25,10 @@ const VALUED: [(&str, &str); 5] = [
     ("timeout", "--timeout"),
 ];
 /// Options without one.
-const PLAIN: [(&str, &str); 3] =
-    [("allow_other", "--allow-other"), ("ro", "--read-only"), ("noexec", "--no-exec")];
+const PLAIN: [(&str, &str); 4] =
+    [("allow_other", "--allow-other"), ("ro", "--read-only"), ("noexec", "--no-exec"), ("hard", "--hard")];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
-const UNDONE: [(&str, &str); 2] = [("rw", "--read-only"), ("exec", "--no-exec")];
+const UNDONE: [(&str, &str); 3] = [("rw", "--read-only"), ("exec", "--no-exec"), ("soft", "--hard")];
 /// Meant for others: when to mount, and who may.
 const FOR_OTHERS: [&str; 15] = [
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "noowner",
@@ -241,10 +241,11 @@ mod tests {
             ["--key=/k"]
         );
         assert_eq!(
-            arguments("ro,noexec,allow_other,key=/a=b,state=/s,cache=-c,cache_mib=5,timeout=7"),
+            arguments("ro,noexec,hard,allow_other,key=/a=b,state=/s,cache=-c,cache_mib=5,timeout=7"),
             [
                 "--read-only",
                 "--no-exec",
+                "--hard",
                 "--allow-other",
                 "--key=/a=b",
                 "--state=/s",
@@ -258,7 +259,7 @@ mod tests {
     /// Proves: of opposites and repetitions the last counts.
     #[test]
     fn the_last_option_counts() {
-        assert_eq!(arguments("key=/a,ro,rw,key=/b"), ["--key=/b"]);
+        assert_eq!(arguments("key=/a,hard,ro,soft,rw,key=/b"), ["--key=/b"]);
         assert_eq!(arguments("rw,key=/a,noexec,exec,ro,ro"), ["--key=/a", "--read-only"]);
         assert_eq!(
             arguments("key=/a -o cache=/c -o cache_mib=1,cache=/d"),
