@@ -416,7 +416,7 @@ log in the state directory. A second mount with the same key is served by the sa
 
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
-Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, hard, allow_other, ro, noexec. The
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, hard, local_locks, allow_other, ro, noexec. The
 key must have no passphrase, as nobody is there to be asked.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID
@@ -437,6 +437,10 @@ pub struct Mount {
     /// Let no program be run from the mount.
     #[arg(long)]
     pub no_exec: bool,
+    /// Keep locks of files (flock, fcntl) among the programs of this machine, without asking the server. Faster,
+    /// and wrong if programs on other machines lock the same files.
+    #[arg(long)]
+    pub local_locks: bool,
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,

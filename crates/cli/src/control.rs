@@ -45,6 +45,9 @@ pub struct MountOrder {
     /// Whether it refuses to run programs.
     #[serde(default)]
     pub no_exec: bool,
+    /// Whether locks of files hold on this machine only.
+    #[serde(default)]
+    pub local_locks: bool,
 }
 
 /// What a process that serves a key can be asked.

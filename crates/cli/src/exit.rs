@@ -178,6 +178,9 @@ impl From<FsError> for Failure {
             | FsError::CrossPrincipal
             | FsError::TooManyLinks
             | FsError::Stale
+            | FsError::Deadlock
+            | FsError::TooManyLocks
+            | FsError::LockLost
             | FsError::Interrupted => Exit::Failed,
         };
         Failure::new(code, error)

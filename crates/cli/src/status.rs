@@ -218,6 +218,11 @@ impl Process {
             ],
             vec!["  Log and state".to_owned(), self.status.state_dir.display().to_string()],
         ];
+        match number("locks") {
+            0 => {}
+            1 => rows.push(vec!["  Locks".to_owned(), "1 lock held by programs".to_owned()]),
+            more => rows.push(vec!["  Locks".to_owned(), format!("{more} locks held by programs")]),
+        }
         let unsaved: Vec<&String> = self.status.mounts.iter().flat_map(|mount| &mount.unsaved).collect();
         if !unsaved.is_empty() {
             let some: Vec<&str> = unsaved.iter().take(5).map(|path| path.as_str()).collect();

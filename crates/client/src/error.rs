@@ -70,6 +70,15 @@ pub enum FsError {
     /// In use.
     #[error("busy")]
     Busy,
+    /// Those who are in the way of a lock wait for the one who asks.
+    #[error("waiting for this lock would never end")]
+    Deadlock,
+    /// No more locks can be held.
+    #[error("too many locks")]
+    TooManyLocks,
+    /// A lock was lost while the server was away, and somebody else may have changed the file since.
+    #[error("the lock of this file was lost while the server was away; close the file and open it again")]
+    LockLost,
     /// The file was deleted while it was open; proven by the present view.
     #[error("the file was deleted meanwhile")]
     Stale,

@@ -134,3 +134,93 @@ fn absent_state_is_refused() {
     let stranger = Machine::new(&world.server, 99);
     assert!(matches!(stranger.start(&world.superuser, DEADLINE), Err(StartError::UnknownDevice { .. })));
 }
+
+/// Proves: when the server has forgotten this machine's locks it is told of them again, and what somebody else has
+/// taken meanwhile is lost, which whoever relied on it is told; the rest stays.
+#[test]
+fn forgotten_locks_are_reclaimed_or_lost() {
+    use holdfast_client::LockPlace;
+    use holdfast_protocol::locks::{Granted, Holder, LockRange, LockTable, SessionId, Wish};
+    use holdfast_protocol::message::{LockAnswer, LockMode, LockSpace, Request, Response};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+
+    let world = World::new(1, ABORT_AFTER);
+    let engine = world.start(0);
+    let table = Arc::new(Mutex::new(LockTable::new(1, 0)));
+    let served = table.clone();
+    world.users[0].link.forge(move |request| {
+        let mut table = served.lock();
+        let session = |run| SessionId { device: holdfast_content::DeviceId(1), run };
+        let (epoch, answer) = match request {
+            Request::KeepLocks { run } => (table.hear(session(*run), 0)?, LockAnswer::Granted),
+            Request::Lock(asked) => {
+                let holder = Holder { session: session(asked.run), owner: asked.owner };
+                let wish = Wish {
+                    file: asked.file,
+                    space: asked.space,
+                    range: asked.range,
+                    mode: asked.mode,
+                    process: asked.process,
+                    reclaim: asked.reclaim,
+                    wait: asked.wait,
+                };
+                let epoch = table.hear(session(asked.run), 0)?;
+                let answer = match table.wish(holder, &wish, 0) {
+                    Granted::Yes => LockAnswer::Granted,
+                    Granted::Grace(_) => LockAnswer::Grace { left_ms: 1 },
+                    _ => LockAnswer::TooMany,
+                };
+                (epoch, answer)
+            }
+            _ => return None,
+        };
+        Some(Response::Locks { epoch, answer })
+    });
+    let lost = Arc::new(Mutex::new(Vec::new()));
+    let told = lost.clone();
+    engine.on_lock_lost(Box::new(move |file| told.lock().push(file)));
+    let file = |number| Handle { principal: world.principal(), number };
+    let place = |number| LockPlace {
+        file: file(number),
+        space: LockSpace::Fcntl,
+        owner: 7,
+        process: 1,
+        range: LockRange { start: 3, last: 4 },
+    };
+    for number in [5, 6] {
+        assert!(engine.lock(&place(number), LockMode::Exclusive, false).unwrap().is_none());
+    }
+    // The server starts again, and somebody else is faster with one of the files.
+    let other = SessionId { device: holdfast_content::DeviceId(9), run: 9 };
+    let taken = |number| Wish {
+        file: file(number),
+        space: LockSpace::Fcntl,
+        range: LockRange::ALL,
+        mode: Some(LockMode::Shared),
+        process: 2,
+        reclaim: false,
+        wait: false,
+    };
+    {
+        let mut table = table.lock();
+        *table = LockTable::new(1000, 0);
+        table.hear(other, 0).unwrap();
+        assert_eq!(table.wish(Holder { session: other, owner: 1 }, &taken(6), 0), Granted::Yes);
+    }
+    // Any word with the server tells.
+    assert!(engine.lock(&place(8), LockMode::Shared, false).unwrap().is_none());
+    let start = std::time::Instant::now();
+    while lost.lock().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "nobody was told");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(*lost.lock(), [file(6)]);
+    let held = |number| engine.holds_locks(file(number), LockSpace::Fcntl, 7);
+    assert_eq!([5, 6, 8].map(held), [true, false, true]);
+    let refused = table.lock().wish(Holder { session: other, owner: 1 }, &taken(5), 0);
+    assert!(matches!(refused, Granted::Conflict(_)), "the server has it again");
+    engine.unlock(&place(5));
+    assert_eq!(table.lock().wish(Holder { session: other, owner: 1 }, &taken(5), 0), Granted::Yes);
+    engine.stop();
+}

@@ -27,6 +27,8 @@ pub struct Options {
     pub read_only: bool,
     /// Whether the kernel refuses to run programs from it.
     pub no_exec: bool,
+    /// Whether the kernel keeps locks of files, among the programs of this machine only.
+    pub local_locks: bool,
 }
 
 /// Name of the helper (package fuse3).
@@ -185,7 +187,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = mountpoint::prepare(directory.path()).expect("it is empty");
         let source = "hf://a,b\\c:1/d".to_owned();
-        let options = Options { source, allow_other: false, read_only: true, no_exec: true };
+        let options =
+            Options { source, allow_other: false, read_only: true, no_exec: true, local_locks: false };
         let channel = attach(&path, &options).expect("mounting is possible here");
         let session =
             Session::from_fd(Nothing, channel, SessionACL::All, Config::default()).expect("a handshake");

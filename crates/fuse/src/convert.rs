@@ -1,7 +1,9 @@
 //! The kernel's words and ours.
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, RenameFlags, Request, TimeOrNow};
-use holdfast_client::files::{self, Allocate, Attributes, Caller, FileHandleId, TimeToSet};
+use holdfast_client::files::{
+    self, Allocate, Attributes, Caller, FileHandleId, LockMode, LockRange, TimeToSet,
+};
 use holdfast_content::InodeKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -84,6 +86,28 @@ pub(crate) fn allocate(mode: i32) -> Option<Allocate> {
         ZERO_KEEP => Some(Allocate::ZeroRangeKeepSize),
         _ => None,
     }
+}
+
+/// `None`: not a mode of a lock.
+pub(crate) fn lock_mode(kind: i32) -> Option<LockMode> {
+    match kind {
+        libc::F_RDLCK => Some(LockMode::Shared),
+        libc::F_WRLCK => Some(LockMode::Exclusive),
+        _ => None,
+    }
+}
+
+pub(crate) fn lock_kind(mode: LockMode) -> i32 {
+    match mode {
+        LockMode::Shared => libc::F_RDLCK,
+        LockMode::Exclusive => libc::F_WRLCK,
+    }
+}
+
+/// The kernel refuses offsets beyond its own.
+pub(crate) fn lock_range(range: &LockRange) -> (u64, u64) {
+    let most = i64::MAX as u64;
+    (range.start.min(most), range.last.min(most))
 }
 
 pub(crate) fn time_to_set(time: TimeOrNow) -> TimeToSet {

@@ -11,8 +11,8 @@ use crate::pool::{Pool, THREADS_MAX, contain};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, RequestId, TimeOrNow, WriteFlags,
 };
 use holdfast_client::FsError;
 use holdfast_client::files::{self, FileHandleId, FileSystem, Ino};
@@ -30,6 +30,8 @@ const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
 const NAMES_LIVE: Duration = Duration::ZERO;
 /// Largest write the kernel may send in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Most requests that wait for locks at once.
+const LOCK_WAITS_MAX: usize = 1024;
 /// Most requests that nobody waits for (read-ahead) at once.
 const BACKGROUND_MAX: u16 = 64;
 
@@ -40,17 +42,23 @@ pub(crate) struct Handler {
     busy: AtomicUsize,
     outstanding: Outstanding,
     pool: Pool,
+    /// The kernel keeps locks, among the programs of this machine.
+    local_locks: bool,
+    /// Requests that wait for locks.
+    lock_waits: Arc<AtomicUsize>,
 }
 
 impl Handler {
     /// For a session with `readers` threads that read requests.
-    pub(crate) fn new(fs: Arc<FileSystem>, readers: usize) -> Handler {
+    pub(crate) fn new(fs: Arc<FileSystem>, readers: usize, local_locks: bool) -> Handler {
         Handler {
             fs,
             readers,
             busy: AtomicUsize::new(0),
             outstanding: Outstanding::default(),
             pool: Pool::new(THREADS_MAX),
+            local_locks,
+            lock_waits: Arc::default(),
         }
     }
 
@@ -67,6 +75,25 @@ impl Handler {
         }
     }
 
+    /// Answers on a thread of its own: what waits for a lock may wait for what the other threads are to answer.
+    fn answer_apart(
+        &self,
+        request: &Request,
+        waiting: LockWait,
+        job: impl FnOnce(&FileSystem) + Send + 'static,
+    ) {
+        let call = self.outstanding.begin(request.unique().0);
+        let fs = Arc::clone(&self.fs);
+        let answer = move || {
+            let _waiting = waiting;
+            contain(|| call.run(|| job(&fs)));
+        };
+        // A job that cannot have a thread is dropped, and its reply answers EIO.
+        if let Err(error) = std::thread::Builder::new().name("lock".to_owned()).spawn(answer) {
+            tracing::warn!(%error, "no thread to wait for a lock");
+        }
+    }
+
     fn reader(&self) -> Option<Busy<'_>> {
         let busy = Busy(&self.busy);
         (self.busy.fetch_add(1, Ordering::SeqCst) + 1 < self.readers).then_some(busy)
@@ -77,6 +104,23 @@ impl Handler {
 struct Busy<'a>(&'a AtomicUsize);
 
 impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request that waits for a lock; counted while it lives.
+struct LockWait(Arc<AtomicUsize>);
+
+impl LockWait {
+    /// `None`: too many wait.
+    fn begin(waiting: &Arc<AtomicUsize>) -> Option<LockWait> {
+        let one = LockWait(Arc::clone(waiting));
+        (waiting.fetch_add(1, Ordering::SeqCst) < LOCK_WAITS_MAX).then_some(one)
+    }
+}
+
+impl Drop for LockWait {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -151,9 +195,13 @@ impl Filesystem for Handler {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Not wanted: READDIRPLUS (its entries would be looked up again at once, as names live for no time),
         // WRITEBACK_CACHE (it would own size and times), AUTO_INVAL_DATA (an own write would drop the cache;
-        // files that changed elsewhere are dropped when they are opened or seen to have another size),
-        // POSIX_LOCKS and FLOCK_LOCKS (the kernel keeps locks among the programs of this machine).
+        // files that changed elsewhere are dropped when they are opened or seen to have another size).
+        let locks = match self.local_locks {
+            true => InitFlags::empty(),
+            false => InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS,
+        };
         for wanted in [
+            locks,
             InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
@@ -384,10 +432,15 @@ impl Filesystem for Handler {
         request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
-        _lock_owner: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.answer(request, move |fs| empty(reply, fs.flush(FileHandleId(handle.0))));
+        self.answer(request, move |fs| {
+            let flushed = fs.flush(FileHandleId(handle.0));
+            // Closing any descriptor of a file frees all that the process has locked of it.
+            fs.unlock_all(FileHandleId(handle.0), files::LockSpace::Fcntl, owner.0);
+            empty(reply, flushed);
+        });
     }
 
     fn release(
@@ -396,11 +449,15 @@ impl Filesystem for Handler {
         _ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        flock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         self.answer(request, move |fs| {
+            if let Some(owner) = flock_owner {
+                fs.release_locked(FileHandleId(handle.0), owner.0);
+                return reply.ok();
+            }
             fs.release(FileHandleId(handle.0));
             reply.ok();
         });
@@ -415,6 +472,70 @@ impl Filesystem for Handler {
         reply: ReplyEmpty,
     ) {
         self.answer(request, move |fs| empty(reply, fs.fsync(FileHandleId(handle.0))));
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        last: u64,
+        kind: i32,
+        process: u32,
+        reply: ReplyLock,
+    ) {
+        let Some(mode) = convert::lock_mode(kind) else { return reply.error(Errno::EINVAL) };
+        let range = files::LockRange { start, last };
+        let lock = files::Lock { space: files::LockSpace::Fcntl, owner: owner.0, process, range };
+        self.answer(request, move |fs| match fs.test_lock(FileHandleId(handle.0), &lock, mode) {
+            Ok(Some(holder)) => {
+                let (start, last) = convert::lock_range(&holder.range);
+                // A process of another machine has no number here; nor have ours, for the server is not believed.
+                reply.locked(start, last, convert::lock_kind(holder.mode), 0);
+            }
+            Ok(None) => reply.locked(start, last, libc::F_UNLCK, 0),
+            Err(error) => reply.error(errno(&error)),
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        last: u64,
+        kind: i32,
+        process: u32,
+        wait: bool,
+        is_flock: bool,
+        reply: ReplyEmpty,
+    ) {
+        let space = if is_flock { files::LockSpace::Flock } else { files::LockSpace::Fcntl };
+        let range = files::LockRange { start, last };
+        let lock = files::Lock { space, owner: owner.0, process, range };
+        let handle = FileHandleId(handle.0);
+        if kind == libc::F_UNLCK {
+            return self.answer(request, move |fs| empty(reply, fs.unlock(handle, &lock)));
+        }
+        let Some(mode) = convert::lock_mode(kind) else { return reply.error(Errno::EINVAL) };
+        let caller = convert::caller(request);
+        let take = move |fs: &FileSystem, reply: ReplyEmpty| match fs.lock(&caller, handle, &lock, mode, wait)
+        {
+            Ok(None) => reply.ok(),
+            Ok(Some(_)) => reply.error(Errno::EAGAIN),
+            Err(error) => reply.error(errno(&error)),
+        };
+        if !wait {
+            return self.answer(request, move |fs| take(fs, reply));
+        }
+        match LockWait::begin(&self.lock_waits) {
+            Some(waiting) => self.answer_apart(request, waiting, move |fs| take(fs, reply)),
+            None => reply.error(Errno::ENOLCK),
+        }
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

@@ -7,9 +7,10 @@
 use fuser::{INodeNo, Notifier};
 use holdfast_client::files::FileSystem;
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 #[derive(Default)]
 struct Waiting {
@@ -19,7 +20,8 @@ struct Waiting {
 
 #[derive(Default)]
 struct List {
-    inodes: BTreeSet<u64>,
+    /// With those who wait for it.
+    inodes: BTreeMap<u64, Vec<Sender<()>>>,
     ended: bool,
 }
 
@@ -33,8 +35,11 @@ impl Invalidator {
         let worker = Arc::clone(&waiting);
         std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || worker.work(&notifier))?;
         let asked = Arc::clone(&waiting);
-        fs.on_invalidate(Box::new(move |ino| {
-            asked.list.lock().inodes.insert(ino.0);
+        fs.on_invalidate(Box::new(move |ino, done| {
+            let mut list = asked.list.lock();
+            if !list.ended {
+                list.inodes.entry(ino.0).or_default().extend(done);
+            }
             asked.changed.notify_one();
         }));
         Ok(Invalidator(waiting))
@@ -43,7 +48,11 @@ impl Invalidator {
 
 impl Drop for Invalidator {
     fn drop(&mut self) {
-        self.0.list.lock().ended = true;
+        let mut list = self.0.list.lock();
+        list.ended = true;
+        // Whoever waits is told by the end of its channel.
+        list.inodes.clear();
+        drop(list);
         self.0.changed.notify_one();
     }
 }
@@ -52,13 +61,17 @@ impl Waiting {
     fn work(&self, notifier: &Notifier) {
         let mut list = self.list.lock();
         while !list.ended {
-            let Some(ino) = list.inodes.pop_first() else {
+            let Some((ino, waiting)) = list.inodes.pop_first() else {
                 self.changed.wait(&mut list);
                 continue;
             };
             drop(list);
             if let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0) {
                 tracing::debug!(%error, ino, "pages were not dropped");
+            }
+            for done in waiting {
+                // Who gave up waiting need not be told.
+                let _ = done.send(());
             }
             list = self.list.lock();
         }

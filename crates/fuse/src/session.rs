@@ -45,7 +45,7 @@ pub fn mount(
         reason: error.to_string(),
     };
     let channel = attach(&directory, options)?;
-    let (session, invalidator) = match start(fs, channel) {
+    let (session, invalidator) = match start(fs, channel, options.local_locks) {
         Ok(started) => started,
         Err(error) => {
             let _ = mountpoint::unmount(&directory, Manner::Lazily);
@@ -85,13 +85,17 @@ fn remove_if_dead(directory: &Path) {
 }
 
 /// Shakes hands with the kernel.
-fn start(fs: Arc<FileSystem>, channel: OwnedFd) -> io::Result<(fuser::Session<Handler>, Invalidator)> {
+fn start(
+    fs: Arc<FileSystem>,
+    channel: OwnedFd,
+    local_locks: bool,
+) -> io::Result<(fuser::Session<Handler>, Invalidator)> {
     let mut config = Config::default();
     config.n_threads = Some(READERS);
     // The kernel itself refuses strangers; asking for the mounting user again would only refuse those who were
     // handed an open descriptor.
-    let session =
-        fuser::Session::from_fd(Handler::new(Arc::clone(&fs), READERS), channel, SessionACL::All, config)?;
+    let handler = Handler::new(Arc::clone(&fs), READERS, local_locks);
+    let session = fuser::Session::from_fd(handler, channel, SessionACL::All, config)?;
     let invalidator = Invalidator::start(&fs, session.notifier())?;
     Ok((session, invalidator))
 }

@@ -5,10 +5,11 @@
 //! block store.
 
 use crate::certificate::Certificate;
+use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_content::{DeviceId, Handle, StoredBlock};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
@@ -180,6 +181,101 @@ pub enum Request {
     },
     /// Answers at once.
     Ping,
+    /// Sets the mode of a range of a file's advisory locks. Setting twice what was set changes nothing.
+    Lock(LockRequest),
+    /// Asks who stands in the way of a lock, without taking it.
+    TestLock(LockRequest),
+    /// Waits until a lock seems to be free, without taking it: so a wait that is called off leaves nothing behind.
+    AwaitLock {
+        /// The lock.
+        lock: LockRequest,
+        /// How long at most, in milliseconds.
+        wait_ms: u32,
+    },
+    /// Says that a run of a client is still there, so that it keeps its locks.
+    KeepLocks {
+        /// Which run.
+        run: u128,
+    },
+    /// Gives up all locks of a run.
+    EndLocks {
+        /// Which run.
+        run: u128,
+    },
+}
+
+/// The two kinds of advisory locks of a file, which do not see each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub enum LockSpace {
+    /// flock(2): whole files, held by open file descriptions.
+    Flock,
+    /// fcntl(2), lockf(3): ranges, held by processes.
+    Fcntl,
+}
+
+/// How a range is locked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub enum LockMode {
+    /// With others that share it.
+    Shared,
+    /// Against all others. Only who may write the file may hold it.
+    Exclusive,
+}
+
+/// A wish for a lock.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct LockRequest {
+    /// The run of the client, drawn at random when it begins.
+    pub run: u128,
+    /// Process or open file description, as the client's kernel numbers them.
+    pub owner: u64,
+    /// The process, for others to see.
+    pub process: u32,
+    /// The file.
+    pub file: Handle,
+    /// Which kind.
+    pub space: LockSpace,
+    /// Bytes.
+    pub range: LockRange,
+    /// How; `None` gives up.
+    pub mode: Option<LockMode>,
+    /// It was granted before, and the server has forgotten.
+    pub reclaim: bool,
+    /// If others are in the way, the holder will wait for them.
+    pub wait: bool,
+}
+
+/// What became of it.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum LockAnswer {
+    /// It is as wished; of a test: nothing is in the way.
+    Granted,
+    /// Somebody else holds it (still).
+    Held(LockHolder),
+    /// Those in the way wait for the one who asks.
+    Deadlock,
+    /// The server has just started, and those who held locks before come first.
+    Grace {
+        /// How much longer, in milliseconds.
+        left_ms: u32,
+    },
+    /// Too many locks are held.
+    TooMany,
+}
+
+/// Who is in the way.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct LockHolder {
+    /// The device.
+    pub device: DeviceId,
+    /// Its run.
+    pub run: u128,
+    /// The process there.
+    pub process: u32,
+    /// The bytes.
+    pub range: LockRange,
+    /// How.
+    pub mode: LockMode,
 }
 
 /// A view with what the client needs to believe that it extends the last one.
@@ -222,6 +318,14 @@ pub enum Response {
     Structure(Option<Box<Signed<Structure>>>),
     /// The request was not taken.
     Error(ServerError),
+    /// Answer to `Lock`, `TestLock`, `AwaitLock` and `KeepLocks`. If the epoch is not that of the run's last answer, the server
+    /// has forgotten what the run held before.
+    Locks {
+        /// Of the run, at this server.
+        epoch: u64,
+        /// What became of the wish.
+        answer: LockAnswer,
+    },
 }
 
 /// Answer to `Hello`.

@@ -71,6 +71,10 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::Look { .. }
             | Request::FetchPending { .. }
             | Request::Ping
+            | Request::Lock(_)
+            | Request::TestLock(_)
+            | Request::AwaitLock { .. }
+            | Request::KeepLocks { .. }
     )
 }
 

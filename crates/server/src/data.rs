@@ -5,6 +5,7 @@
 //! DATA/allowed-superusers  OpenSSH public keys, one a line; optional
 //! DATA/control             Unix socket of the running server, mode 0600
 //! DATA/ballast             space kept back, so that a server can start on a full disk
+//! DATA/locks-held          there while clients may hold locks of files
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -38,6 +39,10 @@ impl DataDirectory {
 
     pub(crate) fn store(&self) -> PathBuf {
         self.path.join("store")
+    }
+
+    pub(crate) fn locks_note(&self) -> PathBuf {
+        self.path.join("locks-held")
     }
 
     pub(crate) fn control(&self) -> PathBuf {

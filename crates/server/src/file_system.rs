@@ -11,15 +11,21 @@
 
 mod hints;
 mod ledger;
+mod locks;
+
+pub(crate) use locks::LocksNote;
 
 use crate::blocks;
 use crate::error::OpenError;
-use crate::host::{Caller, Host};
+use crate::host::{Caller, Clock, Host};
 use crate::refusal::{Refused, refuse};
-use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, Reference, StoredBlock};
+use holdfast_content::{
+    BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock,
+};
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::locks::{LEASE_MS, LockTable};
 use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
 use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
 use holdfast_protocol::signed::{Signable, Signed, Verified};
@@ -45,21 +51,30 @@ pub struct FileSystem {
     /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
     devices: RwLock<Arc<HashMap<PublicKey, DeviceId>>>,
     settled: Notify,
+    locks: Mutex<LockTable>,
+    lock_changes: Notify,
 }
 
 impl FileSystem {
+    /// `locks_held`: clients may have held locks when the server ended.
     pub(crate) fn open(
         store: &BlockStore,
         storage: &Arc<dyn Storage>,
         id: Digest,
         abort_after: Duration,
-        now_ms: u64,
+        clock: &dyn Clock,
+        locks_held: bool,
     ) -> Result<Option<FileSystem>, OpenError> {
+        let now_ms = clock.monotonic_ms();
         let ledger = Ledger::open(store, storage, id, abort_after.as_millis() as u64, now_ms)?;
-        Ok(ledger.map(FileSystem::new))
+        let grace_until_ms = if locks_held { now_ms + LEASE_MS } else { 0 };
+        Ok(ledger.map(|ledger| FileSystem::new(ledger, clock, grace_until_ms)))
     }
 
-    fn new(ledger: Ledger) -> FileSystem {
+    fn new(ledger: Ledger, clock: &dyn Clock, grace_until_ms: u64) -> FileSystem {
+        // Greater than after any earlier start; at worst, after the clock was set back, what a client held is taken
+        // for known that is not, and its next wish tells.
+        let first_epoch = clock.wall_ns().unsigned_abs();
         let sequencer = ledger.sequencer();
         FileSystem {
             id: sequencer.file_system(),
@@ -67,7 +82,13 @@ impl FileSystem {
             devices: RwLock::new(devices_of(sequencer.membership())),
             ledger: Mutex::new(ledger),
             settled: Notify::new(),
+            locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
+            lock_changes: Notify::new(),
         }
+    }
+
+    fn may_write(&self, device: DeviceId, principal: PrincipalId) -> bool {
+        self.ledger.lock().sequencer().membership().may_write(device, principal)
     }
 
     #[allow(clippy::too_many_arguments)] // The message's own fields.
@@ -94,7 +115,7 @@ impl FileSystem {
         let Step { answer: (sequencer, receipt), records, nodes } = step;
         let ledger =
             Ledger::create(&host.store, storage, sequencer, abort_after_ms, server_keys, &records, nodes)?;
-        Ok((FileSystem::new(ledger), receipt))
+        Ok((FileSystem::new(ledger, &*host.clock, 0), receipt))
     }
 
     /// The receipt of the founding operation, if it is this one.

@@ -14,7 +14,7 @@
 use crate::blocks::{self, Retrieved};
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
-use crate::file_system::FileSystem;
+use crate::file_system::{FileSystem, LocksNote};
 use crate::maintenance;
 use crate::refusal::{Refused, refuse};
 use crate::statistics::Counters;
@@ -31,6 +31,7 @@ use holdfast_rpc::Throttle;
 use holdfast_store::{BlockStore, CollectReport, DecrefOutcome, StoreConfig};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -63,6 +64,8 @@ pub struct HostSettings {
     pub checkpoint_records: u64,
     /// How the store behaves.
     pub store: StoreConfig,
+    /// File that is there while clients may hold locks.
+    pub locks_note: Option<PathBuf>,
 }
 
 /// Tells whether the operator lists a key as one that may create file systems.
@@ -80,6 +83,7 @@ pub struct Host {
     /// File systems whose order is damaged, and how: serving them would roll them back.
     damaged: BTreeMap<Digest, String>,
     creating: Mutex<()>,
+    pub(crate) locks_note: LocksNote,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
     refusals: Throttle,
@@ -120,8 +124,9 @@ impl Host {
     ) -> Result<Host, OpenError> {
         let store = BlockStore::open(storage.clone(), settings.store.clone())?;
         let (mut file_systems, mut damaged) = (BTreeMap::new(), BTreeMap::new());
+        let locks_note = LocksNote::at(settings.locks_note.clone());
         for id in store.file_systems() {
-            match FileSystem::open(&store, &storage, id, settings.abort_after, clock.monotonic_ms()) {
+            match FileSystem::open(&store, &storage, id, settings.abort_after, &*clock, locks_note.is_set()) {
                 Ok(Some(file_system)) => {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
                     file_systems.insert(id, Arc::new(file_system));
@@ -148,6 +153,7 @@ impl Host {
             file_systems: RwLock::new(file_systems),
             damaged,
             creating: Mutex::new(()),
+            locks_note,
             failure: watch::Sender::new(None),
             counters: Counters::default(),
             refusals: Throttle::default(),
@@ -238,6 +244,13 @@ impl Host {
                 }
                 Response::Error(error)
             }
+        }
+    }
+
+    /// The server ends in order: when nobody holds a lock, the next start need not wait for holders.
+    pub(crate) fn settle_locks(&self) {
+        if !self.file_systems().iter().any(|file_system| file_system.holds_locks()) {
+            self.locks_note.clear();
         }
     }
 
@@ -358,6 +371,11 @@ impl Host {
                 let outcome = file_system.fast(self, caller, device, certificate, structure, checked)?;
                 self.settled(file_system, outcome, Response::Refused)
             }
+            Request::Lock(request) => file_system.lock(self, device, &request),
+            Request::TestLock(request) => file_system.test_lock(self, device, &request),
+            Request::AwaitLock { lock, .. } => file_system.wait_for_lock(self, device, &lock),
+            Request::KeepLocks { run } => file_system.keep_locks(self, device, run),
+            Request::EndLocks { run } => Ok(file_system.end_locks(device, run)),
             Request::SetServerKeys(list) => {
                 file_system.set_server_keys(&self.store, list, &caller.peer, &self.server_key())?;
                 self.commit()?;

@@ -83,6 +83,7 @@ fn open_host_in(
             segment_bytes: segment_bytes(free_bytes),
             ..StoreConfig::default()
         },
+        locks_note: Some(data.locks_note()),
     };
     let lists = data.clone();
     let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));
@@ -166,6 +167,7 @@ impl Server {
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
             maintenance::final_checkpoints(&self.host);
+            self.host.settle_locks();
         }
         result
     }

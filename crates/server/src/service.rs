@@ -3,7 +3,7 @@
 use crate::file_system::FileSystem;
 use crate::host::{Caller, Host};
 use holdfast_content::DeviceId;
-use holdfast_protocol::message::{Request, Response};
+use holdfast_protocol::message::{LockAnswer, LockRequest, Request, Response};
 use holdfast_rpc::{Service, Session};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -12,6 +12,10 @@ use tokio::task::spawn_blocking;
 
 /// Longest wait of a `FetchPending`.
 const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
+/// Longest wait of an `AwaitLock`.
+const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
+/// How often one who waits for a lock looks whether its holder is still there.
+const LOCK_LOOK: Duration = Duration::from_secs(2);
 /// Requests of one connection carried out at once; a member with many under way shares the threads.
 const AT_ONCE: usize = 16;
 
@@ -43,6 +47,9 @@ impl Service for Driver {
                 match (request, &caller.file_system) {
                     (Request::FetchPending { device, number, wait_ms }, Some(file_system)) => {
                         self.fetch_pending(&caller, file_system, device, number, wait_ms).await
+                    }
+                    (Request::AwaitLock { lock, wait_ms }, Some(file_system)) => {
+                        self.await_lock(&caller, file_system, lock, wait_ms).await
                     }
                     (request, _) => {
                         // The permit goes along: a lost session does not free the thread it still occupies, and
@@ -100,6 +107,48 @@ impl Driver {
                 return Response::Structure(None);
             }
         }
+    }
+
+    /// Waits until nothing is in the way of a lock any more, or the time is up.
+    async fn await_lock(
+        &self,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        lock: LockRequest,
+        wait_ms: u32,
+    ) -> Response {
+        let wait = Duration::from_millis(wait_ms.into()).min(AWAIT_LOCK_MAX);
+        let deadline = tokio::time::Instant::now() + wait;
+        let device = file_system.device(&caller.peer);
+        let _waiting = device.map(|device| Waiting { file_system, device, lock: &lock });
+        loop {
+            let mut changed = std::pin::pin!(file_system.next_lock_change());
+            // From here on nothing is missed, also what changes before the wait begins.
+            changed.as_mut().enable();
+            let (host, asking, lock) = (self.host.clone(), caller.clone(), lock.clone());
+            let answer =
+                off_reactor(move || host.handle(&asking, Request::AwaitLock { lock, wait_ms: 0 })).await;
+            let is_held = matches!(&answer, Response::Locks { answer: LockAnswer::Held(_), .. });
+            let now = tokio::time::Instant::now();
+            if !is_held || now >= deadline {
+                return answer;
+            }
+            // Also looked at now and then: a holder's lease may run out, of which nobody tells.
+            let _ = tokio::time::timeout_at(deadline.min(now + LOCK_LOOK), changed).await;
+        }
+    }
+}
+
+/// Ends a holder's wait for a lock, also when its connection is lost.
+struct Waiting<'a> {
+    file_system: &'a FileSystem,
+    device: DeviceId,
+    lock: &'a LockRequest,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.file_system.waits_no_more(self.device, self.lock);
     }
 }
 

@@ -41,6 +41,7 @@ fn settings() -> HostSettings {
         create: CreatePolicy::Local,
         abort_after: Duration::from_secs(10),
         checkpoint_records: 8,
+        locks_note: None,
         store: StoreConfig { segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }
@@ -726,4 +727,56 @@ fn damage_to_one_file_system_spares_the_other() {
         1,
         "nothing of the damaged one is collected"
     );
+}
+
+/// Proves: locks are members' only, exclusive ones only of who may write the file; they keep others out until they
+/// are given up, and a holder that falls silent loses them to who wants them; senseless ranges are refused.
+#[test]
+fn locks_are_kept_for_members() {
+    use holdfast_content::{Handle, PrincipalId, UserId};
+    use holdfast_protocol::locks::{LEASE_MS, LockRange};
+    use holdfast_protocol::message::{LockAnswer, LockMode, LockRequest, LockSpace};
+    let world = World::new();
+    let wish = |user: u32, mode| LockRequest {
+        run: 1,
+        owner: 1,
+        process: 1,
+        file: Handle { principal: PrincipalId::User(UserId(user)), number: 5 },
+        space: LockSpace::Fcntl,
+        range: LockRange { start: 0, last: 9 },
+        mode,
+        reclaim: false,
+        wait: false,
+    };
+    let ask = |device, request| match world.ask(device, request) {
+        Response::Locks { epoch, answer } => (epoch, answer),
+        other => panic!("{other:?}"),
+    };
+    let (shared, exclusive) = (Some(LockMode::Shared), Some(LockMode::Exclusive));
+    assert!(not_allowed(&world.ask(9, Request::Lock(wish(1, shared)))), "a stranger");
+    assert!(not_allowed(&world.ask(2, Request::Lock(wish(1, exclusive)))), "another's file");
+    let backwards = LockRequest { range: LockRange { start: 1, last: 0 }, ..wish(1, shared) };
+    assert!(invalid(&world.ask(1, Request::Lock(backwards))));
+
+    let (epoch, answer) = ask(1, Request::Lock(wish(1, exclusive)));
+    assert_eq!(answer, LockAnswer::Granted);
+    let (_, answer) = ask(2, Request::Lock(wish(1, shared)));
+    assert!(matches!(answer, LockAnswer::Held(holder) if holder.device == DeviceId(1)));
+    assert!(matches!(ask(2, Request::TestLock(wish(1, shared))).1, LockAnswer::Held(_)));
+    world.clock.0.fetch_add(LEASE_MS, Ordering::SeqCst);
+    assert_eq!(ask(1, Request::KeepLocks { run: 1 }), (epoch, LockAnswer::Granted));
+    world.clock.0.fetch_add(LEASE_MS, Ordering::SeqCst);
+    assert!(matches!(ask(2, Request::Lock(wish(1, shared))).1, LockAnswer::Held(_)));
+    world.clock.0.fetch_add(1, Ordering::SeqCst);
+    assert_eq!(ask(2, Request::Lock(wish(1, shared))).1, LockAnswer::Granted);
+    let (later, _) = ask(1, Request::KeepLocks { run: 1 });
+    assert_ne!(later, epoch, "it is told that all was forgotten");
+    assert!(matches!(ask(1, Request::Lock(wish(1, exclusive))).1, LockAnswer::Held(_)));
+    assert!(matches!(world.ask(2, Request::EndLocks { run: 1 }), Response::Done));
+    assert_eq!(ask(1, Request::Lock(wish(1, exclusive))).1, LockAnswer::Granted);
+    let world = world.restart(Crash::Kill);
+    let Response::Locks { epoch: restarted, .. } = world.ask(1, Request::KeepLocks { run: 1 }) else {
+        panic!()
+    };
+    assert_ne!(restarted, later, "also by a restart");
 }

@@ -409,6 +409,8 @@ impl<'a> RequestWithSender<'a> {
                     x.lock().typ,
                     x.lock().pid,
                     x.sleep(),
+                    // Holdfast: flock(2) or fcntl(2).
+                    x.is_flock(),
                     self.reply(),
                 );
             }

@@ -25,8 +25,13 @@ const VALUED: [(&str, &str); 5] = [
     ("timeout", "--timeout"),
 ];
 /// Options without one.
-const PLAIN: [(&str, &str); 4] =
-    [("allow_other", "--allow-other"), ("ro", "--read-only"), ("noexec", "--no-exec"), ("hard", "--hard")];
+const PLAIN: [(&str, &str); 5] = [
+    ("allow_other", "--allow-other"),
+    ("ro", "--read-only"),
+    ("noexec", "--no-exec"),
+    ("hard", "--hard"),
+    ("local_locks", "--local-locks"),
+];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
 const UNDONE: [(&str, &str); 3] = [("rw", "--read-only"), ("exec", "--no-exec"), ("soft", "--hard")];
 /// Meant for others: when to mount, and who may.
@@ -241,11 +246,14 @@ mod tests {
             ["--key=/k"]
         );
         assert_eq!(
-            arguments("ro,noexec,hard,allow_other,key=/a=b,state=/s,cache=-c,cache_mib=5,timeout=7"),
+            arguments(
+                "ro,noexec,hard,local_locks,allow_other,key=/a=b,state=/s,cache=-c,cache_mib=5,timeout=7"
+            ),
             [
                 "--read-only",
                 "--no-exec",
                 "--hard",
+                "--local-locks",
                 "--allow-other",
                 "--key=/a=b",
                 "--state=/s",

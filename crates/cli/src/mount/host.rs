@@ -193,6 +193,7 @@ impl Host {
             allow_other: order.allow_other,
             read_only: order.read_only,
             no_exec: order.no_exec,
+            local_locks: order.local_locks,
         };
         self.watcher.mounted(&order.directory);
         let session = holdfast_fuse::mount(Arc::clone(&files), &order.directory, &options, ended)

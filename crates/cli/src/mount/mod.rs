@@ -63,6 +63,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
             allow_other: arguments.allow_other,
             read_only: arguments.read_only,
             no_exec: arguments.no_exec,
+            local_locks: arguments.local_locks,
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,

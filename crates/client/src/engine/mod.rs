@@ -5,6 +5,7 @@
 //! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
 mod commits;
+mod locks;
 mod notices;
 mod pins;
 mod pump;
@@ -15,6 +16,7 @@ mod snapshot;
 mod start;
 mod status;
 
+pub use locks::LockPlace;
 pub use notices::{Notice, NoticeHook};
 pub use pins::Pin;
 pub use snapshot::Snapshot;
@@ -25,7 +27,9 @@ use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
 use holdfast_crypto::{Digest, SigningKey};
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use holdfast_rpc::Address;
+use locks::Locks;
 use parking_lot::Mutex;
 use pins::Pins;
 use shared::Shared;
@@ -83,6 +87,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Engine {
     shared: Arc<Shared>,
     pins: Arc<Pins>,
+    locks: Arc<Locks>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -160,6 +165,39 @@ impl Engine {
         Pin::new(self.pins.clone(), roots)
     }
 
+    /// Takes an advisory lock of a file, held against all clients until it is given up or this program ends. With
+    /// `wait` it is waited for as long as it takes. `Some`: who holds it, if waiting was not wanted.
+    ///
+    /// # Errors
+    /// [`FsError::Deadlock`], [`FsError::TooManyLocks`], [`FsError::Interrupted`]; [`FsError::Access`]: an exclusive
+    /// lock of a file that this device may not write; [`FsError::Unreachable`].
+    pub fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+        self.locks.lock(&self.shared, place, mode, wait)
+    }
+
+    /// Who stands in the way of a lock.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`], [`FsError::Access`].
+    pub fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+        self.locks.test(&self.shared, place, mode)
+    }
+
+    /// Gives up a range. A server that is away is told when it is back.
+    pub fn unlock(&self, place: &LockPlace) {
+        self.locks.unlock(&self.shared, place);
+    }
+
+    /// Whether an owner holds locks of a file.
+    pub fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
+        self.locks.holds(file, space, owner)
+    }
+
+    /// Registers who is told of a file whose lock was lost: the server forgot it, and somebody else took it.
+    pub fn on_lock_lost(&self, hook: Box<dyn Fn(Handle) + Send + Sync>) {
+        self.locks.on_lost(hook);
+    }
+
     /// Registers what is to be called with every offence of the server, once for each, those noticed already
     /// included. When the order is wrong, unsaved data must be saved to a folder. It must not call the engine.
     pub fn on_notice(&self, hook: NoticeHook) {
@@ -173,7 +211,7 @@ impl Engine {
 
     /// Everything `holdfast status` prints.
     pub fn status(&self) -> Status {
-        status::of(&self.shared)
+        status::of(&self.shared, self.locks.count())
     }
 
     /// Commits what is under way and stops; later calls fail. A server that is away is not waited for: what is
@@ -181,6 +219,7 @@ impl Engine {
     pub fn stop(&self) {
         self.shared.queue.stop();
         self.pins.stop();
+        self.locks.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let end = Instant::now() + STOP_PATIENCE;
         for thread in threads {

@@ -2,7 +2,7 @@
 
 use super::pump::Pump;
 use super::shared::Shared;
-use super::{Engine, EngineConfig, FOREVER, pins::Pins};
+use super::{Engine, EngineConfig, FOREVER, locks::Locks, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
 use crate::remote::{Remote, call_patiently};
@@ -118,8 +118,13 @@ impl Engine {
         let pins = Arc::new(Pins::default());
         let (pinned, keeper) = (pins.clone(), shared.clone());
         let pinner = spawn("pins", move || pinned.run(&keeper))?;
-        let engine =
-            Arc::new(Engine { shared: shared.clone(), pins, threads: Mutex::new(vec![thread, pinner]) });
+        let locks = Locks::new()
+            .map_err(|source| StartError::Local { what: "drawing a number".to_owned(), source })?;
+        let locks = Arc::new(locks);
+        let (held, keeper) = (locks.clone(), shared.clone());
+        let locker = spawn("locks", move || held.run(&keeper))?;
+        let threads = Mutex::new(vec![thread, pinner, locker]);
+        let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, threads });
         match shared.fetch() {
             Ok(_) => Ok(engine),
             Err(error) => {

@@ -49,12 +49,14 @@ pub struct Status {
     pub bytes_sent: u64,
     /// Bytes received from the server, all told.
     pub bytes_received: u64,
+    /// Ranges of files locked by programs of this machine.
+    pub locks: usize,
     /// Blocks and caches.
     pub store: StoreStatus,
 }
 
 /// The state of an engine now.
-pub(super) fn of(shared: &Shared) -> Status {
+pub(super) fn of(shared: &Shared, locks: usize) -> Status {
     let base = shared.latest.read().base.clone();
     let counters = &shared.counters;
     let user = base.membership.users.get(&base.user);
@@ -80,6 +82,7 @@ pub(super) fn of(shared: &Shared) -> Status {
         fsyncs: counters.fsyncs.load(Relaxed),
         bytes_sent,
         bytes_received,
+        locks,
         store: shared.store.status(),
     }
 }

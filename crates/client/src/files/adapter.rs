@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
 use super::{FileSystem, MountOptions};
-use crate::engine::{Engine, Notice, Snapshot};
+use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store;
 use crate::tree::{Edit, Transaction, Tree};
@@ -10,6 +10,7 @@ use holdfast_content::{
     Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, Reference,
 };
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -24,6 +25,12 @@ impl FileSystem {
         engine.on_notice(Box::new(move |notice| {
             if let (Notice::Order(report), Some(files)) = (notice, told.upgrade()) {
                 files.notice(&FsError::Frozen(report.clone()));
+            }
+        }));
+        let told = Arc::downgrade(&files);
+        engine.on_lock_lost(Box::new(move |file| {
+            if let Some(files) = told.upgrade() {
+                files.lock_lost(file);
             }
         }));
         Ok(files)
@@ -83,6 +90,22 @@ impl Backend for EngineBackend {
 
     fn pin(&self, roots: Vec<Digest>) -> Guard {
         Box::new(self.0.pin(roots))
+    }
+
+    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+        self.0.lock(place, mode, wait)
+    }
+
+    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+        self.0.test_lock(place, mode)
+    }
+
+    fn unlock(&self, place: &LockPlace) {
+        self.0.unlock(place);
+    }
+
+    fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
+        self.0.holds_locks(file, space, owner)
     }
 
     fn notices(&self) -> Vec<Notice> {

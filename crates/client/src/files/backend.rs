@@ -1,10 +1,11 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
-use crate::engine::Notice;
+use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use holdfast_content::{BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId};
 use holdfast_crypto::Digest;
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
@@ -155,6 +156,24 @@ pub trait Backend: Send + Sync {
 
     /// Asks the server to keep these blocks, and all they refer to, until the guard is dropped. Does not wait.
     fn pin(&self, roots: Vec<Digest>) -> Guard;
+
+    /// As [`crate::Engine::lock`].
+    ///
+    /// # Errors
+    /// As [`crate::Engine::lock`].
+    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError>;
+
+    /// As [`crate::Engine::test_lock`].
+    ///
+    /// # Errors
+    /// As [`crate::Engine::test_lock`].
+    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError>;
+
+    /// Gives up a range.
+    fn unlock(&self, place: &LockPlace);
+
+    /// Whether an owner holds locks of a file.
+    fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool;
 
     /// Every offence of the server noticed since the start.
     fn notices(&self) -> Vec<Notice>;

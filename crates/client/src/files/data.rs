@@ -9,8 +9,11 @@ use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, handle_of,
     now_ns,
 };
+use crate::engine::LockPlace;
 use crate::error::FsError;
 use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
+use holdfast_protocol::locks::LockRange;
+use holdfast_protocol::message::LockSpace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -155,11 +158,12 @@ impl FileSystem {
         {
             let _no_publication = node.publishing.lock();
             let mut state = node.state();
-            let NodeState { open, writers, file, pages, .. } = &mut *state;
+            let NodeState { open, writers, file, pages, lock_lost, .. } = &mut *state;
             *open -= 1;
             *writers -= u32::from(flags.write);
             if let Some(content) = file {
                 if *open == 0 {
+                    *lock_lost = false;
                     if content.close(&self.spool) {
                         *pages = Pages::Mixed;
                     }
@@ -266,7 +270,10 @@ impl FileSystem {
             let mut moved = false;
             let pieces = {
                 let mut state = open.node.state();
-                let NodeState { file, pages, .. } = &mut *state;
+                let NodeState { file, pages, lock_lost, .. } = &mut *state;
+                if *lock_lost {
+                    return Err(FsError::LockLost);
+                }
                 let file = file.as_mut().expect("an open file has content");
                 let mut at = offset;
                 if open.flags.append && from == WriteSource::Call {
@@ -339,6 +346,18 @@ impl FileSystem {
     /// published; what cannot be is kept for salvage, since nobody is left to be told.
     pub fn release(&self, handle: FileHandleId) {
         self.close(handle);
+    }
+
+    /// The same for a descriptor that has locks of its own (flock): they are given up once all is published.
+    pub fn release_locked(&self, handle: FileHandleId, owner: u64) {
+        let Ok(open) = self.open_file(handle) else { return };
+        let file = open.node.handle;
+        drop(open);
+        self.close(handle);
+        if self.backend.holds_locks(file, LockSpace::Flock, owner) {
+            let (space, range) = (LockSpace::Flock, LockRange::ALL);
+            self.backend.unlock(&LockPlace { file, space, owner, process: 0, range });
+        }
     }
 
     fn close(&self, handle: FileHandleId) {

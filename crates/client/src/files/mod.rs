@@ -16,6 +16,7 @@ pub mod backend;
 mod compose;
 mod data;
 mod directory;
+mod locks;
 mod lookup;
 mod names;
 mod nodes;
@@ -34,6 +35,9 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+pub use holdfast_protocol::locks::LockRange;
+pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
+pub use locks::Lock;
 pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 
@@ -70,8 +74,8 @@ pub struct MountOptions {
     pub read_only: bool,
 }
 
-/// Told which inodes' pages the kernel should drop, outside of all locks.
-pub type Invalidate = Box<dyn Fn(Ino) + Send + Sync>;
+/// Told which inodes' pages the kernel should drop, outside of all locks, and whom to tell when it is done.
+pub type Invalidate = Box<dyn Fn(Ino, Option<std::sync::mpsc::Sender<()>>) + Send + Sync>;
 
 /// A mounted file system.
 pub struct FileSystem {
@@ -219,7 +223,19 @@ impl FileSystem {
     /// Tells the kernel to drop its pages of a file.
     fn invalidate(&self, ino: Ino) {
         if let Some(invalidate) = self.invalidate.get() {
-            invalidate(ino);
+            invalidate(ino, None);
+        }
+    }
+
+    /// The same, and waits until it is done.
+    fn invalidate_now(&self, ino: Ino) -> Result<(), FsError> {
+        let Some(invalidate) = self.invalidate.get() else { return Ok(()) };
+        let (done, told) = std::sync::mpsc::channel();
+        invalidate(ino, Some(done));
+        match interrupt::receive(&told) {
+            None if interrupt::is_raised() => Err(FsError::Interrupted),
+            // Also when the mount has ended, and there is nobody left to do it.
+            _ => Ok(()),
         }
     }
 

@@ -56,6 +56,8 @@ pub struct NodeState {
     /// What it was, once its last name was removed by this client: descriptors and working directories that are
     /// left still show it.
     pub removed: Option<Box<Inode>>,
+    /// A lock was lost: nothing is written until it is closed, or locked anew.
+    pub lock_lost: bool,
 }
 
 impl Node {
@@ -207,6 +209,7 @@ impl Nodes {
                     file: None,
                     pages: Pages::None,
                     removed: None,
+                    lock_lost: false,
                 }),
             }),
             lookups: 0,

@@ -3,7 +3,7 @@
 use super::backend::Guard;
 use super::compose::{Occasion, compose};
 use super::lookup::stale;
-use super::nodes::{Node, Pages};
+use super::nodes::{Node, NodeState, Pages};
 use super::state::{FileState, Named, Snapshot, content_roots};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
@@ -25,7 +25,11 @@ impl FileSystem {
         };
         let snapshot = {
             let mut state = node.state();
-            let Some(file) = &mut state.file else { return Ok(()) };
+            let NodeState { file, lock_lost, .. } = &mut *state;
+            let Some(file) = file else { return Ok(()) };
+            if *lock_lost && file.is_dirty() {
+                return Err(FsError::LockLost);
+            }
             if file.named == Named::RemovedHere {
                 return Ok(());
             }

@@ -198,6 +198,11 @@ impl FileState {
         self.touched || !self.changes.is_empty() || self.in_flight.is_some()
     }
 
+    /// Whether something is not published, or not known to be committed.
+    pub fn is_pending(&self) -> bool {
+        self.is_dirty() || self.uncommitted
+    }
+
     /// Whether written bytes are not published.
     pub fn has_unpublished_bytes(&self) -> bool {
         self.spool.is_some()

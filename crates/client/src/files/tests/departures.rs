@@ -131,7 +131,7 @@ fn appending() {
     let client = world.client(1, &[]);
     let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
     let tell = told.clone();
-    client.on_invalidate(Box::new(move |ino| tell.lock().push(ino)));
+    client.on_invalidate(Box::new(move |ino, _| tell.lock().push(ino)));
     let ino = write_file(&client, b"f", b"0123456789");
     let flags = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
     let handle = client.open(&WHO, ino, flags).unwrap().handle;

@@ -4,13 +4,15 @@
 
 use super::super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions};
-use crate::engine::Notice;
+use crate::engine::{LockPlace, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use holdfast_content::{
     Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, MemoryBlocks,
     PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::locks::{Conflict, Granted, Holder, LockTable, SessionId, Wish};
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -33,6 +35,8 @@ pub struct World {
     pub blocks: MemoryBlocks,
     tree: Mutex<Arc<Tree>>,
     pins: Mutex<Vec<Vec<Digest>>>,
+    locks: Mutex<LockTable>,
+    lock_changes: Condvar,
 }
 
 /// One client's engine.
@@ -116,6 +120,8 @@ impl World {
             blocks: MemoryBlocks::new(DigestKey::WELL_KNOWN),
             tree: Mutex::new(Arc::new(tree)),
             pins: Mutex::default(),
+            locks: Mutex::new(LockTable::new(1, 0)),
+            lock_changes: Condvar::new(),
         })
     }
 
@@ -213,6 +219,28 @@ impl Memory {
     }
 }
 
+fn lock_holder(conflict: &Conflict) -> LockHolder {
+    LockHolder {
+        device: conflict.holder.session.device,
+        run: conflict.holder.session.run,
+        process: conflict.process,
+        range: conflict.range,
+        mode: conflict.mode,
+    }
+}
+
+impl Memory {
+    fn session(&self) -> SessionId {
+        SessionId { device: self.device, run: 1 }
+    }
+
+    fn wish(&self, place: &LockPlace, mode: Option<LockMode>, wait: bool) -> (Holder, Wish) {
+        let LockPlace { file, space, owner, process, range } = *place;
+        let wish = Wish { file, space, range, mode, process, reclaim: false, wait };
+        (Holder { session: self.session(), owner }, wish)
+    }
+}
+
 impl Backend for Memory {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
         self.fetches.fetch_add(1, Ordering::SeqCst);
@@ -279,6 +307,35 @@ impl Backend for Memory {
     fn pin(&self, roots: Vec<Digest>) -> Guard {
         self.world.pins.lock().push(roots.clone());
         Box::new(Unpin(self.world.clone(), roots))
+    }
+
+    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+        let (holder, wish) = self.wish(place, Some(mode), wait);
+        let mut table = self.world.locks.lock();
+        loop {
+            table.hear(holder.session, 0);
+            match table.wish(holder, &wish, 0) {
+                Granted::Yes => return Ok(None),
+                Granted::Conflict(_) if wait => self.world.lock_changes.wait(&mut table),
+                Granted::Conflict(conflict) => return Ok(Some(lock_holder(&conflict))),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+        let (holder, wish) = self.wish(place, Some(mode), false);
+        Ok(self.world.locks.lock().test(holder, &wish, 0).map(|conflict| lock_holder(&conflict)))
+    }
+
+    fn unlock(&self, place: &LockPlace) {
+        let (holder, wish) = self.wish(place, None, false);
+        self.world.locks.lock().wish(holder, &wish, 0);
+        self.world.lock_changes.notify_all();
+    }
+
+    fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
+        self.world.locks.lock().holds(Holder { session: self.session(), owner }, file, space)
     }
 
     fn notices(&self) -> Vec<Notice> {

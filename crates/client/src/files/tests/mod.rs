@@ -3,6 +3,7 @@
 
 mod departures;
 mod failures;
+mod locks;
 mod memory;
 mod model;
 mod parallel;

@@ -191,7 +191,7 @@ fn pages_of_an_open_file_are_dropped_when_it_is_seen_changed() {
     let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
     let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
     let tell = told.clone();
-    ours.on_invalidate(Box::new(move |ino| tell.lock().push(ino)));
+    ours.on_invalidate(Box::new(move |ino, _| tell.lock().push(ino)));
     let ino = write_file(&ours, b"f", b"one");
     let handle = ours.open(&WHO, ino, OpenFlags::READ).unwrap().handle;
     assert_eq!(ours.read(handle, 0, 3).unwrap(), b"one");

@@ -1,0 +1,174 @@
+//! flock(2) and fcntl(2) locks across real mounts, with the programs that people use them through.
+
+mod common;
+
+use common::{World, eventually, run, text};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Holds a lock of a file until it is killed; returns once it has it.
+fn hold(how: &str, file: &Path) -> Child {
+    let mut child = Command::new("flock")
+        .arg(how)
+        .arg(file)
+        .args(["sh", "-c", "echo locked; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("flock runs");
+    let mut line = String::new();
+    let out = child.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("it says so");
+    assert_eq!(line, "locked\n");
+    child
+}
+
+fn end(mut child: Child) {
+    // The lock is the open file description's, which the child of flock shares.
+    let children = Command::new("pkill").args(["-KILL", "-P", &child.id().to_string()]).output();
+    children.expect("pkill runs");
+    let _ = child.kill();
+    child.wait().expect("it ends");
+}
+
+fn can_lock(how: &str, file: &Path) -> bool {
+    Command::new("flock").args(["--nonblock", how]).arg(file).arg("true").status().expect("it runs").success()
+}
+
+/// A lock that a program holds on one machine keeps those of others out, until it is given up or the program dies;
+/// shared ones go together; who waits gets it, and who is killed while waiting leaves nothing behind.
+#[test]
+fn a_lock_holds_across_mounts() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    let (mine, theirs) = (anna.join("team/file"), ben.join("team/file"));
+    fs::write(&mine, "").expect("written");
+    let holder = hold("-x", &mine);
+    assert!(!can_lock("-x", &theirs) && !can_lock("-s", &theirs) && !can_lock("-x", &mine));
+    assert!(world.status("anna").contains("1 lock"), "{}", world.status("anna"));
+    let mut waiter = Command::new("flock").arg(&theirs).arg("true").spawn().expect("it runs");
+    let killed = Command::new("flock").arg(&theirs).args(["sleep", "1000"]).spawn().expect("it runs");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(waiter.try_wait().expect("a child").is_none(), "it waits");
+    end(killed);
+    end(holder);
+    assert!(waiter.wait().expect("it ends").success());
+    assert!(can_lock("-x", &mine) && can_lock("-x", &theirs));
+    let shared = hold("-s", &mine);
+    assert!(can_lock("-s", &theirs) && !can_lock("-x", &theirs));
+    end(shared);
+
+    // Who may only read others' files may share a lock of them, and not keep their writers out.
+    fs::write(anna.join("anna/own"), "").expect("written");
+    assert!(can_lock("-s", &ben.join("anna/own")) && !can_lock("-x", &ben.join("anna/own")));
+    assert!(can_lock("-x", &anna.join("anna/own")));
+}
+
+/// Programs on two machines that lock a counter lose no count.
+#[test]
+fn locked_counting() {
+    let mut world = World::new(&["anna", "ben"]);
+    let mounts = [world.mount("anna"), world.mount("ben")];
+    fs::write(mounts[0].join("team/counter"), "0\n").expect("written");
+    let script = r#"
+        exec 9<> team/counter
+        for i in $(seq 40); do
+            flock 9
+            read count < team/counter
+            echo $((count + 1)) > /proc/self/fd/9
+            flock -u 9
+        done
+    "#;
+    let counting: Vec<Child> = [0, 0, 1, 1]
+        .iter()
+        .map(|at| {
+            Command::new("sh").args(["-euc", script]).current_dir(&mounts[*at]).spawn().expect("it runs")
+        })
+        .collect();
+    for mut child in counting {
+        assert!(child.wait().expect("it ends").success());
+    }
+    for mount in &mounts {
+        assert_eq!(fs::read_to_string(mount.join("team/counter")).expect("read"), "160\n");
+    }
+}
+
+/// SQLite databases take writers on two machines at once: no row is lost and the database stays whole.
+#[test]
+fn sqlite_with_writers_on_two_mounts() {
+    let mut world = World::new(&["anna", "ben"]);
+    let mounts = [world.mount("anna"), world.mount("ben")];
+    let sqlite = |at: usize| {
+        let mut command = Command::new("sqlite3");
+        command.args(["-cmd", ".timeout 60000", "team/data.db"]).current_dir(&mounts[at]);
+        command
+    };
+    run(sqlite(0).arg("CREATE TABLE t (who TEXT, n INTEGER, UNIQUE (who, n));"));
+    let writing: Vec<Child> = [0, 1]
+        .iter()
+        .map(|at| {
+            let rows = (0..25).map(|n| format!("INSERT INTO t VALUES ('w{at}', {n});"));
+            sqlite(*at).arg(rows.collect::<String>()).stderr(Stdio::piped()).spawn().expect("it runs")
+        })
+        .collect();
+    for child in writing {
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    for at in [0, 1] {
+        let query = "SELECT who, count(*), sum(n) FROM t GROUP BY who ORDER BY who; PRAGMA integrity_check;";
+        assert_eq!(run(sqlite(at).arg(query)), "w0|25|300\nw1|25|300\nok\n");
+    }
+}
+
+/// A server that is killed and starts again forgets no lock: who held it has it still, others are refused, and
+/// after its time of grace locks are granted again.
+#[test]
+fn locks_outlive_the_server() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    for name in ["held", "free"] {
+        fs::write(anna.join("team").join(name), "").expect("written");
+    }
+    let holder = hold("-x", &anna.join("team/held"));
+    world.kill_server();
+    world.start_server();
+    // Nothing is granted before those who held locks have had the time to say so.
+    assert!(can_lock("-x", &ben.join("team/free")));
+    assert!(!can_lock("-x", &ben.join("team/held")));
+    end(holder);
+    eventually("the lock is free", || can_lock("-x", &ben.join("team/held")));
+    // Ended in order with nothing held, it need not wait at the next start.
+    world.stop_server();
+    assert!(!world.data().join("locks-held").exists());
+}
+
+/// More programs may wait for a lock than there are threads that answer the kernel.
+#[test]
+fn many_wait() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let file = anna.join("team/file");
+    fs::write(&file, "").expect("written");
+    let holder = hold("-x", &file);
+    let waiting: Vec<Child> =
+        (0..120).map(|_| Command::new("flock").arg(&file).arg("true").spawn().expect("it runs")).collect();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(fs::read_to_string(&file).expect("others are answered"), "");
+    end(holder);
+    for mut child in waiting {
+        assert!(child.wait().expect("it ends").success());
+    }
+}
+
+/// With --local-locks the server is not asked, and locks hold on one machine.
+#[test]
+fn local_locks() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount_with("anna", &["--local-locks"]), world.mount("ben"));
+    fs::write(anna.join("team/file"), "").expect("written");
+    let holder = hold("-x", &anna.join("team/file"));
+    assert!(!can_lock("-x", &anna.join("team/file")));
+    assert!(can_lock("-x", &ben.join("team/file")));
+    end(holder);
+}

@@ -1,0 +1,293 @@
+//! Advisory locks that this run of the program holds at the server: taken, given up, kept alive, and claimed again
+//! when the server has forgotten them.
+//!
+//! The server is told every [`TICK`] that we are still there. When its epoch for this run changes (it has restarted,
+//! or gave us up after a long silence), all that is held is claimed again; what somebody else has meanwhile is lost,
+//! and whoever relied on it is told.
+
+use super::shared::Shared;
+use crate::error::FsError;
+use crate::interrupt;
+use crate::remote::call_patiently;
+use holdfast_content::Handle;
+use holdfast_protocol::locks::{LockRange, Ranges};
+use holdfast_protocol::message::{
+    LockAnswer, LockHolder, LockMode, LockRequest, LockSpace, Request, Response,
+};
+use holdfast_rpc::RpcError;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_secs(10);
+/// Longest single wait at the server.
+const AWAIT: Duration = Duration::from_secs(20);
+/// How long a server that has just started is left alone before it is asked again.
+const GRACE_PAUSE: Duration = Duration::from_millis(200);
+/// How long after a call that was called off its request may still be on its way.
+const DOUBT: Duration = Duration::from_secs(1);
+/// How long the end of this run may be held up by saying so.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A range of a file, and who wants it on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockPlace {
+    /// The file.
+    pub file: Handle,
+    /// Which of the two kinds of locks.
+    pub space: LockSpace,
+    /// Process or open file description, as the kernel numbers them.
+    pub owner: u64,
+    /// The process, for others to see.
+    pub process: u32,
+    /// Bytes.
+    pub range: LockRange,
+}
+
+type Holder = (Handle, LockSpace, u64);
+type LostHook = Box<dyn Fn(Handle) + Send + Sync>;
+
+/// All locks of this run.
+pub(super) struct Locks {
+    run: u128,
+    state: Mutex<State>,
+    changed: Condvar,
+    lost: Mutex<Vec<LostHook>>,
+}
+
+#[derive(Default)]
+struct State {
+    held: HashMap<Holder, (Ranges, u32)>,
+    epoch: Option<u64>,
+    /// The server has forgotten what is held.
+    reclaim: bool,
+    /// Places where the server may not have what [`State::held`] says: an answer was not waited for.
+    doubtful: Vec<(Instant, LockPlace)>,
+    stop: bool,
+}
+
+impl Locks {
+    pub fn new() -> Result<Locks, std::io::Error> {
+        let mut run = [0; 16];
+        getrandom::fill(&mut run).map_err(|error| std::io::Error::other(error.to_string()))?;
+        Ok(Locks {
+            run: u128::from_le_bytes(run),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            lost: Mutex::default(),
+        })
+    }
+
+    /// Takes a lock. `Some`: somebody else holds it, and waiting was not wanted.
+    pub fn lock(
+        &self,
+        shared: &Shared,
+        place: &LockPlace,
+        mode: LockMode,
+        wait: bool,
+    ) -> Result<Option<LockHolder>, FsError> {
+        loop {
+            let wish = self.wish(place, Some(mode), wait);
+            match self.ask(shared, &Request::Lock(wish.clone())) {
+                Err(error) => {
+                    self.doubt(*place);
+                    return Err(error);
+                }
+                Ok(LockAnswer::Granted) => {
+                    self.note(place, Some(mode));
+                    return Ok(None);
+                }
+                Ok(LockAnswer::Held(holder)) if !wait => return Ok(Some(holder)),
+                Ok(LockAnswer::Held(_)) => {
+                    if place.space == LockSpace::Flock {
+                        // Converting gives up the old lock first.
+                        self.note(place, None);
+                    }
+                    let request = Request::AwaitLock { lock: wish, wait_ms: AWAIT.as_millis() as u32 };
+                    // Whatever comes of it, the lock itself is asked for again.
+                    let _ = shared.remote.call(request, AWAIT + shared.patience());
+                }
+                Ok(LockAnswer::Deadlock) => return Err(FsError::Deadlock),
+                Ok(LockAnswer::TooMany) => return Err(FsError::TooManyLocks),
+                Ok(LockAnswer::Grace { .. }) => std::thread::sleep(GRACE_PAUSE),
+            }
+            if interrupt::is_raised() {
+                return Err(FsError::Interrupted);
+            }
+            shared.check()?;
+        }
+    }
+
+    /// Who is in the way of a lock.
+    pub fn test(
+        &self,
+        shared: &Shared,
+        place: &LockPlace,
+        mode: LockMode,
+    ) -> Result<Option<LockHolder>, FsError> {
+        match self.ask(shared, &Request::TestLock(self.wish(place, Some(mode), false)))? {
+            LockAnswer::Held(holder) => Ok(Some(holder)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives up a range. A server that does not answer is told later.
+    pub fn unlock(&self, shared: &Shared, place: &LockPlace) {
+        self.note(place, None);
+        if self.ask(shared, &Request::Lock(self.wish(place, None, false))).is_err() {
+            self.doubt(*place);
+        }
+    }
+
+    /// Whether an owner holds anything of a file.
+    pub fn holds(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
+        self.state.lock().held.contains_key(&(file, space, owner))
+    }
+
+    /// Number of ranges held.
+    pub fn count(&self) -> usize {
+        self.state.lock().held.values().map(|(ranges, _)| ranges.len()).sum()
+    }
+
+    /// Registers who is told of files whose locks were lost.
+    pub fn on_lost(&self, hook: LostHook) {
+        self.lost.lock().push(hook);
+    }
+
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Keeps the locks, until it is stopped.
+    pub fn run(&self, shared: &Shared) {
+        loop {
+            let (stop, held, doubtful, reclaim) = {
+                let mut state = self.state.lock();
+                if !(state.stop || state.reclaim) {
+                    let first = state.doubtful.iter().map(|(due, _)| *due).min();
+                    let tick = Instant::now() + TICK;
+                    self.changed.wait_until(&mut state, first.map_or(tick, |due| due.min(tick)));
+                }
+                let now = Instant::now();
+                let (doubtful, later) =
+                    std::mem::take(&mut state.doubtful).into_iter().partition(|(due, _)| *due <= now);
+                state.doubtful = later;
+                let doubtful: Vec<(Instant, LockPlace)> = doubtful;
+                (state.stop, !state.held.is_empty(), doubtful, state.reclaim)
+            };
+            if stop {
+                if held {
+                    let _ = shared.remote.call(Request::EndLocks { run: self.run }, FAREWELL);
+                }
+                return;
+            }
+            for (_, place) in doubtful {
+                if self.assert(shared, &place).is_err() {
+                    self.doubt(place);
+                }
+            }
+            if held && self.ask(shared, &Request::KeepLocks { run: self.run }).is_ok() && reclaim {
+                self.reclaim(shared);
+            } else if reclaim {
+                // The server is away: no hurry.
+                self.changed.wait_for(&mut self.state.lock(), Duration::from_secs(1));
+            }
+        }
+    }
+
+    /// Makes the server have what is held here of a range.
+    fn assert(&self, shared: &Shared, place: &LockPlace) -> Result<(), FsError> {
+        let held = self.state.lock().held.get(&(place.file, place.space, place.owner)).cloned();
+        self.ask(shared, &Request::Lock(self.wish(place, None, false)))?;
+        let Some((ranges, process)) = held else { return Ok(()) };
+        for (range, mode) in ranges.iter().filter(|(range, _)| range.overlaps(&place.range)) {
+            self.claim(shared, LockPlace { range, process, ..*place }, mode)?;
+        }
+        Ok(())
+    }
+
+    fn reclaim(&self, shared: &Shared) {
+        let held: Vec<(LockPlace, LockMode)> = {
+            let mut state = self.state.lock();
+            state.reclaim = false;
+            let places = |(&(file, space, owner), (ranges, process)): (&Holder, &(Ranges, u32))| {
+                let process = *process;
+                let place = move |(range, mode)| (LockPlace { file, space, owner, process, range }, mode);
+                ranges.iter().map(place).collect::<Vec<_>>()
+            };
+            state.held.iter().flat_map(places).collect()
+        };
+        for (place, mode) in held {
+            if self.claim(shared, place, mode).is_err() {
+                self.state.lock().reclaim = true;
+                return;
+            }
+        }
+    }
+
+    /// Takes again what was held. If somebody else has it, it is lost.
+    fn claim(&self, shared: &Shared, place: LockPlace, mode: LockMode) -> Result<(), FsError> {
+        let wish = LockRequest { reclaim: true, ..self.wish(&place, Some(mode), false) };
+        if self.ask(shared, &Request::Lock(wish))? == LockAnswer::Granted {
+            return Ok(());
+        }
+        self.note(&place, None);
+        tracing::error!(file = %place.file, process = place.process,
+            "a lock was lost: the server forgot it, and somebody else has it now");
+        for hook in &*self.lost.lock() {
+            hook(place.file);
+        }
+        Ok(())
+    }
+
+    fn wish(&self, place: &LockPlace, mode: Option<LockMode>, wait: bool) -> LockRequest {
+        LockRequest {
+            run: self.run,
+            owner: place.owner,
+            process: place.process,
+            file: place.file,
+            space: place.space,
+            range: place.range,
+            mode,
+            reclaim: false,
+            wait,
+        }
+    }
+
+    fn ask(&self, shared: &Shared, request: &Request) -> Result<LockAnswer, FsError> {
+        let answer = call_patiently(&*shared.remote, request, shared.patience());
+        match answer.map_err(|error| FsError::from(&error))? {
+            Response::Locks { epoch, answer } => {
+                shared.heard();
+                let mut state = self.state.lock();
+                if state.epoch.replace(epoch).is_some_and(|known| known != epoch) && !state.held.is_empty() {
+                    state.reclaim = true;
+                    self.changed.notify_all();
+                }
+                Ok(answer)
+            }
+            other => {
+                let error: RpcError = crate::store::unexpected("Lock", &other);
+                Err(FsError::from(&error))
+            }
+        }
+    }
+
+    fn note(&self, place: &LockPlace, mode: Option<LockMode>) {
+        let mut state = self.state.lock();
+        let holder = (place.file, place.space, place.owner);
+        let (ranges, process) = state.held.entry(holder).or_default();
+        ranges.set(place.range, mode);
+        *process = place.process;
+        if ranges.is_empty() {
+            state.held.remove(&holder);
+        }
+    }
+
+    /// An answer was not waited for.
+    fn doubt(&self, place: LockPlace) {
+        self.state.lock().doubtful.push((Instant::now() + DOUBT, place));
+        self.changed.notify_all();
+    }
+}

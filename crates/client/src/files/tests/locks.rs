@@ -1,0 +1,149 @@
+//! What locks mean for content.
+
+use super::memory::caller;
+use super::model::peek;
+use super::tools::*;
+use super::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+fn fcntl(owner: u64, start: u64, last: u64) -> Lock {
+    Lock { space: LockSpace::Fcntl, owner, process: 9, range: LockRange { start, last } }
+}
+
+fn open(client: &Client, ino: Ino) -> FileHandleId {
+    client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle
+}
+
+fn try_lock(client: &Client, handle: FileHandleId, lock: &Lock) -> bool {
+    client.lock(&WHO, handle, lock, LockMode::Exclusive, false).unwrap().is_none()
+}
+
+/// Proves: what was written under a lock is seen by whoever has it next, through descriptors that were open all the
+/// time; the kernel's pages are dropped before the lock is had.
+#[test]
+fn locks_hand_over_content() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let dropped = Arc::new(AtomicU32::new(0));
+    let counted = dropped.clone();
+    theirs.on_invalidate(Box::new(move |_, done| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        done.expect("it is waited for").send(()).unwrap();
+    }));
+    let ino = write_file(&ours, b"f", b"0");
+    let (mine, other) = (open(&ours, ino), open(&theirs, ino));
+    assert_eq!(theirs.read(other, 0, 9).unwrap(), b"0");
+    let lock = fcntl(1, 0, 0);
+    for round in 1..5_u32 {
+        let text = round.to_string();
+        assert!(try_lock(&ours, mine, &lock));
+        assert!(!try_lock(&theirs, other, &lock));
+        put(&ours, mine, 0, text.as_bytes());
+        ours.unlock(mine, &lock).unwrap();
+        assert!(try_lock(&theirs, other, &lock));
+        assert_eq!(dropped.load(Ordering::SeqCst), round);
+        assert_eq!(theirs.read(other, 0, 9).unwrap(), text.as_bytes());
+        put(&theirs, other, 0, b"x");
+        theirs.unlock(other, &lock).unwrap();
+        assert!(try_lock(&ours, mine, &lock));
+        assert_eq!(ours.read(mine, 0, 9).unwrap(), b"x");
+        ours.unlock(mine, &lock).unwrap();
+        dropped.store(round, Ordering::SeqCst);
+    }
+}
+
+/// Proves: who waits for a lock gets it, with the content, when it is given up; a holder of the same machine is in
+/// the way like any other; closing frees what the owner holds, and nobody else's.
+#[test]
+fn waiting_and_closing() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", b"0");
+    let (mine, other) = (open(&ours, ino), open(&theirs, ino));
+    assert!(try_lock(&ours, mine, &fcntl(1, 0, 9)));
+    assert!(!try_lock(&ours, mine, &fcntl(2, 5, 20)), "another process of this machine");
+    assert!(try_lock(&ours, mine, &fcntl(2, 10, 20)));
+    let holder = theirs.test_lock(other, &fcntl(1, 15, 15), LockMode::Shared).unwrap().expect("it is held");
+    assert_eq!((holder.range, holder.process), (LockRange { start: 10, last: 20 }, 9));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            theirs.lock(&caller(5), other, &fcntl(1, 0, 0), LockMode::Exclusive, true).unwrap();
+            theirs.read(other, 0, 99).unwrap()
+        });
+        put(&ours, mine, 0, b"last words");
+        ours.flush(mine).unwrap();
+        ours.unlock_all(mine, LockSpace::Fcntl, 1);
+        assert_eq!(waiter.join().unwrap(), b"last words");
+    });
+    assert!(!try_lock(&theirs, other, &fcntl(1, 10, 10)), "the second process still has its own");
+    let flock = Lock { space: LockSpace::Flock, owner: 7, process: 9, range: LockRange::ALL };
+    let second = open(&ours, ino);
+    assert!(try_lock(&ours, second, &flock), "flock and fcntl do not see each other");
+    assert!(!try_lock(&theirs, other, &flock));
+    ours.release_locked(second, 7);
+    assert!(try_lock(&theirs, other, &flock));
+}
+
+/// Proves: giving up a lock makes what was written durable first, and if it cannot be published, the lock stays and
+/// the bytes too; a lock whose file cannot be looked at is not had.
+#[test]
+fn giving_up_publishes_first() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", b"0");
+    let (mine, other) = (open(&ours, ino), open(&theirs, ino));
+    let lock = fcntl(1, 0, 0);
+    assert!(try_lock(&ours, mine, &lock));
+    put(&ours, mine, 0, b"new");
+    *ours.memory.fault.lock() = Some(FsError::Unreachable("test".into()));
+    assert!(ours.unlock(mine, &lock).is_err());
+    assert!(!try_lock(&theirs, other, &lock));
+    *ours.memory.fault.lock() = None;
+    let commits = ours.memory.commits.load(Ordering::SeqCst);
+    ours.unlock(mine, &lock).unwrap();
+    assert!(ours.memory.commits.load(Ordering::SeqCst) > commits);
+    assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), b"new");
+    *theirs.memory.fault.lock() = Some(FsError::Unreachable("test".into()));
+    assert!(theirs.lock(&WHO, other, &lock, LockMode::Exclusive, false).is_err());
+    assert!(try_lock(&ours, mine, &lock), "what failed holds nothing");
+}
+
+/// Proves: after a lock was lost nothing written under it is published, and writing fails until the file is closed;
+/// what was written goes to salvage. A lock taken anew, with nothing unpublished, heals.
+#[test]
+fn a_lost_lock_stops_writing() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", b"0");
+    let (mine, other) = (open(&ours, ino), open(&theirs, ino));
+    let lock = fcntl(1, 0, 0);
+    assert!(try_lock(&ours, mine, &lock));
+    put(&ours, mine, 0, b"mine");
+    // Another has it now, and publishes.
+    ours.memory.unlock(&crate::LockPlace {
+        file: handle_of(ino).unwrap(),
+        space: LockSpace::Fcntl,
+        owner: 1,
+        process: 9,
+        range: LockRange::ALL,
+    });
+    ours.lock_lost(handle_of(ino).unwrap());
+    assert!(try_lock(&theirs, other, &lock));
+    put(&theirs, other, 0, b"theirs");
+    theirs.unlock(other, &lock).unwrap();
+    assert!(matches!(ours.write(mine, 0, b"x", WriteSource::Call), Err(FsError::LockLost)));
+    assert!(matches!(ours.flush(mine), Err(FsError::LockLost)));
+    ours.release(mine);
+    assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), b"theirs");
+    let saved = ours.save_unsaved("test").unwrap().expect("what was written is kept");
+    assert_eq!(saved.files.len(), 1);
+
+    let mine = open(&ours, ino);
+    assert!(try_lock(&ours, mine, &lock), "closing has healed it");
+    ours.lock_lost(handle_of(ino).unwrap());
+    assert!(matches!(ours.write(mine, 0, b"x", WriteSource::Call), Err(FsError::LockLost)));
+    assert!(try_lock(&ours, mine, &lock));
+    put(&ours, mine, 0, b"again");
+    ours.unlock(mine, &lock).unwrap();
+    assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), b"agains");
+}

@@ -1,0 +1,401 @@
+//! Advisory locks of files across clients: who holds which range, who waits for whom, and when a holder that has
+//! fallen silent loses its locks. The server's machine; the client keeps its own holdings in a [`Holdings`].
+//!
+//! Locks order cooperating programs; nothing secret or signed depends on them. A server that lies about them can
+//! let two programs write at once, which it could also by showing them different views; what they write is
+//! verified as ever.
+//!
+//! Invariants:
+//! - no two holders have overlapping ranges of one file and space of which one is exclusive;
+//! - a holder has one mode at each byte: setting a range replaces what it had there, as fcntl(2) has it;
+//! - a session's locks stay while it is heard from, and beyond that until somebody else wants them: a short
+//!   silence costs nothing;
+//! - after a restart only those who held locks before may take any, for [`LEASE_MS`].
+
+use crate::message::{LockMode, LockSpace};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, Handle};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// How long a session that is not heard from keeps its locks against others, in milliseconds.
+pub const LEASE_MS: u64 = 30_000;
+/// Most ranges that one session holds.
+pub const SESSION_RANGES_MAX: usize = 16_384;
+/// Most ranges held in one file system.
+pub const RANGES_MAX: usize = 262_144;
+/// Most sessions.
+pub const SESSIONS_MAX: usize = 8192;
+
+/// Bytes from `start` to `last`, which belongs to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `u64::MAX` for all there ever will be.
+    pub last: u64,
+}
+
+impl LockRange {
+    /// A whole file.
+    pub const ALL: LockRange = LockRange { start: 0, last: u64::MAX };
+
+    /// Whether it has at least a byte.
+    pub fn is_valid(&self) -> bool {
+        self.start <= self.last
+    }
+
+    /// Whether they share a byte.
+    pub fn overlaps(&self, other: &LockRange) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+}
+
+/// Ranges of one holder in one file and space, each with its mode; disjoint, and joined where they touch.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Ranges(BTreeMap<u64, (u64, LockMode)>);
+
+impl Ranges {
+    /// Sets a range to a mode, or to none.
+    pub fn set(&mut self, range: LockRange, mode: Option<LockMode>) {
+        let touched: Vec<(u64, u64, LockMode)> = self.overlapping(range).collect();
+        for (start, last, held) in touched {
+            self.0.remove(&start);
+            if start < range.start {
+                self.0.insert(start, (range.start - 1, held));
+            }
+            if last > range.last {
+                self.0.insert(range.last + 1, (last, held));
+            }
+        }
+        let Some(mode) = mode else { return };
+        let LockRange { mut start, mut last } = range;
+        if let Some((&before, &(end, held))) = self.0.range(..start).next_back()
+            && held == mode
+            && end.checked_add(1) == Some(start)
+        {
+            self.0.remove(&before);
+            start = before;
+        }
+        if let Some(after) = last.checked_add(1)
+            && let Some(&(end, held)) = self.0.get(&after)
+            && held == mode
+        {
+            self.0.remove(&after);
+            last = end;
+        }
+        self.0.insert(start, (last, mode));
+    }
+
+    /// The first range here that keeps another holder from having `range` in `mode`.
+    pub fn conflict(&self, range: LockRange, mode: LockMode) -> Option<(LockRange, LockMode)> {
+        self.overlapping(range)
+            .find(|(_, _, held)| mode == LockMode::Exclusive || *held == LockMode::Exclusive)
+            .map(|(start, last, held)| (LockRange { start, last }, held))
+    }
+
+    /// All ranges, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (LockRange, LockMode)> + '_ {
+        self.0.iter().map(|(&start, &(last, mode))| (LockRange { start, last }, mode))
+    }
+
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn overlapping(&self, range: LockRange) -> impl Iterator<Item = (u64, u64, LockMode)> + '_ {
+        let before = self.0.range(..range.start).next_back();
+        let within = self.0.range(range.start..=range.last);
+        let all = before.into_iter().chain(within).map(|(&start, &(last, mode))| (start, last, mode));
+        all.filter(move |(start, last, _)| LockRange { start: *start, last: *last }.overlaps(&range))
+    }
+}
+
+/// A run of one client program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId {
+    /// The device that proved to be there.
+    pub device: DeviceId,
+    /// Drawn at random by each run.
+    pub run: u128,
+}
+
+/// Who holds a lock: a process or an open file description of a session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Holder {
+    /// Where.
+    pub session: SessionId,
+    /// The kernel's number there.
+    pub owner: u64,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// The file.
+    pub file: Handle,
+    /// Which of the two kinds of locks, which do not see each other.
+    pub space: LockSpace,
+    /// Bytes.
+    pub range: LockRange,
+    /// The mode; `None` gives up.
+    pub mode: Option<LockMode>,
+    /// The process, for people.
+    pub process: u32,
+    /// It was held before the server restarted, or before this session was given up.
+    pub reclaim: bool,
+    /// The holder will wait if it must.
+    pub wait: bool,
+}
+
+/// A lock that stands in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Conflict {
+    /// Whose.
+    pub holder: Holder,
+    /// Where.
+    pub range: LockRange,
+    /// How.
+    pub mode: LockMode,
+    /// The process, in its own client's numbers.
+    pub process: u32,
+}
+
+/// What became of a wish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Granted {
+    /// It is as wished.
+    Yes,
+    /// Somebody else holds it.
+    Conflict(Conflict),
+    /// Waiting would never end: those in the way wait for the one who asks.
+    Deadlock,
+    /// Only reclaims are taken for this many milliseconds more.
+    Grace(u64),
+    /// Too many locks.
+    TooMany,
+}
+
+struct Session {
+    /// Changes when the server has forgotten what the session held.
+    epoch: u64,
+    heard_ms: u64,
+    ranges: usize,
+}
+
+#[derive(Default)]
+struct Held {
+    ranges: Ranges,
+    process: u32,
+}
+
+/// The locks of one file system.
+pub struct LockTable {
+    files: HashMap<(Handle, LockSpace), BTreeMap<Holder, Held>>,
+    sessions: HashMap<SessionId, Session>,
+    ranges: usize,
+    /// For whom a holder waits. Only processes can wait in circles that they cannot see themselves.
+    waiting: HashMap<Holder, Holder>,
+    next_epoch: u64,
+    grace_until_ms: u64,
+    freed: bool,
+}
+
+impl LockTable {
+    /// An empty table. `first_epoch` is greater than any of an earlier run; `grace_until_ms`: until then only
+    /// reclaims are granted.
+    pub fn new(first_epoch: u64, grace_until_ms: u64) -> LockTable {
+        LockTable {
+            files: HashMap::new(),
+            sessions: HashMap::new(),
+            ranges: 0,
+            waiting: HashMap::new(),
+            next_epoch: first_epoch,
+            grace_until_ms,
+            freed: false,
+        }
+    }
+
+    /// Whether nobody holds anything.
+    pub fn is_empty(&self) -> bool {
+        self.ranges == 0
+    }
+
+    /// A session is heard from. Returns its epoch: if that is not the one it knows, what it held is forgotten.
+    /// `None`: there are too many sessions.
+    pub fn hear(&mut self, id: SessionId, now_ms: u64) -> Option<u64> {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.heard_ms = now_ms;
+            return Some(session.epoch);
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            self.sessions.retain(|_, session| session.ranges > 0 || !is_silent(session, now_ms));
+            if self.sessions.len() >= SESSIONS_MAX {
+                return None;
+            }
+        }
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        self.sessions.insert(id, Session { epoch, heard_ms: now_ms, ranges: 0 });
+        Some(epoch)
+    }
+
+    /// Carries out a wish, or says what is in the way.
+    pub fn wish(&mut self, holder: Holder, wish: &Wish, now_ms: u64) -> Granted {
+        let place = (wish.file, wish.space);
+        if let Some(mode) = wish.mode {
+            if !wish.reclaim && now_ms < self.grace_until_ms {
+                return Granted::Grace(self.grace_until_ms - now_ms);
+            }
+            if let Some(conflict) = self.in_the_way(place, holder, wish.range, mode, now_ms) {
+                return self.must_wait(holder, wish, conflict);
+            }
+        }
+        let held_now = self.files.get(&place).and_then(|file| file.get(&holder));
+        if wish.mode.is_none() && held_now.is_none() {
+            return Granted::Yes;
+        }
+        // A range that is set splits at most one other in three.
+        let session = self.sessions.get(&holder.session).map_or(0, |session| session.ranges);
+        if wish.mode.is_some() && (session + 2 > SESSION_RANGES_MAX || self.ranges + 2 > RANGES_MAX) {
+            return Granted::TooMany;
+        }
+        let file = self.files.entry(place).or_default();
+        let held = file.entry(holder).or_default();
+        let before = held.ranges.len();
+        self.freed |= before > 0 && wish.mode != Some(LockMode::Exclusive);
+        held.ranges.set(wish.range, wish.mode);
+        if wish.mode.is_some() {
+            held.process = wish.process;
+        }
+        let after = held.ranges.len();
+        if after == 0 {
+            file.remove(&holder);
+            if file.is_empty() {
+                self.files.remove(&place);
+            }
+        }
+        self.count(holder.session, before, after);
+        Granted::Yes
+    }
+
+    /// Whether a holder has anything of a file.
+    pub fn holds(&self, holder: Holder, file: Handle, space: LockSpace) -> bool {
+        self.files.get(&(file, space)).is_some_and(|file| file.contains_key(&holder))
+    }
+
+    /// What would be in the way of a wish, without making it.
+    pub fn test(&mut self, holder: Holder, wish: &Wish, now_ms: u64) -> Option<Conflict> {
+        self.in_the_way((wish.file, wish.space), holder, wish.range, wish.mode?, now_ms)
+    }
+
+    /// What would be in the way of a wish, for which the holder waits from now on, until
+    /// [`LockTable::waits_no_more`].
+    pub fn wait_for(&mut self, holder: Holder, wish: &Wish, now_ms: u64) -> Granted {
+        let Some(conflict) = self.test(holder, wish, now_ms) else { return Granted::Yes };
+        if self.closes_a_circle(holder, wish, &conflict) {
+            return Granted::Deadlock;
+        }
+        self.waiting.insert(holder, conflict.holder);
+        Granted::Conflict(conflict)
+    }
+
+    /// A holder has stopped waiting.
+    pub fn waits_no_more(&mut self, holder: Holder) {
+        self.waiting.remove(&holder);
+    }
+
+    /// Whether something was given up since this was asked last, so that those who wait should ask again.
+    pub fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// A session has ended: all it held is free.
+    pub fn end(&mut self, id: SessionId) {
+        self.freed = true;
+        self.sessions.remove(&id);
+        self.waiting.retain(|holder, _| holder.session != id);
+        let ranges = &mut self.ranges;
+        self.files.retain(|_, file| {
+            file.retain(|holder, held| {
+                let stays = holder.session != id;
+                *ranges -= if stays { 0 } else { held.ranges.len() };
+                stays
+            });
+            !file.is_empty()
+        });
+    }
+
+    fn must_wait(&mut self, holder: Holder, wish: &Wish, conflict: Conflict) -> Granted {
+        if !wish.wait {
+            return Granted::Conflict(conflict);
+        }
+        if wish.space == LockSpace::Flock {
+            // flock(2): a conversion gives up the old lock first, so that two who wish to convert do not wait for
+            // each other for ever.
+            self.wish(holder, &Wish { mode: None, ..*wish }, 0);
+            return Granted::Conflict(conflict);
+        }
+        match self.closes_a_circle(holder, wish, &conflict) {
+            true => Granted::Deadlock,
+            false => Granted::Conflict(conflict),
+        }
+    }
+
+    /// Whether whom a holder would wait for waits for that holder, directly or not.
+    fn closes_a_circle(&self, holder: Holder, wish: &Wish, conflict: &Conflict) -> bool {
+        let mut seen = HashSet::new();
+        let mut at = conflict.holder;
+        while wish.space == LockSpace::Fcntl && seen.insert(at) {
+            match self.waiting.get(&at) {
+                Some(next) if *next == holder => return true,
+                Some(next) => at = *next,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The first conflict with somebody who is still there. Those in the way who are not lose all they held.
+    fn in_the_way(
+        &mut self,
+        place: (Handle, LockSpace),
+        holder: Holder,
+        range: LockRange,
+        mode: LockMode,
+        now_ms: u64,
+    ) -> Option<Conflict> {
+        loop {
+            let others = self.files.get(&place)?.iter().filter(|(other, _)| **other != holder);
+            let found = others.filter_map(|(other, held)| {
+                let (range, mode) = held.ranges.conflict(range, mode)?;
+                Some(Conflict { holder: *other, range, mode, process: held.process })
+            });
+            let conflict = found.min_by_key(|conflict| conflict.range)?;
+            let session = conflict.holder.session;
+            if self.sessions.get(&session).is_some_and(|session| !is_silent(session, now_ms)) {
+                return Some(conflict);
+            }
+            self.end(session);
+        }
+    }
+
+    fn count(&mut self, id: SessionId, before: usize, after: usize) {
+        self.ranges = self.ranges + after - before;
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.ranges = session.ranges + after - before;
+        }
+    }
+}
+
+fn is_silent(session: &Session, now_ms: u64) -> bool {
+    now_ms.saturating_sub(session.heard_ms) > LEASE_MS
+}
+
+#[cfg(test)]
+mod tests;

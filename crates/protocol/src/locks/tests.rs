@@ -1,0 +1,223 @@
+use super::*;
+use holdfast_content::{PrincipalId, UserId};
+use proptest::prelude::*;
+
+const FILE: Handle = Handle { principal: PrincipalId::User(UserId(1)), number: 7 };
+
+fn holder(device: u32, owner: u64) -> Holder {
+    Holder { session: SessionId { device: DeviceId(device), run: 1 }, owner }
+}
+
+fn wish(start: u64, last: u64, mode: Option<LockMode>) -> Wish {
+    Wish {
+        file: FILE,
+        space: LockSpace::Fcntl,
+        range: LockRange { start, last },
+        mode,
+        process: 1,
+        reclaim: false,
+        wait: false,
+    }
+}
+
+const SHARED: Option<LockMode> = Some(LockMode::Shared);
+const EXCLUSIVE: Option<LockMode> = Some(LockMode::Exclusive);
+
+fn table() -> LockTable {
+    LockTable::new(1, 0)
+}
+
+fn ask(table: &mut LockTable, holder: Holder, wish: &Wish, now_ms: u64) -> Granted {
+    table.hear(holder.session, now_ms).expect("there is room");
+    table.wish(holder, wish, now_ms)
+}
+
+/// What locks mean, byte by byte.
+type Model = BTreeMap<(Holder, u64), LockMode>;
+
+fn model_wish(model: &mut Model, holder: Holder, wish: &Wish) -> bool {
+    let bytes = || wish.range.start..=wish.range.last;
+    if let Some(mode) = wish.mode {
+        let free = |(other, byte): &(Holder, u64), held: &LockMode| {
+            *other == holder
+                || !bytes().contains(byte)
+                || (mode == LockMode::Shared && *held == LockMode::Shared)
+        };
+        if !model.iter().all(|(key, held)| free(key, held)) {
+            return false;
+        }
+    }
+    for byte in bytes() {
+        match wish.mode {
+            Some(mode) => model.insert((holder, byte), mode),
+            None => model.remove(&(holder, byte)),
+        };
+    }
+    true
+}
+
+fn bytes_of(table: &LockTable) -> Model {
+    let mut model = Model::new();
+    for file in table.files.values() {
+        for (holder, held) in file {
+            for (range, mode) in held.ranges.iter() {
+                for byte in range.start..=range.last {
+                    assert!(model.insert((*holder, byte), mode).is_none(), "ranges of a holder overlap");
+                }
+            }
+        }
+    }
+    model
+}
+
+proptest! {
+    /// Proves: whatever is asked for, the table grants, refuses and holds what a list of single bytes does, and
+    /// counts its ranges truly.
+    #[test]
+    fn ranges_are_bytes(asked in prop::collection::vec((0..2_u32, 0..2_u64, 0..24_u64, 0..12_u64, 0..3_u8), 1..60)) {
+        let (mut table, mut model) = (table(), Model::new());
+        for (device, owner, start, length, mode) in asked {
+            let (holder, mode) = (holder(device, owner), [None, SHARED, EXCLUSIVE][mode as usize]);
+            let wish = wish(start, start + length, mode);
+            let test = table.test(holder, &wish, 0);
+            let granted = ask(&mut table, holder, &wish, 0);
+            prop_assert_eq!(granted == Granted::Yes, model_wish(&mut model, holder, &wish));
+            prop_assert_eq!(test.is_none(), granted == Granted::Yes);
+            prop_assert_eq!(&bytes_of(&table), &model);
+            let count: usize = table.files.values().flat_map(BTreeMap::values).map(|held| held.ranges.len()).sum();
+            prop_assert_eq!(table.ranges, count);
+            let of_sessions: usize = table.sessions.values().map(|session| session.ranges).sum();
+            prop_assert_eq!(of_sessions, count);
+        }
+        for device in 0..2 {
+            table.end(SessionId { device: DeviceId(device), run: 1 });
+        }
+        prop_assert!(table.is_empty() && table.files.is_empty());
+    }
+}
+
+/// Proves: the ends of the range of numbers are bytes like others.
+#[test]
+fn the_last_byte() {
+    let mut table = table();
+    let all = wish(0, u64::MAX, EXCLUSIVE);
+    assert_eq!(ask(&mut table, holder(1, 1), &all, 0), Granted::Yes);
+    assert_eq!(ask(&mut table, holder(1, 1), &wish(5, 5, None), 0), Granted::Yes);
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(5, 5, EXCLUSIVE), 0), Granted::Yes);
+    assert!(matches!(
+        ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0),
+        Granted::Conflict(_)
+    ));
+    assert_eq!(ask(&mut table, holder(1, 1), &wish(6, u64::MAX, None), 0), Granted::Yes);
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0), Granted::Yes);
+}
+
+/// Proves: flock and fcntl locks do not see each other, nor do files.
+#[test]
+fn spaces_are_apart() {
+    let mut table = table();
+    let fcntl = wish(0, 9, EXCLUSIVE);
+    let flock = Wish { space: LockSpace::Flock, range: LockRange::ALL, ..fcntl };
+    let other = Wish { file: Handle { number: 8, ..FILE }, ..fcntl };
+    for (device, wish) in [(1, fcntl), (2, flock), (3, other)] {
+        assert_eq!(ask(&mut table, holder(device, 1), &wish, 0), Granted::Yes);
+    }
+}
+
+/// Proves: a silent session keeps its locks until somebody wants them after the lease, and then loses them all;
+/// its next word has another epoch.
+#[test]
+fn silence_costs_locks_only_when_they_are_wanted() {
+    let mut table = table();
+    let (first, second) = (holder(1, 1), holder(2, 1));
+    assert_eq!(ask(&mut table, first, &wish(0, 9, EXCLUSIVE), 0), Granted::Yes);
+    assert_eq!(ask(&mut table, first, &wish(100, 109, EXCLUSIVE), 0), Granted::Yes);
+    let epoch = table.hear(first.session, 0);
+    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), LEASE_MS), Granted::Conflict(_)));
+    assert_eq!(table.hear(first.session, 10 * LEASE_MS), epoch, "nobody wanted them");
+    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), 10 * LEASE_MS), Granted::Conflict(_)));
+    let late = 11 * LEASE_MS + 1;
+    assert_eq!(ask(&mut table, second, &wish(0, 9, SHARED), late), Granted::Yes);
+    assert_eq!(ask(&mut table, second, &wish(100, 109, SHARED), late), Granted::Yes);
+    assert_ne!(table.hear(first.session, late), epoch);
+    let again = Wish { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
+    assert!(matches!(table.wish(first, &again, late), Granted::Conflict(_)), "reclaiming takes from nobody");
+}
+
+/// Proves: after a restart those who held locks come first; giving up is always granted.
+#[test]
+fn grace() {
+    let mut table = LockTable::new(5, 1000);
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 400), Granted::Grace(600));
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, None), 400), Granted::Yes);
+    let again = Wish { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
+    assert_eq!(ask(&mut table, holder(1, 1), &again, 400), Granted::Yes);
+    assert!(matches!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 1000), Granted::Conflict(_)));
+}
+
+/// Proves: a circle of waiting processes is seen by the one who would close it, and not before; who gives up
+/// waiting is no part of one.
+#[test]
+fn circles_are_seen() {
+    let mut table = table();
+    let waiting = |start: u64| Wish { wait: true, ..wish(start, start, EXCLUSIVE) };
+    let holders: Vec<Holder> = (0..3).map(|device| holder(device, 1)).collect();
+    for (at, holder) in (0..).zip(&holders) {
+        assert_eq!(ask(&mut table, *holder, &wish(at, at, EXCLUSIVE), 0), Granted::Yes);
+    }
+    assert!(matches!(table.wait_for(holders[0], &waiting(1), 0), Granted::Conflict(_)));
+    assert!(matches!(table.wait_for(holders[1], &waiting(2), 0), Granted::Conflict(_)));
+    assert_eq!(ask(&mut table, holders[2], &waiting(0), 0), Granted::Deadlock);
+    assert_eq!(table.wait_for(holders[2], &waiting(0), 0), Granted::Deadlock);
+    let tried = Wish { wait: false, ..waiting(0) };
+    assert!(matches!(ask(&mut table, holders[2], &tried, 0), Granted::Conflict(_)), "who only tries may");
+    table.waits_no_more(holders[0]);
+    assert!(matches!(table.wait_for(holders[2], &waiting(0), 0), Granted::Conflict(_)));
+    table.end(holders[1].session);
+    assert_eq!(table.wait_for(holders[0], &waiting(1), 0), Granted::Yes, "waiting takes nothing");
+    assert_eq!(ask(&mut table, holders[0], &waiting(1), 0), Granted::Yes);
+}
+
+/// Proves: two who convert a shared flock wait for each other in turn, not for ever, as flock(2) says; who only
+/// tries keeps what it has.
+#[test]
+fn conversion_of_flocks() {
+    let mut table = table();
+    let flock =
+        |mode, wait| Wish { space: LockSpace::Flock, range: LockRange::ALL, wait, ..wish(0, 0, mode) };
+    let (first, second) = (holder(1, 1), holder(2, 1));
+    for holder in [first, second] {
+        assert_eq!(ask(&mut table, holder, &flock(SHARED, false), 0), Granted::Yes);
+    }
+    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, false), 0), Granted::Conflict(_)));
+    assert!(
+        matches!(ask(&mut table, second, &flock(EXCLUSIVE, false), 0), Granted::Conflict(_)),
+        "it kept it"
+    );
+    assert!(!table.take_freed());
+    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, true), 0), Granted::Conflict(_)));
+    assert!(table.take_freed(), "the other must hear of it");
+    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, true), 0), Granted::Conflict(_)));
+    assert!(!table.take_freed(), "or they would wake each other for ever");
+    assert_eq!(ask(&mut table, second, &flock(EXCLUSIVE, true), 0), Granted::Yes);
+}
+
+/// Proves: no session holds more than its share, and what is refused changes nothing.
+#[test]
+fn locks_are_bounded() {
+    let mut table = table();
+    let mut granted = 0;
+    for at in 0..SESSION_RANGES_MAX as u64 + 10 {
+        match ask(&mut table, holder(1, at % 5), &wish(at * 2, at * 2, EXCLUSIVE), 0) {
+            Granted::Yes => granted += 1,
+            other => assert_eq!(other, Granted::TooMany),
+        }
+    }
+    assert!((SESSION_RANGES_MAX - 2..=SESSION_RANGES_MAX).contains(&granted));
+    assert_eq!(table.ranges, granted);
+    assert_eq!(
+        ask(&mut table, holder(2, 1), &wish(1, 1, EXCLUSIVE), 0),
+        Granted::Yes,
+        "others have their own"
+    );
+}

@@ -1,0 +1,174 @@
+//! Advisory locks: requests to the table of locks and back, and the note on disk that some may be held, which gives
+//! those who held them a time of grace after a restart.
+
+use super::FileSystem;
+use crate::host::Host;
+use crate::refusal::Refused;
+use holdfast_content::DeviceId;
+use holdfast_protocol::locks::{Granted, Holder, SessionId, Wish};
+use holdfast_protocol::message::{LockAnswer, LockHolder, LockMode, LockRequest, Response, ServerError};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use tokio::sync::futures::Notified;
+
+impl FileSystem {
+    /// Carries out a wish for a lock, without waiting.
+    pub(crate) fn lock(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        request: &LockRequest,
+    ) -> Result<Response, Refused> {
+        let (holder, wish) = self.wish_of(device, request)?;
+        if wish.mode.is_some() {
+            host.locks_note.set().map_err(|error| ServerError::Storage(error.to_string()))?;
+        }
+        let now_ms = host.clock.monotonic_ms();
+        let mut table = self.locks.lock();
+        let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
+        let granted = table.wish(holder, &wish, now_ms);
+        let freed = table.take_freed();
+        drop(table);
+        if freed {
+            self.lock_changes.notify_waiters();
+        }
+        Ok(Response::Locks { epoch, answer: answer(granted) })
+    }
+
+    /// What would be in the way of a lock.
+    pub(crate) fn test_lock(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        request: &LockRequest,
+    ) -> Result<Response, Refused> {
+        let (holder, wish) = self.wish_of(device, request)?;
+        let now_ms = host.clock.monotonic_ms();
+        let mut table = self.locks.lock();
+        let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
+        let answer = match table.test(holder, &wish, now_ms) {
+            Some(conflict) => answer(Granted::Conflict(conflict)),
+            None => LockAnswer::Granted,
+        };
+        Ok(Response::Locks { epoch, answer })
+    }
+
+    /// What is in the way of a lock that its holder waits for from now on, until [`FileSystem::waits_no_more`].
+    pub(crate) fn wait_for_lock(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        request: &LockRequest,
+    ) -> Result<Response, Refused> {
+        let (holder, wish) = self.wish_of(device, request)?;
+        let now_ms = host.clock.monotonic_ms();
+        let mut table = self.locks.lock();
+        let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
+        let granted = table.wait_for(holder, &wish, now_ms);
+        Ok(Response::Locks { epoch, answer: answer(granted) })
+    }
+
+    /// A run of a client is still there.
+    pub(crate) fn keep_locks(&self, host: &Host, device: DeviceId, run: u128) -> Result<Response, Refused> {
+        let now_ms = host.clock.monotonic_ms();
+        let epoch = self.locks.lock().hear(SessionId { device, run }, now_ms).ok_or(ServerError::Busy)?;
+        Ok(Response::Locks { epoch, answer: LockAnswer::Granted })
+    }
+
+    /// A run of a client is over.
+    pub(crate) fn end_locks(&self, device: DeviceId, run: u128) -> Response {
+        self.locks.lock().end(SessionId { device, run });
+        self.lock_changes.notify_waiters();
+        Response::Done
+    }
+
+    /// The holder of a request no longer waits.
+    pub(crate) fn waits_no_more(&self, device: DeviceId, request: &LockRequest) {
+        let session = SessionId { device, run: request.run };
+        self.locks.lock().waits_no_more(Holder { session, owner: request.owner });
+    }
+
+    /// Completes when a lock may have become free.
+    pub(crate) fn next_lock_change(&self) -> Notified<'_> {
+        self.lock_changes.notified()
+    }
+
+    /// Whether any lock is held.
+    pub(crate) fn holds_locks(&self) -> bool {
+        !self.locks.lock().is_empty()
+    }
+
+    fn wish_of(&self, device: DeviceId, request: &LockRequest) -> Result<(Holder, Wish), Refused> {
+        if !request.range.is_valid() {
+            return Err(ServerError::Invalid("a range of bytes ends before it begins".to_owned()).into());
+        }
+        // Who may only read must not be able to keep writers waiting for each other.
+        if request.mode == Some(LockMode::Exclusive) && !self.may_write(device, request.file.principal) {
+            let why = format!("only who may write a file of {} may lock others out", request.file.principal);
+            return Err(ServerError::NotAllowed(why).into());
+        }
+        let wish = Wish {
+            file: request.file,
+            space: request.space,
+            range: request.range,
+            mode: request.mode,
+            process: request.process,
+            reclaim: request.reclaim,
+            wait: request.wait,
+        };
+        Ok((Holder { session: SessionId { device, run: request.run }, owner: request.owner }, wish))
+    }
+}
+
+fn answer(granted: Granted) -> LockAnswer {
+    match granted {
+        Granted::Yes => LockAnswer::Granted,
+        Granted::Conflict(conflict) => LockAnswer::Held(LockHolder {
+            device: conflict.holder.session.device,
+            run: conflict.holder.session.run,
+            process: conflict.process,
+            range: conflict.range,
+            mode: conflict.mode,
+        }),
+        Granted::Deadlock => LockAnswer::Deadlock,
+        Granted::Grace(left_ms) => LockAnswer::Grace { left_ms: u32::try_from(left_ms).unwrap_or(u32::MAX) },
+        Granted::TooMany => LockAnswer::TooMany,
+    }
+}
+
+/// A file that is there while locks may be held: locks are in memory only, but that there were some must be known
+/// after a crash.
+pub(crate) struct LocksNote {
+    path: Option<PathBuf>,
+    is_set: Mutex<bool>,
+}
+
+impl LocksNote {
+    /// The note at `path`; without one, nothing is kept.
+    pub(crate) fn at(path: Option<PathBuf>) -> LocksNote {
+        LocksNote { is_set: Mutex::new(path.as_ref().is_some_and(|path| path.exists())), path }
+    }
+
+    /// Whether locks may have been held when the server ended.
+    pub(crate) fn is_set(&self) -> bool {
+        *self.is_set.lock()
+    }
+
+    /// Makes the note, durably, before the first lock is granted.
+    fn set(&self) -> std::io::Result<()> {
+        let mut is_set = self.is_set.lock();
+        let Some(path) = self.path.as_ref().filter(|_| !*is_set) else { return Ok(()) };
+        File::create(path)?.sync_all()?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+        *is_set = true;
+        Ok(())
+    }
+
+    /// Takes the note away: the server ends in order and nobody holds a lock.
+    pub(crate) fn clear(&self) {
+        let mut is_set = self.is_set.lock();
+        let removed = self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok());
+        *is_set &= !removed;
+    }
+}
