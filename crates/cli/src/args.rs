@@ -114,6 +114,22 @@ pub struct Server {
     pub create: CreateBy,
 }
 
+/// What `chown` to somebody who is not mapped does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum UnmappedChown {
+    /// It fails (EPERM).
+    Refuse,
+    /// It succeeds and changes nothing, as for programs that restore owners of another machine.
+    Ignore,
+}
+
+/// A name and a number, as in `alice=1000`.
+fn mapping(text: &str) -> Result<(String, u32), String> {
+    let (name, id) = text.rsplit_once('=').ok_or("not of the form NAME=NUMBER")?;
+    let id = id.parse().map_err(|_| format!("{id} is not the number of a local user or group"))?;
+    Ok((name.to_owned(), id))
+}
+
 /// Who may create file systems on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum CreateBy {
@@ -416,7 +432,8 @@ log in the state directory. A second mount with the same key is served by the sa
 
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
-Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, hard, local_locks, allow_other, ro, noexec. The
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, map_user=NAME=UID,
+map_group=NAME=GID, unmapped_chown=WHAT, hard, local_locks, allow_other, ro, noexec. The
 key must have no passphrase, as nobody is there to be asked.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID
@@ -441,6 +458,16 @@ pub struct Mount {
     /// and wrong if programs on other machines lock the same files.
     #[arg(long)]
     pub local_locks: bool,
+    /// Local user to show for a user of the file system, by number: alice=1000. Several: alice=1000:bob=1001.
+    #[arg(long, value_name = "NAME=UID", value_delimiter = ':', value_parser = mapping)]
+    pub map_user: Vec<(String, u32)>,
+    /// Local group to show for a group of the file system, likewise. chown and chgrp to a mapped user or group give
+    /// a file that owner.
+    #[arg(long, value_name = "NAME=GID", value_delimiter = ':', value_parser = mapping)]
+    pub map_group: Vec<(String, u32)>,
+    /// What chown and chgrp to users and groups do that are not mapped.
+    #[arg(long, value_name = "WHAT", default_value = "refuse")]
+    pub unmapped_chown: UnmappedChown,
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,

@@ -48,6 +48,15 @@ pub struct MountOrder {
     /// Whether locks of files hold on this machine only.
     #[serde(default)]
     pub local_locks: bool,
+    /// Local users shown for users.
+    #[serde(default)]
+    pub map_user: Vec<(String, u32)>,
+    /// Local groups shown for groups.
+    #[serde(default)]
+    pub map_group: Vec<(String, u32)>,
+    /// Whether a change of owner to somebody who is not mapped is passed over.
+    #[serde(default)]
+    pub ignore_unmapped: bool,
 }
 
 /// What a process that serves a key can be asked.

@@ -13,12 +13,17 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// A command that another test starts closes, on its way, what this process has open, and closing publishes.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Any sequence of reads, writes, mapped reads and writes, cuts, holes, copies and syncs has the outcome it has on
 /// an array, when the file is closed on one mount and goes on on the other; and the mount where it is not open
 /// shows what was last closed or synced, no more and no less.
 #[test]
 fn a_file_on_two_mounts_is_an_array() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna", "ben"]);
     let directories = [world.mount("anna").join("team"), world.mount("ben").join("team")];
     for seed in 1..=8 {
@@ -30,6 +35,7 @@ fn a_file_on_two_mounts_is_an_array() {
 /// on another mount; a hole that is cut off and grown back is zeroes.
 #[test]
 fn four_gigabytes_of_hole() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     const SIZE: u64 = 4 << 30;
     let mut world = World::new(&["anna", "ben"]);
     let path = world.mount("anna").join("team/sparse");
@@ -83,6 +89,7 @@ fn four_gigabytes_of_hole() {
 /// no two of them are one.
 #[test]
 fn names_of_every_kind() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna", "ben"]);
     let here = world.mount("anna").join("team/names");
     let there = world.mount("ben").join("team/names");
@@ -162,6 +169,7 @@ fn names_of_every_kind() {
 /// no names there, can make none, and its descriptors work, as on any local file system.
 #[test]
 fn what_is_held_outlives_its_name() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna"]);
     let base = world.mount("anna").join("anna");
     let directory = base.join("directory");

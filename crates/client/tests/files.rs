@@ -35,6 +35,7 @@ fn mount(world: &World, user: usize) -> Mount {
     let options = MountOptions {
         uid: 1000,
         gid: 1000,
+        owners: Default::default(),
         spool_dir: dir.path().join("spool"),
         salvage_dir: dir.path().join("salvage"),
         read_only: false,
@@ -249,6 +250,7 @@ fn a_server_that_is_away() {
     let dir = tempfile::tempdir().unwrap();
     let options = MountOptions {
         uid: 1,
+        owners: Default::default(),
         gid: 1,
         spool_dir: dir.path().join("spool"),
         salvage_dir: dir.path().join("salvage"),

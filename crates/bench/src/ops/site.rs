@@ -126,6 +126,7 @@ impl Site {
         let engine = Engine::start_with(config, Arc::new(remote), Arc::new(storage))?;
         let options = MountOptions {
             uid: 1000,
+            owners: Default::default(),
             gid: 1000,
             spool_dir: directory.join("spool"),
             salvage_dir: directory.join("salvage"),

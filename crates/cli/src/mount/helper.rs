@@ -17,12 +17,15 @@ const NAME: &str = "mount.holdfast";
 const USAGE: &str = "usage: mount.holdfast hf://HOST:PORT/FSID DIR [-sfnv] -o key=FILE[,OPTION...]";
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str); 5] = [
+const VALUED: [(&str, &str); 8] = [
     ("key", "--key"),
     ("state", "--state"),
     ("cache", "--cache"),
     ("cache_mib", "--cache-mib"),
     ("timeout", "--timeout"),
+    ("map_user", "--map-user"),
+    ("map_group", "--map-group"),
+    ("unmapped_chown", "--unmapped-chown"),
 ];
 /// Options without one.
 const PLAIN: [(&str, &str); 5] = [

@@ -2,12 +2,13 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::daemon::{self, Job};
-use super::{ending, telling};
+use super::{ending, owners, telling};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
 use crate::{admin, limits, logging, salvage, time};
+use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions};
 use holdfast_fuse::{Manner, Session};
 use holdfast_rpc::Address;
@@ -149,10 +150,11 @@ impl Host {
         }
     }
 
-    fn options(&self, spool: u32, read_only: bool) -> MountOptions {
+    fn options(&self, spool: u32, read_only: bool, owners: OwnerMap) -> MountOptions {
         MountOptions {
             uid: geteuid().as_raw(),
             gid: getegid().as_raw(),
+            owners,
             spool_dir: self.state_dir.join(SPOOL).join(spool.to_string()),
             salvage_dir: self.state_dir.join(salvage::FOLDER),
             read_only,
@@ -163,8 +165,9 @@ impl Host {
     fn rescue_leftovers(&self) {
         let Ok(spools) = std::fs::read_dir(self.state_dir.join(SPOOL)) else { return };
         for spool in spools.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-            let rescued = FileSystem::new(Arc::clone(&self.engine), self.options(spool, true))
-                .and_then(|files| files.save_unsaved("the process ended before they could be published"));
+            let rescued =
+                FileSystem::new(Arc::clone(&self.engine), self.options(spool, true, OwnerMap::default()))
+                    .and_then(|files| files.save_unsaved("the process ended before they could be published"));
             if let Err(error) = rescued {
                 tracing::warn!(%error, spool, "what an earlier run left cannot be rescued yet; it stays there");
             }
@@ -179,9 +182,10 @@ impl Host {
                 "the process that serves this key is just ending; try again",
             ));
         }
+        let owners = owners::of(&self.engine.membership(), order)?;
         let taken: Vec<u32> = state.mounts.values().map(|active| active.spool).collect();
         let spool = (0..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);
-        let files = FileSystem::new(Arc::clone(&self.engine), self.options(spool, order.read_only))?;
+        let files = FileSystem::new(Arc::clone(&self.engine), self.options(spool, order.read_only, owners))?;
         let (host, directory) = (Arc::downgrade(self), order.directory.clone());
         let ended = move || {
             if let Some(host) = host.upgrade() {

@@ -8,9 +8,10 @@ mod daemon;
 mod ending;
 pub mod helper;
 mod host;
+mod owners;
 mod telling;
 
-use crate::args::{Mount, Umount};
+use crate::args::{Mount, Umount, UnmappedChown};
 use crate::control::{Client, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
@@ -64,6 +65,9 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
             read_only: arguments.read_only,
             no_exec: arguments.no_exec,
             local_locks: arguments.local_locks,
+            map_user: arguments.map_user.clone(),
+            map_group: arguments.map_group.clone(),
+            ignore_unmapped: arguments.unmapped_chown == UnmappedChown::Ignore,
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,

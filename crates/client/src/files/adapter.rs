@@ -8,6 +8,7 @@ use crate::store;
 use crate::tree::{Edit, Transaction, Tree};
 use holdfast_content::{
     Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, Reference,
+    UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -73,6 +74,10 @@ impl Backend for EngineBackend {
 
     fn device(&self) -> DeviceId {
         self.0.me().0
+    }
+
+    fn user(&self) -> UserId {
+        self.0.me().1
     }
 
     fn flush_commits(&self) -> Result<(), FsError> {

@@ -3,7 +3,9 @@
 
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
-use holdfast_content::{BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId};
+use holdfast_content::{
+    BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
+};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::Mutex;
@@ -142,6 +144,9 @@ pub trait Backend: Send + Sync {
 
     /// This device.
     fn device(&self) -> DeviceId;
+
+    /// Its user.
+    fn user(&self) -> UserId;
 
     /// Waits until all operations made so far are committed, hence durable.
     ///

@@ -6,8 +6,7 @@ use super::names::Made;
 use super::nodes::{Node, NodeState, Pages};
 use super::state::{FileState, Named, Place, content_roots};
 use super::{
-    Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, handle_of,
-    now_ns,
+    Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, now_ns,
 };
 use crate::engine::LockPlace;
 use crate::error::FsError;
@@ -65,7 +64,7 @@ impl FileSystem {
             let inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
             match self.make_inode(caller, parent, name, inode) {
                 Ok(Made { attributes, node, view }) => {
-                    let inode = view.inode(node.handle)?;
+                    let inode = view.inode(node.handle())?;
                     let keep_cache = self.enter(&node, &inode, &*view, flags);
                     Ok((attributes, self.opened(node, flags, keep_cache)))
                 }
@@ -101,7 +100,7 @@ impl FileSystem {
         ino: Ino,
         flags: OpenFlags,
     ) -> Result<(Arc<Node>, bool), FsError> {
-        let handle = handle_of(ino)?;
+        let handle = self.handle(ino)?;
         let fetched = self.view_of(caller, ino)?;
         let view = &*fetched.view;
         let inode = match view.inode(handle) {
@@ -351,7 +350,7 @@ impl FileSystem {
     /// The same for a descriptor that has locks of its own (flock): they are given up once all is published.
     pub fn release_locked(&self, handle: FileHandleId, owner: u64) {
         let Ok(open) = self.open_file(handle) else { return };
-        let file = open.node.handle;
+        let file = open.node.handle();
         drop(open);
         self.close(handle);
         if self.backend.holds_locks(file, LockSpace::Flock, owner) {
@@ -410,7 +409,7 @@ impl FileSystem {
     pub(super) fn compose_error(&self, node: &Node, error: ComposeError) -> FsError {
         match error {
             ComposeError::Content(inode, error) => {
-                self.backend.content_error(node.handle, self.path_of(node), &inode, error)
+                self.backend.content_error(node.handle(), self.path_of(node), &inode, error)
             }
             ComposeError::Local(error) => error,
         }

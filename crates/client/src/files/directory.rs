@@ -6,7 +6,7 @@
 
 use super::backend::{Names, View};
 use super::nodes::Node;
-use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, handle_of, ino_of, known_handle};
+use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, ino_of, known_handle};
 use crate::error::FsError;
 use holdfast_content::{Handle, InodeKind};
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ impl FileSystem {
     /// [`FsError::NotDirectory`], [`FsError::Stale`].
     pub fn opendir(&self, caller: &Caller, ino: Ino) -> Result<FileHandleId, FsError> {
         self.run(|| {
-            let handle = handle_of(ino)?;
+            let handle = self.handle(ino)?;
             let fetched = self.view_of(caller, ino)?;
             let kind = match fetched.view.inode(handle) {
                 Ok(inode) => inode.kind,
@@ -81,7 +81,7 @@ impl FileSystem {
                 *listing = Listing::of(self.fetch()?.view);
                 listing.begun = true;
             }
-            self.list(open.node.ino, open.node.handle, &mut listing, offset, sink)
+            self.list(open.node.ino, open.node.handle(), &mut listing, offset, sink)
         })
     }
 

@@ -79,7 +79,7 @@ impl FileSystem {
     pub fn unlock(&self, handle: FileHandleId, lock: &Lock) -> Result<(), FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
-            if self.backend.holds_locks(open.node.handle, lock.space, lock.owner) {
+            if self.backend.holds_locks(open.node.handle(), lock.space, lock.owner) {
                 self.publish_durably(&open.node)?;
                 self.backend.unlock(&place_of(&open.node, lock));
             }
@@ -90,7 +90,7 @@ impl FileSystem {
     /// An owner has closed the file: whatever it held is free.
     pub fn unlock_all(&self, handle: FileHandleId, space: LockSpace, owner: u64) {
         let Ok(open) = self.open_file(handle) else { return };
-        if self.backend.holds_locks(open.node.handle, space, owner) {
+        if self.backend.holds_locks(open.node.handle(), space, owner) {
             let lock = Lock { space, owner, process: 0, range: LockRange::ALL };
             self.backend.unlock(&place_of(&open.node, &lock));
         }
@@ -118,10 +118,10 @@ impl FileSystem {
     fn bring_up_to_date(&self, node: &Node) -> Result<(), FsError> {
         self.publish(node, Occasion::Sync)?;
         let view = self.backend.fetch()?;
-        let inode = match view.inode(node.handle) {
+        let inode = match view.inode(node.handle()) {
             // It goes on without a name, for those who have it open.
             Err(FsError::NotFound) => {
-                self.gone(node.handle, node.ino);
+                self.gone(node.handle(), node.ino);
                 return Ok(());
             }
             other => other?,
@@ -145,5 +145,5 @@ impl FileSystem {
 
 fn place_of(node: &Node, lock: &Lock) -> LockPlace {
     let Lock { space, owner, process, range } = *lock;
-    LockPlace { file: node.handle, space, owner, process, range }
+    LockPlace { file: node.handle(), space, owner, process, range }
 }

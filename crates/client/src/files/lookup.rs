@@ -3,8 +3,8 @@
 use super::nodes::NodeState;
 use super::state::Named;
 use super::{
-    Attributes, Caller, FileHandleId, FileSystem, Ino, NOBODY, Rights, Statistics, check_name, handle_of,
-    known_handle, own_attributes,
+    Attributes, Caller, FileHandleId, FileSystem, Ino, Rights, Statistics, check_name, known_handle,
+    own_attributes,
 };
 use crate::error::FsError;
 use holdfast_content::{Content, DeviceId, Handle, Inode, InodeKind, NAME_BYTES_MAX};
@@ -18,7 +18,7 @@ impl FileSystem {
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
         self.run(|| {
             check_name(name)?;
-            let directory = handle_of(parent)?;
+            let directory = self.handle(parent)?;
             let is_open = self.nodes.is_open(parent);
             let (fetched, within) = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
                 Some((fetched, within)) => (fetched, Some(within)),
@@ -72,7 +72,7 @@ impl FileSystem {
 
     fn fresh_attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes, FsError> {
         self.run(|| {
-            let handle = handle_of(ino)?;
+            let handle = self.handle(ino)?;
             if let Some(shown) = self.attributes_here(handle, ino) {
                 self.tokens.spend_any(caller.thread);
                 return Ok(shown);
@@ -139,7 +139,7 @@ impl FileSystem {
     /// [`FsError::Access`], [`FsError::ReadOnly`], [`FsError::Stale`].
     pub fn access(&self, caller: &Caller, ino: Ino, rights: Rights) -> Result<(), FsError> {
         self.run(|| {
-            let handle = handle_of(ino)?;
+            let handle = self.handle(ino)?;
             let fetched = self.view_of(caller, ino)?;
             let inode = fetched.view.inode(handle).map_err(stale)?;
             let mine = fetched.view.may_write(handle.principal);
@@ -149,7 +149,7 @@ impl FileSystem {
                     return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
                 }
             }
-            let (uid, gid) = if mine { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
+            let (uid, gid) = self.owner_shown(handle.principal, mine);
             let shift = match () {
                 () if caller.uid == uid => 6,
                 () if caller.gid == gid => 3,
@@ -189,7 +189,7 @@ impl FileSystem {
 
     /// An inode in a view that may answer a request on it.
     pub(super) fn fresh_inode(&self, caller: &Caller, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        let handle = handle_of(ino)?;
+        let handle = self.handle(ino)?;
         let fetched = self.view_of(caller, ino)?;
         fetched.view.inode(handle).map_err(stale)
     }

@@ -21,6 +21,7 @@ mod lookup;
 mod names;
 mod nodes;
 mod overlay;
+mod owners;
 mod plan;
 mod publish;
 mod salvage;
@@ -38,6 +39,7 @@ mod tests;
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 pub use locks::Lock;
+pub use owners::{OwnerMap, Unmapped};
 pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 
@@ -66,6 +68,8 @@ pub struct MountOptions {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// Who stands for whom else.
+    pub owners: OwnerMap,
     /// Where unpublished bytes are kept; this process must be the only user.
     pub spool_dir: PathBuf,
     /// Where unpublished bytes are saved when they cannot be published.
@@ -211,6 +215,14 @@ impl FileSystem {
         }
     }
 
+    /// The handle of a number that came from the kernel.
+    fn handle(&self, ino: Ino) -> Result<Handle, FsError> {
+        match self.nodes.find(ino) {
+            Some(node) => Ok(node.handle()),
+            None => handle_of(ino),
+        }
+    }
+
     fn open_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
         let unknown = || FsError::Invalid("the file is not open".into());
         self.files.lock().get(&handle).cloned().ok_or_else(unknown)
@@ -241,7 +253,7 @@ impl FileSystem {
 
     /// What `stat` shows of an inode in a view, where this client has nothing newer.
     fn published_attributes(&self, view: &dyn View, handle: Handle, inode: &Inode) -> Attributes {
-        let mine = view.may_write(handle.principal);
+        let (uid, gid) = self.owner_shown(handle.principal, view.may_write(handle.principal));
         Attributes {
             ino: ino_of(handle),
             kind: inode.kind,
@@ -251,8 +263,8 @@ impl FileSystem {
             blocks: state::allocated(inode).div_ceil(512),
             modified_ns: inode.modified_ns,
             changed_ns: inode.changed_ns,
-            uid: if mine { self.options.uid } else { NOBODY },
-            gid: if mine { self.options.gid } else { NOBODY },
+            uid,
+            gid,
             device_number: inode.device_number,
             generation: 0,
         }

@@ -5,7 +5,7 @@
 use super::backend::{Changes, View};
 use super::nodes::{Found, Node};
 use super::plan::{Dropped, LINKS_MAX, drop_link, existing, writable_directory};
-use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, handle_of, ino_of, now_ns};
+use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, ino_of, now_ns};
 use crate::error::FsError;
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, TARGET_BYTES_MAX};
 use std::collections::HashSet;
@@ -101,7 +101,7 @@ impl FileSystem {
         self.tokens.spend_any(caller.thread);
         self.may_change()?;
         check_name(name)?;
-        let directory = handle_of(parent)?;
+        let directory = self.handle(parent)?;
         let wanted = name.to_vec();
         let (handle, view) = self.edit(move |changes| {
             let within = writable_directory(changes, directory)?;
@@ -134,7 +134,7 @@ impl FileSystem {
             self.tokens.spend_any(caller.thread);
             self.may_change()?;
             check_name(name)?;
-            let directory = handle_of(parent)?;
+            let directory = self.handle(parent)?;
             let (name, now) = (name.to_vec(), now_ns());
             let (dropped, view) = self.edit(move |changes| {
                 writable_directory(changes, directory)?;
@@ -160,7 +160,7 @@ impl FileSystem {
             self.tokens.spend_any(caller.thread);
             self.may_change()?;
             check_name(name)?;
-            let directory = handle_of(parent)?;
+            let directory = self.handle(parent)?;
             let (name, now) = (name.to_vec(), now_ns());
             let (dropped, view) = self.edit(move |changes| {
                 writable_directory(changes, directory)?;
@@ -189,7 +189,7 @@ impl FileSystem {
             self.tokens.spend_any(caller.thread);
             self.may_change()?;
             check_name(name)?;
-            let (handle, directory) = (handle_of(ino)?, handle_of(parent)?);
+            let (handle, directory) = (self.handle(ino)?, self.handle(parent)?);
             let (wanted, now) = (name.to_vec(), now_ns());
             let (_, view) = self.edit(move |changes| {
                 writable_directory(changes, directory)?;
@@ -241,8 +241,8 @@ impl FileSystem {
             check_name(name)?;
             check_name(new_name)?;
             let rename = Rename {
-                from: (handle_of(parent)?, name.to_vec()),
-                to: (handle_of(new_parent)?, new_name.to_vec()),
+                from: (self.handle(parent)?, name.to_vec()),
+                to: (self.handle(new_parent)?, new_name.to_vec()),
                 flags,
                 from_chain: self.chain(parent),
                 to_chain: self.chain(new_parent),
@@ -265,18 +265,23 @@ impl FileSystem {
     /// The directories above `ino`, as last seen, for [`Rename::keeps_out_of`] to verify.
     fn chain(&self, ino: Ino) -> Option<Vec<Link>> {
         let to_link = |Found { ino, parent, name }| {
-            Some(Link { child: handle_of(ino).ok()?, parent: handle_of(parent).ok()?, name })
+            Some(Link { child: self.handle(ino).ok()?, parent: self.handle(parent).ok()?, name })
         };
         self.nodes.ancestors(ino)?.into_iter().map(to_link).collect()
     }
 
     /// A name of ours is gone; if the inode is too, whoever has it open goes on without publishing.
-    fn dropped(&self, view: &dyn View, dropped: Dropped) {
+    pub(super) fn dropped(&self, view: &dyn View, dropped: Dropped) {
         let (Dropped::Removed(handle, _) | Dropped::Kept(handle)) = dropped;
-        let Some(node) = self.nodes.find(ino_of(handle)) else { return };
+        for node in self.nodes.of(ino_of(handle), handle) {
+            Self::tell_dropped(&node, view, &dropped);
+        }
+    }
+
+    fn tell_dropped(node: &Node, view: &dyn View, dropped: &Dropped) {
         match dropped {
-            Dropped::Kept(_) => {
-                let Ok(inode) = view.inode(handle) else { return };
+            Dropped::Kept(handle) => {
+                let Ok(inode) = view.inode(*handle) else { return };
                 let mut state = node.state();
                 let writers = state.writers > 0;
                 if let Some(file) = &mut state.file {
@@ -288,7 +293,7 @@ impl FileSystem {
                 if let Some(file) = &mut state.file {
                     file.removed_here();
                 }
-                state.removed = inode.map(|inode| Box::new((*inode).clone()));
+                state.removed = inode.as_ref().map(|inode| Box::new(Inode::clone(inode)));
             }
         }
     }

@@ -16,7 +16,7 @@ use holdfast_content::{Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Longest chain of parents followed: longer ones are loops made by a hostile writer.
 pub const DEPTH_MAX: usize = 4096;
@@ -36,8 +36,7 @@ pub enum Pages {
 pub struct Node {
     /// Its number.
     pub ino: Ino,
-    /// Its handle.
-    pub handle: Handle,
+    handle: Mutex<Handle>,
     /// First lock: see the module.
     pub publishing: Mutex<()>,
     state: Mutex<NodeState>,
@@ -61,6 +60,12 @@ pub struct NodeState {
 }
 
 impl Node {
+    /// Its handle. That is another than its number says once it was given another owner: then it stands for a copy,
+    /// which has a number of its own for those who look it up from then on.
+    pub fn handle(&self) -> Handle {
+        *self.handle.lock()
+    }
+
     /// Locks the state.
     pub fn state(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock()
@@ -102,6 +107,8 @@ struct Known {
 #[derive(Default)]
 pub struct Nodes {
     known: Mutex<HashMap<Ino, Known>>,
+    /// Nodes that stand for another handle than their number's.
+    moved: Mutex<Vec<Weak<Node>>>,
 }
 
 impl Nodes {
@@ -113,6 +120,23 @@ impl Nodes {
     /// The node of an inode if there is one.
     pub fn find(&self, ino: Ino) -> Option<Arc<Node>> {
         Some(self.known.lock().get(&ino)?.node.clone())
+    }
+
+    /// A node stands for another handle from now on.
+    pub fn becomes(&self, node: &Arc<Node>, handle: Handle) {
+        *node.handle.lock() = handle;
+        let mut moved = self.moved.lock();
+        moved.retain(|node| node.strong_count() > 0);
+        moved.push(Arc::downgrade(node));
+    }
+
+    /// All nodes that stand for a handle.
+    pub fn of(&self, ino: Ino, handle: Handle) -> Vec<Arc<Node>> {
+        let moved: Vec<Arc<Node>> = self.moved.lock().iter().filter_map(Weak::upgrade).collect();
+        let all = self.find(ino).into_iter().chain(moved);
+        let mut found: Vec<Arc<Node>> = all.filter(|node| node.handle() == handle).collect();
+        found.dedup_by_key(|node| node.ino);
+        found
     }
 
     /// All nodes that have unpublished or open content, at this moment.
@@ -201,7 +225,7 @@ impl Nodes {
         known.entry(ino).or_insert_with(|| Known {
             node: Arc::new(Node {
                 ino,
-                handle,
+                handle: Mutex::new(handle),
                 publishing: Mutex::new(()),
                 state: Mutex::new(NodeState {
                     open: 0,

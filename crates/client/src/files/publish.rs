@@ -77,7 +77,7 @@ impl FileSystem {
         } else {
             (None, false, None)
         };
-        let handle = node.handle;
+        let handle = node.handle();
         let (size, mode, modified_ns) = (snapshot.size, snapshot.mode, snapshot.modified_ns);
         let (device, changed_ns) = (self.backend.device(), snapshot.changed_ns.max(now_ns()));
         let edited = self.edit(move |changes| {

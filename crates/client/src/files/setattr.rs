@@ -1,10 +1,8 @@
-//! Changing attributes: mode, size, times; owners cannot be changed.
+//! Changing attributes: mode, size, times. Owners are changed in `owners`.
 
 use super::nodes::NodeState;
 use super::state::{FileState, Named};
-use super::{
-    Attributes, Caller, FileHandleId, FileSystem, Ino, NOBODY, SetAttributes, TimeToSet, handle_of, now_ns,
-};
+use super::{Attributes, Caller, FileHandleId, FileSystem, Ino, SetAttributes, TimeToSet, now_ns};
 use crate::error::FsError;
 use holdfast_content::{FILE_BYTES_MAX, InodeKind};
 
@@ -27,13 +25,15 @@ impl FileSystem {
     ) -> Result<Attributes, FsError> {
         self.run(|| {
             self.may_change()?;
-            self.check_owner(ino, &set)?;
             let now = now_ns();
             let modified_ns = set.modified.map(|time| match time {
                 TimeToSet::Now => now,
                 TimeToSet::At(time) => time,
             });
             let mode = set.mode.map(|mode| mode & 0o7777);
+            if let Some(copied) = self.change_owner(caller, ino, &set, modified_ns)? {
+                return Ok(copied);
+            }
             if let Some(size) = set.size {
                 self.resize(caller, ino, size, handle, (mode, modified_ns), now)?;
             } else if !set.is_owner_only() || self.is_mine(ino)? {
@@ -54,22 +54,8 @@ impl FileSystem {
         })
     }
 
-    /// A chown to the owner shown changes nothing and succeeds; any other cannot be: a file's principal is
-    /// part of its number (SUNDR 4).
-    fn check_owner(&self, ino: Ino, set: &SetAttributes) -> Result<(), FsError> {
-        if set.uid.is_none() && set.gid.is_none() {
-            return Ok(());
-        }
-        let (uid, gid) =
-            if self.is_mine(ino)? { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
-        if set.uid.is_some_and(|wanted| wanted != uid) || set.gid.is_some_and(|wanted| wanted != gid) {
-            return Err(FsError::NotPermitted("a file keeps its owner; copy it to give it another".into()));
-        }
-        Ok(())
-    }
-
     fn is_mine(&self, ino: Ino) -> Result<bool, FsError> {
-        Ok(self.backend.latest().may_write(handle_of(ino)?.principal))
+        Ok(self.backend.latest().may_write(self.handle(ino)?.principal))
     }
 
     /// Sets mode and times of a file with unpublished changes, or without a name. `false`: it has neither.
@@ -130,7 +116,7 @@ impl FileSystem {
 
     /// Attributes after a change that this client has just made.
     fn attributes_after(&self, ino: Ino) -> Result<Attributes, FsError> {
-        let handle = handle_of(ino)?;
+        let handle = self.handle(ino)?;
         let view = self.backend.latest();
         match view.inode(handle) {
             Ok(inode) => Ok(self.attributes(&*view, handle, &inode)),

@@ -90,7 +90,7 @@ impl FileSystem {
     ) -> Result<Option<u64>, FsError> {
         let there = from..from + (range.end - range.start);
         let found = seek_in(&*self.backend.source(), inode, there.clone(), to)
-            .map_err(|error| self.backend.content_error(node.handle, self.path_of(node), inode, error))?;
+            .map_err(|error| self.backend.content_error(node.handle(), self.path_of(node), inode, error))?;
         Ok(found.map(|at| range.start + (at - from)))
     }
 

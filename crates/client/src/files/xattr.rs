@@ -1,6 +1,6 @@
 //! Extended attributes: `user.*` only, kept in the inode, hence small.
 
-use super::{Caller, FileSystem, Ino, SetXattr, handle_of, now_ns};
+use super::{Caller, FileSystem, Ino, SetXattr, now_ns};
 use crate::error::FsError;
 use holdfast_content::{ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX};
 
@@ -104,7 +104,7 @@ impl FileSystem {
         ino: Ino,
         change: impl Fn(&mut holdfast_content::Inode) -> Result<(), FsError> + Send + 'static,
     ) -> Result<(), FsError> {
-        let (handle, now) = (handle_of(ino)?, now_ns());
+        let (handle, now) = (self.handle(ino)?, now_ns());
         let (_, view) = self.edit(move |changes| {
             let mut inode = (*changes.inode(handle).map_err(super::lookup::stale)?).clone();
             if !changes.may_write(handle.principal) {

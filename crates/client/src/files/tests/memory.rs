@@ -3,7 +3,7 @@
 //! show.
 
 use super::super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
-use super::super::{Caller, FileSystem, MountOptions};
+use super::super::{Caller, FileSystem, MountOptions, OwnerMap};
 use crate::engine::{LockPlace, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use holdfast_content::{
@@ -187,6 +187,7 @@ pub fn options(dir: &std::path::Path) -> MountOptions {
     MountOptions {
         uid: 1000,
         gid: 1000,
+        owners: OwnerMap::default(),
         spool_dir: dir.join("spool"),
         salvage_dir: dir.join("salvage"),
         read_only: false,
@@ -278,6 +279,10 @@ impl Backend for Memory {
 
     fn device(&self) -> DeviceId {
         self.device
+    }
+
+    fn user(&self) -> UserId {
+        UserId::SUPERUSER
     }
 
     fn flush_commits(&self) -> Result<(), FsError> {

@@ -1,0 +1,63 @@
+//! Owners through real mounts: the map of users and groups, chown and chgrp.
+
+mod common;
+
+use common::{World, run, text};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn sh(directory: &Path, script: &str) -> Output {
+    Command::new("sh").args(["-euc", script]).current_dir(directory).output().expect("it runs")
+}
+
+#[track_caller]
+fn works(directory: &Path, script: &str) {
+    let output = sh(directory, script);
+    assert!(output.status.success(), "{script}: {}", text(&output));
+}
+
+/// Owners are shown by the mount's map. chgrp to a mapped group hands a file, or a whole tree, to the people of that
+/// group, with a program's descriptors going on in it; chown to others is refused, or passed over if so mounted.
+#[test]
+fn handing_files_to_a_group() {
+    if run(Command::new("id").arg("-u")).trim() != "0" {
+        return;
+    }
+    let mut world = World::new(&["anna", "ben"]);
+    let map = ["--map-user", "anna=4001:ben=4002", "--map-group", "team=4100"];
+    let (anna, ben) = (world.mount_with("anna", &map), world.mount("ben"));
+    let shown = |path: &str| {
+        let seen = fs::metadata(anna.join(path)).expect("stat");
+        (seen.uid(), seen.gid())
+    };
+    assert_eq!((shown("anna"), shown("team"), shown("ben")), ((4001, 0), (0, 4100), (4002, 65534)));
+
+    works(&anna, "mkdir -p anna/tree/deep; echo one > anna/tree/a; echo two > anna/tree/deep/b");
+    assert!(!sh(&ben, "echo more >> anna/tree/a").status.success());
+    works(&anna, "exec 9>> anna/tree/a; echo before >&9; chgrp -R 4100 anna/tree; echo after >&9");
+    works(&ben, r#"test "$(cat anna/tree/a)" = "$(printf 'one\nbefore\nafter')""#);
+    works(&ben, "echo more >> anna/tree/deep/b; mkdir anna/tree/mine; echo new > anna/tree/mine/c");
+    works(
+        &anna,
+        r#"test "$(cat anna/tree/deep/b)" = "$(printf 'two\nmore')"; test "$(cat anna/tree/mine/c)" = new"#,
+    );
+    assert_eq!((shown("anna/tree"), shown("anna/tree/deep/b")), ((0, 4100), (0, 4100)));
+    works(&anna, "chown 4001:0 anna/tree/a");
+    assert_eq!(shown("anna/tree/a"), (4001, 0));
+    assert!(!sh(&ben, "echo no > anna/tree/a").status.success());
+
+    for refused in ["chown 4002 anna/tree/a", "chown 12345 anna/tree/a", "chgrp 12345 anna/tree/a"] {
+        let output = sh(&anna, refused);
+        assert!(text(&output).contains("Operation not permitted"), "{refused}: {}", text(&output));
+    }
+    world.umount("anna");
+    let said = world.try_mount("anna", &["--map-user", "bob=5"]);
+    assert!(text(&said).contains("no user of that name") && text(&said).contains("ben"), "{}", text(&said));
+    let lenient = world.mount_with("anna", &["--unmapped-chown", "ignore"]);
+    works(
+        &lenient,
+        "echo x > anna/file; chown 12345:777 anna/file; test \"$(stat -c %u:%g anna/file)\" = 0:0",
+    );
+}

@@ -1,0 +1,204 @@
+//! Owners as this machine shows them, and changing them.
+//!
+//! A file belongs to a user or a group of the file system, for good: that is part of its number. What programs see is
+//! a local user and group, by the mount's map. `chown` and `chgrp` to another principal make a copy of the file that
+//! belongs to it, by reference, and put it in the place of the name (SUNDR 4).
+
+use super::backend::Changes;
+use super::compose::Occasion;
+use super::plan::{Dropped, drop_link, existing, writable_directory};
+use super::{Attributes, Caller, FileSystem, Ino, NOBODY, SetAttributes};
+use crate::error::FsError;
+use holdfast_content::{Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId};
+use std::collections::BTreeMap;
+
+/// Entries of a directory that may be given another owner: all of them are entered anew in one operation.
+const ENTRIES_MAX: usize = 4096;
+/// Entries read at once.
+const PAGE: usize = 512;
+
+/// What local users and groups stand for those of the file system.
+#[derive(Clone, Debug, Default)]
+pub struct OwnerMap {
+    /// Local user of each user that has one.
+    pub users: BTreeMap<UserId, u32>,
+    /// Local group of each group that has one.
+    pub groups: BTreeMap<GroupId, u32>,
+    /// What a change of owner to somebody who stands for nobody does.
+    pub unmapped: Unmapped,
+}
+
+/// What `chown` to a local user or group does that stands for nobody in the file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unmapped {
+    /// Fails.
+    #[default]
+    Refuse,
+    /// Succeeds and changes nothing.
+    Ignore,
+}
+
+/// What a wish for an owner means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    /// The one it has.
+    Same,
+    /// Another.
+    Other(PrincipalId),
+    /// Nobody that is known here.
+    Unmapped,
+}
+
+impl FileSystem {
+    /// The local user and group shown for what a principal owns. What this mount may write is the mounting user's,
+    /// unless the map says otherwise.
+    pub(super) fn owner_shown(&self, principal: PrincipalId, mine: bool) -> (u32, u32) {
+        let map = &self.options.owners;
+        let (uid, gid) = if mine { (self.options.uid, self.options.gid) } else { (NOBODY, NOBODY) };
+        match principal {
+            PrincipalId::User(user) => (map.users.get(&user).copied().unwrap_or(uid), gid),
+            PrincipalId::Group(group) => (uid, map.groups.get(&group).copied().unwrap_or(gid)),
+            PrincipalId::Device(_) | PrincipalId::Members => (uid, gid),
+        }
+    }
+
+    fn wanted_owner(&self, present: PrincipalId, uid: Option<u32>, gid: Option<u32>) -> Wanted {
+        let map = &self.options.owners;
+        let mine = self.backend.latest().may_write(present);
+        let shown = self.owner_shown(present, mine);
+        let (uid, gid) = (uid.filter(|uid| *uid != shown.0), gid.filter(|gid| *gid != shown.1));
+        let user = uid.map(|uid| match map.users.iter().find(|(_, local)| **local == uid) {
+            Some((user, _)) => Some(*user),
+            None => (uid == self.options.uid).then(|| self.backend.user()),
+        });
+        let group = gid.map(|gid| match map.groups.iter().find(|(_, local)| **local == gid) {
+            Some((group, _)) => Some(Some(*group)),
+            // The mounting user's own group stands for no group.
+            None => (gid == self.options.gid).then_some(None),
+        });
+        match (user, group) {
+            (Some(None), _) | (_, Some(None)) => Wanted::Unmapped,
+            // A file of a group has no user.
+            (_, Some(Some(Some(group)))) => Wanted::Other(PrincipalId::Group(group)),
+            (Some(Some(user)), _) => Wanted::Other(PrincipalId::User(user)),
+            (None, Some(Some(None))) => Wanted::Other(PrincipalId::User(self.backend.user())),
+            (None, None) => Wanted::Same,
+        }
+    }
+
+    /// Gives a file the owner that is wished for, and mode and time of modification with it. `None`: it has that
+    /// owner already, and nothing was done.
+    pub(super) fn change_owner(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: &SetAttributes,
+        modified_ns: Option<i64>,
+    ) -> Result<Option<Attributes>, FsError> {
+        if set.uid.is_none() && set.gid.is_none() {
+            return Ok(None);
+        }
+        let present = self.handle(ino)?.principal;
+        let principal = match self.wanted_owner(present, set.uid, set.gid) {
+            Wanted::Other(principal) if principal != present => principal,
+            Wanted::Unmapped if self.options.owners.unmapped == Unmapped::Refuse => {
+                return Err(FsError::NotPermitted(
+                    "this user or group stands for nobody in the file system; see --map-user, --map-group"
+                        .into(),
+                ));
+            }
+            _ => return Ok(None),
+        };
+        if set.size.is_some() {
+            return Err(FsError::Invalid("owner and size cannot be changed at once".into()));
+        }
+        self.tokens.spend_any(caller.thread);
+        self.copy_to(ino, principal, set.mode.map(|mode| mode & 0o7777), modified_ns).map(Some)
+    }
+
+    /// Puts a copy that belongs to `principal` in the place of a name. Only this name: other names of the same file
+    /// lead to the file as it was.
+    fn copy_to(
+        &self,
+        ino: Ino,
+        principal: PrincipalId,
+        mode: Option<u32>,
+        modified_ns: Option<i64>,
+    ) -> Result<Attributes, FsError> {
+        let no_name = || FsError::NotPermitted("its owner cannot be changed without a name".into());
+        let node = self.nodes.find(ino);
+        if let Some(node) = &node {
+            self.publish(node, Occasion::Sync)?;
+        }
+        let old = self.handle(ino)?;
+        let (parent, name) = self.nodes.place(ino).ok_or_else(no_name)?;
+        let (directory, now) = (self.handle(parent)?, super::now_ns());
+        let ((new, dropped), view) = self.edit(move |changes| {
+            writable_directory(changes, directory)?;
+            if !changes.may_write(principal) {
+                let why = format!("only who may write for {principal} can give it a file");
+                return Err(FsError::NotPermitted(why));
+            }
+            if existing(changes, directory, &name)?.handle != old {
+                return Err(FsError::Stale);
+            }
+            let mut inode = (*changes.inode(old).map_err(super::lookup::stale)?).clone();
+            (inode.links, inode.changed_ns) = (1, now);
+            inode.mode = mode.unwrap_or(inode.mode);
+            inode.modified_ns = modified_ns.unwrap_or(inode.modified_ns);
+            let new = changes.allocate(principal)?;
+            let kind = inode.kind;
+            match kind {
+                InodeKind::Directory => copy_directory(changes, old, new, inode)?,
+                _ => changes.set_inode(new, inode)?,
+            }
+            changes.set_entry(directory, &name, Some(Entry { handle: new, kind }), now)?;
+            let dropped = drop_link(changes, old, now)?;
+            Ok((new, dropped))
+        })?;
+        let inode = view.inode(new)?;
+        match (&node, &dropped) {
+            // Nothing else bears the old number: whoever has it open goes on with the copy.
+            (Some(node), Dropped::Removed(..)) => {
+                self.nodes.becomes(node, new);
+                if let Some(file) = &mut node.state().file {
+                    file.refresh(&inode, view.position(), true);
+                    (file.modified_ns, file.changed_ns) = (inode.modified_ns, inode.changed_ns);
+                }
+            }
+            _ => self.dropped(&*view, dropped),
+        }
+        Ok(self.published_attributes(&*view, new, &inode))
+    }
+}
+
+/// Makes a directory with the entries of another.
+fn copy_directory(
+    changes: &mut dyn Changes,
+    from: Handle,
+    to: Handle,
+    mut inode: Inode,
+) -> Result<(), FsError> {
+    let modified_ns = inode.modified_ns;
+    inode.content = Inode::new(InodeKind::Directory, 0, inode.writer, 0).content;
+    inode.size = 0;
+    let mut entries = Vec::new();
+    loop {
+        let after = entries.last().map(|(name, _): &(Vec<u8>, Entry)| name.clone());
+        let page = changes.entries(from, after.as_deref(), PAGE)?;
+        if page.is_empty() {
+            break;
+        }
+        entries.extend(page);
+        if entries.len() > ENTRIES_MAX {
+            return Err(FsError::NotPermitted(format!(
+                "a directory of more than {ENTRIES_MAX} entries keeps its owner; make a new one and move them"
+            )));
+        }
+    }
+    changes.set_inode(to, inode)?;
+    for (name, entry) in entries {
+        changes.set_entry(to, &name, Some(entry), modified_ns)?;
+    }
+    Ok(())
+}
