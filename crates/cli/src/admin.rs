@@ -13,7 +13,7 @@ use crate::time::now_ns;
 use holdfast_client::admin::{self, Admin, CreateConfig, CreateError, Home};
 use holdfast_client::{Engine, EngineConfig, Tree};
 use holdfast_content::{self as content, GroupId, Handle, UserId};
-use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_crypto::{KeyHolder, PublicKey};
 use holdfast_rpc::{Address, ServerAddress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -228,7 +228,7 @@ fn ask<T: serde::de::DeserializeOwned>(
     directories: &Directories,
 ) -> Outcome<T> {
     let address: Address = url.parse()?;
-    let key = keys::read_private(key)?;
+    let key: Arc<dyn KeyHolder> = keys::read(key)?.into();
     let state_dir = directories.state_of(&address.file_system, &key.public())?;
     make_private(&state_dir)?;
     let bar = progress("asking the server");
@@ -244,7 +244,7 @@ fn ask<T: serde::de::DeserializeOwned>(
 
 fn attempt(
     address: &Address,
-    key: &SigningKey,
+    key: &Arc<dyn KeyHolder>,
     state_dir: &Path,
     change: &Change,
     directories: &Directories,
@@ -341,14 +341,14 @@ fn or_none(text: String) -> String {
 /// `holdfast fs create`
 fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Outcome {
     let server: ServerAddress = arguments.server.parse()?;
-    let superuser = keys::read_private(&arguments.superuser)?;
+    let superuser = keys::read(&arguments.superuser)?;
     let key = superuser.public();
     let state_dir = directories.state_of(&key.file_system_id(), &key)?;
     make_private(&state_dir)?;
     let bar = progress("creating the file system");
     let created = admin::create(CreateConfig {
         server,
-        superuser,
+        superuser: superuser.into(),
         name: arguments.name.clone(),
         superuser_name: SUPERUSER_NAME.to_owned(),
         state_dir,
@@ -363,7 +363,7 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
             holdfast_crypto::keyfile::format_public(&key, "")
         )),
         CreateError::BadName(_) => Failure::new(Exit::Usage, error),
-        CreateError::Unreachable(_) => Failure::new(Exit::Unavailable, error),
+        CreateError::Unreachable(_) | CreateError::Key(_) => Failure::new(Exit::Unavailable, error),
         CreateError::Refused(_) => Failure::new(Exit::Protocol, error),
         CreateError::State(..) => Failure::new(Exit::Io, error),
     })?;

@@ -236,8 +236,8 @@ pub struct FsCreate {
     /// HOST or HOST:PORT of the server.
     #[arg(value_name = "SERVER")]
     pub server: String,
-    /// Private key file of the superuser.
-    #[arg(long, value_name = "KEYFILE")]
+    /// The superuser's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    #[arg(long, value_name = "KEY")]
     pub superuser: PathBuf,
     /// What to call the file system.
     #[arg(long, value_name = "NAME", default_value = "holdfast")]
@@ -250,8 +250,8 @@ pub struct Read {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]
     pub url: String,
-    /// Private key file of any member.
-    #[arg(long, value_name = "KEYFILE", alias = "superuser")]
+    /// Any member's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    #[arg(long, value_name = "KEY", alias = "superuser")]
     pub key: PathBuf,
 }
 
@@ -261,8 +261,8 @@ pub struct Administer {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]
     pub url: String,
-    /// Private key file of the superuser.
-    #[arg(long, value_name = "KEYFILE")]
+    /// The superuser's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    #[arg(long, value_name = "KEY")]
     pub superuser: PathBuf,
 }
 
@@ -426,15 +426,20 @@ pub enum DeviceCommand {
 #[command(after_help = "Examples:
   holdfast mount hf://files.example.org/FSID ~/shared --key ~/.ssh/id_ed25519
   holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
+  holdfast mount hf://files.example.org/FSID ~/shared --key agent:anna@laptop
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
 log in the state directory. A second mount with the same key is served by the same process.
+
+A key in an SSH agent (SSH_AUTH_SOCK; Ed25519 only) never leaves it: the agent is asked for each signature. A
+private key file with a passphrase is not opened if the agent holds the key. While the agent is away, programs wait
+as for a server that is away; `holdfast status` says so, and all goes on when one with the key is at the same socket.
 
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, map_user=NAME=UID,
 map_group=NAME=GID, unmapped_chown=WHAT, hard, local_locks, allow_other, ro, noexec. The
-key must have no passphrase, as nobody is there to be asked.")]
+key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]
@@ -442,8 +447,8 @@ pub struct Mount {
     /// Empty directory to mount on.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Private key file of this device.
-    #[arg(long, value_name = "KEYFILE")]
+    /// This device's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    #[arg(long, value_name = "KEY")]
     pub key: PathBuf,
     /// Let other users of this machine (root too) use the mount; they act with this key's rights.
     #[arg(long)]
@@ -535,8 +540,8 @@ pub struct Which {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL", requires = "key")]
     pub url: Option<String>,
-    /// Private or public key file of the device.
-    #[arg(long, value_name = "KEYFILE", requires = "url")]
+    /// The device's key: a private or public key file, or agent:SHA256:... or agent:COMMENT.
+    #[arg(long, value_name = "KEY", requires = "url")]
     pub key: Option<PathBuf>,
 }
 

@@ -24,7 +24,7 @@ pub enum Exit {
     NoUser = 67,
     /// The address is wrong: no such host, or the server has no such file system.
     NoHost = 68,
-    /// The server does not answer.
+    /// The server does not answer, or the agent that keeps the key does not sign.
     Unavailable = 69,
     /// A mistake in holdfast itself.
     Internal = 70,
@@ -81,7 +81,7 @@ impl Exit {
             Exit::NoInput => "A file that was named, such as a key file, is missing or unreadable.",
             Exit::NoUser => "The key, user, group or device is not known to the file system.",
             Exit::NoHost => "Wrong address: malformed, no such host, or no such file system on that server.",
-            Exit::Unavailable => "The server does not answer.",
+            Exit::Unavailable => "The server does not answer, or the agent that keeps the key does not sign.",
             Exit::Internal => "A mistake in holdfast itself; please report it.",
             Exit::System => "The operating system refused something that is needed.",
             Exit::CannotCreate => "A file that should be made exists already or cannot be made.",
@@ -143,7 +143,7 @@ impl From<StartError> for Failure {
             | StartError::StateForeign { .. }
             | StartError::StateCorrupt { .. } => Exit::Data,
             StartError::InUse { .. } => Exit::InUse,
-            StartError::Unreachable(_) => Exit::Unavailable,
+            StartError::Unreachable(_) | StartError::Key(_) => Exit::Unavailable,
             StartError::UnknownFileSystem => Exit::NoHost,
             StartError::WrongServer(_) | StartError::Version(_) => Exit::Protocol,
             StartError::Frozen(_) => Exit::Alarm,
@@ -158,7 +158,7 @@ impl From<FsError> for Failure {
     fn from(error: FsError) -> Failure {
         let code = match &error {
             FsError::Integrity(_) | FsError::Frozen(_) => Exit::Alarm,
-            FsError::Unreachable(_) => Exit::Unavailable,
+            FsError::Unreachable(_) | FsError::Key(_) => Exit::Unavailable,
             FsError::Access(_) | FsError::NotPermitted(_) | FsError::ReadOnly | FsError::Refused(_) => {
                 Exit::NotAllowed
             }

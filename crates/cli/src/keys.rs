@@ -1,15 +1,20 @@
-//! Key files: reading them safely, making new ones.
+//! Keys: reading key files safely, making new ones, and keys that an SSH agent keeps.
 //!
 //! A private key that others on this machine can read is refused, as ssh does; a passphrase is asked for on the
 //! terminal or read from the file that `HOLDFAST_PASSPHRASE_FILE` names, never taken from the command line or
 //! an environment variable, where other processes could see it.
 
+mod agent;
+
+pub use agent::{Agent, AgentKey};
+
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_crypto::keyfile::{self, KeyFileError};
-use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Names the file that holds a passphrase.
@@ -17,22 +22,81 @@ pub const PASSPHRASE_FILE: &str = "HOLDFAST_PASSPHRASE_FILE";
 /// More than any key file has.
 const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Reads a private key, asking for its passphrase if it has one.
+/// A key to sign with.
+pub enum Key {
+    /// This process has it.
+    Here(SigningKey),
+    /// An SSH agent keeps it.
+    Kept(AgentKey),
+}
+
+impl Key {
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        match self {
+            Key::Here(key) => key.public(),
+            Key::Kept(key) => key.public(),
+        }
+    }
+}
+
+impl From<Key> for Arc<dyn KeyHolder> {
+    fn from(key: Key) -> Arc<dyn KeyHolder> {
+        match key {
+            Key::Here(key) => Arc::new(key),
+            Key::Kept(key) => Arc::new(key),
+        }
+    }
+}
+
+/// The key that an argument names: `agent:FINGERPRINT`, `agent:COMMENT`, a public key file (an agent keeps the
+/// private half) or a private key file, for which an agent that holds it is asked rather than a passphrase.
 ///
 /// # Errors
-/// Missing or unreadable, readable by others, not an Ed25519 key, wrong passphrase.
-pub fn read_private(path: &Path) -> Outcome<SigningKey> {
+/// Missing or unreadable, readable by others, not an Ed25519 key, wrong passphrase, not in the agent.
+pub fn read(argument: &Path) -> Outcome<Key> {
+    if let Some(wanted) = in_agent(argument) {
+        return Agent::of_environment()?.find(wanted).map(Key::Kept);
+    }
+    let text = read_bounded(argument)?;
+    if text.trim_start().starts_with("ssh-") {
+        let name = argument.display();
+        let public = keyfile::parse_public(&text)
+            .map_err(|error| Failure::new(Exit::NoInput, format!("{name}: {error}")))?;
+        let key = Agent::of_environment().and_then(|agent| agent.key(public));
+        return key.map(Key::Kept).map_err(|failure| {
+            let message = format!("{name} is the public half of a key: {}", failure.message);
+            let hint = match failure.hint {
+                Some(hint) => format!("name the private key file; or {hint}"),
+                None => "name the private key file".to_owned(),
+            };
+            Failure::new(failure.code, message).hint(hint)
+        });
+    }
+    // An agent that does not answer is no reason not to ask for the passphrase.
+    if let Err(KeyFileError::PassphraseNeeded) = keyfile::parse_private(&text, None)
+        && let Ok(public) = keyfile::public_half(&text)
+        && let Ok(key) = Agent::of_environment().and_then(|agent| agent.key(public))
+    {
+        return Ok(Key::Kept(key));
+    }
+    read_private(argument).map(Key::Here)
+}
+
+/// What an argument such as `agent:SHA256:...` says of the key in the agent.
+pub fn in_agent(argument: &Path) -> Option<&str> {
+    argument.to_str()?.strip_prefix("agent:")
+}
+
+/// Reads a private key file, asking for its passphrase if it has one.
+fn read_private(path: &Path) -> Outcome<SigningKey> {
     let text = read_secret(path)?;
     let explain = |error: KeyFileError| {
         let code = match error {
             KeyFileError::PassphraseNeeded | KeyFileError::WrongPassphrase => Exit::NotAllowed,
             KeyFileError::Malformed(_) | KeyFileError::WrongAlgorithm(_) => Exit::NoInput,
         };
-        let failure = Failure::new(code, format!("{}: {error}", path.display()));
-        match keyfile::parse_public(&text) {
-            Ok(_) => failure.hint("this is the public half; name the private key file"),
-            Err(_) => failure,
-        }
+        Failure::new(code, format!("{}: {error}", path.display()))
     };
     match keyfile::parse_private(&text, None) {
         Err(KeyFileError::PassphraseNeeded) => {

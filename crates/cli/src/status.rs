@@ -200,6 +200,8 @@ impl Process {
         }
         let state = if self.alarms.iter().any(|alarm| alarm.starts_with("WRONG ORDER")) {
             "FROZEN: the server broke the order of operations".to_owned()
+        } else if self.status.engine.get("key_trouble").is_some_and(Value::is_string) {
+            format!("waiting for this device's key: {}", text("key_trouble"))
         } else if !truth("connected") {
             "waiting for the server, which does not answer".to_owned()
         } else if !self.alarms.is_empty() {
@@ -258,6 +260,12 @@ fn verdict(report: &Report) -> Outcome {
     }
     if let Some(directory) = report.dead.first() {
         let message = format!("{}: the process that served this mount is gone", directory.display());
+        return Err(Failure::new(Exit::Unavailable, message));
+    }
+    let locked_out =
+        |process: &&Process| process.status.engine.get("key_trouble").is_some_and(Value::is_string);
+    if let Some(process) = report.processes.iter().find(locked_out) {
+        let message = format!("{}: this device's key does not sign", process.status.address);
         return Err(Failure::new(Exit::Unavailable, message));
     }
     let silent = |process: &&Process| process.status.engine.get("connected") == Some(&Value::Bool(false));

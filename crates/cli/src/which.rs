@@ -18,7 +18,7 @@ pub fn states(which: &Which, directories: &Directories) -> Outcome<Vec<PathBuf>>
             // The public half says all that is needed here, and needs no passphrase.
             let public = match keys::read_public(&key.to_string_lossy()) {
                 Ok(public) => public,
-                Err(_) => keys::read_private(key)?.public(),
+                Err(_) => keys::read(key)?.public(),
             };
             Ok(vec![directories.state_of(&address.file_system, &public)?])
         }

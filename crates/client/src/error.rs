@@ -94,6 +94,9 @@ pub enum FsError {
     /// No answer before the deadline.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
+    /// Whoever keeps this device's key does not sign.
+    #[error("this device's key cannot be used: {0}")]
+    Key(String),
     /// The server answered, and refused.
     #[error("the server refused: {0}")]
     Refused(String),
@@ -114,6 +117,7 @@ impl From<&RpcError> for FsError {
             RpcError::Server(ServerError::NotAllowed(why)) => FsError::Access(why.clone()),
             RpcError::Server(other) => FsError::Refused(other.to_string()),
             RpcError::TooLarge { .. } => FsError::TooLarge,
+            RpcError::Key(why) => FsError::Key(why.to_string()),
             other => FsError::Unreachable(other.to_string()),
         }
     }
@@ -270,6 +274,9 @@ pub enum StartError {
     /// The server cannot be reached.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
+    /// Whoever keeps the key does not sign.
+    #[error("this device's key cannot be used: {0}")]
+    Key(String),
     /// The server is not one that the superuser's signed list names, or not of this file system.
     #[error("this is not a server of the file system in the address: {0}")]
     WrongServer(String),

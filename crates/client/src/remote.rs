@@ -22,6 +22,11 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
+
+    /// Why there is no connection, if the reason is known.
+    fn trouble(&self) -> Option<RpcError> {
+        None
+    }
 }
 
 impl Remote for Connection {
@@ -44,6 +49,10 @@ impl Remote for Connection {
     fn traffic(&self) -> (u64, u64) {
         let traffic = Connection::traffic(self);
         (traffic.sent, traffic.received)
+    }
+
+    fn trouble(&self) -> Option<RpcError> {
+        self.last_error()
     }
 }
 

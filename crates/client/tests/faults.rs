@@ -7,11 +7,13 @@ use holdfast_client::admin::Admin;
 use holdfast_client::store::DiskCache;
 use holdfast_client::{Engine, FsError, StartError, Transaction, Tree};
 use holdfast_content::{BlockKind, Content, Entry, Handle, Inode, InodeKind, file};
+use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, SigningKey};
 use holdfast_log::SyncSite;
 use holdfast_log::simulated::Crash;
 use holdfast_protocol::message::{Request, Response};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const ABORT_AFTER: Duration = Duration::from_millis(300);
@@ -293,6 +295,82 @@ fn outage_is_ridden_out() {
         writer.join().unwrap().unwrap();
     });
     assert_eq!(read(&a.fetch().unwrap(), directory, "x").unwrap(), b"1");
+}
+
+/// A key whose keeper is away or refuses every now and then.
+#[derive(Debug)]
+struct Moody {
+    key: SigningKey,
+    asked: AtomicU64,
+}
+
+impl KeyHolder for Moody {
+    fn public(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+        let asked = self.asked.fetch_add(1, Relaxed);
+        match asked.wrapping_mul(6364136223846793005).wrapping_add(self.key.public().0[0].into()) >> 60 {
+            0..4 => Err(NotSigned::Away("out for lunch".into())),
+            4 | 5 => Err(NotSigned::Refused("not now".into())),
+            _ => KeyHolder::sign_message(&self.key, message),
+        }
+    }
+}
+
+/// Proves: a key that is away or refuses at any moment, on either path, costs time or is told at once; nothing
+/// that succeeded is lost, nothing that was refused happens, and nobody raises an alarm.
+#[test]
+fn a_moody_key() {
+    let world = World::new(2, ABORT_AFTER);
+    let directory = world.group_dir;
+    let engines = [0, 1].map(|user: usize| {
+        let machine = &world.users[user];
+        let mut config = machine.config(&world.superuser, DEADLINE);
+        config.key = Arc::new(Moody { key: machine.key.clone(), asked: AtomicU64::new(0) });
+        loop {
+            let storage = machine.disk.storage();
+            match Engine::start_with(config.clone(), machine.link.clone(), storage) {
+                Ok(engine) => break engine,
+                Err(StartError::Key(_)) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+    });
+    let made = Mutex::new(Vec::new());
+    let refused = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for (device, engine) in engines.iter().enumerate() {
+            let (made, refused) = (&made, &refused);
+            scope.spawn(move || {
+                for number in 0..24 {
+                    let name = format!("{device}-{number}");
+                    match modify(engine, create(directory, &name, b"x")) {
+                        Ok(_) => made.lock().push(name),
+                        Err(FsError::Key(_)) => refused.lock().push(name),
+                        Err(other) => panic!("{name}: {other}"),
+                    }
+                }
+                engine.flush_commits().unwrap();
+            });
+        }
+    });
+    let snapshot = loop {
+        match engines[0].fetch() {
+            Ok(snapshot) => break snapshot,
+            Err(FsError::Key(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let (made, refused) = (made.into_inner(), refused.into_inner());
+    assert!(!made.is_empty() && !refused.is_empty(), "{} made, {} refused", made.len(), refused.len());
+    for name in &made {
+        assert_eq!(read(&snapshot, directory, name).unwrap(), b"x", "{name}");
+    }
+    for name in &refused {
+        assert!(snapshot.entry(directory, name.as_bytes()).unwrap().is_none(), "{name}");
+    }
 }
 
 /// Proves: yesterday's copy of the order freezes the engine: every call fails, evidence is kept, hooks are

@@ -53,6 +53,28 @@ pub fn parse_private(text: &str, passphrase: Option<&str>) -> Result<SigningKey,
     }
 }
 
+/// The public half of an OpenSSH private key; it is readable without the passphrase.
+///
+/// # Errors
+/// See [`KeyFileError`].
+pub fn public_half(text: &str) -> Result<PublicKey, KeyFileError> {
+    let key = ssh_key::PrivateKey::from_openssh(text).map_err(refused)?;
+    ed25519(key.public_key().key_data())
+}
+
+/// The fingerprint, `SHA256:...`, as `ssh-add -l` shows it.
+pub fn fingerprint(key: &PublicKey) -> String {
+    let data = ssh_key::public::KeyData::Ed25519(ssh_key::public::Ed25519PublicKey(key.0));
+    data.fingerprint(ssh_key::HashAlg::Sha256).to_string()
+}
+
+fn ed25519(data: &ssh_key::public::KeyData) -> Result<PublicKey, KeyFileError> {
+    match data {
+        ssh_key::public::KeyData::Ed25519(key) => Ok(PublicKey(key.0)),
+        other => Err(KeyFileError::WrongAlgorithm(other.algorithm().to_string())),
+    }
+}
+
 /// The parser's complaint: it knows few algorithms, so one it does not know is no damage.
 fn refused(error: ssh_key::Error) -> KeyFileError {
     match error {
@@ -112,8 +134,5 @@ pub fn format_public(key: &PublicKey, comment: &str) -> String {
 /// See [`KeyFileError`].
 pub fn parse_public(text: &str) -> Result<PublicKey, KeyFileError> {
     let key = ssh_key::PublicKey::from_openssh(text.trim()).map_err(refused)?;
-    match key.key_data() {
-        ssh_key::public::KeyData::Ed25519(key) => Ok(PublicKey(key.0)),
-        other => Err(KeyFileError::WrongAlgorithm(other.algorithm().to_string())),
-    }
+    ed25519(key.key_data())
 }

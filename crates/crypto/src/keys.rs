@@ -17,10 +17,14 @@ impl PublicKey {
     /// Whether `signature` is this key's over `bytes` in `domain`. Strict: refuses weak keys and malleable
     /// signatures.
     pub fn verify(&self, domain: Domain, bytes: &[u8], signature: &Signature) -> bool {
-        let digest = DigestKey::WELL_KNOWN.digest(domain, bytes);
+        self.verify_message(&DigestKey::WELL_KNOWN.digest(domain, bytes).0, signature)
+    }
+
+    /// Whether `signature` is this key's over `message` as it is. Strict, too.
+    pub(crate) fn verify_message(&self, message: &[u8], signature: &Signature) -> bool {
         let Ok(key) = ed25519_dalek::VerifyingKey::from_bytes(&self.0) else { return false };
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
-        key.verify_strict(&digest.0, &signature).is_ok()
+        key.verify_strict(message, &signature).is_ok()
     }
 
     /// The id of the file system whose superuser holds this key.
@@ -57,7 +61,7 @@ impl SigningKey {
         SigningKey(ed25519_dalek::SigningKey::from_bytes(seed))
     }
 
-    /// The seed: secret; for writing key files and for TLS.
+    /// The seed: secret; for writing key files, and for handing the key to another process.
     pub fn seed(&self) -> zeroize::Zeroizing<[u8; 32]> {
         zeroize::Zeroizing::new(self.0.to_bytes())
     }
@@ -69,8 +73,12 @@ impl SigningKey {
 
     /// Signs the digest of `bytes` in `domain`.
     pub fn sign(&self, domain: Domain, bytes: &[u8]) -> Signature {
-        let digest = DigestKey::WELL_KNOWN.digest(domain, bytes);
-        Signature(self.0.sign(&digest.0).to_bytes())
+        self.sign_message(&DigestKey::WELL_KNOWN.digest(domain, bytes).0)
+    }
+
+    /// Signs `message` as it is.
+    pub(crate) fn sign_message(&self, message: &[u8]) -> Signature {
+        Signature(self.0.sign(message).to_bytes())
     }
 }
 

@@ -1,7 +1,9 @@
 //! Proves that key files made by `ssh-keygen` work, passphrase included; that ours come back as they were;
 //! and that each wrong file or passphrase is refused in words that help.
 
-use holdfast_crypto::keyfile::{KeyFileError, format_private, format_public, parse_private, parse_public};
+use holdfast_crypto::keyfile::{
+    KeyFileError, format_private, format_public, parse_private, parse_public, public_half,
+};
 use holdfast_crypto::{Domain, SigningKey};
 
 const PASSPHRASE: &str = "correct horse";
@@ -96,6 +98,7 @@ fn our_files_come_back_as_they_were() {
     assert_eq!(parse_private(&sealed, None).unwrap_err(), KeyFileError::PassphraseNeeded);
     assert_eq!(parse_private(&sealed, Some("wrong")).unwrap_err(), KeyFileError::WrongPassphrase);
     assert_eq!(*parse_private(&sealed, Some(PASSPHRASE)).unwrap().seed(), [9; 32]);
+    assert_eq!(public_half(&sealed), Ok(key.public()), "it needs no passphrase");
 
     let line = format_public(&key.public(), "me@laptop");
     assert!(line.starts_with("ssh-ed25519 AAAA") && line.ends_with(" me@laptop"));

@@ -2,7 +2,8 @@
 //!
 //! The match is exhaustive on purpose: whoever adds an error must say here what programs will see. Altered
 //! data and a wrong order are EIO, never ENOENT and never zeroes; a file that others deleted while it was open
-//! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss.
+//! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss; a key whose agent
+//! does not sign is ENOKEY.
 
 use fuser::Errno;
 use holdfast_client::FsError;
@@ -35,6 +36,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::Integrity(_) | FsError::Frozen(_) | FsError::LockLost => Errno::EIO,
         FsError::Interrupted => Errno::EINTR,
         FsError::Unreachable(_) => Errno::ETIMEDOUT,
+        FsError::Key(_) => Errno::from_i32(libc::ENOKEY),
         FsError::Local { kind, .. } => local(*kind),
     }
 }

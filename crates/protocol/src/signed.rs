@@ -1,7 +1,7 @@
 //! Values with a signature, untrusted until verified.
 
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey, Signature, SigningKey};
+use holdfast_crypto::{Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey};
 
 /// A value that can be signed: it has a domain and canonical bytes.
 pub trait Signable {
@@ -31,6 +31,15 @@ impl<T: Signable> Signed<T> {
     pub fn new(value: T, key: &SigningKey) -> Self {
         let signature = key.sign(T::DOMAIN, &value.signed_bytes());
         Signed { value, signature }
+    }
+
+    /// Has `value` signed by whoever keeps the key.
+    ///
+    /// # Errors
+    /// See [`NotSigned`].
+    pub fn by(value: T, key: &dyn KeyHolder) -> Result<Self, NotSigned> {
+        let signature = key.try_sign(T::DOMAIN, &value.signed_bytes())?;
+        Ok(Signed { value, signature })
     }
 
     /// Whether `key` signed this value.

@@ -7,6 +7,7 @@
 //!   (trace T1);
 //! - a number is used for one certificate, ever. An answer that does not come is waited for by sending the same
 //!   bytes again; a number whose fate can no longer be success is given up, and the next certificate says so;
+//! - if the key's keeper (an agent) does not sign, nothing has changed, and the number is not used;
 //! - after an alarm it signs nothing any more, until the user says so; the floor stays in any case.
 
 #[cfg(test)]
@@ -25,7 +26,7 @@ use crate::structure::{Forecast, Outcome, Structure};
 use crate::vector::VOID_RANGES_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{PrincipalId, Reference};
-use holdfast_crypto::{DecodeError, SigningKey, decode, encode};
+use holdfast_crypto::{DecodeError, KeyHolder, NotSigned, decode, encode};
 use std::collections::BTreeMap;
 
 /// Format of the persistent state.
@@ -37,6 +38,7 @@ const QUIET_MAX: u32 = 64;
 pub type Tables = BTreeMap<PrincipalId, Reference>;
 
 /// What the machine is told.
+#[derive(Clone)]
 pub enum Event<'a> {
     /// Start an operation. Only while idle.
     Begin {
@@ -126,7 +128,7 @@ pub enum Finished {
     GivenUp,
 }
 
-/// The driver broke the machine's rules; nothing has changed.
+/// The driver broke the machine's rules, or the key did not sign; nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Misuse {
     /// An operation is in flight.
@@ -147,6 +149,9 @@ pub enum Misuse {
     /// So many operations were given up that the list of them no longer fits a message.
     #[error("this device has given up too many operations; enrol it anew")]
     WornOut,
+    /// Whoever keeps the key did not sign: no mistake of the driver's, who may tell the machine the same again.
+    #[error(transparent)]
+    NotSigned(#[from] NotSigned),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -237,7 +242,7 @@ impl Signer {
     /// [`Misuse`].
     pub fn found(
         &mut self,
-        key: &SigningKey,
+        key: &dyn KeyHolder,
         deltas: Vec<Delta>,
         time_ns: i64,
         tables: &Tables,
@@ -252,7 +257,7 @@ impl Signer {
     ///
     /// # Errors
     /// [`Misuse`]: nothing has changed. Offences of the *server* are effects, not errors.
-    pub fn step(&mut self, key: &SigningKey, event: Event<'_>) -> Result<Vec<Effect>, Misuse> {
+    pub fn step(&mut self, key: &dyn KeyHolder, event: Event<'_>) -> Result<Vec<Effect>, Misuse> {
         if let Some(alarm) = &self.frozen {
             return Err(Misuse::Frozen(alarm.clone()));
         }
@@ -319,7 +324,7 @@ impl Signer {
 
     fn begin_fast(
         &mut self,
-        key: &SigningKey,
+        key: &dyn KeyHolder,
         deltas: Vec<Delta>,
         time_ns: i64,
         tables: &Tables,
@@ -327,23 +332,24 @@ impl Signer {
         let certificate = self.certificate(Path::Fast, deltas, time_ns)?;
         let forecast = forecast(&self.floor.view, &certificate);
         let structure = self.structure(&certificate, forecast, Outcome::Done, tables)?;
+        let structure = Signed::by(structure, key)?;
+        let certificate = Signed::by(certificate, key)?;
         self.floor.begin();
-        let structure = Signed::new(structure, key);
-        self.phase = Phase::Fast { certificate: Signed::new(certificate, key), structure };
+        self.phase = Phase::Fast { certificate, structure };
         Ok(self.persist_and_send())
     }
 
     fn begin_slow(
         &mut self,
-        key: &SigningKey,
+        key: &dyn KeyHolder,
         deltas: Vec<Delta>,
         time_ns: i64,
     ) -> Result<Vec<Effect>, Misuse> {
-        let certificate = self.certificate(Path::Slow, deltas, time_ns)?;
+        let certificate = Signed::by(self.certificate(Path::Slow, deltas, time_ns)?, key)?;
         self.floor.begin();
-        let offered = Offered { certificate: certificate.digest(), forecast: None };
-        self.floor.offered.insert(certificate.number, offered);
-        self.phase = Phase::Update { certificate: Signed::new(certificate, key) };
+        let offered = Offered { certificate: certificate.value.digest(), forecast: None };
+        self.floor.offered.insert(certificate.value.number, offered);
+        self.phase = Phase::Update { certificate };
         Ok(self.persist_and_send())
     }
 
@@ -402,12 +408,17 @@ impl Signer {
         }
     }
 
-    fn folded(&mut self, key: &SigningKey, outcome: Outcome, tables: &Tables) -> Result<Vec<Effect>, Misuse> {
+    fn folded(
+        &mut self,
+        key: &dyn KeyHolder,
+        outcome: Outcome,
+        tables: &Tables,
+    ) -> Result<Vec<Effect>, Misuse> {
         let Phase::Folding { certificate, forecast } = &self.phase else {
             return Err(Misuse::Unexpected("no operation waits for its tables"));
         };
         let structure = self.structure(&certificate.value, forecast.clone(), outcome, tables)?;
-        self.phase = Phase::Commit { structure: Signed::new(structure, key) };
+        self.phase = Phase::Commit { structure: Signed::by(structure, key)? };
         Ok(self.persist_and_send())
     }
 

@@ -11,7 +11,7 @@ use crate::error::RpcError;
 use crate::link::{Failed, Link, Watch};
 use crate::tls;
 use bytes::Bytes;
-use holdfast_crypto::{Digest, PublicKey, SigningKey, decode, encode};
+use holdfast_crypto::{Digest, KeyHolder, PublicKey, decode, encode};
 use holdfast_protocol::message::{
     AddressedBlock, MESSAGE_BYTES_MAX, Request, Response, ServerError, StoreHeader, Welcome,
 };
@@ -115,7 +115,7 @@ impl Default for ConnectionOptions {
 #[derive(Clone, Debug)]
 pub struct Connector {
     /// The device's key: the client is known by it.
-    pub key: SigningKey,
+    pub key: Arc<dyn KeyHolder>,
     /// Where to look for a server, in order of preference.
     pub addresses: Vec<ServerAddress>,
     /// What the server must prove. `None` only to create a file system or to look at a server: then any
@@ -127,8 +127,12 @@ pub struct Connector {
 
 impl Connector {
     /// A connector with the usual bounds.
-    pub fn new(key: SigningKey, addresses: Vec<ServerAddress>, expected: Option<ServerProof>) -> Self {
-        Connector { key, addresses, expected, options: ConnectionOptions::default() }
+    pub fn new(
+        key: impl Into<Arc<dyn KeyHolder>>,
+        addresses: Vec<ServerAddress>,
+        expected: Option<ServerProof>,
+    ) -> Self {
+        Connector { key: key.into(), addresses, expected, options: ConnectionOptions::default() }
     }
 
     /// Makes a connection without waiting for a server: calls wait for one.
@@ -145,7 +149,7 @@ impl Connector {
             runtime.shutdown_background();
         })?;
         let inner = Arc::new(Inner {
-            config: tls::client_config(&self.key),
+            config: tls::client_config(self.key),
             addresses: self.addresses,
             expected: Mutex::new(self.expected),
             preferred: AtomicUsize::new(0),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
 /// A connection that has been greeted and proven right.
@@ -34,7 +35,7 @@ pub(crate) async fn dial(
 ) -> Result<Greeted, RpcError> {
     let name = address.to_string();
     let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
-    match tokio::time::timeout(patience, greet(address, config, expected)).await {
+    match tokio::time::timeout(patience, greet(address, config, expected, patience)).await {
         Ok(result) => result,
         Err(_) => Err(unreachable(format!("no answer within {} seconds", patience.as_secs_f32()))),
     }
@@ -44,6 +45,7 @@ async fn greet(
     address: &ServerAddress,
     config: Arc<rustls::ClientConfig>,
     expected: Option<&ServerProof>,
+    patience: Duration,
 ) -> Result<Greeted, RpcError> {
     let name = address.to_string();
     let unreachable =
@@ -51,14 +53,23 @@ async fn greet(
     let wrong = |why: WrongServer| RpcError::WrongServer { address: name.clone(), why };
 
     let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(|e| unreachable(&e))?;
-    let mut stream =
-        TlsConnector::from(config).connect(tls::server_name(), Counted::new(tcp)).await.map_err(|error| {
-            // A failure inside TLS is the peer's doing, one below it the network's.
-            match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-                Some(tls) => wrong(WrongServer::NotHoldfast(tls.to_string())),
-                None => unreachable(&error),
-            }
-        })?;
+    // On a thread of its own, as whoever keeps the key may be slow to sign: the other lane must not wait for it.
+    let (config, runtime) = (TlsConnector::from(config), Handle::current());
+    let handshake = move || {
+        let handshake = config.connect(tls::server_name(), Counted::new(tcp));
+        runtime.block_on(tokio::time::timeout(patience, handshake))
+    };
+    let shaken = tokio::task::spawn_blocking(handshake).await.map_err(|e| unreachable(&e))?;
+    let mut stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
+        // A failure inside TLS is our key's or the peer's doing, one below it the network's.
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            Some(tls) => match tls::not_signed(tls) {
+                Some(ours) => RpcError::Key(ours.clone()),
+                None => wrong(WrongServer::NotHoldfast(tls.to_string())),
+            },
+            None => unreachable(&error),
+        }
+    })?;
     let server_key = tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
     let hello =

@@ -1,5 +1,6 @@
 //! What can go wrong with a call, by who is to blame.
 
+use holdfast_crypto::NotSigned;
 use holdfast_protocol::message::ServerError;
 
 /// Why a call brought no answer.
@@ -48,6 +49,9 @@ pub enum RpcError {
     /// Peer: it sent something that no honest server sends.
     #[error("the server's answer is malformed: {0}")]
     Malformed(String),
+    /// Caller: whoever keeps the device's key did not sign the handshake.
+    #[error(transparent)]
+    Key(#[from] NotSigned),
     /// Caller: the request is larger than a message may be.
     #[error("a request of {bytes} bytes is over the limit of {limit}")]
     TooLarge {

@@ -4,18 +4,19 @@
 //! talked to is decided one step later: by the client from the list of server keys in the server's first
 //! answer, by the server from the membership in force. TLS signatures cover a transcript with TLS's own prefix
 //! (RFC 8446, 4.4.3), ours cover 32-byte digests, so neither can pass for the other although one key makes both.
+//! (Nor can those that SSH makes with it: they cover more than 32 bytes, and begin otherwise than TLS's 64 spaces.)
 
-use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, SigningKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{self, CertifiedKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
-    ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError,
+    PeerIncompatible, ServerConfig, SignatureAlgorithm, SignatureScheme,
 };
 use std::sync::Arc;
 
@@ -24,23 +25,50 @@ pub(crate) const ALPN: &[u8] = b"holdfast/1";
 
 /// Start of every Ed25519 SubjectPublicKeyInfo (RFC 8410).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// Start of every Ed25519 PKCS#8 version 1 private key (RFC 8410).
-const PKCS8_PREFIX: [u8; 16] =
-    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn certified(key: &SigningKey) -> Arc<CertifiedKey> {
-    let mut private = zeroize::Zeroizing::new([0u8; PKCS8_PREFIX.len() + 32]);
-    private[..PKCS8_PREFIX.len()].copy_from_slice(&PKCS8_PREFIX);
-    private[PKCS8_PREFIX.len()..].copy_from_slice(&*key.seed());
-    let signer = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(&private[..]))
-        .expect("an Ed25519 seed is a valid private key");
+fn certified(key: Arc<dyn KeyHolder>) -> Arc<CertifiedKey> {
     let mut spki = SPKI_PREFIX.to_vec();
     spki.extend_from_slice(&key.public().0);
-    Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signer))
+    Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], Arc::new(Held(key))))
+}
+
+/// A key as rustls wants it, whoever keeps it.
+#[derive(Clone, Debug)]
+struct Held(Arc<dyn KeyHolder>);
+
+impl sign::SigningKey for Held {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn sign::Signer>> {
+        offered.contains(&SignatureScheme::ED25519).then(|| Box::new(self.clone()) as Box<dyn sign::Signer>)
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::ED25519
+    }
+}
+
+impl sign::Signer for Held {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        match self.0.sign_message(message) {
+            Ok(signature) => Ok(signature.0.to_vec()),
+            Err(error) => Err(Error::Other(OtherError(Arc::new(error)))),
+        }
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        SignatureScheme::ED25519
+    }
+}
+
+/// Why our own key did not sign the handshake, if that is what it failed for.
+pub(crate) fn not_signed(error: &Error) -> Option<&NotSigned> {
+    match error {
+        Error::Other(OtherError(error)) => error.downcast_ref(),
+        _ => None,
+    }
 }
 
 /// The Ed25519 key in a SubjectPublicKeyInfo; `None` for any other kind of key or encoding.
@@ -49,7 +77,7 @@ pub(crate) fn key_of(spki: &[u8]) -> Option<PublicKey> {
     Some(PublicKey(key.try_into().ok()?))
 }
 
-pub(crate) fn client_config(key: &SigningKey) -> Arc<ClientConfig> {
+pub(crate) fn client_config(key: Arc<dyn KeyHolder>) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("the provider speaks TLS 1.3")
@@ -67,7 +95,7 @@ pub(crate) fn server_config(key: &SigningKey) -> Arc<ServerConfig> {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("the provider speaks TLS 1.3")
         .with_client_cert_verifier(Arc::new(RawKeyVerifier::new()))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(key))));
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(key.clone().into()))));
     config.alpn_protocols = vec![ALPN.to_vec()];
     // A resumed session would skip the peer's proof of possession of its key.
     config.session_storage = Arc::new(NoServerSessionStorage {});

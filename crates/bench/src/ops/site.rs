@@ -104,7 +104,7 @@ impl Site {
         let root_state = directory.join("root-state");
         let address = create(CreateConfig {
             server: server.clone(),
-            superuser: superuser.clone(),
+            superuser: superuser.clone().into(),
             name: "bench".into(),
             superuser_name: "root".into(),
             state_dir: root_state.clone(),

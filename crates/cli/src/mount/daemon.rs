@@ -1,11 +1,13 @@
 //! The way into the background: the command starts itself once more, hands over what it knows, and waits until
 //! the mount works or fails, so that what goes wrong is said where it was asked for.
 //!
-//! The key travels through a pipe: never through arguments, the environment or a file.
+//! The key travels through a pipe: never through arguments, the environment or a file. If an agent keeps it, only
+//! the agent's socket and the public half travel.
 
 use crate::control::MountOrder;
 use crate::exit::{Exit, Failure, Outcome};
-use holdfast_crypto::SigningKey;
+use crate::keys::{Agent, AgentKey, Key};
+use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,7 +23,7 @@ pub struct Job {
     /// Address, as given.
     pub url: String,
     /// This device's key.
-    pub key: SigningKey,
+    pub key: Key,
     /// The first mount.
     pub order: MountOrder,
     /// The key's state directory.
@@ -41,7 +43,7 @@ pub struct Job {
 #[derive(Serialize, Deserialize)]
 struct Letter {
     url: String,
-    seed: [u8; 32],
+    key: KeyLetter,
     order: MountOrder,
     state_dir: PathBuf,
     cache_dir: PathBuf,
@@ -49,6 +51,34 @@ struct Letter {
     timeout: u64,
     hard: bool,
     acknowledge_alarm: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+enum KeyLetter {
+    Seed([u8; 32]),
+    Agent { socket: PathBuf, public: [u8; 32] },
+}
+
+impl KeyLetter {
+    fn write(key: &Key) -> KeyLetter {
+        match key {
+            Key::Here(key) => KeyLetter::Seed(*key.seed()),
+            Key::Kept(key) => KeyLetter::Agent { socket: key.socket().to_owned(), public: key.public().0 },
+        }
+    }
+
+    fn read(self) -> Key {
+        match self {
+            KeyLetter::Seed(mut seed) => {
+                let key = Key::Here(SigningKey::from_seed(&seed));
+                seed.zeroize();
+                key
+            }
+            KeyLetter::Agent { socket, public } => {
+                Key::Kept(AgentKey::new(Agent::at(socket), PublicKey(public)))
+            }
+        }
+    }
 }
 
 /// Starts the background process and waits until it has mounted. `arguments` are what it shows in `ps`.
@@ -78,7 +108,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         .map_err(|error| failed("cannot be started", error))?;
     let letter = Letter {
         url: job.url.clone(),
-        seed: *job.key.seed(),
+        key: KeyLetter::write(&job.key),
         order: job.order.clone(),
         state_dir: job.state_dir.clone(),
         cache_dir: job.cache_dir.clone(),
@@ -120,14 +150,12 @@ pub fn receive() -> Outcome<Job> {
     };
     let mut text = Zeroizing::new(Vec::new());
     io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
-    let mut letter: Letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
-    let key = SigningKey::from_seed(&letter.seed);
-    letter.seed.zeroize();
+    let letter: Letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
     // Fails only for a process that leads a session already, and then there is nothing to leave.
     let _ = rustix::process::setsid();
     Ok(Job {
         url: letter.url,
-        key,
+        key: letter.key.read(),
         order: letter.order,
         state_dir: letter.state_dir,
         cache_dir: letter.cache_dir,

@@ -5,6 +5,7 @@ use super::daemon::{self, Job};
 use super::{ending, owners, telling};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::keys::Key;
 use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
 use crate::{admin, limits, logging, salvage, time};
@@ -26,7 +27,7 @@ const SPOOL: &str = "spool";
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
 /// Serves until the end, logging to the key's log file; tells the waiting command how the start went.
-pub fn run_in_background(job: &Job) -> Outcome {
+pub fn run_in_background(job: Job) -> Outcome {
     let log = daemon::log_path(&job.state_dir);
     let started = logging::to_file(&log)
         .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))
@@ -46,7 +47,7 @@ pub fn run_in_background(job: &Job) -> Outcome {
 }
 
 /// Serves until the end, in the foreground.
-pub fn run_in_foreground(job: &Job) -> Outcome {
+pub fn run_in_foreground(job: Job) -> Outcome {
     Host::start(job)?.serve()
 }
 
@@ -78,10 +79,13 @@ struct State {
 }
 
 impl Host {
-    fn start(job: &Job) -> Outcome<Arc<Host>> {
+    fn start(job: Job) -> Outcome<Arc<Host>> {
         limits::raise_open_files();
         let address: Address = job.url.parse()?;
-        let mut config = EngineConfig::new(address.clone(), job.key.clone(), job.state_dir.clone());
+        if let Key::Kept(key) = &job.key {
+            tracing::info!(socket = %key.socket().display(), "an SSH agent keeps the key");
+        }
+        let mut config = EngineConfig::new(address.clone(), job.key, job.state_dir.clone());
         config.cache_dir = Some(job.cache_dir.clone());
         config.cache_bytes = job.cache_bytes;
         config.deadline = Duration::from_secs(job.timeout);

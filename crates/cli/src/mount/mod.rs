@@ -43,7 +43,7 @@ pub struct Mounted {
 pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Outcome {
     if arguments.background_process {
         let job = daemon::receive()?;
-        return host::run_in_background(&job);
+        return host::run_in_background(job);
     }
     if let Some(done) = establish(arguments, directories)? {
         format.print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display()))?;
@@ -56,7 +56,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
     let address: Address = arguments.url.parse()?;
     // Before anything slow: a mount point that cannot be used is said at once.
     let directory = mountpoint::prepare(&arguments.directory)?;
-    let key = keys::read_private(&arguments.key)?;
+    let key = keys::read(&arguments.key)?;
     let job = Job {
         url: address.to_string(),
         order: MountOrder {
@@ -88,7 +88,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         }
         if arguments.foreground {
             logging::to_stderr();
-            return host::run_in_foreground(&job).map(|()| None);
+            return host::run_in_foreground(job).map(|()| None);
         }
         let bar = progress("mounting");
         let started = daemon::start(&job, &process_arguments(arguments, &job));
@@ -109,7 +109,10 @@ fn process_arguments(arguments: &Mount, job: &Job) -> Vec<OsString> {
     let mut shown: Vec<OsString> = vec!["mount".into(), job.url.clone().into()];
     shown.push(job.order.directory.clone().into());
     shown.push("--key".into());
-    shown.push(std::path::absolute(&arguments.key).unwrap_or_else(|_| arguments.key.clone()).into());
+    shown.push(match keys::in_agent(&arguments.key) {
+        Some(_) => arguments.key.clone().into(),
+        None => std::path::absolute(&arguments.key).unwrap_or_else(|_| arguments.key.clone()).into(),
+    });
     shown
 }
 

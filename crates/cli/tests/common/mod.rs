@@ -106,6 +106,7 @@ impl World {
         command
             .env("HOLDFAST_STATE_DIR", self.path(&format!("{who}-state")))
             .env("HOLDFAST_CACHE_DIR", self.path(&format!("{who}-cache")))
+            .env_remove("SSH_AUTH_SOCK")
             .envs(self.environment.iter().cloned());
         command
     }

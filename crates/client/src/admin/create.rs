@@ -5,13 +5,13 @@ use crate::state::{State, StateError, StateLog};
 use crate::store::Blocks;
 use crate::tree::{Allocator, Base, TableCache, Transaction};
 use holdfast_content::{DeviceId, Handle, Inode, InodeKind, Membership, MemoryBlocks};
-use holdfast_crypto::{DigestKey, PublicKey, SigningKey};
+use holdfast_crypto::{DigestKey, KeyHolder, PublicKey};
 use holdfast_log::{LocalStorage, Storage};
 use holdfast_protocol::certificate::{Certificate, Path};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ServerKeys};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
 use holdfast_rpc::{Address, Connector, RpcError, ServerAddress};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct CreateConfig {
     /// The server that will have it.
     pub server: ServerAddress,
     /// Its superuser's key: device 0.
-    pub superuser: SigningKey,
+    pub superuser: Arc<dyn KeyHolder>,
     /// What the file system is called.
     pub name: String,
     /// What its superuser is called.
@@ -50,6 +50,9 @@ pub enum CreateError {
     /// The server cannot be reached.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
+    /// Whoever keeps the superuser's key does not sign.
+    #[error("the superuser's key cannot be used: {0}")]
+    Key(String),
     /// The server answered something else.
     #[error("the server refused: {0}")]
     Refused(String),
@@ -66,6 +69,7 @@ impl From<RpcError> for CreateError {
             RpcError::Server(_) | RpcError::Malformed(_) | RpcError::WrongServer { .. } => {
                 CreateError::Refused(error.to_string())
             }
+            RpcError::Key(why) => CreateError::Key(why.to_string()),
             other => CreateError::Unreachable(other.to_string()),
         }
     }
@@ -104,30 +108,28 @@ pub fn create_with(
     let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
     let membership = Membership::founding(&config.name, &config.superuser_name, superuser);
     membership.validate().map_err(|why| CreateError::BadName(why.to_string()))?;
-    let misuse = |error: &dyn std::fmt::Display| CreateError::Refused(error.to_string());
+    let key = &*config.superuser;
     let list_of_keys = |sequence| {
-        Signed::new(ServerKeys { file_system, sequence, keys: vec![server_key] }, &config.superuser)
+        Signed::by(ServerKeys { file_system, sequence, keys: vec![server_key] }, key)
+            .map_err(|error| misuse(error.into()))
     };
     let (mut signer, effects, allocator, server_keys) = match found {
         None => {
             let mut signer = Signer::new(Floor::new(superuser, DeviceId::SUPERUSER));
-            let server_keys = list_of_keys(1);
-            signer
-                .step(&config.superuser, Event::ServerKeys(server_keys.clone()))
-                .map_err(|error| misuse(&error))?;
+            let server_keys = list_of_keys(1)?;
+            signer.step(key, Event::ServerKeys(server_keys.clone())).map_err(misuse)?;
             let (deltas, tables, allocator) = founding_plan(&blocks, membership, config.now_ns)?;
-            let effects = signer
-                .found(&config.superuser, deltas, config.now_ns, &tables)
-                .map_err(|error| misuse(&error))?;
+            let effects = signer.found(key, deltas, config.now_ns, &tables).map_err(misuse)?;
             (signer, effects, allocator, server_keys)
         }
         // Only an unfinished founding may be taken up again: the same bytes are sent, with the same blocks.
         Some(found) => {
-            let mut signer = Signer::restore(&found.signer).map_err(|error| misuse(&error))?;
+            let mut signer = Signer::restore(&found.signer)
+                .map_err(|error| CreateError::State(config.state_dir.clone(), error.to_string()))?;
             if signer.floor().last() > 0 {
                 return Err(CreateError::Exists);
             }
-            let effects = signer.step(&config.superuser, Event::Restarted).map_err(|error| misuse(&error))?;
+            let effects = signer.step(key, Event::Restarted).map_err(misuse)?;
             let certificate = founding_certificate(&effects).ok_or(CreateError::Exists)?;
             let (deltas, _, allocator) = founding_plan(&blocks, membership, certificate.time_ns)?;
             if deltas != certificate.deltas {
@@ -140,12 +142,10 @@ pub fn create_with(
             // Another server than the first time: its list takes the place of the first one's.
             let server_keys = match &signer.floor().server_keys {
                 Some(known) if known.value.keys == [server_key] => known.clone(),
-                Some(known) => list_of_keys(known.value.sequence + 1),
-                None => list_of_keys(1),
+                Some(known) => list_of_keys(known.value.sequence + 1)?,
+                None => list_of_keys(1)?,
             };
-            signer
-                .step(&config.superuser, Event::ServerKeys(server_keys.clone()))
-                .map_err(|error| misuse(&error))?;
+            signer.step(key, Event::ServerKeys(server_keys.clone())).map_err(misuse)?;
             (signer, effects, allocator, server_keys)
         }
     };
@@ -173,11 +173,9 @@ pub fn create_with(
                     blocks: addressed(&blocks),
                 };
                 match call_patiently(remote, &request, config.deadline)? {
-                    Response::Committed(receipt) => effects.extend(
-                        signer
-                            .step(&config.superuser, Event::Committed(receipt))
-                            .map_err(|error| misuse(&error))?,
-                    ),
+                    Response::Committed(receipt) => {
+                        effects.extend(signer.step(key, Event::Committed(receipt)).map_err(misuse)?)
+                    }
                     other => return Err(crate::store::unexpected("CreateFileSystem", &other).into()),
                 }
             }
@@ -189,6 +187,13 @@ pub fn create_with(
         }
     }
     Err(CreateError::Refused("it did not say that the file system was created".to_owned()))
+}
+
+fn misuse(error: Misuse) -> CreateError {
+    match error {
+        Misuse::NotSigned(why) => CreateError::Key(why.to_string()),
+        other => CreateError::Refused(other.to_string()),
+    }
 }
 
 type FoundingPlan =

@@ -26,7 +26,7 @@ use crate::error::FsError;
 use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
-use holdfast_crypto::{Digest, SigningKey};
+use holdfast_crypto::{Digest, KeyHolder};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use holdfast_rpc::Address;
 use locks::Locks;
@@ -39,11 +39,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How an engine is set up.
+#[derive(Clone)]
 pub struct EngineConfig {
     /// The file system and where to find it.
     pub address: Address,
     /// This device's key.
-    pub key: SigningKey,
+    pub key: Arc<dyn KeyHolder>,
     /// Where the durable state of this key is kept; one folder for each file system and key.
     pub state_dir: PathBuf,
     /// Where blocks are cached; `None` for no persistent cache.
@@ -63,10 +64,10 @@ pub struct EngineConfig {
 
 impl EngineConfig {
     /// The usual settings: a minute's patience, 256 MiB in memory and 4 GiB on disk.
-    pub fn new(address: Address, key: SigningKey, state_dir: PathBuf) -> EngineConfig {
+    pub fn new(address: Address, key: impl Into<Arc<dyn KeyHolder>>, state_dir: PathBuf) -> EngineConfig {
         EngineConfig {
             address,
-            key,
+            key: key.into(),
             state_dir,
             cache_dir: None,
             cache_bytes: 4 << 30,

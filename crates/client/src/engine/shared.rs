@@ -10,7 +10,7 @@ use crate::remote::Remote;
 use crate::store::VerifiedStore;
 use crate::tree::{Base, Edit, ReadError, TableCache};
 use holdfast_content::{ContentError, DeviceId, Handle, SourceError, Tag};
-use holdfast_crypto::encode;
+use holdfast_crypto::{NotSigned, encode};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::signed::Signed;
@@ -64,6 +64,8 @@ pub(super) struct Shared {
     /// The last accepted view.
     pub latest: RwLock<Place>,
     pub in_flight: AtomicBool,
+    /// Why the key did not sign when it was last asked to.
+    key_trouble: RwLock<Option<String>>,
     /// A call has waited its full time in vain, and no answer has come since.
     silent: AtomicBool,
     pub last_operation: AtomicU64,
@@ -99,6 +101,7 @@ impl Shared {
             counters: Counters::default(),
             latest: RwLock::new(Place { sequence: 0, base, floor }),
             in_flight: AtomicBool::new(false),
+            key_trouble: RwLock::default(),
             silent: AtomicBool::new(false),
             last_operation: AtomicU64::new(0),
             frozen: RwLock::default(),
@@ -160,11 +163,35 @@ impl Shared {
         self.silent.store(false, Relaxed);
     }
 
+    /// How the key did when it was last asked to sign; `None`: well.
+    pub fn key_did(&self, trouble: Option<&NotSigned>) {
+        let trouble = trouble.map(ToString::to_string);
+        if *self.key_trouble.read() == trouble {
+            return;
+        }
+        match &trouble {
+            Some(why) => tracing::warn!(why, "the key does not sign"),
+            None => tracing::info!("the key signs again"),
+        }
+        *self.key_trouble.write() = trouble;
+    }
+
+    /// Why the key did not sign when it was last asked to, for an operation or to connect.
+    pub fn key_trouble(&self) -> Option<String> {
+        self.key_trouble.read().clone().or_else(|| match self.remote.trouble() {
+            Some(RpcError::Key(why)) => Some(why.to_string()),
+            _ => None,
+        })
+    }
+
     /// Why a deadline passed.
     pub fn late(&self) -> FsError {
         self.check().err().unwrap_or_else(|| {
             let waited = self.patience().as_secs();
             self.silent.store(true, Relaxed);
+            if let Some(why) = self.key_trouble() {
+                return FsError::Key(why);
+            }
             FsError::Unreachable(format!("no answer within {waited} seconds"))
         })
     }

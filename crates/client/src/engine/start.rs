@@ -132,6 +132,7 @@ impl Engine {
                 Err(match error {
                     FsError::Frozen(report) => StartError::Frozen(report),
                     FsError::Unreachable(why) => StartError::Unreachable(why),
+                    FsError::Key(why) => StartError::Key(why),
                     other => StartError::First(other),
                 })
             }
@@ -244,6 +245,7 @@ pub(crate) fn explain(error: RpcError, config: &EngineConfig) -> StartError {
         RpcError::Server(ServerError::NotAllowed(_)) => StartError::UnknownDevice {
             key: holdfast_crypto::keyfile::format_public(&config.key.public(), ""),
         },
+        RpcError::Key(why) => StartError::Key(why.to_string()),
         other => StartError::Unreachable(other.to_string()),
     }
 }

@@ -31,6 +31,8 @@ pub struct Status {
     pub frozen: Option<FrozenReport>,
     /// Whether the last request was answered.
     pub connected: bool,
+    /// Why this device's key did not sign when it was last asked to.
+    pub key_trouble: Option<String>,
     /// Signed operations made since the start.
     pub operations: u64,
     /// Of those: in one round trip.
@@ -73,6 +75,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         pending: base.view.pending.iter().filter(|entry| !entry.dead).count() as u64,
         frozen: shared.frozen().map(|report| FrozenReport::clone(&report)),
         connected: shared.remote.is_connected(),
+        key_trouble: shared.key_trouble(),
         operations: counters.operations.load(Relaxed),
         fast: counters.fast.load(Relaxed),
         refused: counters.refused.load(Relaxed),

@@ -163,7 +163,7 @@ impl FileSystem {
         }
         call().inspect_err(|error| self.notice(error)).map_err(|error| match error {
             // Whatever was waited for, it is the caller who gave up.
-            FsError::Unreachable(_) if interrupt::is_raised() => FsError::Interrupted,
+            FsError::Unreachable(_) | FsError::Key(_) if interrupt::is_raised() => FsError::Interrupted,
             error => error,
         })
     }

@@ -468,7 +468,7 @@ impl World {
         let superuser = root.key.public();
         let config = CreateConfig {
             server: ServerAddress { host: "test".into(), port: 1 },
-            superuser: root.key.clone(),
+            superuser: root.key.clone().into(),
             name: "world".into(),
             superuser_name: "root".into(),
             state_dir: PathBuf::from("-"),

@@ -5,6 +5,8 @@ use crate::alarm::Blame;
 use crate::message::ServerKeys;
 use crate::testing::{A, B, Client, Stage, key, membership, table};
 use holdfast_content::DeviceId;
+use holdfast_crypto::{PublicKey, Signature, SigningKey};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn server() -> SigningKey {
     SigningKey::from_seed(&[0xee; 32])
@@ -234,4 +236,57 @@ fn misuse_changes_nothing() {
     assert!(matches!(signer.step(&key(A), folded), Err(Misuse::Unexpected(_))));
     assert!(matches!(signer.found(&key(A), Vec::new(), 0, &Tables::new()), Err(Misuse::Unexpected(_))));
     assert_eq!(signer, before);
+}
+
+/// Signs as often as it is told to, then no more.
+#[derive(Debug)]
+struct Tired {
+    key: SigningKey,
+    left: AtomicU32,
+}
+
+impl KeyHolder for Tired {
+    fn public(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+        let less = |left: u32| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(_) => KeyHolder::sign_message(&self.key, message),
+            Err(_) => Err(NotSigned::Away("gone".to_owned())),
+        }
+    }
+}
+
+/// Proves: wherever the key's keeper goes away, nothing has changed and no number is used, and the same event
+/// works once it is back.
+#[test]
+fn a_key_that_does_not_sign_changes_nothing() {
+    let mut signer = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut signer, &mut stage);
+    let tired = |left| Tired { key: key(A), left: AtomicU32::new(left) };
+    let away = || Err(Misuse::NotSigned(NotSigned::Away("gone".to_owned())));
+    let tables = || Tables::from([(PrincipalId::Device(A), table("own"))]);
+
+    // Begin: the fast path takes two signatures, the slow one takes one.
+    for (left, fast) in [(0, Some(tables())), (1, Some(tables())), (0, None)] {
+        let before = signer.clone();
+        assert_eq!(signer.step(&tired(left), fetch(fast.clone())), away());
+        assert_eq!(signer, before);
+    }
+    let number = signer.floor().last() + 1;
+    let effects = signer.step(&tired(1), fetch(None)).expect("signed");
+    let Some(Request::Update { certificate, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    assert_eq!(certificate.value.number, number);
+
+    // Folded.
+    let (reply, members) = (stage.proven(signer.floor()), membership());
+    signer.step(&key(A), Event::Reply { reply: &reply, members: &members }).expect("in flight");
+    let before = signer.clone();
+    let folded = Event::Folded { outcome: Outcome::Done, tables: tables() };
+    assert_eq!(signer.step(&tired(0), folded.clone()), away());
+    assert_eq!(signer, before);
+    assert!(sent(&signer.step(&tired(1), folded).expect("signed")).is_some());
 }

@@ -77,7 +77,7 @@ fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl FnOnce(SocketA
 
 async fn handshake(address: SocketAddr, seed: u8) -> std::io::Result<Stream> {
     let tcp = Counted::new(TcpStream::connect(address).await?);
-    let connector = tokio_rustls::TlsConnector::from(tls::client_config(&key(seed)));
+    let connector = tokio_rustls::TlsConnector::from(tls::client_config(Arc::new(key(seed))));
     connector.connect(tls::server_name(), tcp).await
 }
 

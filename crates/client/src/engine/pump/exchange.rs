@@ -83,7 +83,7 @@ impl Pump {
         self.reply = Some(*reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
         let event = Event::Look { reply, members: &members };
-        match self.signer.step(&self.key, event) {
+        match self.signer.step(&*self.key, event) {
             Ok(effects) => {
                 let mut operation = Operation { answered: true, ..Operation::default() };
                 self.drive(effects.into(), &mut operation).map(drop)
@@ -153,7 +153,7 @@ impl Pump {
         self.reply = Some(reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
         let event = Event::Reply { reply, members: &*members };
-        match self.signer.step(&self.key, event) {
+        match self.signer.step(&*self.key, event) {
             Ok(effects) => {
                 self.members_in_use(members);
                 Ok(effects.into())

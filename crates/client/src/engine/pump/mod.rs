@@ -24,10 +24,10 @@ use crate::evidence::now_ns;
 use crate::state::StateLog;
 use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
 use holdfast_content::{Handle, Membership, Tag};
-use holdfast_crypto::{Digest, SigningKey};
+use holdfast_crypto::{Digest, KeyHolder, NotSigned};
 use holdfast_protocol::certificate::{DELTAS_MAX, Path};
 use holdfast_protocol::message::{Request, ViewReply};
-use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,7 +45,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The thread's own state.
 pub(super) struct Pump {
     shared: Arc<Shared>,
-    key: SigningKey,
+    key: Arc<dyn KeyHolder>,
     signer: Signer,
     state: StateLog,
     /// Numbers given out by operations that are over.
@@ -111,7 +111,7 @@ struct Planned {
 impl Pump {
     pub fn new(
         shared: Arc<Shared>,
-        key: SigningKey,
+        key: Arc<dyn KeyHolder>,
         signer: Signer,
         state: StateLog,
         allocator: Allocator,
@@ -240,8 +240,16 @@ impl Pump {
         if tables.is_some() {
             counters.fast.fetch_add(1, Relaxed);
         }
-        let begun = self.step(Event::Begin { deltas, time_ns: now_ns(), fast: tables });
-        match begun.and_then(|effects| self.drive(effects, &mut operation)) {
+        let begin = Event::Begin { deltas, time_ns: now_ns(), fast: tables };
+        let driven = match self.sign(begin) {
+            Ok(Ok(effects)) => self.drive(effects, &mut operation),
+            Ok(Err(refusal)) => {
+                self.refused_by_key(&refusal, &mut operation);
+                Ok(Some(Finished::GivenUp))
+            }
+            Err(end) => Err(end),
+        };
+        match driven {
             Ok(finished) => {
                 self.conclude(operation, finished);
                 Ok(())
@@ -284,12 +292,55 @@ impl Pump {
 
     /// Tells the signer something; it never objects to a driver that keeps its rules.
     fn step(&mut self, event: Event<'_>) -> Result<VecDeque<Effect>, End> {
-        match self.signer.step(&self.key, event) {
+        match self.signer.step(&*self.key, event) {
             Ok(effects) => Ok(effects.into()),
             Err(misuse) => {
                 self.shared.break_down(FsError::Refused(misuse.to_string()));
                 Err(End::Stopped)
             }
+        }
+    }
+
+    /// Tells the signer what it has to sign for. A key whose keeper is away is waited for like a server that does
+    /// not answer: nothing is lost, and callers give up by their own deadlines. One who refuses is not asked
+    /// again, as that may be a person.
+    fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, NotSigned>, End> {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let error = match self.signer.step(&*self.key, event.clone()) {
+                Ok(effects) => {
+                    self.shared.key_did(None);
+                    return Ok(Ok(effects.into()));
+                }
+                Err(Misuse::NotSigned(error)) => error,
+                Err(misuse) => {
+                    self.shared.break_down(FsError::Refused(misuse.to_string()));
+                    return Err(End::Stopped);
+                }
+            };
+            self.shared.key_did(Some(&error));
+            if matches!(error, NotSigned::Refused(_)) {
+                return Ok(Err(error));
+            }
+            if self.shared.queue.is_stopped() {
+                return Err(End::Stopped);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// What a refusal means for the wishes of an operation: their callers are told, but what has been promised
+    /// before is tried again after a pause.
+    fn refused_by_key(&self, refusal: &NotSigned, operation: &mut Operation) {
+        for (job, verdict) in operation.jobs.iter().zip(&mut operation.verdicts) {
+            *verdict = match job.ticket {
+                Some(_) => Verdict::Again,
+                None => Verdict::Answer(Err(FsError::Key(refusal.to_string()))),
+            };
+        }
+        if operation.jobs.iter().any(|job| job.ticket.is_some()) {
+            std::thread::sleep(PAUSE_MAX);
         }
     }
 

@@ -26,7 +26,13 @@ impl Pump {
         match self.try_fold(operation) {
             Ok((outcome, tables)) => {
                 operation.effective &= outcome == Outcome::Done;
-                self.step(Event::Folded { outcome, tables })
+                match self.sign(Event::Folded { outcome, tables })? {
+                    Ok(effects) => Ok(effects),
+                    Err(refusal) => {
+                        self.refused_by_key(&refusal, operation);
+                        self.step(Event::Restarted)
+                    }
+                }
             }
             Err(error) => {
                 // Tables of others cannot be read, or too much is pending in them, so that not even a structure

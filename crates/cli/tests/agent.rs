@@ -1,0 +1,271 @@
+//! Keys that a real SSH agent keeps: everything works without the private half, and what goes wrong with the agent
+//! is said, waited for and recovered from.
+
+mod common;
+
+use common::{World, eventually, run, text};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// "Required key not available".
+const ENOKEY: i32 = 126;
+
+/// An agent at a socket; ended when dropped.
+struct Agent {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Agent {
+    /// Starts one. It may ask for confirmation, by a script that says yes while the file `yes` exists.
+    fn start(world: &World) -> Agent {
+        let socket = world.path("agent");
+        let _ = fs::remove_file(&socket);
+        let asking = world.path("asking");
+        fs::write(&asking, format!("#!/bin/sh\ntest -e '{}'\n", world.path("yes").display()))
+            .expect("written");
+        fs::set_permissions(&asking, PermissionsExt::from_mode(0o700)).expect("set");
+        let child = Command::new("ssh-agent")
+            .arg("-D")
+            .arg("-a")
+            .arg(&socket)
+            .env("SSH_ASKPASS", &asking)
+            .env("SSH_ASKPASS_REQUIRE", "force")
+            .env("DISPLAY", ":0")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("ssh-agent is installed");
+        eventually("the agent listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        Agent { child, socket }
+    }
+
+    #[track_caller]
+    fn ssh_add(&self, arguments: &[&str], key: &Path) {
+        run(Command::new("ssh-add").args(arguments).arg(key).env("SSH_AUTH_SOCK", &self.socket));
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A command of `who` that knows the agent.
+fn holdfast(world: &World, who: &str, agent: &Agent) -> Command {
+    let mut command = world.holdfast(who);
+    command.env("SSH_AUTH_SOCK", &agent.socket).stdin(Stdio::null());
+    command
+}
+
+fn try_mount(world: &World, agent: &Agent, key: &str) -> Output {
+    let directory = world.path("anna-mnt");
+    fs::create_dir_all(&directory).expect("a mount point");
+    holdfast(world, "anna", agent)
+        .args(["mount", &world.url])
+        .arg(&directory)
+        .args(["--timeout", "3", "--key", key])
+        .output()
+        .expect("it runs")
+}
+
+/// A mount of anna's; unmounted when dropped, even if it can no longer sign.
+struct Mount<'a>(&'a World);
+
+impl<'a> Mount<'a> {
+    #[track_caller]
+    fn new(world: &'a World, agent: &Agent, key: &str) -> Mount<'a> {
+        let output = try_mount(world, agent, key);
+        assert!(output.status.success(), "{}", text(&output));
+        Mount(world)
+    }
+
+    fn team(&self) -> PathBuf {
+        self.0.path("anna-mnt/team")
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let directory = self.0.path("anna-mnt");
+        let _ = self.0.holdfast("anna").args(["umount", "--lazy"]).arg(&directory).output();
+        eventually("it is unmounted", || !common::is_mounted(&directory));
+    }
+}
+
+fn fingerprint(public: &Path) -> String {
+    let line = run(Command::new("ssh-keygen").arg("-lf").arg(public));
+    line.split_whitespace().nth(1).expect("a fingerprint").to_owned()
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &[&str]) {
+    let said = text(output);
+    assert!(!output.status.success(), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in {said}");
+    }
+}
+
+/// Proves: a mount whose key is in an agent works without the private key file; while the agent is gone calls
+/// wait, fail and say why, nothing that was acknowledged is lost, and all goes on when there is an agent again.
+#[test]
+fn a_mount_outlives_its_agent() {
+    let mut world = World::new(&["anna", "ben"]);
+    let ben = world.mount("ben").join("team");
+    let mut agent = Agent::start(&world);
+    agent.ssh_add(&[], &world.key("anna"));
+    let kept = world.path("kept-elsewhere");
+    fs::rename(world.key("anna"), &kept).expect("moved");
+    let public = world.path("anna.key.pub");
+    let mount = Mount::new(&world, &agent, public.to_str().expect("a name"));
+    let team = mount.team();
+    fs::write(team.join("before"), "acknowledged").expect("written");
+    let mut open = File::create(team.join("open")).expect("created");
+    open.write_all(b"first").expect("written");
+    open.sync_all().expect("published");
+    open.write_all(b" and second").expect("written here");
+
+    agent.end();
+    let failed = |result: std::io::Result<()>| result.expect_err("no key").raw_os_error();
+    assert_eq!(failed(fs::create_dir(team.join("meanwhile"))), Some(ENOKEY));
+    assert_eq!(failed(open.sync_all()), Some(ENOKEY));
+    let status = world.status("anna");
+    let socket = agent.socket.display().to_string();
+    assert!(status.contains("waiting for this device's key") && status.contains(&socket), "{status}");
+    assert!(!status.contains("ALARM"), "{status}");
+
+    let agent = Agent::start(&world);
+    assert_eq!(failed(open.sync_all()), Some(ENOKEY), "it does not have the key yet");
+    let status = world.status("anna");
+    assert!(status.contains("no longer holds the key"), "{status}");
+    agent.ssh_add(&[], &kept);
+    eventually("it goes on", || open.sync_all().is_ok());
+    assert_eq!(fs::read_to_string(ben.join("before")).expect("read"), "acknowledged");
+    assert_eq!(fs::read_to_string(ben.join("open")).expect("read"), "first and second");
+    let status = world.status("anna");
+    assert!(status.contains("working"), "{status}");
+
+    // A new connection needs the key as well.
+    drop(mount);
+    let by_print = format!("agent:{}", fingerprint(&public));
+    let mount = Mount::new(&world, &agent, &by_print);
+    assert_eq!(fs::read_to_string(mount.team().join("before")).expect("read"), "acknowledged");
+    drop(mount);
+}
+
+/// Proves: an agent that asks a person is asked once for each call, and a no is told at once.
+#[test]
+fn a_confirmation_that_is_refused() {
+    let world = World::new(&["anna"]);
+    let agent = Agent::start(&world);
+    agent.ssh_add(&["-q", "-c"], &world.key("anna"));
+    let public = world.path("anna.key.pub");
+    let key = public.to_str().expect("a name");
+    refused(&try_mount(&world, &agent, key), &["refused to sign", "confirmation"]);
+    fs::write(world.path("yes"), "").expect("written");
+    let mount = Mount::new(&world, &agent, key);
+    fs::write(mount.team().join("file"), "yes").expect("written");
+    fs::remove_file(world.path("yes")).expect("removed");
+    let error = fs::create_dir(mount.team().join("no")).expect_err("refused");
+    assert_eq!(error.raw_os_error(), Some(ENOKEY));
+    let status = world.status("anna");
+    assert!(status.contains("refused to sign"), "{status}");
+    fs::write(world.path("yes"), "").expect("written");
+    fs::create_dir(mount.team().join("yes")).expect("it may again");
+    assert!(fs::metadata(mount.team().join("no")).is_err(), "what was refused has not happened");
+}
+
+/// Proves: a file system is created and administered by a superuser key that only the agent has; and a key file
+/// with a passphrase is not opened if the agent holds it.
+#[test]
+fn superusers_and_passphrases() {
+    let world = World::new(&["anna"]);
+    let agent = Agent::start(&world);
+    let root = world.path("root");
+    run(Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", "the root", "-f"])
+        .arg(&root));
+    agent.ssh_add(&[], &root);
+    fs::remove_file(&root).expect("removed");
+    let server = format!("127.0.0.1:{}", world.port);
+    let public = world.path("root.pub");
+    let created =
+        run(holdfast(&world, "root", &agent).args(["fs", "create", &server, "--superuser"]).arg(&public));
+    let url =
+        created.split_whitespace().find(|word| word.starts_with("hf://")).expect("an address").to_owned();
+    let line = fs::read_to_string(world.path("anna.key.pub")).expect("a public key");
+    let add = ["fs", "user", "add", &url, "anna", line.trim(), "--superuser", "agent:the root"];
+    run(holdfast(&world, "root", &agent).args(add));
+    let shown = run(holdfast(&world, "root", &agent).args(["fs", "show", &url, "--key", "agent:the root"]));
+    assert!(shown.contains("anna"), "{shown}");
+
+    let sealed = world.key("anna");
+    run(Command::new("ssh-keygen").args(["-q", "-p", "-P", "", "-N", "secret", "-f"]).arg(&sealed));
+    let show = |agent: &Agent| {
+        let mut command = holdfast(&world, "anna", agent);
+        command.args(["fs", "show", &url, "--key"]).arg(&sealed).output().expect("it runs")
+    };
+    refused(&show(&agent), &["passphrase"]);
+    let open = world.path("open");
+    fs::copy(&sealed, &open).expect("copied");
+    run(Command::new("ssh-keygen").args(["-q", "-p", "-P", "secret", "-N", "", "-f"]).arg(&open));
+    agent.ssh_add(&[], &open);
+    let shown = show(&agent);
+    assert!(shown.status.success(), "{}", text(&shown));
+}
+
+/// Proves: whatever is wrong with the agent or the key in it is said, with what the agent holds.
+#[test]
+fn what_can_be_wrong() {
+    let world = World::new(&["anna"]);
+    let mut agent = Agent::start(&world);
+    let public = world.path("anna.key.pub");
+    let public = public.to_str().expect("a name");
+    refused(&try_mount(&world, &agent, public), &["public half", "it holds no keys", "ssh-add"]);
+    let other = world.path("other");
+    run(Command::new("ssh-keygen").args(["-q", "-t", "ecdsa", "-N", "", "-C", "old one", "-f"]).arg(&other));
+    agent.ssh_add(&[], &other);
+    let print = fingerprint(&world.path("other.pub"));
+    refused(&try_mount(&world, &agent, public), &["does not hold", &print, "old one", "ecdsa"]);
+    for name in ["agent:old one", &format!("agent:{print}")] {
+        refused(
+            &try_mount(&world, &agent, name),
+            &["ecdsa-sha2-nistp256", "Ed25519", "ssh-keygen -t ed25519"],
+        );
+    }
+    refused(&try_mount(&world, &agent, "agent:nobody"), &["a key 'nobody'", &print]);
+    for name in ["twin1", "twin2"] {
+        let path = world.path(name);
+        run(Command::new("ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-C", "twin", "-f"])
+            .arg(&path));
+        agent.ssh_add(&[], &path);
+    }
+    refused(&try_mount(&world, &agent, "agent:twin"), &["several keys 'twin'", "fingerprint"]);
+    agent.end();
+    let socket = agent.socket.display().to_string();
+    refused(&try_mount(&world, &agent, public), &["public half", &socket, "Connection refused"]);
+    let mut command = world.holdfast("anna");
+    let output = command.args(["fs", "show", &world.url, "--key", public]).output().expect("it runs");
+    refused(&output, &["SSH_AUTH_SOCK is not set", "ssh-add"]);
+    // Something that listens, but is no agent.
+    let port = std::os::unix::net::UnixListener::bind(world.path("stranger")).expect("a socket");
+    std::thread::spawn(move || {
+        for stream in port.incoming() {
+            let mut stream = stream.expect("a connection");
+            let _ = stream.read(&mut [0; 5]);
+            let _ = stream.write_all(&[0, 0, 0, 1, 99]);
+        }
+    });
+    agent.socket = world.path("stranger");
+    refused(&try_mount(&world, &agent, public), &["does not speak the SSH agent protocol"]);
+}
