@@ -1,13 +1,14 @@
 //! The engine as files see it.
 
-use super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
+use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
 use super::{FileSystem, MountOptions};
 use crate::engine::{Engine, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store;
 use crate::tree::{Edit, Transaction, Tree};
 use holdfast_content::{
-    Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, Reference,
+    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId,
+    Reference,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::Mutex;
@@ -118,6 +119,10 @@ impl Edit for PlanEdit {
     fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError> {
         self.0.lock().plan(&mut TransactionChanges(transaction))
     }
+
+    fn ordered(&mut self) {
+        self.0.lock().ordered();
+    }
 }
 
 struct TransactionChanges<'t, 'base>(&'t mut Transaction<'base>);
@@ -159,6 +164,10 @@ impl Changes for TransactionChanges<'_, '_> {
         now_ns: i64,
     ) -> Result<(), FsError> {
         self.0.set_entry(directory, name, entry, now_ns)
+    }
+
+    fn make_content(&mut self, handle: Handle, make: MakeContent<'_>) -> Result<Content, FsError> {
+        self.0.make_content(handle, make)
     }
 }
 

@@ -3,7 +3,9 @@
 
 use crate::engine::Notice;
 use crate::error::FsError;
-use holdfast_content::{BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId};
+use holdfast_content::{
+    BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId,
+};
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -94,7 +96,16 @@ pub trait Changes {
         entry: Option<Entry>,
         now_ns: i64,
     ) -> Result<(), FsError>;
+
+    /// Makes content for `handle` of content that is there already. New blocks travel with the operation.
+    ///
+    /// # Errors
+    /// What it means for the file that a block could not be had.
+    fn make_content(&mut self, handle: Handle, make: MakeContent<'_>) -> Result<Content, FsError>;
 }
+
+/// Makes content from blocks, putting new ones into a sink.
+pub type MakeContent<'a> = &'a dyn Fn(&dyn BlockSource, &mut dyn BlockSink) -> Result<Content, ContentError>;
 
 /// One edit. The engine gathers many into one signed operation and plans them again on a newer base when the
 /// server has ordered something else before.
@@ -104,6 +115,10 @@ pub trait Plan: Send {
     /// # Errors
     /// What the system call is to report.
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError>;
+
+    /// What was planned last has its place in the order. Called also when the caller has given up waiting, and
+    /// before a later edit of this client is planned.
+    fn ordered(&mut self);
 }
 
 /// A sink that stores data before an operation names it, holding a bounded amount in memory.

@@ -326,6 +326,7 @@ struct Rename {
     now_ns: i64,
 }
 
+#[derive(Clone)]
 struct Moved {
     source: Handle,
     exchanged: Option<Handle>,

@@ -2,13 +2,13 @@
 //! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
 //! show.
 
-use super::super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
+use super::super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions};
 use crate::engine::Notice;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use holdfast_content::{
-    Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, MemoryBlocks,
-    PrincipalId, Reference, SourceError, UserId,
+    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
+    MemoryBlocks, PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::{Condvar, Mutex};
@@ -47,6 +47,8 @@ pub struct Memory {
     pub fault: Mutex<Option<FsError>>,
     /// Answers the next waits for commits.
     pub commit_fault: Mutex<Option<FsError>>,
+    /// Answers the next edits, after they were made.
+    pub late: Mutex<Option<FsError>>,
     /// While closed, edits wait.
     pub gate: Gate,
 }
@@ -137,6 +139,7 @@ impl World {
             commits: AtomicU64::new(0),
             fault: Mutex::new(None),
             commit_fault: Mutex::new(None),
+            late: Mutex::new(None),
             gate: Gate::default(),
         })
     }
@@ -204,6 +207,10 @@ impl Memory {
         }
     }
 
+    fn changes<'a>(&'a self, tree: &'a mut Tree) -> MemoryChanges<'a> {
+        MemoryChanges { tree, writes: &self.writes, blocks: &self.world.blocks }
+    }
+
     fn view_of(&self, tree: Arc<Tree>) -> Arc<dyn View> {
         Arc::new(MemoryView { tree, writes: self.writes.clone() })
     }
@@ -229,11 +236,15 @@ impl Backend for Memory {
         // Once in vain, on a base that is then refused; its outcome must not matter.
         let mut vain = planned.clone();
         vain.next.values_mut().for_each(|next| *next += 7);
-        let _ = plan.lock().plan(&mut MemoryChanges { tree: &mut vain, writes: &self.writes });
-        plan.lock().plan(&mut MemoryChanges { tree: &mut planned, writes: &self.writes })?;
+        let _ = plan.lock().plan(&mut self.changes(&mut vain));
+        plan.lock().plan(&mut self.changes(&mut planned))?;
         planned.position += 1;
         *tree = Arc::new(planned);
-        Ok(self.view_of(tree.clone()))
+        plan.lock().ordered();
+        match &*self.late.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.view_of(tree.clone())),
+        }
     }
 
     fn latest(&self) -> Arc<dyn View> {
@@ -377,6 +388,7 @@ impl View for MemoryView {
 struct MemoryChanges<'a> {
     tree: &'a mut Tree,
     writes: &'a BTreeSet<PrincipalId>,
+    blocks: &'a MemoryBlocks,
 }
 
 impl MemoryChanges<'_> {
@@ -446,5 +458,10 @@ impl Changes for MemoryChanges<'_> {
         let inode = Arc::make_mut(self.tree.inodes.get_mut(&directory).unwrap());
         (inode.modified_ns, inode.changed_ns) = (now_ns, now_ns);
         Ok(())
+    }
+
+    fn make_content(&mut self, _: Handle, make: MakeContent<'_>) -> Result<Content, FsError> {
+        let mut sink = self.blocks;
+        make(self.blocks, &mut sink).map_err(|error| FsError::Invalid(error.to_string()))
     }
 }
