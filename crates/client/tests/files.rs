@@ -251,6 +251,53 @@ fn appends_of_two_clients() {
     assert!(a.engine.status().conflicts > 0, "they met");
 }
 
+/// Proves: what two people overwrite of each other, both at the same time and again and again, is kept, every version
+/// that did not last; both find it, under the group's name, by its writer; and a restart finds it too.
+#[test]
+fn overwritten_versions_are_kept() {
+    const ROUNDS: u32 = 12;
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    let large = noise(3, 700_000);
+    let ino = a.put(a.team, b"f", &noise(1, 400_000));
+    b.lookup(&WHO, b.team, b"f").unwrap();
+    for round in 0..ROUNDS {
+        let handles =
+            [&a, &b].map(|mount| (mount, mount.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle));
+        std::thread::scope(|scope| {
+            for (number, (mount, handle)) in handles.into_iter().enumerate() {
+                let large = &large;
+                scope.spawn(move || {
+                    let bytes = [&[round as u8, number as u8], large.as_slice()].concat();
+                    mount.write(handle, 0, &bytes, WriteSource::Call).unwrap();
+                    mount.flush(handle).unwrap();
+                    mount.release(handle);
+                });
+            }
+        });
+    }
+    let check = |mount: &Mount| {
+        let listed = mount.kept_versions().unwrap();
+        assert_eq!(listed.len(), ROUNDS as usize, "{listed:?}");
+        for (round, version) in listed.iter().enumerate() {
+            assert_eq!((version.path.as_str(), version.owner.as_str()), ("team/f", "team"));
+            let part = mount.read_kept(&version.id, 0).unwrap();
+            let writer = usize::from(part.bytes[1]);
+            assert_eq!((part.bytes[0], &part.bytes[2..]), (round as u8, large.as_slice()));
+            assert_eq!(version.written_by, format!("user{writer}"));
+            assert_eq!(version.overwritten_by, format!("user{}", 1 - writer));
+        }
+    };
+    check(&a);
+    check(&b);
+    let ids: Vec<String> = b.kept_versions().unwrap().into_iter().map(|version| version.id).collect();
+    drop((a, b));
+    let a = mount(&world, 0);
+    check(&a);
+    a.drop_kept(&ids).unwrap();
+    assert!(a.kept_versions().unwrap().is_empty());
+}
+
 /// Proves: of two clients that create one name exclusively at once, one wins, each time.
 #[test]
 fn one_winner_of_an_exclusive_creation() {

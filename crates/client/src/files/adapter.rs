@@ -111,6 +111,24 @@ impl View for SnapshotView {
     fn may_write(&self, principal: PrincipalId) -> bool {
         self.snapshot.membership().may_write(self.me, principal)
     }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        let members = self.snapshot.membership();
+        let users = members.users.keys().map(|user| PrincipalId::User(*user));
+        users.chain(members.groups.keys().map(|group| PrincipalId::Group(*group))).collect()
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        let members = self.snapshot.membership();
+        let user = |user| members.users.get(&user).map(|user| user.name.clone());
+        let name = match principal {
+            PrincipalId::User(id) => user(id),
+            PrincipalId::Group(id) => members.groups.get(&id).map(|group| group.name.clone()),
+            PrincipalId::Device(id) => members.devices.get(&id).and_then(|device| user(device.user)),
+            PrincipalId::Members => None,
+        };
+        name.unwrap_or_else(|| principal.to_string())
+    }
 }
 
 struct PlanEdit(Arc<Mutex<dyn Plan>>);

@@ -41,6 +41,12 @@ pub trait View: Send + Sync {
 
     /// Whether this device may write what `principal` owns.
     fn may_write(&self, principal: PrincipalId) -> bool;
+
+    /// All users and groups: whoever files can belong to.
+    fn principals(&self) -> Vec<PrincipalId>;
+
+    /// What a user, a group or the user of a device is called, for people.
+    fn name_of(&self, principal: PrincipalId) -> String;
 }
 
 /// The file system as one operation is about to leave it. Reads see earlier edits of the same operation and

@@ -16,6 +16,7 @@ pub mod backend;
 mod compose;
 mod data;
 mod directory;
+mod kept;
 mod lookup;
 mod names;
 mod nodes;
@@ -34,6 +35,7 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
 pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 

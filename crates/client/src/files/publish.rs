@@ -2,6 +2,7 @@
 
 use super::backend::{Changes, Guard};
 use super::compose::{ComposeError, Occasion, append, compose, cut_appendix};
+use super::kept::{KeptId, Overwriting, keep};
 use super::lookup::stale;
 use super::nodes::{Node, NodeState, Pages};
 use super::plan::Told;
@@ -118,20 +119,22 @@ impl FileSystem {
                 Err(ComposeError::Content(..)) if snapshot.appended => None,
                 Err(error) => return Err(failed(error)),
             };
-            new = Some(NewContent { content, size: snapshot.size, appendix, _held: upload.finish()? });
+            let seen = [Some(content_digest(&snapshot.base)), snapshot.ours];
+            new = Some(NewContent { content, size: snapshot.size, appendix, seen, _held: upload.finish()? });
         }
-        let (handle, base) = (node.handle, content_digest(&snapshot.base));
+        let handle = node.handle;
         let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
         let (device, changed_ns) = (self.backend.device(), snapshot.changed_ns.max(now_ns()));
+        let how = Overwriting { path: self.nodes.path(node.ino), by: device, at_ns: changed_ns };
         let (made, view) = self.edit_told(told.clone(), move |changes| {
             let mut inode = (*changes.inode(handle).map_err(stale)?).clone();
             Self::must_be_file(inode.kind)?;
             if !changes.may_write(handle.principal) {
                 return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
             }
-            let behind_others = match &new {
-                Some(new) => new.put_into(changes, handle, &mut inode, base)?,
-                None => false,
+            let Put { behind_others, kept } = match &new {
+                Some(new) => new.put_into(changes, handle, &mut inode, &how)?,
+                None => Put::default(),
             };
             inode.modified_ns = match behind_others {
                 true => inode.modified_ns.max(modified_ns),
@@ -140,10 +143,17 @@ impl FileSystem {
             inode.mode = mode.unwrap_or(inode.mode);
             inode.changed_ns = changed_ns;
             inode.writer = device;
-            let made = Publication { inode: Arc::new(inode.clone()), behind_others };
+            let made = Publication { inode: Arc::new(inode.clone()), behind_others, kept };
             changes.set_inode(handle, inode)?;
             Ok(made)
         })?;
+        if let Some(kept) = made.kept {
+            tracing::warn!(
+                path = %self.path_of(node),
+                "a version of this file that was published elsewhere, and not seen here, was overwritten; it is kept: \
+                 `holdfast conflicts` lists it, `holdfast conflicts get {kept} --out FILE` copies it out"
+            );
+        }
         let roots = content_roots(&made.inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
         Ok(Published { whole: whole && !made.behind_others, made, position: view.position(), pin })
@@ -212,24 +222,40 @@ struct NewContent {
     size: u64,
     /// What was appended, if all that is new was.
     appendix: Option<Inode>,
+    /// Contents that its writer has seen.
+    seen: [Option<Digest>; 2],
     /// The operation may have to be made again when its caller has long had the answer.
     _held: Guard,
 }
 
+/// What became of the content that was there.
+#[derive(Default)]
+struct Put {
+    behind_others: bool,
+    kept: Option<KeptId>,
+}
+
 impl NewContent {
-    /// Returns whether the inode has got its own content with ours behind it, rather than ours.
     fn put_into(
         &self,
         changes: &mut dyn Changes,
         handle: Handle,
         inode: &mut Inode,
-        base: Digest,
-    ) -> Result<bool, FsError> {
+        how: &Overwriting,
+    ) -> Result<Put, FsError> {
+        let found = content_digest(inode);
         let appendix = match (&self.content, &self.appendix) {
-            (Some(content), appendix) if appendix.is_none() || content_digest(inode) == base => {
+            (Some(content), appendix) if appendix.is_none() || Some(found) == self.seen[0] => {
+                let before = inode.clone();
                 inode.content = content.clone();
                 inode.size = self.size;
-                return Ok(false);
+                // Nothing is lost with an empty version, nor with one that is the same.
+                let is_lost = before.size > 0 && found != content_digest(inode);
+                let kept = match is_lost && !self.seen.contains(&Some(found)) {
+                    true => keep(changes, handle, &before, how)?,
+                    false => None,
+                };
+                return Ok(Put { behind_others: false, kept });
             }
             (_, appendix) => appendix.as_ref().expect("what is no base and changes is an appendix"),
         };
@@ -241,7 +267,7 @@ impl NewContent {
             changes.make_content(handle, &|source, sink| append(source, sink, present, appendix))?;
         inode.content = content;
         inode.size += appendix.size;
-        Ok(true)
+        Ok(Put { behind_others: true, kept: None })
     }
 }
 

@@ -194,6 +194,7 @@ fn snapshot_of(leftover: &Leftover) -> (Snapshot, Vec<Range<u64>>) {
         changed_ns: 0,
         mode: None,
         appended: false,
+        ours: None,
         fragments: Vec::new(),
     };
     (snapshot, lost)

@@ -12,6 +12,7 @@
 //! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
 
 use super::backend::Guard;
+use super::kept::KeptId;
 use super::overlay::{Overlay, Piece};
 use super::plan::Told;
 use super::spool::{Header, Record, SavedInode, Spool, SpoolDirectory};
@@ -81,6 +82,9 @@ pub struct FileState {
     in_flight: Option<InFlight>,
     /// A publication that failed, as far as is known.
     attempt: Option<Attempt>,
+    /// Content that is no conflict to replace, though it is not the base: it was published from here, in an attempt
+    /// whose answer was not waited for.
+    ours: Option<Digest>,
     spool: Option<Spool>,
     /// What was published in place since the file was last cut as a whole.
     fragments: Overlay<()>,
@@ -116,6 +120,8 @@ pub struct Publication {
     pub inode: Arc<Inode>,
     /// Whether what was appended came behind content that others had published meanwhile.
     pub behind_others: bool,
+    /// Where the version is kept that it replaces without having seen it.
+    pub kept: Option<KeptId>,
 }
 
 /// What became of the file as it is shown here, when it was published.
@@ -149,6 +155,8 @@ pub struct Snapshot {
     pub mode: Option<u32>,
     /// Whether all changes were appended to the base.
     pub appended: bool,
+    /// Content that is no conflict to replace, besides the base's.
+    pub ours: Option<Digest>,
     /// Ranges published in place before.
     pub fragments: Vec<Range<u64>>,
 }
@@ -225,6 +233,7 @@ impl FileState {
             placed: false,
             in_flight: None,
             attempt: None,
+            ours: None,
             spool: None,
             fragments: Overlay::default(),
             pins: Vec::new(),
@@ -270,6 +279,7 @@ impl FileState {
     }
 
     fn rebase(&mut self, inode: Arc<Inode>, content: Digest) {
+        self.ours = None;
         self.base_content = content;
         self.visible = inode.size;
         self.size = inode.size;
@@ -441,6 +451,7 @@ impl FileState {
         let placed = self.placed || self.in_flight.as_ref().is_some_and(|flight| flight.placed);
         Snapshot {
             appended: !placed && !changes.is_empty(),
+            ours: self.ours,
             base: self.base.clone(),
             visible: self.visible,
             size: self.size,
@@ -502,6 +513,8 @@ impl FileState {
         // What was put in its place is published whole once more, which changes nothing. What was appended
         // would be there twice.
         if self.placed || changes.is_empty() {
+            // What it came behind was not seen here.
+            self.ours = (!made.behind_others).then(|| content_digest(&made.inode));
             return Landed::Here;
         }
         let end = self.changes.end();
@@ -524,7 +537,7 @@ impl FileState {
         directory: &SpoolDirectory,
         name: &dyn Fn() -> (u64, Vec<u8>),
     ) -> Landed {
-        let Publication { inode, behind_others } = made;
+        let Publication { inode, behind_others, .. } = made;
         if *behind_others && !self.follow(inode, directory, name) {
             // Meanwhile something was put in its place in the file as it is here. So that version goes on, and is
             // published whole.

@@ -113,7 +113,7 @@ impl World {
         let root = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
         tree.inodes.insert(Handle::ROOT, Arc::new(root));
         tree.names.insert(Handle::ROOT, BTreeMap::new());
-        tree.next.insert(SHARED, 2);
+        tree.next.insert(SHARED, 1024);
         Arc::new(World {
             blocks: MemoryBlocks::new(DigestKey::WELL_KNOWN),
             tree: Mutex::new(Arc::new(tree)),
@@ -170,7 +170,7 @@ impl World {
         let mut tree = self.tree.lock();
         let tree = Arc::make_mut(&mut tree);
         let handle = Handle { principal, number: 1 };
-        tree.next.insert(principal, 2);
+        tree.next.insert(principal, 1024);
         let inode = Inode::new(InodeKind::Directory, 0o775, DeviceId(0), 0);
         tree.inodes.insert(handle, Arc::new(inode));
         tree.names.insert(handle, BTreeMap::new());
@@ -383,6 +383,14 @@ impl View for MemoryView {
     fn may_write(&self, principal: PrincipalId) -> bool {
         self.writes.contains(&principal)
     }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        self.tree.next.keys().copied().collect()
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        principal.to_string()
+    }
 }
 
 struct MemoryChanges<'a> {
@@ -419,7 +427,7 @@ impl Changes for MemoryChanges<'_> {
 
     fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
         self.check(principal)?;
-        let next = self.tree.next.entry(principal).or_insert(1);
+        let next = self.tree.next.entry(principal).or_insert(1024);
         *next += 1;
         Ok(Handle { principal, number: *next - 1 })
     }

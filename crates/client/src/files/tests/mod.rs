@@ -4,6 +4,7 @@
 mod appending;
 mod departures;
 mod failures;
+mod kept;
 mod memory;
 mod model;
 mod parallel;
