@@ -49,6 +49,8 @@ pub enum Command {
     Evidence(Evidence),
     /// Find and copy out what could not be saved to the server.
     Salvage(Salvage),
+    /// List, copy out and remove versions of files that somebody overwrote without having seen them.
+    Conflicts(Conflicts),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -579,6 +581,58 @@ pub struct Salvage {
     /// Directory to copy the files to; made if needed, nothing in it is overwritten.
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,
+}
+
+/// `holdfast conflicts`
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  holdfast conflicts
+  holdfast conflicts ~/shared
+  holdfast conflicts get g1-1f00a --out report-of-ben.odt
+  holdfast conflicts drop g1-1f00a g1-1f00b
+
+If two machines change one file at the same time, the version closed last stands. The other is
+kept in the file system, where all members find it, until somebody who may write the file drops
+it. At most 1,000 versions are kept for each user and group; the oldest goes first. What both only
+appended is not a conflict: it is all in the file.
+
+The file system must be mounted."
+)]
+pub struct Conflicts {
+    /// What to do instead of listing them.
+    #[command(subcommand)]
+    pub command: Option<ConflictsCommand>,
+    /// Only this file system (hf://HOST:PORT/FSID), or the one mounted at this directory.
+    #[arg(value_name = "URL-or-DIR")]
+    pub which: Option<String>,
+}
+
+/// Kept versions.
+#[derive(Debug, Subcommand)]
+pub enum ConflictsCommand {
+    /// Copy a version out, verified.
+    Get {
+        /// The version, as listed.
+        #[arg(value_name = "ID")]
+        id: String,
+        /// File to write; never overwritten.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// The file system it is in, or a directory where that is mounted.
+        #[arg(long, value_name = "URL-or-DIR")]
+        of: Option<String>,
+    },
+    /// Remove versions that nobody needs any more.
+    Drop {
+        /// The versions, as listed.
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<String>,
+        /// The file system they are in, or a directory where that is mounted.
+        #[arg(long, value_name = "URL-or-DIR")]
+        of: Option<String>,
+    },
 }
 
 /// `holdfast completions`

@@ -75,6 +75,20 @@ pub enum Order {
     Status,
     /// Copy what is unpublished to the salvage folder.
     Salvage,
+    /// List versions that were overwritten unseen.
+    Conflicts,
+    /// Read some of one.
+    ReadConflict {
+        /// Which.
+        id: String,
+        /// From where on.
+        offset: u64,
+    },
+    /// Remove some.
+    DropConflicts {
+        /// Which.
+        ids: Vec<String>,
+    },
     /// Change or show the membership.
     Administer(Change),
 }

@@ -5,6 +5,7 @@
 
 mod admin;
 mod args;
+mod conflicts;
 mod control;
 mod evidence;
 mod exit;
@@ -67,6 +68,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Stats(arguments) => status::stats(arguments, directories, format),
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
+        Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

@@ -33,7 +33,9 @@ fn every_command_has_help_a_page_and_completions() {
     };
     run(&["man", "--to", folder.path().to_str().expect("text")]);
     let completions = run(&["completions", "bash"]);
-    for command in ["keygen", "server", "mount", "umount", "status", "stats", "evidence", "salvage", "man"] {
+    for command in
+        ["keygen", "server", "mount", "umount", "status", "stats", "evidence", "salvage", "conflicts", "man"]
+    {
         assert!(run(&[command, "--help"]).contains("Example"), "{command}");
         assert!(folder.path().join(format!("holdfast-{command}.1")).is_file(), "{command}");
         assert!(completions.contains(command), "{command}");

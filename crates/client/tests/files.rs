@@ -7,7 +7,7 @@ use holdfast_client::files::*;
 use holdfast_client::{Engine, FsError};
 use holdfast_content::{BlockKind, InodeKind};
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::Response;
+use holdfast_protocol::message::{Request, Response};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,6 +187,116 @@ fn many_threads_of_two_clients() {
         assert!(mounts.iter().all(|mount| mount.get(mount.team, name).unwrap() == bytes));
     }
     assert!(mounts.iter().all(|mount| mount.engine.status().frozen.is_none()));
+}
+
+/// Proves: two clients that append to one file, closing each time or with one descriptor and fsync, lose nothing
+/// and double nothing, with requests and answers lost and operations declared dead on the way.
+#[test]
+fn appends_of_two_clients() {
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    let ino = a.put(a.team, b"log", b"");
+    // Answers and requests are lost; some commits for so long that the server declares them dead.
+    let mut asked = 0;
+    world.users[0].link.set_faults(move |request| {
+        asked += 1;
+        match request {
+            Request::Commit { .. } if asked % 40 < 12 => {
+                std::thread::sleep(ABORT_AFTER / 8);
+                Fault::LoseRequest
+            }
+            Request::Commit { .. } | Request::Fast { .. } | Request::Update { .. } if asked % 7 == 0 => {
+                Fault::LoseAnswer
+            }
+            _ => Fault::None,
+        }
+    });
+    let append = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    std::thread::scope(|scope| {
+        for (mount, name) in [(&a, 'a'), (&b, 'b')] {
+            scope.spawn(move || {
+                for number in 0..60 {
+                    let handle = mount.open(&WHO, ino, append).unwrap().handle;
+                    let line = format!("{name} {number}\n");
+                    mount.write(handle, 0, line.as_bytes(), WriteSource::Call).unwrap();
+                    mount.flush(handle).unwrap();
+                    mount.release(handle);
+                }
+            });
+            scope.spawn(move || {
+                let name = name.to_ascii_uppercase();
+                let handle = mount.open(&WHO, ino, append).unwrap().handle;
+                for number in 0..60 {
+                    let line = format!("{name} {number}\n");
+                    mount.write(handle, 0, line.as_bytes(), WriteSource::Call).unwrap();
+                    if number % 3 == 0 {
+                        mount.fsync(handle).unwrap();
+                    }
+                }
+                mount.flush(handle).unwrap();
+                mount.release(handle);
+            });
+        }
+    });
+    for mount in [&a, &b] {
+        let bytes = mount.get(mount.team, b"log").unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        for name in ["a", "b", "A", "B"] {
+            let found: Vec<usize> =
+                text.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok()).collect();
+            assert_eq!(found, (0..60).collect::<Vec<_>>(), "{name}");
+        }
+        assert_eq!(text.lines().count(), 240);
+        assert!(mount.save_unsaved("test").unwrap().is_none());
+    }
+    assert!(a.engine.status().conflicts > 0, "they met");
+}
+
+/// Proves: what two people overwrite of each other, both at the same time and again and again, is kept, every version
+/// that did not last; both find it, under the group's name, by its writer; and a restart finds it too.
+#[test]
+fn overwritten_versions_are_kept() {
+    const ROUNDS: u32 = 12;
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    let large = noise(3, 700_000);
+    let ino = a.put(a.team, b"f", &noise(1, 400_000));
+    b.lookup(&WHO, b.team, b"f").unwrap();
+    for round in 0..ROUNDS {
+        let handles =
+            [&a, &b].map(|mount| (mount, mount.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle));
+        std::thread::scope(|scope| {
+            for (number, (mount, handle)) in handles.into_iter().enumerate() {
+                let large = &large;
+                scope.spawn(move || {
+                    let bytes = [&[round as u8, number as u8], large.as_slice()].concat();
+                    mount.write(handle, 0, &bytes, WriteSource::Call).unwrap();
+                    mount.flush(handle).unwrap();
+                    mount.release(handle);
+                });
+            }
+        });
+    }
+    let check = |mount: &Mount| {
+        let listed = mount.kept_versions().unwrap();
+        assert_eq!(listed.len(), ROUNDS as usize, "{listed:?}");
+        for (round, version) in listed.iter().enumerate() {
+            assert_eq!((version.path.as_str(), version.owner.as_str()), ("team/f", "team"));
+            let part = mount.read_kept(&version.id, 0).unwrap();
+            let writer = usize::from(part.bytes[1]);
+            assert_eq!((part.bytes[0], &part.bytes[2..]), (round as u8, large.as_slice()));
+            assert_eq!(version.written_by, format!("user{writer}"));
+            assert_eq!(version.overwritten_by, format!("user{}", 1 - writer));
+        }
+    };
+    check(&a);
+    check(&b);
+    let ids: Vec<String> = b.kept_versions().unwrap().into_iter().map(|version| version.id).collect();
+    drop((a, b));
+    let a = mount(&world, 0);
+    check(&a);
+    a.drop_kept(&ids).unwrap();
+    assert!(a.kept_versions().unwrap().is_empty());
 }
 
 /// Proves: of two clients that create one name exclusively at once, one wins, each time.

@@ -67,6 +67,13 @@ impl Handle {
     /// The root directory: the superuser's i-number 1.
     pub const ROOT: Handle = Handle { principal: PrincipalId::User(UserId::SUPERUSER), number: 1 };
 
+    /// The directory in which versions of a user's or group's files are kept that somebody overwrote without having
+    /// seen them. It has no name. Its i-number is one that no writer gives out: pre-allocated ranges begin at 1,024
+    /// or beyond.
+    pub const fn kept_versions(principal: PrincipalId) -> Handle {
+        Handle { principal, number: 2 }
+    }
+
     /// The inode number programs see, equal on all clients: kind in the top 2 bits, id in the next 22,
     /// i-number in the low 40. `None` when an id or i-number is out of range or the principal has no files.
     pub fn inode_number(&self) -> Option<u64> {

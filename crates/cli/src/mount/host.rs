@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
 use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
-use crate::{admin, limits, logging, salvage, time};
+use crate::{admin, conflicts, limits, logging, salvage, time};
 use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions};
 use holdfast_fuse::{Manner, Session};
@@ -150,8 +150,25 @@ impl Host {
             Order::Umount { directory, lazy } => answer(self.umount(&directory, lazy)),
             Order::Status => answer(self.status()),
             Order::Salvage => answer(self.salvage()),
+            Order::Conflicts => answer(self.files(false).and_then(|files| Ok(files.kept_versions()?))),
+            Order::ReadConflict { id, offset } => answer(self.files(false).and_then(|files| {
+                let part = files.read_kept(&id, offset)?;
+                Ok(conflicts::Part::from(part))
+            })),
+            Order::DropConflicts { ids } => {
+                answer(self.files(true).and_then(|files| Ok(files.drop_kept(&ids)?)))
+            }
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
+    }
+
+    /// A mount to work through: one that may be written, if there is one and that is wanted.
+    fn files(&self, to_write: bool) -> Outcome<Arc<FileSystem>> {
+        let state = self.lock();
+        let may = |active: &&Active| !to_write || !active.order.read_only;
+        let found = state.mounts.values().find(may).or_else(|| state.mounts.values().next());
+        let ending = || Failure::new(Exit::Unavailable, "the process is ending");
+        found.map(|active| Arc::clone(&active.files)).ok_or_else(ending)
     }
 
     fn options(&self, spool: u32, read_only: bool, owners: OwnerMap) -> MountOptions {

@@ -1,14 +1,14 @@
 //! The engine as files see it.
 
-use super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
+use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
 use super::{FileSystem, MountOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store;
 use crate::tree::{Edit, Transaction, Tree};
 use holdfast_content::{
-    Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, Reference,
-    UserId,
+    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId,
+    Reference, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -138,6 +138,24 @@ impl View for SnapshotView {
     fn may_write(&self, principal: PrincipalId) -> bool {
         self.snapshot.membership().may_write(self.me, principal)
     }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        let members = self.snapshot.membership();
+        let users = members.users.keys().map(|user| PrincipalId::User(*user));
+        users.chain(members.groups.keys().map(|group| PrincipalId::Group(*group))).collect()
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        let members = self.snapshot.membership();
+        let user = |user| members.users.get(&user).map(|user| user.name.clone());
+        let name = match principal {
+            PrincipalId::User(id) => user(id),
+            PrincipalId::Group(id) => members.groups.get(&id).map(|group| group.name.clone()),
+            PrincipalId::Device(id) => members.devices.get(&id).and_then(|device| user(device.user)),
+            PrincipalId::Members => None,
+        };
+        name.unwrap_or_else(|| principal.to_string())
+    }
 }
 
 struct PlanEdit(Arc<Mutex<dyn Plan>>);
@@ -145,6 +163,10 @@ struct PlanEdit(Arc<Mutex<dyn Plan>>);
 impl Edit for PlanEdit {
     fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError> {
         self.0.lock().plan(&mut TransactionChanges(transaction))
+    }
+
+    fn ordered(&mut self) {
+        self.0.lock().ordered();
     }
 }
 
@@ -187,6 +209,10 @@ impl Changes for TransactionChanges<'_, '_> {
         now_ns: i64,
     ) -> Result<(), FsError> {
         self.0.set_entry(directory, name, entry, now_ns)
+    }
+
+    fn make_content(&mut self, handle: Handle, make: MakeContent<'_>) -> Result<Content, FsError> {
+        self.0.make_content(handle, make)
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use holdfast_content::{
-    BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
+    BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -42,6 +42,12 @@ pub trait View: Send + Sync {
 
     /// Whether this device may write what `principal` owns.
     fn may_write(&self, principal: PrincipalId) -> bool;
+
+    /// All users and groups: whoever files can belong to.
+    fn principals(&self) -> Vec<PrincipalId>;
+
+    /// What a user, a group or the user of a device is called, for people.
+    fn name_of(&self, principal: PrincipalId) -> String;
 }
 
 /// The file system as one operation is about to leave it. Reads see earlier edits of the same operation and
@@ -97,7 +103,16 @@ pub trait Changes {
         entry: Option<Entry>,
         now_ns: i64,
     ) -> Result<(), FsError>;
+
+    /// Makes content for `handle` of content that is there already. New blocks travel with the operation.
+    ///
+    /// # Errors
+    /// What it means for the file that a block could not be had.
+    fn make_content(&mut self, handle: Handle, make: MakeContent<'_>) -> Result<Content, FsError>;
 }
+
+/// Makes content from blocks, putting new ones into a sink.
+pub type MakeContent<'a> = &'a dyn Fn(&dyn BlockSource, &mut dyn BlockSink) -> Result<Content, ContentError>;
 
 /// One edit. The engine gathers many into one signed operation and plans them again on a newer base when the
 /// server has ordered something else before.
@@ -107,6 +122,10 @@ pub trait Plan: Send {
     /// # Errors
     /// What the system call is to report.
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError>;
+
+    /// What was planned last has its place in the order. Called also when the caller has given up waiting, and
+    /// before a later edit of this client is planned.
+    fn ordered(&mut self);
 }
 
 /// A sink that stores data before an operation names it, holding a bounded amount in memory.

@@ -12,7 +12,8 @@ use super::state::{Place, Snapshot};
 use crate::error::FsError;
 use holdfast_content::file::{self, ChunkerConfig};
 use holdfast_content::{
-    BlockSink, BlockSource, Content, ContentError, Extent, ExtentMap, INLINE_BYTES_MAX, Inode,
+    BlockSink, BlockSource, Content, ContentError, DeviceId, Extent, ExtentMap, INLINE_BYTES_MAX, Inode,
+    InodeKind,
 };
 use std::cell::RefCell;
 use std::fs::File;
@@ -83,11 +84,8 @@ pub fn compose(
         matches!(place, Place::Zero) && range.end - range.start >= HOLE_BYTES_MIN
     };
     if snapshot.size <= INLINE_BYTES_MAX as u64 {
-        let mut bytes = read_all(source, snapshot, &places)?;
-        let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        bytes.truncate(length);
-        let content = if bytes.is_empty() { Content::None } else { Content::Inline(bytes) };
-        return Ok(Composed { content, whole: true });
+        let bytes = read_all(source, snapshot, &places)?;
+        return Ok(Composed { content: inline(bytes), whole: true });
     }
     let config = ChunkerConfig::DEFAULT;
     let whole = |result: Result<(ExtentMap, u64), ContentError>| match result {
@@ -107,7 +105,8 @@ pub fn compose(
             None => whole(cut),
         };
     }
-    let mut map = base_map(source, sink, snapshot).map_err(|error| blame(snapshot, error))?;
+    let (base, visible) = (&snapshot.base, snapshot.visible);
+    let mut map = base_map(source, sink, base, visible).map_err(|error| blame(snapshot, error))?;
     map = lay_changes(source, sink, snapshot, map)?;
     let mut tidied = false;
     if occasion == Occasion::Close {
@@ -118,8 +117,71 @@ pub fn compose(
             tidied = true;
         }
     }
-    let content = if map.is_empty() { Content::None } else { Content::Extents(map) };
-    Ok(Composed { content, whole: tidied })
+    Ok(Composed { content: content_of(map), whole: tidied })
+}
+
+/// What was appended to the base, as a file of its own: [`append`] puts it behind any other content.
+///
+/// # Errors
+/// [`ComposeError::Local`], since all of it is in the spool.
+pub fn cut_appendix(
+    source: &dyn BlockSource,
+    sink: &mut dyn BlockSink,
+    snapshot: &Snapshot,
+) -> Result<Inode, ComposeError> {
+    let mut appendix = Inode::new(InodeKind::File, 0, DeviceId(0), 0);
+    let range = snapshot.base.size..snapshot.size;
+    appendix.size = range.end - range.start;
+    let failure = RefCell::new(None);
+    let mut reader = RangeReader::new(source, snapshot, range, &failure);
+    let made = if appendix.size <= INLINE_BYTES_MAX as u64 {
+        let mut bytes = Vec::new();
+        let read = reader.read_to_end(&mut bytes);
+        read.map(|_| inline(bytes)).map_err(|error| ContentError::Input(error.to_string()))
+    } else {
+        file::from_reader(sink, &ChunkerConfig::DEFAULT, reader).map(|(map, _)| Content::Extents(map))
+    };
+    match failure.take() {
+        Some(error) => Err(error),
+        None => {
+            appendix.content = made.map_err(|error| blame(snapshot, error))?;
+            Ok(appendix)
+        }
+    }
+}
+
+/// The content of `present` with all of `appendix` behind it. Neither is read, unless they are tiny: this is
+/// done in a plan, which holds up others.
+///
+/// # Errors
+/// [`ContentError`]: a node of either could not be had.
+pub fn append(
+    source: &dyn BlockSource,
+    sink: &mut dyn BlockSink,
+    present: &Inode,
+    appendix: &Inode,
+) -> Result<Content, ContentError> {
+    let size = present.size + appendix.size;
+    if size <= INLINE_BYTES_MAX as u64 {
+        let mut bytes = file::read(source, present, 0, present.size as usize)?;
+        bytes.extend(file::read(source, appendix, 0, appendix.size as usize)?);
+        return Ok(inline(bytes));
+    }
+    let map = base_map(source, sink, present, present.size)?;
+    let mut grafts = Grafts { source, map, cleared: Vec::new(), added: Vec::new() };
+    copy(&mut grafts, sink, present.size..size, appendix, 0)?;
+    grafts.flush(sink)?;
+    Ok(content_of(grafts.map))
+}
+
+/// Few bytes, in the inode. Zeroes at the end are not kept.
+fn inline(mut bytes: Vec<u8>) -> Content {
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    if bytes.is_empty() { Content::None } else { Content::Inline(bytes) }
+}
+
+fn content_of(map: ExtentMap) -> Content {
+    if map.is_empty() { Content::None } else { Content::Extents(map) }
 }
 
 /// Reads a range of a file that has changes: `places` say where its bytes are.
@@ -182,14 +244,15 @@ fn read_all(
 fn base_map(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
-    snapshot: &Snapshot,
+    base: &Inode,
+    visible: u64,
 ) -> Result<ExtentMap, ContentError> {
-    let cut = (snapshot.visible < snapshot.base.size).then_some(snapshot.visible);
-    match &snapshot.base.content {
+    let cut = (visible < base.size).then_some(visible);
+    match &base.content {
         Content::Extents(map) if cut.is_none() => Ok(map.clone()),
         Content::Extents(map) => file::splice(source, sink, map, &[], cut),
         Content::Inline(bytes) => {
-            let bytes = &bytes[..bytes.len().min(snapshot.visible as usize)];
+            let bytes = &bytes[..bytes.len().min(visible as usize)];
             file::splice(source, sink, &ExtentMap::empty(), &[(0, bytes)], None)
         }
         _ => Ok(ExtentMap::empty()),

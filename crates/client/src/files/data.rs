@@ -140,8 +140,13 @@ impl FileSystem {
         if file.pins.is_empty() {
             file.pins.extend(pin);
         }
-        // What is written here, the kernel has too: its pages are the file as this client has it.
-        let keep_cache = is_written || file.is_dirty() || *pages == Pages::Of(file.base_content);
+        // What is written here, the kernel has too: its pages are the file as this client has it, unless something
+        // has just come elsewhere than it believed, and it may not have dropped them yet.
+        let keep_cache = match *pages {
+            Pages::Mixed => false,
+            Pages::Of(content) if content == file.base_content => true,
+            _ => is_written || file.is_dirty(),
+        };
         if !keep_cache {
             *pages = Pages::Of(file.base_content);
         }
@@ -266,7 +271,7 @@ impl FileSystem {
             if !open.flags.write {
                 return Err(FsError::Invalid("the file is not open for writing".into()));
             }
-            let mut moved = false;
+            let moved;
             let pieces = {
                 let mut state = open.node.state();
                 let NodeState { file, pages, lock_lost, .. } = &mut *state;
@@ -274,12 +279,10 @@ impl FileSystem {
                     return Err(FsError::LockLost);
                 }
                 let file = file.as_mut().expect("an open file has content");
-                let mut at = offset;
-                if open.flags.append && from == WriteSource::Call {
-                    // The kernel appends where it believes the end to be; ours counts.
-                    at = file.size;
-                    moved = at != offset;
-                }
+                let appends = open.flags.append && from == WriteSource::Call;
+                // The kernel appends where it believes the end to be; ours counts.
+                let at = if appends { file.size } else { offset };
+                moved = at != offset;
                 if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
                     return Err(FsError::TooLarge);
                 }
@@ -287,8 +290,13 @@ impl FileSystem {
                     return Ok(0);
                 }
                 let name = || self.journal_name(open.node.ino);
-                file.write(&self.spool, &name, at, bytes, now_ns())?;
-                if *pages == Pages::None {
+                match appends {
+                    true => file.append(&self.spool, &name, bytes, now_ns())?,
+                    false => file.write(&self.spool, &name, at, bytes, now_ns())?,
+                }
+                if moved {
+                    *pages = Pages::Mixed;
+                } else if *pages == Pages::None {
                     *pages = Pages::Of(file.base_content);
                 }
                 file.pieces()

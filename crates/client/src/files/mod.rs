@@ -16,6 +16,7 @@ pub mod backend;
 mod compose;
 mod data;
 mod directory;
+mod kept;
 mod locks;
 mod lookup;
 mod names;
@@ -38,6 +39,7 @@ mod tests;
 
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
+pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
 pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
 pub use salvage::{Salvaged, SalvagedFile};

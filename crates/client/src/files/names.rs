@@ -331,6 +331,7 @@ struct Rename {
     now_ns: i64,
 }
 
+#[derive(Clone)]
 struct Moved {
     source: Handle,
     exchanged: Option<Handle>,

@@ -58,6 +58,11 @@ impl<S: Clone + PartialEq> Overlay<S> {
         self.spans.is_empty()
     }
 
+    /// After the last piece.
+    pub fn end(&self) -> u64 {
+        self.spans.last_key_value().map_or(0, |(_, span)| span.end)
+    }
+
     /// Whether some bytes are in the spool.
     pub fn uses_spool(&self) -> bool {
         self.spans.values().any(|span| span.piece == Piece::Spool)

@@ -5,31 +5,51 @@ use super::{FileSystem, known_handle};
 use crate::error::FsError;
 use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Most names a file may have.
 pub const LINKS_MAX: u32 = 65_000;
 
+/// Tells what an edit made, once it is in the order: also when nobody has waited for the answer.
+pub type Told<T> = Arc<OnceLock<T>>;
+
 struct Closure<T, F> {
     run: F,
     made: Option<T>,
+    told: Told<T>,
 }
 
-impl<T: Send, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Plan for Closure<T, F> {
+impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Plan for Closure<T, F> {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.made = None;
         self.made = Some((self.run)(changes)?);
         Ok(())
     }
+
+    fn ordered(&mut self) {
+        if let Some(made) = &self.made {
+            let _ = self.told.set(made.clone());
+        }
+    }
 }
 
 impl FileSystem {
     /// Makes one edit; returns what its last, successful planning made, and a view that contains it.
-    pub(super) fn edit<T: Send + 'static>(
+    pub(super) fn edit<T: Clone + Send + Sync + 'static>(
         &self,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
     ) -> Result<(T, Arc<dyn View>), FsError> {
-        let plan = Arc::new(Mutex::new(Closure { run, made: None }));
+        self.edit_told(Told::default(), run)
+    }
+
+    /// The same; `told` learns what was made even if this returns an error because the answer was late. After
+    /// any later operation of this client it is known for good.
+    pub(super) fn edit_told<T: Clone + Send + Sync + 'static>(
+        &self,
+        told: Told<T>,
+        run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
+    ) -> Result<(T, Arc<dyn View>), FsError> {
+        let plan = Arc::new(Mutex::new(Closure { run, made: None, told }));
         let view = self.backend.modify(plan.clone())?;
         let made = plan.lock().made.take().expect("an edit that was made was planned");
         Ok((made, view))

@@ -1,19 +1,24 @@
 //! Publishing a file's changes: content is stored first, then one edit puts it into the inode.
 
-use super::backend::Guard;
-use super::compose::{Occasion, compose};
+use super::backend::{Changes, Guard};
+use super::compose::{ComposeError, Occasion, append, compose, cut_appendix};
+use super::kept::{KeptId, Overwriting, keep};
 use super::lookup::stale;
 use super::nodes::{Node, NodeState, Pages};
-use super::state::{FileState, Named, Snapshot, content_roots};
+use super::plan::Told;
+use super::state::{FileState, Landed, Named, Publication, Snapshot, content_digest, content_roots};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use crate::interrupt;
-use holdfast_content::{Content, Inode};
+use holdfast_content::{Content, FILE_BYTES_MAX, Handle, Inode};
+use holdfast_crypto::Digest;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 impl FileSystem {
-    /// Publishes what is unpublished of a file; returns once it is ordered. Whoever publishes last wins: the
-    /// content as this client has it replaces what others have published since it was opened here.
+    /// Publishes what is unpublished of a file; returns once it is ordered. What was only appended comes behind
+    /// whatever others have published since the file was opened here. Otherwise whoever publishes last wins: the
+    /// content as this client has it replaces theirs.
     ///
     /// # Errors
     /// [`FsError::Stale`]: the file was removed elsewhere. [`FsError::Access`]: the right to write it was
@@ -23,6 +28,7 @@ impl FileSystem {
         let Some(_one_at_a_time) = interrupt::lock(&node.publishing) else {
             return Err(FsError::Interrupted);
         };
+        self.settle_attempt(node)?;
         let snapshot = {
             let mut state = node.state();
             let NodeState { file, lock_lost, .. } = &mut *state;
@@ -38,7 +44,8 @@ impl FileSystem {
                 None => return Ok(()),
             }
         };
-        let result = self.publish_snapshot(node, &snapshot, occasion);
+        let told = Told::default();
+        let result = self.publish_snapshot(node, &snapshot, occasion, &told);
         let mut state = node.state();
         let pages = state.pages;
         let file = state.file.as_mut().expect("no file is closed while it is being published");
@@ -46,19 +53,48 @@ impl FileSystem {
             Ok(published) => {
                 let before = file.base_content;
                 let name = || self.journal_name(node.ino);
-                file.published(published.inode, published.position, published.whole, &name);
+                let Published { made, position, whole, pin } = published;
+                let landed = file.published(&made, position, whole, &self.spool, &name);
                 // Pins of what was copied from stay until the copy's own pin is there.
-                file.pins.clear();
-                file.pins.extend(published.pin);
-                if pages == Pages::Of(before) {
-                    state.pages = Pages::Of(state.file.as_ref().map_or(before, |file| file.base_content));
+                if landed != Landed::Apart {
+                    file.pins.clear();
+                    file.pins.extend(pin);
                 }
+                if pages == Pages::Of(before) {
+                    state.pages = Pages::Of(file.base_content);
+                }
+                self.landed(node, state, landed);
                 Ok(())
             }
             Err(error) => {
-                file.publication_failed();
+                file.publication_failed(Some(told));
                 gone_meanwhile(file, error)
             }
+        }
+    }
+
+    /// A publication that nobody waited for to the end may have its place in the order all the same. Before the
+    /// next that must be known: what was appended would be there twice.
+    fn settle_attempt(&self, node: &Node) -> Result<(), FsError> {
+        let attempt = node.state().file.as_ref().and_then(|file| file.attempt());
+        let Some(attempt) = attempt else { return Ok(()) };
+        if attempt.told.get().is_none() {
+            // Whatever was asked for before this has been decided when this is answered.
+            self.backend.fetch()?;
+        }
+        let mut state = node.state();
+        let Some(file) = &mut state.file else { return Ok(()) };
+        let landed = file.settle_attempt(&self.spool, &|| self.journal_name(node.ino));
+        self.landed(node, state, landed);
+        Ok(())
+    }
+
+    /// The kernel's pages are of the file as it was here alone.
+    fn landed(&self, node: &Node, mut state: MutexGuard<'_, NodeState>, landed: Landed) {
+        if landed == Landed::Elsewhere {
+            state.pages = Pages::Mixed;
+            drop(state);
+            self.invalidate(node.ino);
         }
     }
 
@@ -67,39 +103,64 @@ impl FileSystem {
         node: &Node,
         snapshot: &Snapshot,
         occasion: Occasion,
+        told: &Told<Publication>,
     ) -> Result<Published, FsError> {
-        let (content, whole, held) = if snapshot.changes_content() {
+        let (mut whole, mut new) = (false, None);
+        if snapshot.changes_content() {
             let source = self.backend.source();
             let mut upload = self.backend.upload();
-            let composed = compose(&*source, &mut *upload, snapshot, occasion)
-                .map_err(|error| self.compose_error(node, error))?;
-            (Some(composed.content), composed.whole, Some(upload.finish()?))
-        } else {
-            (None, false, None)
-        };
+            let failed = |error| self.compose_error(node, error);
+            let appendix = match snapshot.appended {
+                true => Some(cut_appendix(&*source, &mut *upload, snapshot).map_err(failed)?),
+                false => None,
+            };
+            let content = match compose(&*source, &mut *upload, snapshot, occasion) {
+                Ok(composed) => {
+                    whole = composed.whole;
+                    Some(composed.content)
+                }
+                // What is appended needs nothing of the base, which others may have replaced.
+                Err(ComposeError::Content(..)) if snapshot.appended => None,
+                Err(error) => return Err(failed(error)),
+            };
+            let seen = [Some(content_digest(&snapshot.base)), snapshot.ours];
+            new = Some(NewContent { content, size: snapshot.size, appendix, seen, _held: upload.finish()? });
+        }
         let handle = node.handle();
-        let (size, mode, modified_ns) = (snapshot.size, snapshot.mode, snapshot.modified_ns);
+        let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
         let (device, changed_ns) = (self.backend.device(), snapshot.changed_ns.max(now_ns()));
-        let edited = self.edit(move |changes| {
+        let how = Overwriting { path: self.nodes.path(node.ino), by: device, at_ns: changed_ns };
+        let (made, view) = self.edit_told(told.clone(), move |changes| {
             let mut inode = (*changes.inode(handle).map_err(stale)?).clone();
             Self::must_be_file(inode.kind)?;
             if !changes.may_write(handle.principal) {
                 return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
             }
-            lay_over(&mut inode, content.as_ref(), size);
+            let Put { behind_others, kept } = match &new {
+                Some(new) => new.put_into(changes, handle, &mut inode, &how)?,
+                None => Put::default(),
+            };
+            inode.modified_ns = match behind_others {
+                true => inode.modified_ns.max(modified_ns),
+                false => modified_ns,
+            };
             inode.mode = mode.unwrap_or(inode.mode);
-            inode.modified_ns = modified_ns;
             inode.changed_ns = changed_ns;
             inode.writer = device;
-            let made = Arc::new(inode.clone());
+            let made = Publication { inode: Arc::new(inode.clone()), behind_others, kept };
             changes.set_inode(handle, inode)?;
             Ok(made)
-        });
-        let (inode, view) = edited?;
-        let roots = content_roots(&inode);
+        })?;
+        if let Some(kept) = made.kept {
+            tracing::warn!(
+                path = %self.path_of(node),
+                "a version of this file that was published elsewhere, and not seen here, was overwritten; it is kept: \
+                 `holdfast conflicts` lists it, `holdfast conflicts get {kept} --out FILE` copies it out"
+            );
+        }
+        let roots = content_roots(&made.inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
-        drop(held);
-        Ok(Published { inode, position: view.position(), whole, pin })
+        Ok(Published { whole: whole && !made.behind_others, made, position: view.position(), pin })
     }
 
     /// Waits until what is published is committed. If that fails, whichever file it concerns, all open files
@@ -152,16 +213,65 @@ impl FileSystem {
 }
 
 struct Published {
-    inode: Arc<Inode>,
+    made: Publication,
     position: u64,
     whole: bool,
     pin: Option<Guard>,
 }
 
-fn lay_over(inode: &mut Inode, content: Option<&Content>, size: u64) {
-    if let Some(content) = content {
-        inode.content = content.clone();
-        inode.size = size;
+/// What a publication puts into the inode, wherever it finds its place in the order.
+struct NewContent {
+    /// Base and changes; `None` if that could not be made, and need not be.
+    content: Option<Content>,
+    size: u64,
+    /// What was appended, if all that is new was.
+    appendix: Option<Inode>,
+    /// Contents that its writer has seen.
+    seen: [Option<Digest>; 2],
+    /// The operation may have to be made again when its caller has long had the answer.
+    _held: Guard,
+}
+
+/// What became of the content that was there.
+#[derive(Default)]
+struct Put {
+    behind_others: bool,
+    kept: Option<KeptId>,
+}
+
+impl NewContent {
+    fn put_into(
+        &self,
+        changes: &mut dyn Changes,
+        handle: Handle,
+        inode: &mut Inode,
+        how: &Overwriting,
+    ) -> Result<Put, FsError> {
+        let found = content_digest(inode);
+        let appendix = match (&self.content, &self.appendix) {
+            (Some(content), appendix) if appendix.is_none() || Some(found) == self.seen[0] => {
+                let before = inode.clone();
+                inode.content = content.clone();
+                inode.size = self.size;
+                // Nothing is lost with an empty version, nor with one that is the same.
+                let is_lost = before.size > 0 && found != content_digest(inode);
+                let kept = match is_lost && !self.seen.contains(&Some(found)) {
+                    true => keep(changes, handle, &before, how)?,
+                    false => None,
+                };
+                return Ok(Put { behind_others: false, kept });
+            }
+            (_, appendix) => appendix.as_ref().expect("what is no base and changes is an appendix"),
+        };
+        if inode.size + appendix.size > FILE_BYTES_MAX {
+            return Err(FsError::TooLarge);
+        }
+        let present = &*inode;
+        let content =
+            changes.make_content(handle, &|source, sink| append(source, sink, present, appendix))?;
+        inode.content = content;
+        inode.size += appendix.size;
+        Ok(Put { behind_others: true, kept: None })
     }
 }
 

@@ -193,6 +193,8 @@ fn snapshot_of(leftover: &Leftover) -> (Snapshot, Vec<Range<u64>>) {
         modified_ns: 0,
         changed_ns: 0,
         mode: None,
+        appended: false,
+        ours: None,
         fragments: Vec::new(),
     };
     (snapshot, lost)

@@ -192,7 +192,7 @@ impl FileSystem {
 }
 
 /// The first data or hole of an inode's content within `range`.
-fn seek_in(
+pub(super) fn seek_in(
     source: &dyn holdfast_content::BlockSource,
     inode: &Inode,
     range: Range<u64>,

@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FORMAT: u16 = 1;
 /// Largest record; a longer one is damage.
 const RECORD_BYTES_MAX: usize = 4 << 20;
+/// Bytes moved at once.
+const STEP_BYTES: u64 = 1 << 20;
 /// A journal with more than four times as many records as pieces, and this many, is rewritten.
 const COMPACT_RECORDS_MIN: u64 = 4096;
 
@@ -170,6 +172,29 @@ impl SpoolDirectory {
             journal_path,
             kept: false,
         })
+    }
+
+    /// Begins to spool a file's changes with bytes that another spool has in `range`: here they lie from `to` on.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`].
+    pub fn create_moved(
+        &self,
+        header: &Header,
+        from: &Spool,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Spool, FsError> {
+        let mut spool = self.create(header, &[])?;
+        let mut at = range.start;
+        while at < range.end {
+            let mut bytes = vec![0; (range.end - at).min(STEP_BYTES) as usize];
+            read_spooled(&from.data, at, &mut bytes)?;
+            spool.write(to + (at - range.start), &bytes)?;
+            at += bytes.len() as u64;
+        }
+        spool.note(&Record::Spool { start: to, end: to + (range.end - range.start) })?;
+        Ok(spool)
     }
 
     /// Leaves a spool's files in place, to be found as leftovers.

@@ -6,15 +6,18 @@
 //! - while a publication is under way, later changes gather apart, so its success or failure never loses or
 //!   doubles one;
 //! - the base is replaced by a newer version only while nothing is unpublished and nobody has the file open
-//!   for writing, and never by an older one.
+//!   for writing, and never by an older one; except that bytes which were only appended are published behind
+//!   whatever others have published meanwhile, and the base then is what came of that.
 //!
 //! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
 
 use super::backend::Guard;
+use super::kept::KeptId;
 use super::overlay::{Overlay, Piece};
+use super::plan::Told;
 use super::spool::{Header, Record, SavedInode, Spool, SpoolDirectory};
 use crate::error::FsError;
-use holdfast_content::{Content, DeviceId, Extents, Inode};
+use holdfast_content::{Content, DeviceId, Extents, FILE_BYTES_MAX, Inode};
 use holdfast_crypto::{Digest, DigestKey};
 use std::fs::File;
 use std::ops::Range;
@@ -74,7 +77,14 @@ pub struct FileState {
     changes: Changes,
     /// Whether size, times or mode changed since then.
     touched: bool,
+    /// Whether some change since then was not appended, but has its place: a write, a hole, a size.
+    placed: bool,
     in_flight: Option<InFlight>,
+    /// A publication that failed, as far as is known.
+    attempt: Option<Attempt>,
+    /// Content that is no conflict to replace, though it is not the base: it was published from here, in an attempt
+    /// whose answer was not waited for.
+    ours: Option<Digest>,
     spool: Option<Spool>,
     /// What was published in place since the file was last cut as a whole.
     fragments: Overlay<()>,
@@ -91,6 +101,38 @@ struct InFlight {
     /// Least size since it began: what is published beyond does not count.
     visible: u64,
     mode: Option<u32>,
+    placed: bool,
+}
+
+/// A publication whose answer was not waited for: it may be in the order all the same.
+#[derive(Clone)]
+pub struct Attempt {
+    /// What was tried.
+    pub changes: Arc<Changes>,
+    /// Says whether it came to be.
+    pub told: Told<Publication>,
+}
+
+/// What a publication made.
+#[derive(Clone)]
+pub struct Publication {
+    /// The file's new inode.
+    pub inode: Arc<Inode>,
+    /// Whether what was appended came behind content that others had published meanwhile.
+    pub behind_others: bool,
+    /// Where the version is kept that it replaces without having seen it.
+    pub kept: Option<KeptId>,
+}
+
+/// What became of the file as it is shown here, when it was published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landed {
+    /// It is what was published.
+    Here,
+    /// It has become what was published: what was appended, behind what others have published.
+    Elsewhere,
+    /// It stays, though what was published is that: something was put in its place here meanwhile.
+    Apart,
 }
 
 /// What one publication publishes.
@@ -111,6 +153,10 @@ pub struct Snapshot {
     pub changed_ns: i64,
     /// New permission bits.
     pub mode: Option<u32>,
+    /// Whether all changes were appended to the base.
+    pub appended: bool,
+    /// Content that is no conflict to replace, besides the base's.
+    pub ours: Option<Digest>,
     /// Ranges published in place before.
     pub fragments: Vec<Range<u64>>,
 }
@@ -184,7 +230,10 @@ impl FileState {
             named: Named::Yes,
             changes: Overlay::default(),
             touched: false,
+            placed: false,
             in_flight: None,
+            attempt: None,
+            ours: None,
             spool: None,
             fragments: Overlay::default(),
             pins: Vec::new(),
@@ -235,6 +284,7 @@ impl FileState {
     }
 
     fn rebase(&mut self, inode: Arc<Inode>, content: Digest) {
+        self.ours = None;
         self.base_content = content;
         self.visible = inode.size;
         self.size = inode.size;
@@ -303,11 +353,29 @@ impl FileState {
         }
         self.changes.insert(range.clone(), Piece::Spool);
         self.size = self.size.max(range.end);
+        self.placed = true;
         self.touch(now_ns);
         if self.spool.as_ref().is_some_and(|spool| spool.is_wordy(self.changes.len())) {
             let (header, records) = (self.header(name), self.records());
             self.spool.as_mut().expect("just looked at").rewrite(&header, &records)?;
         }
+        Ok(())
+    }
+
+    /// Writes bytes to the end.
+    ///
+    /// # Errors
+    /// As [`FileState::write`].
+    pub fn append(
+        &mut self,
+        directory: &SpoolDirectory,
+        name: &dyn Fn() -> (u64, Vec<u8>),
+        bytes: &[u8],
+        now_ns: i64,
+    ) -> Result<(), FsError> {
+        let placed = self.placed;
+        self.write(directory, name, self.size, bytes, now_ns)?;
+        self.placed = placed;
         Ok(())
     }
 
@@ -324,6 +392,7 @@ impl FileState {
         }
         self.size = self.size.max(range.end);
         self.changes.insert(range, piece);
+        self.placed = true;
         self.touch(now_ns);
         Ok(())
     }
@@ -345,6 +414,7 @@ impl FileState {
             }
         }
         self.size = size;
+        self.placed = true;
         self.touch(now_ns);
         Ok(())
     }
@@ -383,7 +453,10 @@ impl FileState {
     pub fn snapshot(&self) -> Snapshot {
         let mut changes = self.in_flight.as_ref().map_or_else(Changes::default, |one| (*one.changes).clone());
         changes.lay(&self.changes);
+        let placed = self.placed || self.in_flight.as_ref().is_some_and(|flight| flight.placed);
         Snapshot {
+            appended: !placed && !changes.is_empty(),
+            ours: self.ours,
             base: self.base.clone(),
             visible: self.visible,
             size: self.size,
@@ -405,23 +478,125 @@ impl FileState {
         let snapshot = self.snapshot();
         self.changes = Changes::default();
         self.touched = false;
-        let mode = self.mode.take();
-        self.in_flight = Some(InFlight { changes: snapshot.changes.clone(), visible: u64::MAX, mode });
+        let (mode, placed) = (self.mode.take(), std::mem::take(&mut self.placed));
+        self.in_flight =
+            Some(InFlight { changes: snapshot.changes.clone(), visible: u64::MAX, mode, placed });
         Some(snapshot)
     }
 
-    /// The publication failed: all of it is unpublished again.
-    pub fn publication_failed(&mut self) {
+    /// The publication failed: all of it is unpublished again, unless `told` will say otherwise.
+    pub fn publication_failed(&mut self, told: Option<Told<Publication>>) {
+        if let (Some(told), Some(flight)) = (told, &self.in_flight) {
+            self.attempt = Some(Attempt { changes: flight.changes.clone(), told });
+        }
+        self.land_again();
+    }
+
+    fn land_again(&mut self) {
         let Some(flight) = self.in_flight.take() else { return };
         let newer = std::mem::take(&mut self.changes);
         self.changes = Arc::unwrap_or_clone(flight.changes);
         self.changes.lay(&newer);
         self.mode = self.mode.or(flight.mode);
+        self.placed |= flight.placed;
         self.touched = true;
     }
 
-    /// The publication succeeded; `inode` is what it made. `whole`: it was cut as a whole.
+    /// A publication that failed as far as was known, to be settled before the next.
+    pub fn attempt(&self) -> Option<Attempt> {
+        self.attempt.clone()
+    }
+
+    /// Takes note of what became of [`FileState::attempt`], which is decided by now.
+    pub fn settle_attempt(
+        &mut self,
+        directory: &SpoolDirectory,
+        name: &dyn Fn() -> (u64, Vec<u8>),
+    ) -> Landed {
+        let Some(Attempt { changes, told }) = self.attempt.take() else { return Landed::Here };
+        let Some(made) = told.get() else { return Landed::Here };
+        // What was put in its place is published whole once more, which changes nothing. What was appended
+        // would be there twice.
+        if self.placed || changes.is_empty() {
+            // What it came behind was not seen here.
+            self.ours = (!made.behind_others).then(|| content_digest(&made.inode));
+            return Landed::Here;
+        }
+        let end = self.changes.end();
+        let flown = changes.end();
+        let mut newer = Changes::default();
+        if flown < end {
+            newer.insert(flown..end, Piece::Spool);
+        }
+        self.changes = newer;
+        self.in_flight = Some(InFlight { changes, visible: u64::MAX, mode: None, placed: false });
+        self.published(made, self.position, false, directory, name)
+    }
+
+    /// The publication succeeded; `whole`: it was cut as a whole.
     pub fn published(
+        &mut self,
+        made: &Publication,
+        position: u64,
+        whole: bool,
+        directory: &SpoolDirectory,
+        name: &dyn Fn() -> (u64, Vec<u8>),
+    ) -> Landed {
+        let Publication { inode, behind_others, .. } = made;
+        if *behind_others && !self.follow(inode, directory, name) {
+            // Meanwhile something was put in its place in the file as it is here. So that version goes on, and is
+            // published whole.
+            self.land_again();
+            self.placed = true;
+            self.uncommitted = true;
+            if position >= self.position {
+                (self.position, self.latest) = (position, inode.clone());
+            }
+            return Landed::Apart;
+        }
+        self.rebase_on_published(inode.clone(), position, whole, name);
+        if *behind_others { Landed::Elsewhere } else { Landed::Here }
+    }
+
+    /// What was appended begins elsewhere than it does here, since others have published: what was appended after
+    /// it moves along. `false`: it cannot.
+    fn follow(
+        &mut self,
+        inode: &Inode,
+        directory: &SpoolDirectory,
+        name: &dyn Fn() -> (u64, Vec<u8>),
+    ) -> bool {
+        let Some(flight) = self.in_flight.as_mut().filter(|_| !self.placed) else { return false };
+        let end = flight.changes.end();
+        let length = self.changes.end().saturating_sub(end);
+        let Some(size) = inode.size.checked_add(length).filter(|size| *size <= FILE_BYTES_MAX) else {
+            return false;
+        };
+        let mut flown = Changes::default();
+        flown.insert(inode.size - (end - self.base.size)..inode.size, Piece::Spool);
+        if length > 0 && inode.size != end {
+            let moved = self.spool.as_ref().map(|spool| {
+                let (ino, path) = name();
+                let header = Header { ino, path, base: save(inode), visible: inode.size, size: inode.size };
+                directory.create_moved(&header, spool, end..end + length, inode.size)
+            });
+            match moved {
+                Some(Ok(moved)) => self.spool = Some(moved),
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "appended data could not be moved behind what others have appended");
+                    return false;
+                }
+                None => return false,
+            }
+            self.changes = Changes::default();
+            self.changes.insert(inode.size..size, Piece::Spool);
+        }
+        flight.changes = Arc::new(flown);
+        self.size = size;
+        true
+    }
+
+    fn rebase_on_published(
         &mut self,
         inode: Arc<Inode>,
         position: u64,
@@ -429,6 +604,7 @@ impl FileState {
         name: &dyn Fn() -> (u64, Vec<u8>),
     ) {
         let Some(flight) = self.in_flight.take() else { return };
+        self.attempt = None;
         self.uncommitted = true;
         if whole {
             self.fragments = Overlay::default();
@@ -496,7 +672,8 @@ impl FileState {
     pub fn discard(&mut self) {
         self.changes = Changes::default();
         self.in_flight = None;
-        self.touched = false;
+        self.attempt = None;
+        (self.touched, self.placed) = (false, false);
         self.mode = None;
         self.spool = None;
         self.rebase(self.latest.clone(), content_digest(&self.latest));

@@ -13,8 +13,8 @@ use super::base::{Base, Place, ReadError, directory_of};
 use crate::error::FsError;
 use crate::store::Blocks;
 use holdfast_content::{
-    Block, BlockSink, BlockSource, Content, DeviceId, Entry, Handle, Inode, InodeKind, Membership,
-    PrincipalId, Reference, Tag, UserId, directory,
+    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
+    Membership, PrincipalId, Reference, Tag, UserId, directory,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::order::last_vector;
@@ -32,6 +32,10 @@ pub trait Edit: Send {
     /// An error means that the edit changes nothing; if the view it was found in is the one the operation is
     /// ordered on, the caller of `modify` gets it.
     fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError>;
+
+    /// What was planned last has its place in the order: also when its caller no longer waits, which is how one
+    /// who gave up can find out. By the time a later edit is planned, this was called or never will be.
+    fn ordered(&mut self) {}
 }
 
 impl<F: FnMut(&mut Transaction<'_>) -> Result<(), FsError> + Send> Edit for F {
@@ -150,6 +154,19 @@ impl<'a> Transaction<'a> {
     /// Source and sink together, for functions that need both.
     pub fn source_and_sink(&mut self) -> (&dyn BlockSource, &mut dyn BlockSink) {
         (self.base.source(), &mut self.sink)
+    }
+
+    /// Makes content for `file` with the blocks at hand, and new ones.
+    ///
+    /// # Errors
+    /// Errors of the data itself.
+    pub fn make_content(
+        &mut self,
+        file: Handle,
+        make: impl FnOnce(&dyn BlockSource, &mut dyn BlockSink) -> Result<Content, ContentError>,
+    ) -> Result<Content, FsError> {
+        make(self.base.source(), &mut self.sink)
+            .map_err(|error| (self.explain)(Some(file), &ReadError::Content(error)))
     }
 
     /// Whether this device may change what `principal` owns.

@@ -55,6 +55,9 @@ impl Pump {
         let snapshot = Arc::new(Snapshot::new(self.shared.clone(), place, ticket));
         for (job, verdict) in operation.jobs.iter().zip(&operation.verdicts) {
             if let Verdict::Answer(result) = verdict {
+                if let (Ok(()), Some(edit)) = (result, &job.edit) {
+                    edit.lock().ordered();
+                }
                 job.answer(result.clone().map(|()| snapshot.clone()));
             }
         }

@@ -2,13 +2,13 @@
 //! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
 //! show.
 
-use super::super::backend::{Backend, Changes, Guard, Names, Plan, Upload, View};
+use super::super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions, OwnerMap};
 use crate::engine::{LockPlace, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use holdfast_content::{
-    Block, BlockSink, BlockSource, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, MemoryBlocks,
-    PrincipalId, Reference, SourceError, UserId,
+    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
+    MemoryBlocks, PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::locks::{Conflict, Granted, Holder, LockTable, SessionId, Wish};
@@ -51,6 +51,8 @@ pub struct Memory {
     pub fault: Mutex<Option<FsError>>,
     /// Answers the next waits for commits.
     pub commit_fault: Mutex<Option<FsError>>,
+    /// Answers the next edits, after they were made.
+    pub late: Mutex<Option<FsError>>,
     /// While closed, edits wait.
     pub gate: Gate,
 }
@@ -115,7 +117,7 @@ impl World {
         let root = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
         tree.inodes.insert(Handle::ROOT, Arc::new(root));
         tree.names.insert(Handle::ROOT, BTreeMap::new());
-        tree.next.insert(SHARED, 2);
+        tree.next.insert(SHARED, 1024);
         Arc::new(World {
             blocks: MemoryBlocks::new(DigestKey::WELL_KNOWN),
             tree: Mutex::new(Arc::new(tree)),
@@ -143,6 +145,7 @@ impl World {
             commits: AtomicU64::new(0),
             fault: Mutex::new(None),
             commit_fault: Mutex::new(None),
+            late: Mutex::new(None),
             gate: Gate::default(),
         })
     }
@@ -173,7 +176,7 @@ impl World {
         let mut tree = self.tree.lock();
         let tree = Arc::make_mut(&mut tree);
         let handle = Handle { principal, number: 1 };
-        tree.next.insert(principal, 2);
+        tree.next.insert(principal, 1024);
         let inode = Inode::new(InodeKind::Directory, 0o775, DeviceId(0), 0);
         tree.inodes.insert(handle, Arc::new(inode));
         tree.names.insert(handle, BTreeMap::new());
@@ -209,6 +212,10 @@ impl Memory {
             Some(fault) => Err(fault.clone()),
             None => Ok(()),
         }
+    }
+
+    fn changes<'a>(&'a self, tree: &'a mut Tree) -> MemoryChanges<'a> {
+        MemoryChanges { tree, writes: &self.writes, blocks: &self.world.blocks }
     }
 
     fn view_of(&self, tree: Arc<Tree>) -> Arc<dyn View> {
@@ -258,11 +265,15 @@ impl Backend for Memory {
         // Once in vain, on a base that is then refused; its outcome must not matter.
         let mut vain = planned.clone();
         vain.next.values_mut().for_each(|next| *next += 7);
-        let _ = plan.lock().plan(&mut MemoryChanges { tree: &mut vain, writes: &self.writes });
-        plan.lock().plan(&mut MemoryChanges { tree: &mut planned, writes: &self.writes })?;
+        let _ = plan.lock().plan(&mut self.changes(&mut vain));
+        plan.lock().plan(&mut self.changes(&mut planned))?;
         planned.position += 1;
         *tree = Arc::new(planned);
-        Ok(self.view_of(tree.clone()))
+        plan.lock().ordered();
+        match &*self.late.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.view_of(tree.clone())),
+        }
     }
 
     fn latest(&self) -> Arc<dyn View> {
@@ -434,11 +445,20 @@ impl View for MemoryView {
     fn may_write(&self, principal: PrincipalId) -> bool {
         self.writes.contains(&principal)
     }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        self.tree.next.keys().copied().collect()
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        principal.to_string()
+    }
 }
 
 struct MemoryChanges<'a> {
     tree: &'a mut Tree,
     writes: &'a BTreeSet<PrincipalId>,
+    blocks: &'a MemoryBlocks,
 }
 
 impl MemoryChanges<'_> {
@@ -469,7 +489,7 @@ impl Changes for MemoryChanges<'_> {
 
     fn allocate(&mut self, principal: PrincipalId) -> Result<Handle, FsError> {
         self.check(principal)?;
-        let next = self.tree.next.entry(principal).or_insert(1);
+        let next = self.tree.next.entry(principal).or_insert(1024);
         *next += 1;
         Ok(Handle { principal, number: *next - 1 })
     }
@@ -508,5 +528,10 @@ impl Changes for MemoryChanges<'_> {
         let inode = Arc::make_mut(self.tree.inodes.get_mut(&directory).unwrap());
         (inode.modified_ns, inode.changed_ns) = (now_ns, now_ns);
         Ok(())
+    }
+
+    fn make_content(&mut self, _: Handle, make: MakeContent<'_>) -> Result<Content, FsError> {
+        let mut sink = self.blocks;
+        make(self.blocks, &mut sink).map_err(|error| FsError::Invalid(error.to_string()))
     }
 }

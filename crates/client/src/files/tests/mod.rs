@@ -1,8 +1,10 @@
 //! Tests of the inode API on an in-memory file system ([`memory`]): against a reference model ([`model`]) and
 //! scenario by scenario. `docs/semantics.md` names the scenarios that stand for its paragraphs.
 
+mod appending;
 mod departures;
 mod failures;
+mod kept;
 mod locks;
 mod memory;
 mod model;

@@ -4,7 +4,7 @@
 use super::super::compose::{Occasion, compose, read_places};
 use super::super::overlay::Piece;
 use super::super::spool::SpoolDirectory;
-use super::super::state::{FileState, Place, Snapshot};
+use super::super::state::{FileState, Landed, Place, Publication, Snapshot};
 use holdfast_content::{Content, DeviceId, Inode, InodeKind, MemoryBlocks, file};
 use holdfast_crypto::DigestKey;
 use proptest::prelude::*;
@@ -132,7 +132,7 @@ impl Bench {
             }
             Step::Fail => {
                 if self.snapshot.take().is_some() {
-                    self.file.publication_failed();
+                    self.file.publication_failed(None);
                 }
             }
         }
@@ -147,7 +147,9 @@ impl Bench {
         }
         inode.check().unwrap();
         self.position += 1;
-        self.file.published(Arc::new(inode), self.position, whole, &|| (1, b"x".to_vec()));
+        let made = Publication { inode: Arc::new(inode), behind_others: false, kept: None };
+        let landed = self.file.published(&made, self.position, whole, &self.spool, &|| (1, b"x".to_vec()));
+        assert_eq!(landed, Landed::Here);
     }
 
     fn read(&self) -> Vec<u8> {

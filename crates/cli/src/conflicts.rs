@@ -1,0 +1,274 @@
+//! `holdfast conflicts`: versions of files that were overwritten by somebody who had not seen them.
+//!
+//! They are kept in the file system itself; the process that serves a mount of it finds, reads and verifies them.
+
+use crate::args::{Conflicts, ConflictsCommand};
+use crate::control::{Client, Order};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, bytes_bar, clean};
+use crate::paths::Directories;
+use crate::status::ProcessStatus;
+use crate::time::moment;
+use holdfast_client::files::{KeptPart, KeptVersion};
+use holdfast_fuse::mountpoint;
+use holdfast_rpc::Address;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// One version, as it is printed.
+#[derive(Clone, Debug, Serialize)]
+struct Conflict {
+    file_system: String,
+    #[serde(flatten)]
+    version: KeptVersion,
+}
+
+/// Some bytes of a version, on their way through the control socket.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
+    content: String,
+    size: u64,
+    offset: u64,
+    bytes_hex: String,
+}
+
+impl From<KeptPart> for Part {
+    fn from(part: KeptPart) -> Part {
+        let KeptPart { content, size, offset, bytes } = part;
+        let digits = |byte: u8| {
+            [byte >> 4, byte & 15].map(|nibble| char::from(b"0123456789abcdef"[usize::from(nibble)]))
+        };
+        Part { content, size, offset, bytes_hex: bytes.into_iter().flat_map(digits).collect() }
+    }
+}
+
+impl Part {
+    fn bytes(&self) -> Option<Vec<u8>> {
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let (pairs, rest) = self.bytes_hex.as_bytes().as_chunks::<2>();
+        let byte = |&[high, low]: &[u8; 2]| Some((digit(high)? << 4 | digit(low)?) as u8);
+        if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
+    }
+}
+
+/// `holdfast conflicts`
+pub fn run(arguments: &Conflicts, directories: &Directories, format: Format) -> Outcome {
+    match &arguments.command {
+        None => {
+            let mut found = Vec::new();
+            for process in processes(arguments.which.as_deref(), directories)? {
+                found.extend(process.conflicts()?);
+            }
+            format.print(&found, |found| describe(found))
+        }
+        Some(ConflictsCommand::Get { id, out, of }) => {
+            let bytes = find(id, of.as_deref(), directories)?.get(id, out)?;
+            let said = serde_json::json!({ "id": id, "saved_as": out, "bytes": bytes });
+            format.print(&said, |_| format!("{id}: {bytes} bytes saved as {}", out.display()))
+        }
+        Some(ConflictsCommand::Drop { ids, of }) => {
+            let mut by_process: Vec<(Process, Vec<String>)> = Vec::new();
+            for id in ids {
+                let process = find(id, of.as_deref(), directories)?;
+                match by_process.iter_mut().find(|(known, _)| known.state_dir == process.state_dir) {
+                    Some((_, ids)) => ids.push(id.clone()),
+                    None => by_process.push((process, vec![id.clone()])),
+                }
+            }
+            for (process, ids) in &by_process {
+                process.call::<()>(&Order::DropConflicts { ids: ids.clone() })?;
+            }
+            format.print(&ids, |ids| format!("Removed: {}", ids.join(", ")))
+        }
+    }
+}
+
+/// A process that serves mounts of one file system.
+struct Process {
+    state_dir: PathBuf,
+    address: String,
+}
+
+/// Those that serve what was asked for: one file system or mount, or all of them, each file system once.
+fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<Process>> {
+    let wanted = which.map(Wanted::of).transpose()?;
+    let mut found: Vec<Process> = Vec::new();
+    for state_dir in directories.all_states()? {
+        let Some(client) = Client::connect(&state_dir)? else { continue };
+        let status: ProcessStatus = match client.call(&Order::Status) {
+            Ok(status) => status,
+            // It ended just now.
+            Err(failure) if failure.code == Exit::Unavailable => continue,
+            Err(failure) => return Err(failure),
+        };
+        let known = found.iter().any(|process| process.address == status.address);
+        if !known && wanted.as_ref().is_none_or(|wanted| wanted.is(&status)) {
+            found.push(Process { state_dir, address: status.address });
+        }
+    }
+    match which {
+        Some(which) if found.is_empty() => {
+            Err(Failure::new(Exit::MountPoint, format!("{which}: not mounted by this user"))
+                .hint("mount it first; `holdfast status` shows what is mounted"))
+        }
+        _ => Ok(found),
+    }
+}
+
+enum Wanted {
+    FileSystem(Address),
+    Mount(PathBuf),
+}
+
+impl Wanted {
+    fn of(text: &str) -> Outcome<Wanted> {
+        match text.starts_with("hf://") {
+            true => Ok(Wanted::FileSystem(text.parse()?)),
+            false => Ok(Wanted::Mount(mountpoint::absolute(Path::new(text))?)),
+        }
+    }
+
+    fn is(&self, status: &ProcessStatus) -> bool {
+        match self {
+            Wanted::FileSystem(wanted) => {
+                let served: Result<Address, _> = status.address.parse();
+                served.is_ok_and(|served| served.file_system == wanted.file_system)
+            }
+            Wanted::Mount(wanted) => status.mounts.iter().any(|mount| mount.directory == *wanted),
+        }
+    }
+}
+
+/// The process that serves the file system with this version.
+fn find(id: &str, of: Option<&str>, directories: &Directories) -> Outcome<Process> {
+    let mut found = Vec::new();
+    for process in processes(of, directories)? {
+        if process.conflicts()?.iter().any(|conflict| conflict.version.id == id) {
+            found.push(process);
+        }
+    }
+    match found.len() {
+        0 => Err(Failure::new(Exit::NoInput, format!("{id}: there is no such version"))
+            .hint("`holdfast conflicts` lists what is kept in the file systems that are mounted")),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let places: Vec<&str> = found.iter().map(|process| process.address.as_str()).collect();
+            Err(Failure::new(
+                Exit::Usage,
+                format!("{id}: several file systems have one: {}", places.join(", ")),
+            )
+            .hint("say which with --of"))
+        }
+    }
+}
+
+impl Process {
+    fn call<T: serde::de::DeserializeOwned>(&self, order: &Order) -> Outcome<T> {
+        match Client::connect(&self.state_dir)? {
+            Some(client) => client.call(order),
+            None => Err(Failure::new(Exit::Unavailable, format!("{}: it was just unmounted", self.address))),
+        }
+    }
+
+    fn conflicts(&self) -> Outcome<Vec<Conflict>> {
+        let versions: Vec<KeptVersion> = self.call(&Order::Conflicts)?;
+        let file_system = || self.address.clone();
+        Ok(versions.into_iter().map(|version| Conflict { file_system: file_system(), version }).collect())
+    }
+
+    /// Copies a version to a new file, a part at a time; holes stay holes. Nothing is left of it if that fails.
+    fn get(&self, id: &str, out: &Path) -> Outcome<u64> {
+        let failed = |error: std::io::Error| {
+            let code = match error.kind() {
+                std::io::ErrorKind::AlreadyExists => Exit::CannotCreate,
+                _ => Exit::Io,
+            };
+            Failure::new(code, format!("{}: {error}", out.display()))
+        };
+        let file = File::create_new(out).map_err(failed)?;
+        let copied = self.copy(id, &file).and_then(|copied| match copied {
+            Ok(size) => file.set_len(size).and_then(|()| file.sync_all()).map_err(failed).map(|()| size),
+            Err(error) => Err(failed(error)),
+        });
+        copied.inspect_err(|_| {
+            let _ = fs::remove_file(out);
+        })
+    }
+
+    fn copy(&self, id: &str, file: &File) -> Outcome<std::io::Result<u64>> {
+        let bar = bytes_bar(id);
+        let mut content: Option<String> = None;
+        let mut offset = 0;
+        loop {
+            let part: Part = self.call(&Order::ReadConflict { id: id.to_owned(), offset })?;
+            if content.get_or_insert_with(|| part.content.clone()) != &part.content {
+                return Err(Failure::new(Exit::Failed, format!("{id}: somebody changed it meanwhile")));
+            }
+            let garbled = || Failure::new(Exit::Protocol, format!("{id}: the mount's answer is garbled"));
+            let bytes = part.bytes().ok_or_else(garbled)?;
+            bar.set_length(part.size);
+            bar.set_position(part.offset);
+            if bytes.is_empty() {
+                bar.finish_and_clear();
+                return Ok(Ok(part.size));
+            }
+            if let Err(error) = file.write_all_at(&bytes, part.offset) {
+                return Ok(Err(error));
+            }
+            offset = part.offset + bytes.len() as u64;
+        }
+    }
+}
+
+fn describe(found: &[Conflict]) -> String {
+    if found.is_empty() {
+        return "No conflicts: no version of a file that is mounted here was overwritten unseen.".to_owned();
+    }
+    let mut lines = Vec::new();
+    let mut file_system = "";
+    for Conflict { file_system: place, version } in found {
+        if file_system != place {
+            file_system = place;
+            lines.push(place.clone());
+        }
+        lines.push(format!("  {}  {}", version.id, clean(&version.path)));
+        lines.push(format!(
+            "    {} bytes, written by {} on {}",
+            version.bytes,
+            clean(&version.written_by),
+            moment(version.modified_ns)
+        ));
+        lines.push(format!(
+            "    overwritten by {}, who had not seen it, on {}",
+            clean(&version.overwritten_by),
+            moment(version.overwritten_ns)
+        ));
+    }
+    lines.push(
+        "Compare each with the file as it is now: `holdfast conflicts get ID --out FILE` copies a version out. \
+         `holdfast conflicts drop ID` removes it when nobody needs it any more."
+            .to_owned(),
+    );
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: bytes come through the control socket as they are, and garbage is noticed.
+    #[test]
+    fn parts_survive_their_way() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let part = KeptPart { content: "x".into(), size: 300, offset: 44, bytes: bytes.clone() };
+        let mut part: Part =
+            serde_json::from_str(&serde_json::to_string(&Part::from(part)).unwrap()).unwrap();
+        assert_eq!((part.bytes(), part.size, part.offset), (Some(bytes), 300, 44));
+        part.bytes_hex.push('0');
+        assert_eq!(part.bytes(), None);
+        part.bytes_hex.push('x');
+        assert_eq!(part.bytes(), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! Versions of files that were overwritten by somebody who had not seen them.
+//!
+//! The last publisher wins. But if what a publication replaces is not the content it was made from, nor the same,
+//! the same edit keeps the replaced content: under a new inode of the same principal that refers to it, named in
+//! a directory of that principal ([`Handle::kept_versions`]) which itself has no name, so that programs never
+//! meet it. No byte is copied, read or fetched, and nobody sees the one without the other. All members can list
+//! and read what is kept, and whoever may write the principal's files removes it.
+//!
+//! Invariants: at most [`KEPT_MAX`] versions a principal, the oldest goes first; names sort by time. What a record
+//! says is the word of whoever overwrote the version, as all attributes are their writer's.
+
+use super::backend::{Changes, View};
+use super::space::seek_in;
+use super::state::{content_digest, content_roots};
+use super::{FileSystem, SeekTo, ino_of};
+use crate::error::FsError;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{
+    Content, DeviceId, Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId, file,
+};
+use holdfast_crypto::{decode, encode};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Most versions kept for one user or group.
+pub const KEPT_MAX: usize = 1000;
+/// The attribute that makes an inode a kept version.
+const ATTRIBUTE: &[u8] = b"holdfast.kept";
+/// Layout of its value.
+const FORMAT: u16 = 1;
+/// Longest path that is noted.
+const PATH_BYTES_MAX: usize = 4096;
+/// Entries read at once.
+const PAGE: usize = 256;
+/// Most bytes that [`FileSystem::read_kept`] returns at once.
+pub const PART_BYTES_MAX: usize = 1 << 20;
+
+/// What is noted with a kept version.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+struct Record {
+    format: u16,
+    /// The file.
+    file: Handle,
+    /// Its path, as known to whoever overwrote it.
+    path: Vec<u8>,
+    /// Who wrote the version.
+    writer: DeviceId,
+    /// Who overwrote it.
+    by: DeviceId,
+    /// When.
+    at_ns: i64,
+}
+
+/// Names a kept version, for people: whose it is and its number, as in `u3-1f00a`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct KeptId(Handle);
+
+impl fmt::Display for KeptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.principal {
+            PrincipalId::User(UserId(id)) => write!(f, "u{id}-{:x}", self.0.number),
+            PrincipalId::Group(GroupId(id)) => write!(f, "g{id}-{:x}", self.0.number),
+            other => write!(f, "{other}-{:x}", self.0.number),
+        }
+    }
+}
+
+impl FromStr for KeptId {
+    type Err = FsError;
+
+    fn from_str(text: &str) -> Result<KeptId, FsError> {
+        let parse = || {
+            let (owner, number) = text.split_once('-')?;
+            let number = u64::from_str_radix(number, 16).ok()?;
+            let principal = match owner.split_at_checked(1)? {
+                ("u", id) => PrincipalId::User(UserId(id.parse().ok()?)),
+                ("g", id) => PrincipalId::Group(GroupId(id.parse().ok()?)),
+                _ => return None,
+            };
+            Some(KeptId(Handle { principal, number }))
+        };
+        parse().ok_or_else(|| FsError::Invalid(format!("{text:?} names no kept version")))
+    }
+}
+
+/// A kept version, for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeptVersion {
+    /// What [`FileSystem::read_kept`] and [`FileSystem::drop_kept`] call it.
+    pub id: String,
+    /// The file's path, as known to whoever overwrote it.
+    pub path: String,
+    /// The file's inode number.
+    pub ino: u64,
+    /// The user or group it belongs to.
+    pub owner: String,
+    /// Its size.
+    pub bytes: u64,
+    /// When its content was modified last, by its writer's word.
+    pub modified_ns: i64,
+    /// Who wrote it.
+    pub written_by: String,
+    /// When it was overwritten, by the word of whoever did.
+    pub overwritten_ns: i64,
+    /// Who that was.
+    pub overwritten_by: String,
+}
+
+/// Some bytes of a kept version.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptPart {
+    /// Names the content, so that parts of one can be told from those of another.
+    pub content: String,
+    /// The size of the version.
+    pub size: u64,
+    /// Where the bytes begin: before it is a hole. The size if there are no more.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// How a version comes to be overwritten.
+#[derive(Clone, Debug)]
+pub struct Overwriting {
+    /// Path of the file, as known here.
+    pub path: Vec<u8>,
+    /// This device.
+    pub by: DeviceId,
+    /// Now.
+    pub at_ns: i64,
+}
+
+/// Keeps the content that `file` has at present, as part of the edit that overwrites it. `None`: its owner has put
+/// something else in the place of kept versions.
+///
+/// # Errors
+/// Errors of the edit, or of the data of the directory of kept versions.
+pub fn keep(
+    changes: &mut dyn Changes,
+    file: Handle,
+    present: &Inode,
+    how: &Overwriting,
+) -> Result<Option<KeptId>, FsError> {
+    let directory = Handle::kept_versions(file.principal);
+    match changes.inode(directory) {
+        Ok(inode) if inode.kind == InodeKind::Directory => {
+            let names = changes.entries(directory, None, KEPT_MAX + 1)?;
+            let excess = (names.len() + 1).saturating_sub(KEPT_MAX);
+            for (name, entry) in names.iter().take(excess) {
+                forget(changes, directory, name, entry, how.at_ns)?;
+            }
+        }
+        Ok(_) => return Ok(None),
+        Err(FsError::NotFound) => {
+            changes.set_inode(directory, Inode::new(InodeKind::Directory, 0o700, how.by, how.at_ns))?;
+        }
+        Err(error) => return Err(error),
+    }
+    let kept = changes.allocate(file.principal)?;
+    let record = Record {
+        format: FORMAT,
+        file,
+        path: how.path[..how.path.len().min(PATH_BYTES_MAX)].to_vec(),
+        writer: present.writer,
+        by: how.by,
+        at_ns: how.at_ns,
+    };
+    let mut inode = Inode::new(InodeKind::File, 0o600, how.by, present.modified_ns);
+    inode.changed_ns = present.changed_ns;
+    inode.size = present.size;
+    inode.content = present.content.clone();
+    inode.xattrs.insert(ATTRIBUTE.to_vec(), encode(&record));
+    changes.set_inode(kept, inode)?;
+    let name = format!("{:016x}-{:010x}", how.at_ns.max(0), kept.number).into_bytes();
+    let entry = Entry { handle: kept, kind: InodeKind::File };
+    changes.set_entry(directory, &name, Some(entry), how.at_ns)?;
+    Ok(Some(KeptId(kept)))
+}
+
+/// Removes a name from a directory of kept versions, and what it names if that is one.
+fn forget(
+    changes: &mut dyn Changes,
+    directory: Handle,
+    name: &[u8],
+    entry: &Entry,
+    now_ns: i64,
+) -> Result<(), FsError> {
+    changes.set_entry(directory, name, None, now_ns)?;
+    if entry.handle.principal != directory.principal {
+        return Ok(());
+    }
+    match changes.inode(entry.handle) {
+        Ok(inode) if record_of(&inode).is_some() => changes.remove_inode(entry.handle),
+        Ok(_) | Err(FsError::NotFound) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn record_of(inode: &Inode) -> Option<Record> {
+    let record: Record = decode(inode.xattrs.get(ATTRIBUTE)?).ok()?;
+    (record.format == FORMAT && inode.kind == InodeKind::File).then_some(record)
+}
+
+impl FileSystem {
+    /// Versions that were overwritten by somebody who had not seen them, of all users and groups, oldest first.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`], [`FsError::Integrity`], [`FsError::Frozen`].
+    pub fn kept_versions(&self) -> Result<Vec<KeptVersion>, FsError> {
+        self.run(|| {
+            let view = self.backend.fetch()?;
+            let mut found = Vec::new();
+            for principal in view.principals() {
+                list(&*view, principal, &mut found)?;
+            }
+            found.sort_by_key(|version: &KeptVersion| version.overwritten_ns);
+            Ok(found)
+        })
+    }
+
+    /// Reads some of a kept version: the first bytes that are no hole from `offset` on, up to
+    /// [`PART_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]: there is no such version any more; [`FsError::Invalid`]: no such name; as reading.
+    pub fn read_kept(&self, id: &str, offset: u64) -> Result<KeptPart, FsError> {
+        self.run(|| {
+            let KeptId(handle) = id.parse()?;
+            let inode = match self.backend.latest().inode(handle) {
+                Err(FsError::NotFound) => self.backend.fetch()?.inode(handle)?,
+                other => other?,
+            };
+            let record = record_of(&inode).ok_or(FsError::NotFound)?;
+            let failed = |error| {
+                let path = String::from_utf8_lossy(&record.path).into_owned();
+                self.backend.content_error(handle, path, &inode, error)
+            };
+            let source = self.backend.source();
+            let _pin = self.backend.pin(content_roots(&inode));
+            let size = inode.size;
+            let data = match &inode.content {
+                Content::None => None,
+                _ => seek_in(&*source, &inode, offset.min(size)..size, SeekTo::Data).map_err(failed)?,
+            };
+            let offset = data.unwrap_or(size);
+            let bytes = file::read(&*source, &inode, offset, PART_BYTES_MAX).map_err(failed)?;
+            Ok(KeptPart { content: content_digest(&inode).to_string(), size, offset, bytes })
+        })
+    }
+
+    /// Removes kept versions: all of them, or none if one is not there.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::Invalid`]: no such name; [`FsError::Access`]: another owner's.
+    pub fn drop_kept(&self, ids: &[String]) -> Result<(), FsError> {
+        self.run(|| {
+            self.may_change()?;
+            let ids = ids.iter().map(|id| id.parse()).collect::<Result<Vec<KeptId>, FsError>>()?;
+            let now_ns = super::now_ns();
+            self.edit(move |changes| {
+                for KeptId(handle) in &ids {
+                    let directory = Handle::kept_versions(handle.principal);
+                    if !changes.may_write(handle.principal) {
+                        let whose = format!("the version belongs to {}", handle.principal);
+                        return Err(FsError::Access(whose));
+                    }
+                    let names = changes.entries(directory, None, 2 * KEPT_MAX)?;
+                    let found = names.iter().find(|(_, entry)| entry.handle == *handle);
+                    let (name, entry) = found.ok_or(FsError::NotFound)?;
+                    forget(changes, directory, name, entry, now_ns)?;
+                }
+                Ok(())
+            })?;
+            self.backend.flush_commits()
+        })
+    }
+}
+
+fn list(view: &dyn View, principal: PrincipalId, found: &mut Vec<KeptVersion>) -> Result<(), FsError> {
+    let directory = Handle::kept_versions(principal);
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let page = match view.entries(directory, after.as_deref(), PAGE) {
+            Err(FsError::NotFound | FsError::NotDirectory) => return Ok(()),
+            other => other?,
+        };
+        for (_, entry) in page.iter().filter(|(_, entry)| entry.handle.principal == principal) {
+            let inode: Arc<Inode> = match view.inode(entry.handle) {
+                Err(FsError::NotFound) => continue,
+                other => other?,
+            };
+            let Some(record) = record_of(&inode) else { continue };
+            found.push(KeptVersion {
+                id: KeptId(entry.handle).to_string(),
+                path: String::from_utf8_lossy(&record.path).into_owned(),
+                ino: ino_of(record.file).0,
+                owner: view.name_of(principal),
+                bytes: inode.size,
+                modified_ns: inode.modified_ns,
+                written_by: view.name_of(PrincipalId::Device(record.writer)),
+                overwritten_ns: record.at_ns,
+                overwritten_by: view.name_of(PrincipalId::Device(record.by)),
+            });
+        }
+        match page.into_iter().next_back() {
+            Some((name, _)) => after = Some(name),
+            None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Versions that are overwritten by somebody who has not seen them.
+
+use super::super::kept::{KEPT_MAX, Overwriting, keep};
+use super::model::peek;
+use super::tools::*;
+use super::*;
+use holdfast_content::{DeviceId, PrincipalId};
+use std::sync::Arc;
+
+fn open(client: &Client, ino: Ino) -> FileHandleId {
+    client.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap().handle
+}
+
+fn close(client: &Client, handle: FileHandleId) {
+    client.flush(handle).unwrap();
+    client.release(handle);
+}
+
+/// All bytes of a kept version, and how many parts were not holes.
+fn get(client: &Client, id: &str) -> (Vec<u8>, usize) {
+    let (mut bytes, mut parts, mut offset) = (Vec::new(), 0, 0);
+    loop {
+        let part = client.read_kept(id, offset).unwrap();
+        bytes.resize(part.offset as usize, 0);
+        if part.bytes.is_empty() {
+            assert_eq!(part.offset, part.size);
+            return (bytes, parts);
+        }
+        parts += 1;
+        bytes.extend_from_slice(&part.bytes);
+        offset = bytes.len() as u64;
+    }
+}
+
+/// Two clients that have one file open for writing, in a state where the first has published `theirs` and the second
+/// has written `ours` at the beginning of what it has.
+fn two_versions(
+    before: &[u8],
+    theirs: &[u8],
+    ours: &[u8],
+) -> (Arc<World>, Client, Client, Ino, FileHandleId) {
+    let world = World::new();
+    let (first, second) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&first, b"f", before);
+    let (their, our) = (open(&first, ino), open(&second, ino));
+    put(&first, their, 0, theirs);
+    close(&first, their);
+    put(&second, our, 0, ours);
+    (world, first, second, ino, our)
+}
+
+/// Proves: the last publisher wins, and the version it has not seen is kept and listed for all, with file, path,
+/// writer, time, size and who overwrote it when; it is referred to, not copied, and not even read.
+#[test]
+fn an_overwritten_version_is_kept() {
+    let large: Vec<u8> = (0..3_000_000u32).map(|at| (at >> 3) as u8).collect();
+    for theirs in [b"theirs".to_vec(), vec![7; 90_000], large] {
+        let (world, first, second, ino, our) = two_versions(b"before", &theirs, b"ours");
+        second.lookup(&WHO, Ino::ROOT, b"f").unwrap();
+        let written_ns = stat(&first, b"f").unwrap().modified_ns;
+        let (stored, fetched) = (world.stored_bytes(), world.blocks.fetches());
+        let edits = second.memory.edits.load(std::sync::atomic::Ordering::SeqCst);
+        close(&second, our);
+        assert_eq!(world.stored_bytes(), stored, "a small file is in its inode");
+        assert_eq!(world.blocks.fetches(), fetched);
+        assert_eq!(second.memory.edits.load(std::sync::atomic::Ordering::SeqCst), edits + 1, "one operation");
+        assert_eq!(peek(&world.client(3, &[]), &[b"f"]).unwrap(), b"oursre");
+        let listed = first.kept_versions().unwrap();
+        assert_eq!(listed, second.kept_versions().unwrap());
+        let [version] = &listed[..] else { panic!("{listed:?}") };
+        assert_eq!((version.path.as_str(), version.ino, version.bytes), ("f", ino.0, theirs.len() as u64));
+        assert_eq!((version.written_by.as_str(), version.overwritten_by.as_str()), ("device 1", "device 2"));
+        assert_eq!(version.modified_ns, written_ns);
+        assert!(version.overwritten_ns >= written_ns);
+        assert_eq!(version.owner, memory::SHARED.to_string());
+        for client in [&first, &second] {
+            assert!(get(client, &version.id).0 == theirs);
+        }
+        first.drop_kept(std::slice::from_ref(&version.id)).unwrap();
+        assert!(second.kept_versions().unwrap().is_empty());
+        assert!(matches!(second.read_kept(&version.id, 0), Err(FsError::NotFound)));
+        assert_eq!(world.pinned(), 0);
+    }
+}
+
+/// Proves: a client that goes on publishing its own version overwrites nothing unseen; the one that opens the
+/// result has seen it; and each version lost is kept once.
+#[test]
+fn each_lost_version_is_kept_once() {
+    let (_world, first, second, ino, our) = two_versions(b"before", b"theirs", b"ours");
+    second.fsync(our).unwrap();
+    put(&second, our, 0, b"OURS");
+    close(&second, our);
+    let our = open(&first, ino);
+    put(&first, our, 0, b"seen");
+    close(&first, our);
+    assert_eq!(first.kept_versions().unwrap().len(), 1);
+}
+
+/// Proves: what is no conflict keeps nothing: replacing, cutting, removing or renaming over what one has seen, the
+/// same content, an empty version, another's change of attributes, an append, and one's own publication whose answer
+/// was late.
+#[test]
+fn what_is_no_conflict() {
+    let world = World::new();
+    let (first, second) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&first, b"f", b"before");
+    let truncate = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+    let handle = second.open(&WHO, ino, truncate).unwrap().handle;
+    put(&second, handle, 0, b"new");
+    first.setattr(&WHO, ino, modified(5), None).unwrap();
+    first.setxattr(&WHO, ino, b"user.x", b"1", SetXattr::Any).unwrap();
+    close(&second, handle);
+    set(&second, ino, SetAttributes { size: Some(1), ..SetAttributes::default() }).unwrap();
+    // The same bytes from both.
+    let (their, our) = (open(&first, ino), open(&second, ino));
+    put(&first, their, 0, b"same");
+    put(&second, our, 0, b"same");
+    close(&first, their);
+    close(&second, our);
+    // An empty version.
+    let our = open(&second, ino);
+    put(&second, our, 0, b"whatever");
+    set(&first, ino, SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
+    close(&second, our);
+    // Answers that come late.
+    let our = open(&second, ino);
+    put(&second, our, 0, b"once");
+    *second.memory.late.lock() = Some(FsError::Interrupted);
+    assert!(second.flush(our).is_err());
+    *second.memory.late.lock() = None;
+    put(&second, our, 4, b" and again");
+    close(&second, our);
+    assert_eq!(peek(&first, &[b"f"]).unwrap(), b"once and again");
+    // Appends.
+    let append = OpenFlags { append: true, ..OpenFlags::READ_WRITE };
+    let our = second.open(&WHO, ino, append).unwrap().handle;
+    put(&second, our, 0, b"!");
+    let their = open(&first, ino);
+    put(&first, their, 0, b"ONCE");
+    close(&first, their);
+    close(&second, our);
+    assert_eq!(peek(&first, &[b"f"]).unwrap(), b"ONCE and again!");
+    write_file(&second, b"g", b"other");
+    second.rename(&WHO, Ino::ROOT, b"g", Ino::ROOT, b"f", RenameFlags::Replace).unwrap();
+    second.unlink(&WHO, Ino::ROOT, b"f").unwrap();
+    assert_eq!(first.kept_versions().unwrap(), Vec::new());
+}
+
+/// Proves: cutting a file to nothing by O_TRUNC is a conflict with what was published after that open.
+#[test]
+fn cutting_what_one_has_not_seen() {
+    let world = World::new();
+    let (first, second) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&first, b"f", b"before");
+    let truncate = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+    let handle = second.open(&WHO, ino, truncate).unwrap().handle;
+    let their = open(&first, ino);
+    put(&first, their, 0, b"theirs");
+    close(&first, their);
+    close(&second, handle);
+    assert_eq!(peek(&first, &[b"f"]).unwrap(), b"");
+    let listed = second.kept_versions().unwrap();
+    assert_eq!(get(&second, &listed[0].id).0, b"theirs");
+}
+
+/// Proves: a version is read a part at a time, and its holes are skipped.
+#[test]
+fn kept_versions_are_read_in_parts() {
+    let world = World::new();
+    let (first, second) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&first, b"f", b"before");
+    let (their, our) = (open(&first, ino), open(&second, ino));
+    put(&first, their, 0, &[1; 100_000]);
+    put(&first, their, 40 << 20, &[2; 3_000_000]);
+    let size = SetAttributes { size: Some(60 << 20), ..SetAttributes::default() };
+    first.setattr(&WHO, ino, size, Some(their)).unwrap();
+    let expected = first.read(their, 0, 60 << 20).unwrap();
+    assert_eq!(expected.len(), 16 << 20, "one read");
+    close(&first, their);
+    put(&second, our, 0, b"ours");
+    close(&second, our);
+    let listed = first.kept_versions().unwrap();
+    let (bytes, parts) = get(&first, &listed[0].id);
+    assert_eq!((bytes.len(), listed[0].bytes), (60 << 20, 60 << 20));
+    assert!(bytes[..100_000] == [1; 100_000] && bytes[40 << 20..(40 << 20) + 3_000_000] == [2; 3_000_000]);
+    assert_eq!(bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 100_000 + 2 * 3_000_000);
+    assert!(parts < 8, "{parts}");
+}
+
+/// Proves: no more than so many are kept of one owner, the oldest goes first with its content, and a file that
+/// somebody has put among them is not removed with its name.
+#[test]
+fn the_oldest_go_first() {
+    let world = World::new();
+    let client = world.client(1, &[]);
+    let ino = write_file(&client, b"f", b"precious");
+    let file = handle_of(ino).unwrap();
+    let conflict = |number: usize| {
+        let path = number.to_string().into_bytes();
+        let how = Overwriting { path, by: DeviceId(1), at_ns: number as i64 + 1 };
+        let keep = move |changes: &mut dyn backend::Changes| {
+            let present = changes.inode(file)?;
+            keep(changes, file, &present, &how)
+        };
+        client.edit(keep).unwrap().0.unwrap().to_string()
+    };
+    let first = conflict(0);
+    let directory = holdfast_content::Handle::kept_versions(file.principal);
+    let entry = holdfast_content::Entry { handle: file, kind: InodeKind::File };
+    client.edit(move |changes| changes.set_entry(directory, b"0", Some(entry), 1)).unwrap();
+    for number in 1..KEPT_MAX - 1 {
+        conflict(number);
+    }
+    assert_eq!(client.kept_versions().unwrap().len(), KEPT_MAX - 1);
+    conflict(KEPT_MAX);
+    assert_eq!(client.kept_versions().unwrap()[0].id, first, "the foreign name went");
+    assert_eq!(peek(&client, &[b"f"]).unwrap(), b"precious");
+    conflict(KEPT_MAX + 1);
+    let listed = client.kept_versions().unwrap();
+    assert_eq!((listed.len(), listed[0].path.as_str()), (KEPT_MAX, "1"));
+    assert!(matches!(client.read_kept(&first, 0), Err(FsError::NotFound)));
+}
+
+/// Proves: all members see what is kept, but only who may write the owner's files removes it; all of what is asked
+/// for goes, or nothing; and names of other things are refused.
+#[test]
+fn removing_kept_versions() {
+    let (world, first, second, ino, our) = two_versions(b"before", b"theirs", b"ours");
+    close(&second, our);
+    let (their, our) = (open(&first, ino), open(&second, ino));
+    put(&first, their, 0, b"more");
+    put(&second, our, 0, b"most");
+    close(&first, their);
+    close(&second, our);
+    let foreign = PrincipalId::User(holdfast_content::UserId(9));
+    world.plant_directory(b"theirs", foreign);
+    let stranger = world.stranger(3, &[foreign]);
+    let listed = stranger.kept_versions().unwrap();
+    let ids: Vec<String> = listed.iter().map(|version| version.id.clone()).collect();
+    assert_eq!(ids.len(), 2);
+    assert_eq!(get(&stranger, &ids[1]).0, b"morere");
+    assert!(matches!(stranger.drop_kept(&ids), Err(FsError::Access(_))));
+    let with_unknown = [ids[0].clone(), "u0-fffff".to_owned()];
+    assert!(matches!(first.drop_kept(&with_unknown), Err(FsError::NotFound)));
+    assert_eq!(first.kept_versions().unwrap(), listed);
+    for wrong in ["", "u", "x0-1", "u0-xyz", "u0"] {
+        assert!(matches!(first.read_kept(wrong, 0), Err(FsError::Invalid(_))), "{wrong}");
+    }
+    let file = handle_of(ino).unwrap().number;
+    assert!(matches!(first.read_kept(&format!("u0-{file:x}"), 0), Err(FsError::NotFound)), "no kept version");
+    first.drop_kept(&ids).unwrap();
+    assert!(stranger.kept_versions().unwrap().is_empty());
+}
