@@ -51,6 +51,8 @@ pub enum Command {
     Salvage(Salvage),
     /// List, copy out and remove versions of files that somebody overwrote without having seen them.
     Conflicts(Conflicts),
+    /// Remove files of this user and its groups that no directory names any more.
+    Reclaim(Reclaim),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -607,6 +609,27 @@ pub struct Conflicts {
     /// Only this file system (hf://HOST:PORT/FSID), or the one mounted at this directory.
     #[arg(value_name = "URL-or-DIR")]
     pub which: Option<String>,
+}
+
+/// `holdfast reclaim`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast reclaim --dry-run
+  holdfast reclaim ~/shared
+
+Whoever may write a directory may remove names of other people's files in it; the files stay their
+owners', without a name, and take up space. This goes through the whole file system and removes those
+that belong to this user or its groups and that no directory of anybody names. A mount does this by
+itself once a day, with what it has found twice, in file systems of up to 200,000 files.
+
+The file system must be mounted.")]
+pub struct Reclaim {
+    /// Only this file system (hf://HOST:PORT/FSID), or the one mounted at this directory.
+    #[arg(value_name = "URL-or-DIR")]
+    pub which: Option<String>,
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// Kept versions.

@@ -3,19 +3,17 @@
 //! They are kept in the file system itself; the process that serves a mount of it finds, reads and verifies them.
 
 use crate::args::{Conflicts, ConflictsCommand};
-use crate::control::{Client, Order};
+use crate::control::Order;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean};
 use crate::paths::Directories;
-use crate::status::ProcessStatus;
+use crate::serving::{Process, processes};
 use crate::time::moment;
 use holdfast_client::files::{KeptPart, KeptVersion};
-use holdfast_fuse::mountpoint;
-use holdfast_rpc::Address;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// One version, as it is printed.
 #[derive(Clone, Debug, Serialize)]
@@ -85,62 +83,6 @@ pub fn run(arguments: &Conflicts, directories: &Directories, format: Format) -> 
     }
 }
 
-/// A process that serves mounts of one file system.
-struct Process {
-    state_dir: PathBuf,
-    address: String,
-}
-
-/// Those that serve what was asked for: one file system or mount, or all of them, each file system once.
-fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<Process>> {
-    let wanted = which.map(Wanted::of).transpose()?;
-    let mut found: Vec<Process> = Vec::new();
-    for state_dir in directories.all_states()? {
-        let Some(client) = Client::connect(&state_dir)? else { continue };
-        let status: ProcessStatus = match client.call(&Order::Status) {
-            Ok(status) => status,
-            // It ended just now.
-            Err(failure) if failure.code == Exit::Unavailable => continue,
-            Err(failure) => return Err(failure),
-        };
-        let known = found.iter().any(|process| process.address == status.address);
-        if !known && wanted.as_ref().is_none_or(|wanted| wanted.is(&status)) {
-            found.push(Process { state_dir, address: status.address });
-        }
-    }
-    match which {
-        Some(which) if found.is_empty() => {
-            Err(Failure::new(Exit::MountPoint, format!("{which}: not mounted by this user"))
-                .hint("mount it first; `holdfast status` shows what is mounted"))
-        }
-        _ => Ok(found),
-    }
-}
-
-enum Wanted {
-    FileSystem(Address),
-    Mount(PathBuf),
-}
-
-impl Wanted {
-    fn of(text: &str) -> Outcome<Wanted> {
-        match text.starts_with("hf://") {
-            true => Ok(Wanted::FileSystem(text.parse()?)),
-            false => Ok(Wanted::Mount(mountpoint::absolute(Path::new(text))?)),
-        }
-    }
-
-    fn is(&self, status: &ProcessStatus) -> bool {
-        match self {
-            Wanted::FileSystem(wanted) => {
-                let served: Result<Address, _> = status.address.parse();
-                served.is_ok_and(|served| served.file_system == wanted.file_system)
-            }
-            Wanted::Mount(wanted) => status.mounts.iter().any(|mount| mount.directory == *wanted),
-        }
-    }
-}
-
 /// The process that serves the file system with this version.
 fn find(id: &str, of: Option<&str>, directories: &Directories) -> Outcome<Process> {
     let mut found = Vec::new();
@@ -164,14 +106,14 @@ fn find(id: &str, of: Option<&str>, directories: &Directories) -> Outcome<Proces
     }
 }
 
-impl Process {
-    fn call<T: serde::de::DeserializeOwned>(&self, order: &Order) -> Outcome<T> {
-        match Client::connect(&self.state_dir)? {
-            Some(client) => client.call(order),
-            None => Err(Failure::new(Exit::Unavailable, format!("{}: it was just unmounted", self.address))),
-        }
-    }
+/// What it can be asked about versions.
+trait Keeping {
+    fn conflicts(&self) -> Outcome<Vec<Conflict>>;
+    fn get(&self, id: &str, out: &Path) -> Outcome<u64>;
+    fn copy(&self, id: &str, file: &File) -> Outcome<std::io::Result<u64>>;
+}
 
+impl Keeping for Process {
     fn conflicts(&self) -> Outcome<Vec<Conflict>> {
         let versions: Vec<KeptVersion> = self.call(&Order::Conflicts)?;
         let file_system = || self.address.clone();

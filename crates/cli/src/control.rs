@@ -89,6 +89,11 @@ pub enum Order {
         /// Which.
         ids: Vec<String>,
     },
+    /// Remove files without a name.
+    Reclaim {
+        /// Only say which.
+        dry_run: bool,
+    },
     /// Change or show the membership.
     Administer(Change),
 }

@@ -17,8 +17,10 @@ mod manual;
 mod mount;
 mod output;
 mod paths;
+mod reclaim;
 mod salvage;
 mod server;
+mod serving;
 mod status;
 mod time;
 mod watch;
@@ -69,6 +71,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
+        Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

@@ -33,9 +33,19 @@ fn every_command_has_help_a_page_and_completions() {
     };
     run(&["man", "--to", folder.path().to_str().expect("text")]);
     let completions = run(&["completions", "bash"]);
-    for command in
-        ["keygen", "server", "mount", "umount", "status", "stats", "evidence", "salvage", "conflicts", "man"]
-    {
+    for command in [
+        "keygen",
+        "server",
+        "mount",
+        "umount",
+        "status",
+        "stats",
+        "evidence",
+        "salvage",
+        "conflicts",
+        "reclaim",
+        "man",
+    ] {
         assert!(run(&[command, "--help"]).contains("Example"), "{command}");
         assert!(folder.path().join(format!("holdfast-{command}.1")).is_file(), "{command}");
         assert!(completions.contains(command), "{command}");

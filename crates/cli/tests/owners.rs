@@ -61,3 +61,24 @@ fn handing_files_to_a_group() {
         "echo x > anna/file; chown 12345:777 anna/file; test \"$(stat -c %u:%g anna/file)\" = 0:0",
     );
 }
+
+/// A file whose name somebody else removed is found and removed by its owner, and only by its owner; what has a name,
+/// or is open, stays.
+#[test]
+fn files_without_a_name_are_reclaimed() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    works(
+        &anna,
+        "seq 100000 > anna/big; mv anna/big team/big; echo kept > anna/kept; mkdir anna/d; echo x > anna/d/e",
+    );
+    works(&ben, "rm team/big");
+    let reclaim = |who: &str, more: &[&str]| run(world.holdfast(who).arg("reclaim").args(more));
+    assert!(reclaim("ben", &[]).contains(" 0 without a name removed"));
+    let said = reclaim("anna", &["--dry-run"]);
+    assert!(said.contains(" 1 without a name to be removed (588895 bytes)"), "{said}");
+    let said = reclaim("anna", &[]);
+    assert!(said.contains(" 1 without a name removed"), "{said}");
+    assert!(reclaim("anna", &[]).contains(" 0 without a name removed"));
+    works(&ben, "test \"$(cat anna/kept)\" = kept; test \"$(cat anna/d/e)\" = x");
+}

@@ -12,7 +12,7 @@ pub mod state;
 pub mod store;
 pub mod tree;
 
-pub use engine::{Engine, EngineConfig, LockPlace, Notice, Pin, Snapshot, Status};
+pub use engine::{Engine, EngineConfig, LockPlace, Notice, Pin, Reclaimed, ReclaimedFile, Snapshot, Status};
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{FileSystem, MountOptions};
 pub use tree::{Edit, Transaction, Tree};

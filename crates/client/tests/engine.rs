@@ -224,3 +224,96 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     assert_eq!(table.lock().wish(Holder { session: other, owner: 1 }, &taken(5), 0), Granted::Yes);
     engine.stop();
 }
+
+/// An edit that takes a name away and leaves the file.
+fn forget(
+    directory: Handle,
+    name: &'static str,
+) -> impl FnMut(&mut holdfast_client::Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+    move |transaction| transaction.set_entry(directory, name.as_bytes(), None, NOW)
+}
+
+/// Proves: files that no directory of anybody names are found and removed by those who may write them, and by nobody
+/// else; what is in use, has a name anywhere (also in a directory that has none itself), or was changed since it was
+/// found, stays; directories that lost their name with what is in them are told of and left alone.
+#[test]
+fn unnamed_files_are_reclaimed_after_proof() {
+    use holdfast_client::Tree;
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (world.start(0), world.start(1));
+    let (home, shared) =
+        (a.fetch().unwrap().entry(Handle::ROOT, b"user0").unwrap().unwrap().handle, world.group_dir);
+    for name in ["kept", "lost", "opened", "changed"] {
+        modify(&a, create(home, name, name.as_bytes())).unwrap();
+    }
+    for number in 0..300 {
+        modify(&a, create(shared, &format!("g{number}"), b"")).unwrap();
+    }
+    let handle = |name: &str| a.fetch().unwrap().entry(home, name.as_bytes()).unwrap().unwrap().handle;
+    let (opened, changed, lost) = (handle("opened"), handle("changed"), handle("lost"));
+    // A directory with a file in it, both of which lose their way from the root.
+    let directory = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let made = directory.clone();
+    modify(&a, move |transaction| {
+        let new = transaction.allocate(home.principal)?;
+        let inode = holdfast_content::Inode::new(
+            holdfast_content::InodeKind::Directory,
+            0o755,
+            transaction.me(),
+            NOW,
+        );
+        transaction.set_inode(new, inode)?;
+        let entry = holdfast_content::Entry { handle: new, kind: holdfast_content::InodeKind::Directory };
+        transaction.set_entry(home, b"d", Some(entry), NOW)?;
+        *made.lock().unwrap() = Some(new);
+        Ok(())
+    })
+    .unwrap();
+    let directory = directory.lock().unwrap().expect("it was made");
+    modify(&a, create(directory, "inside", b"x")).unwrap();
+    let nothing = a.reclaim(false, u64::MAX, &|_| false).unwrap().expect("nothing is pending");
+    assert_eq!((nothing.files.len(), nothing.detached.len()), (0, 0), "{nothing:?}");
+    assert!(nothing.inodes > 300);
+    for name in ["lost", "opened", "changed", "d"] {
+        modify(&a, forget(home, name)).unwrap();
+    }
+    for number in 0..250 {
+        let name: &'static str = Box::leak(format!("g{number}").into_boxed_str());
+        modify(&b, forget(shared, name)).unwrap();
+    }
+    assert!(a.reclaim(true, 100, &|_| false).unwrap().is_none(), "more than it may go through");
+
+    let of_others = b.reclaim(true, u64::MAX, &|_| false).unwrap().unwrap();
+    assert_eq!((of_others.files.len(), of_others.detached.len()), (250, 0), "only the group's");
+    let all = a.reclaim(true, u64::MAX, &|_| false).unwrap().unwrap();
+    assert_eq!(all.files.len(), 253);
+    let touched = std::cell::Cell::new(false);
+    let found = a
+        .reclaim(false, u64::MAX, &|file| {
+            // Between the proof and the removal somebody changes one.
+            if !touched.replace(true) {
+                modify(&a, move |transaction| {
+                    let mut inode = holdfast_content::Inode::clone(&*transaction.inode(changed)?);
+                    inode.mode = 0o600;
+                    transaction.set_inode(changed, inode)
+                })
+                .unwrap();
+            }
+            file == opened
+        })
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (found.files.len(), found.detached.as_slice()),
+        (251, &[directory.inode_number().unwrap()][..])
+    );
+    let view = a.fetch().unwrap();
+    for there in [opened, changed, directory, handle("kept")] {
+        view.inode(there).unwrap();
+    }
+    assert!(matches!(view.inode(lost), Err(FsError::NotFound)));
+    assert_eq!(read(&view, directory, "inside").unwrap(), b"x");
+    assert_eq!(names(&view, shared).len(), 50);
+    let again = a.reclaim(false, u64::MAX, &|_| false).unwrap().unwrap();
+    assert_eq!(again.files.len(), 2);
+}

@@ -2,7 +2,7 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::daemon::{self, Job};
-use super::{ending, owners, telling};
+use super::{ending, owners, telling, tidying};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
@@ -10,7 +10,8 @@ use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
 use crate::{admin, conflicts, limits, logging, salvage, time};
 use holdfast_client::files::OwnerMap;
-use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions};
+use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed};
+use holdfast_content::Handle;
 use holdfast_fuse::{Manner, Session};
 use holdfast_rpc::Address;
 use rustix::process::{getegid, geteuid};
@@ -114,6 +115,7 @@ impl Host {
             host.unmount_all();
             return Err(Failure::new(Exit::System, format!("the control socket cannot be made: {error}")));
         }
+        tidying::start(Arc::downgrade(&host));
         Ok(host)
     }
 
@@ -158,6 +160,7 @@ impl Host {
             Order::DropConflicts { ids } => {
                 answer(self.files(true).and_then(|files| Ok(files.drop_kept(&ids)?)))
             }
+            Order::Reclaim { dry_run } => answer(self.reclaim(dry_run, u64::MAX, &|_| false)),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
     }
@@ -169,6 +172,25 @@ impl Host {
         let found = state.mounts.values().find(may).or_else(|| state.mounts.values().next());
         let ending = || Failure::new(Exit::Unavailable, "the process is ending");
         found.map(|active| Arc::clone(&active.files)).ok_or_else(ending)
+    }
+
+    /// Removes files that no directory names, but for those that a mount here has open, and those to be spared.
+    pub fn reclaim(
+        &self,
+        dry_run: bool,
+        inodes_max: u64,
+        is_spared: &dyn Fn(Handle) -> bool,
+    ) -> Outcome<Option<Reclaimed>> {
+        let files: Vec<_> = self.lock().mounts.values().map(|active| Arc::clone(&active.files)).collect();
+        let in_use = |file| is_spared(file) || files.iter().any(|files| files.is_in_use(file));
+        let found = self.engine.reclaim(dry_run, inodes_max, &in_use)?;
+        if let Some(found) = &found
+            && !found.files.is_empty()
+            && !dry_run
+        {
+            tracing::info!(files = found.files.len(), "removed files that no directory names");
+        }
+        Ok(found)
     }
 
     fn options(&self, spool: u32, read_only: bool, owners: OwnerMap) -> MountOptions {

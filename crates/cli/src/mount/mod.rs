@@ -10,6 +10,7 @@ pub mod helper;
 mod host;
 mod owners;
 mod telling;
+mod tidying;
 
 use crate::args::{Mount, Umount, UnmappedChown};
 use crate::control::{Client, MountOrder, Order};

@@ -2,16 +2,14 @@
 
 use crate::engine::Engine;
 use crate::error::FsError;
-use crate::tree::{Base, ReadError, Transaction};
-use holdfast_content::{DeviceId, GroupId, Handle, PrincipalId, UserId, key_number};
+use crate::tree::{Base, ReadError, Transaction, each_file};
+use holdfast_content::{DeviceId, GroupId, Handle, PrincipalId, UserId};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Files taken over in one operation.
 const BATCH: usize = 200;
-/// Table entries read at a time.
-const PAGE: usize = 1024;
 
 pub(super) fn remove_member(engine: &Engine, group: &str, user: &str) -> Result<usize, FsError> {
     let progress = Arc::new(Mutex::new((0usize, false)));
@@ -58,54 +56,12 @@ fn held_by(base: &Base, group: GroupId, user: UserId, limit: usize) -> Result<Ve
         .filter(|(_, device)| device.user == user && device.removed_at.is_none())
         .map(|(id, _)| *id)
         .collect();
-    let (_, table) = base.table(principal)?;
     let mut held = BTreeSet::new();
-    let mut after: Option<Vec<u8>> = None;
-    loop {
-        let page = table.targets(base.source(), base.fates(), after.as_deref(), PAGE)?;
-        for (_, (number, target)) in &page.entries {
-            if !devices.contains(&target.device) {
-                continue;
-            }
-            for device_number in numbers_in(base, target.device, target.first, target.count)? {
-                let file = Handle { principal, number: number + (device_number - target.first) };
-                // A single entry may have taken the number out of the range.
-                let place = base.place(file)?;
-                let here =
-                    place.is_some_and(|place| (place.device, place.number) == (target.device, device_number));
-                if here {
-                    held.insert(file);
-                    if held.len() >= limit {
-                        return Ok(held.into_iter().collect());
-                    }
-                }
-            }
+    each_file(base, principal, &mut |file| {
+        if base.place(file)?.is_some_and(|place| devices.contains(&place.device)) {
+            held.insert(file);
         }
-        if page.complete {
-            return Ok(held.into_iter().collect());
-        }
-        after = match page.entries.last() {
-            Some((key, _)) => Some(key.clone()),
-            None => return Ok(held.into_iter().collect()),
-        };
-    }
-}
-
-/// The numbers among `count` from `first` on at which a device's table has an inode.
-fn numbers_in(base: &Base, device: DeviceId, first: u64, count: u32) -> Result<Vec<u64>, ReadError> {
-    let (_, table) = base.table(PrincipalId::Device(device))?;
-    let end = first.saturating_add(u64::from(count));
-    let mut found = Vec::new();
-    let mut from = first;
-    while from < end {
-        let listing = table.slots(base.source(), base.fates(), from, PAGE.min(count as usize + 1))?;
-        let Some(last) = listing.entries.last().and_then(|(key, _)| key_number(key)) else { break };
-        let numbers = listing.entries.iter().filter_map(|(key, _)| key_number(key));
-        found.extend(numbers.filter(|number| *number < end));
-        if listing.complete || last >= end {
-            break;
-        }
-        from = last + 1;
-    }
-    Ok(found)
+        Ok(held.len() < limit)
+    })?;
+    Ok(held.into_iter().collect())
 }

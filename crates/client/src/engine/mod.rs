@@ -10,6 +10,7 @@ mod notices;
 mod pins;
 mod pump;
 mod queue;
+mod reclaim;
 mod settle;
 mod shared;
 mod snapshot;
@@ -19,6 +20,7 @@ mod status;
 pub use locks::LockPlace;
 pub use notices::{Notice, NoticeHook};
 pub use pins::Pin;
+pub use reclaim::{Reclaimed, ReclaimedFile};
 pub use snapshot::Snapshot;
 pub use status::Status;
 

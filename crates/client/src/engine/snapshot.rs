@@ -55,6 +55,11 @@ impl Snapshot {
         self.shared.commits.wait(ticket, deadline, || self.shared.late())
     }
 
+    /// The view itself, if nothing of others is pending in it.
+    pub(super) fn settled(&self) -> Option<Arc<Base>> {
+        Some(self.base()).filter(|base| base.touches.is_empty())
+    }
+
     fn base(&self) -> Arc<Base> {
         self.place.read().base.clone()
     }

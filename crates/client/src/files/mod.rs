@@ -225,6 +225,14 @@ impl FileSystem {
         }
     }
 
+    /// Whether a program here has a file open, or something of it is not published.
+    pub fn is_in_use(&self, file: Handle) -> bool {
+        self.nodes.of(ino_of(file), file).iter().any(|node| {
+            let state = node.state();
+            state.open > 0 || state.file.is_some()
+        })
+    }
+
     fn open_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
         let unknown = || FsError::Invalid("the file is not open".into());
         self.files.lock().get(&handle).cloned().ok_or_else(unknown)

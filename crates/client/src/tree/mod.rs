@@ -4,6 +4,7 @@
 //! - [`Base`]: a verified view and how files are found in it;
 //! - [`Touches`]: what is pending, and so what conflicts;
 //! - [`Transaction`] and [`Edit`]: planning;
+//! - [`survey()`]: everything there is, to find what nothing refers to;
 //! - [`Plan`]: deltas for the certificate, i-handles for the structure.
 //!
 //! Attack answered: laundering (SUNDR 3.4.2). What another device has pending is folded in only as changes
@@ -13,12 +14,14 @@
 mod allocate;
 mod base;
 mod plan;
+mod survey;
 mod touches;
 mod transaction;
 
 pub use allocate::{Allocator, Range};
 pub use base::{Base, Place, ReadError, TableCache};
 pub use plan::Plan;
+pub use survey::{Survey, Unreferenced, each_file, survey};
 pub use touches::{Touches, tag_of};
 pub use transaction::{Edit, Explain, PlanSink, Transaction};
 

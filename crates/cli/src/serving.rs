@@ -1,0 +1,83 @@
+//! The processes of this user that serve mounts: finding the one to ask.
+
+use crate::control::{Client, Order};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::paths::Directories;
+use crate::status::ProcessStatus;
+use holdfast_fuse::mountpoint;
+use holdfast_rpc::Address;
+use std::path::{Path, PathBuf};
+
+/// A process that serves mounts of one file system.
+pub struct Process {
+    /// The key's state directory.
+    pub state_dir: PathBuf,
+    /// The file system.
+    pub address: String,
+}
+
+impl Process {
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// The answer's, or that it has ended.
+    pub fn call<T: serde::de::DeserializeOwned>(&self, order: &Order) -> Outcome<T> {
+        match Client::connect(&self.state_dir)? {
+            Some(client) => client.call(order),
+            None => Err(Failure::new(Exit::Unavailable, format!("{}: it was just unmounted", self.address))),
+        }
+    }
+}
+
+/// Those that serve what was asked for: one file system or mount, or all of them, each file system once.
+///
+/// # Errors
+/// Nothing that was asked for is mounted.
+pub fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<Process>> {
+    let wanted = which.map(Wanted::of).transpose()?;
+    let mut found: Vec<Process> = Vec::new();
+    for state_dir in directories.all_states()? {
+        let Some(client) = Client::connect(&state_dir)? else { continue };
+        let status: ProcessStatus = match client.call(&Order::Status) {
+            Ok(status) => status,
+            // It ended just now.
+            Err(failure) if failure.code == Exit::Unavailable => continue,
+            Err(failure) => return Err(failure),
+        };
+        let known = found.iter().any(|process| process.address == status.address);
+        if !known && wanted.as_ref().is_none_or(|wanted| wanted.is(&status)) {
+            found.push(Process { state_dir, address: status.address });
+        }
+    }
+    match which {
+        Some(which) if found.is_empty() => {
+            Err(Failure::new(Exit::MountPoint, format!("{which}: not mounted by this user"))
+                .hint("mount it first; `holdfast status` shows what is mounted"))
+        }
+        _ => Ok(found),
+    }
+}
+
+enum Wanted {
+    FileSystem(Address),
+    Mount(PathBuf),
+}
+
+impl Wanted {
+    fn of(text: &str) -> Outcome<Wanted> {
+        match text.starts_with("hf://") {
+            true => Ok(Wanted::FileSystem(text.parse()?)),
+            false => Ok(Wanted::Mount(mountpoint::absolute(Path::new(text))?)),
+        }
+    }
+
+    fn is(&self, status: &ProcessStatus) -> bool {
+        match self {
+            Wanted::FileSystem(wanted) => {
+                let served: Result<Address, _> = status.address.parse();
+                served.is_ok_and(|served| served.file_system == wanted.file_system)
+            }
+            Wanted::Mount(wanted) => status.mounts.iter().any(|mount| mount.directory == *wanted),
+        }
+    }
+}

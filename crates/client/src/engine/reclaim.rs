@@ -1,0 +1,108 @@
+//! Giving back what belongs to this user, or to its groups, and has no name any more.
+//!
+//! Whoever may write a directory may remove any name in it; the file itself is its owner's affair (SUNDR 4). So its
+//! owner looks now and then for files that no directory names, and removes them. That nothing names a file is proven
+//! by a view as a whole ([`crate::tree::survey()`]); that nothing has come to name it since, by its i-hash at the
+//! place of the removal in the order, since a link is counted in the inode.
+
+use super::Engine;
+use crate::error::FsError;
+use crate::interrupt;
+use crate::tree::{Transaction, Unreferenced, survey};
+use holdfast_content::Handle;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Files removed in one operation.
+const BATCH: usize = 200;
+/// How often a view is fetched in which nothing is pending.
+const TRIES: u32 = 50;
+
+/// A file that had no name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReclaimedFile {
+    /// Its inode number.
+    pub ino: u64,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// Inodes gone through.
+    pub inodes: u64,
+    /// Files without a name that were removed, or, if that was only tried, would be.
+    pub files: Vec<ReclaimedFile>,
+    /// Directories without a name that have names in them: they are left alone, since what is in them would be lost.
+    pub detached: Vec<u64>,
+}
+
+impl Engine {
+    /// Removes files of this user and its groups that nothing names and that are not `in_use`. `None`: the file
+    /// system has more than `inodes_max` inodes, or it is never at rest.
+    ///
+    /// # Errors
+    /// Anything at all that cannot be read: then nothing is removed. [`FsError::Unreachable`], [`FsError::Frozen`].
+    pub fn reclaim(
+        &self,
+        dry_run: bool,
+        inodes_max: u64,
+        in_use: &dyn Fn(Handle) -> bool,
+    ) -> Result<Option<Reclaimed>, FsError> {
+        let mut base = None;
+        for _ in 0..TRIES {
+            base = self.fetch()?.settled();
+            if base.is_some() || interrupt::is_raised() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let Some(base) = base else { return Ok(None) };
+        let mine = |principal| base.membership.may_write(base.me, principal);
+        let goes_on = || !interrupt::is_raised() && self.shared.check().is_ok();
+        let found = survey(&base, inodes_max, &mine, &goes_on)
+            .map_err(|error| self.shared.explain(None, None, &error, &base))?;
+        let Some(found) = found else { return Ok(None) };
+        let (detached, files): (Vec<Unreferenced>, Vec<Unreferenced>) =
+            found.unreferenced.into_iter().filter(|one| !in_use(one.file)).partition(|one| one.holds_names);
+        let number = |one: &Unreferenced| one.file.inode_number();
+        let mut reclaimed = Reclaimed {
+            inodes: found.inodes,
+            files: Vec::new(),
+            detached: detached.iter().filter_map(number).collect(),
+        };
+        for batch in files.chunks(BATCH) {
+            let removed = if dry_run { batch.to_vec() } else { self.remove_unnamed(batch)? };
+            let shown = |one: &Unreferenced| Some(ReclaimedFile { ino: number(one)?, bytes: one.bytes });
+            reclaimed.files.extend(removed.iter().filter_map(shown));
+        }
+        Ok(Some(reclaimed))
+    }
+
+    fn remove_unnamed(&self, batch: &[Unreferenced]) -> Result<Vec<Unreferenced>, FsError> {
+        let batch = batch.to_vec();
+        let result: Arc<Mutex<Vec<Unreferenced>>> = Arc::default();
+        let removed = result.clone();
+        let edit = move |transaction: &mut Transaction<'_>| {
+            let mut done = Vec::new();
+            for one in &batch {
+                let inode = match transaction.inode(one.file) {
+                    Err(FsError::NotFound) => continue,
+                    other => other?,
+                };
+                let ihash = inode.ihash(&transaction.source().digest_key());
+                if ihash.is_ok_and(|ihash| ihash == one.ihash) {
+                    transaction.remove_inode(one.file)?;
+                    done.push(*one);
+                }
+            }
+            *removed.lock() = done;
+            Ok(())
+        };
+        self.modify(Arc::new(Mutex::new(edit)))?;
+        Ok(std::mem::take(&mut *result.lock()))
+    }
+}

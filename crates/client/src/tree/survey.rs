@@ -1,0 +1,141 @@
+//! Everything there is in a view: which files nothing refers to.
+//!
+//! Every table of every user and group is gone through, and every directory in them, reachable or not. So a file
+//! counts as unreferenced only if no directory of anybody has a name for it: taking a directory's name away, which
+//! others may be able to do, makes nothing in it unreferenced.
+
+use super::base::{Base, Place, ReadError, directory_of};
+use holdfast_content::{Handle, Inode, InodeKind, PrincipalId, Target, directory, key_number};
+use holdfast_crypto::Digest;
+use std::collections::HashSet;
+
+/// Table entries, or names, read at a time.
+const PAGE: usize = 1024;
+
+/// A file that no directory has a name for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Unreferenced {
+    /// The file.
+    pub file: Handle,
+    /// Its i-hash: whoever changes anything about it, or names it, changes this.
+    pub ihash: Digest,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Whether it is a directory, and has names in it.
+    pub holds_names: bool,
+}
+
+/// What a survey found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Survey {
+    /// Inodes there are.
+    pub inodes: u64,
+    /// Those of the principals asked for that no directory names.
+    pub unreferenced: Vec<Unreferenced>,
+}
+
+/// Goes through a whole view, in which nothing may be pending, for unreferenced files of the principals that
+/// `is_wanted`. `None`: there are more than `inodes_max`, or `goes_on` said no.
+///
+/// # Errors
+/// [`ReadError`]: anything at all that cannot be read, since a name may be in it.
+pub fn survey(
+    base: &Base,
+    inodes_max: u64,
+    is_wanted: &dyn Fn(PrincipalId) -> bool,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<Option<Survey>, ReadError> {
+    let membership = &base.membership;
+    let users = membership.users.keys().map(|user| PrincipalId::User(*user));
+    let groups = membership.groups.keys().map(|group| PrincipalId::Group(*group));
+    let mut survey = Survey::default();
+    let mut named: HashSet<Handle> = HashSet::from([Handle::ROOT]);
+    let mut candidates: Vec<Unreferenced> = Vec::new();
+    for principal in users.chain(groups) {
+        // Their names are in no directory: they are found by number.
+        named.insert(Handle::kept_versions(principal));
+        let wanted = is_wanted(principal);
+        let all = each_file(base, principal, &mut |file| {
+            let inode = base.inode(file)?;
+            survey.inodes += 1;
+            let is_directory = inode.kind == InodeKind::Directory;
+            let holds_names = is_directory && names_in(base, &inode, &mut named)? > 0;
+            if wanted {
+                let (ihash, bytes) = (base.ihash(file)?, inode.size);
+                candidates.push(Unreferenced { file, ihash, bytes, holds_names });
+            }
+            Ok(survey.inodes <= inodes_max && goes_on())
+        })?;
+        if !all {
+            return Ok(None);
+        }
+    }
+    candidates.sort_unstable();
+    candidates.dedup();
+    candidates.retain(|candidate| !named.contains(&candidate.file));
+    survey.unreferenced = candidates;
+    Ok(Some(survey))
+}
+
+/// Visits every file of a user or group, until `visit` says that it is enough. Returns whether it never did.
+///
+/// # Errors
+/// [`ReadError`], and what `visit` meets.
+pub fn each_file(
+    base: &Base,
+    principal: PrincipalId,
+    visit: &mut dyn FnMut(Handle) -> Result<bool, ReadError>,
+) -> Result<bool, ReadError> {
+    let (_, table) = base.table(principal)?;
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let page = table.targets(base.source(), base.fates(), after.as_deref(), PAGE)?;
+        for (_, (number, target)) in &page.entries {
+            for device_number in numbers_in(base, target)? {
+                let file = Handle { principal, number: number + (device_number - target.first) };
+                // A single entry may have taken the number out of the range.
+                let here = Place { device: target.device, number: device_number };
+                if base.place(file)? == Some(here) && !visit(file)? {
+                    return Ok(false);
+                }
+            }
+        }
+        match page.entries.into_iter().next_back() {
+            Some((key, _)) if !page.complete => after = Some(key),
+            _ => return Ok(true),
+        }
+    }
+}
+
+/// The numbers of a target at which its device's table has an inode.
+fn numbers_in(base: &Base, target: &Target) -> Result<Vec<u64>, ReadError> {
+    let (_, table) = base.table(PrincipalId::Device(target.device))?;
+    let end = target.first.saturating_add(u64::from(target.count));
+    let mut found = Vec::new();
+    let mut from = target.first;
+    while from < end {
+        let listing = table.slots(base.source(), base.fates(), from, PAGE.min(target.count as usize + 1))?;
+        let Some(last) = listing.entries.last().and_then(|(key, _)| key_number(key)) else { break };
+        let numbers = listing.entries.iter().filter_map(|(key, _)| key_number(key));
+        found.extend(numbers.filter(|number| *number < end));
+        if listing.complete || last >= end {
+            break;
+        }
+        from = last + 1;
+    }
+    Ok(found)
+}
+
+fn names_in(base: &Base, inode: &Inode, named: &mut HashSet<Handle>) -> Result<usize, ReadError> {
+    let map = directory_of(inode)?;
+    let (mut count, mut after) = (0, None::<Vec<u8>>);
+    loop {
+        let listing = directory::list(base.source(), base.fates(), map, after.as_deref(), PAGE)?;
+        count += listing.entries.len();
+        named.extend(listing.entries.iter().map(|(_, entry)| entry.handle));
+        match listing.entries.into_iter().next_back() {
+            Some((name, _)) if !listing.complete => after = Some(name),
+            _ => return Ok(count),
+        }
+    }
+}
