@@ -117,3 +117,38 @@ fn every_kind_of_waiting_call() {
     assert_eq!(fs::read(team.join("cold")).expect("read"), content);
     assert!(!world.status("ben").to_lowercase().contains("alarm:"), "{}", world.status("ben"));
 }
+
+/// A signal that a program catches interrupts none of its calls: programs do not expect that of files. It can be
+/// killed nevertheless, also after such a signal.
+#[test]
+fn caught_signals_interrupt_nothing() {
+    let mut world = World::new(&["anna"]);
+    let team = world.mount("anna").join("team");
+    let kinds = [
+        (": > made", "trap : USR1"),
+        ("echo saved > written", "trap : USR1"),
+        ("echo more >&3; exec 3>&-", "trap : USR1; exec 3> closed"),
+        ("exec 3< closed", "trap : USR1; : > closed"),
+    ];
+    let mut shells: Vec<Shell> =
+        kinds.iter().map(|(what, first)| Shell::prepare(&team, what, first)).collect();
+    let mut killed = Shell::prepare(&team, "echo lost > killed", "trap : USR1");
+    let server = world.server_process().to_string();
+    signal(&server, "STOP");
+    shells.iter_mut().for_each(Shell::go);
+    killed.go();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(300));
+        shells.iter_mut().for_each(|shell| shell.signal("USR1"));
+        killed.signal("USR1");
+    }
+    killed.signal("KILL");
+    signal(&server, "CONT");
+    for shell in &mut shells {
+        let status = shell.child.wait().expect("it ends");
+        assert!(status.success(), "{}: {status}", shell.what);
+    }
+    killed.ends();
+    assert_eq!(fs::read_to_string(team.join("written")).expect("read"), "saved\n");
+    assert_eq!(fs::read_to_string(team.join("closed")).expect("read"), "more\n");
+}

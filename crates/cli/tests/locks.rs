@@ -48,7 +48,9 @@ fn a_lock_holds_across_mounts() {
     assert!(world.status("anna").contains("1 lock"), "{}", world.status("anna"));
     let mut waiter = Command::new("flock").arg(&theirs).arg("true").spawn().expect("it runs");
     let killed = Command::new("flock").arg(&theirs).args(["sleep", "1000"]).spawn().expect("it runs");
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let timed =
+        Command::new("flock").args(["--timeout", "1"]).arg(&theirs).arg("true").status().expect("it runs");
+    assert!(!timed.success(), "a timer, which it catches, ends its wait");
     assert!(waiter.try_wait().expect("a child").is_none(), "it waits");
     end(killed);
     end(holder);

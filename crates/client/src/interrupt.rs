@@ -10,9 +10,9 @@
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long an interrupt may go unnoticed.
@@ -23,13 +23,32 @@ thread_local! {
 }
 
 /// Lets one call be called off.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<Flag>);
+
+#[derive(Default)]
+struct Flag {
+    raised: AtomicBool,
+    /// Raises it as soon as this is true.
+    watch: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+}
 
 impl Interrupt {
     /// Calls it off.
     pub fn raise(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.raised.store(true, Ordering::SeqCst);
+    }
+
+    /// Calls it off as soon as `is_due`, which is asked at every glance from now on. Once.
+    pub fn watch(&self, is_due: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.0.watch.set(Box::new(is_due));
+    }
+
+    fn is_raised(&self) -> bool {
+        if !self.0.raised.load(Ordering::SeqCst) && self.0.watch.get().is_some_and(|is_due| is_due()) {
+            self.raise();
+        }
+        self.0.raised.load(Ordering::SeqCst)
     }
 
     /// Runs a call that this can call off.
@@ -47,7 +66,7 @@ impl Interrupt {
 
 /// Whether this thread's call was called off.
 pub fn is_raised() -> bool {
-    CURRENT.with_borrow(|current| current.as_ref().is_some_and(|flag| flag.0.load(Ordering::SeqCst)))
+    CURRENT.with_borrow(|current| current.as_ref().is_some_and(Interrupt::is_raised))
 }
 
 /// Whether this thread serves a call at all.
@@ -154,5 +173,20 @@ mod tests {
         });
         assert!(!is_raised());
         raiser.join().expect("no panic");
+    }
+
+    /// Proves: a call that is watched is called off when its time has come, and stays so.
+    #[test]
+    fn a_watched_call() {
+        let (interrupt, due) = (Interrupt::default(), Arc::new(AtomicBool::new(false)));
+        let asked = due.clone();
+        interrupt.watch(move || asked.load(Ordering::SeqCst));
+        interrupt.during(|| {
+            assert!(!is_raised());
+            due.store(true, Ordering::SeqCst);
+            assert!(is_raised());
+            due.store(false, Ordering::SeqCst);
+            assert!(is_raised());
+        });
     }
 }

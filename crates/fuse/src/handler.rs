@@ -6,7 +6,7 @@
 
 use crate::convert;
 use crate::errno::errno;
-use crate::outstanding::Outstanding;
+use crate::outstanding::{Outstanding, Yields};
 use crate::pool::{Pool, THREADS_MAX, contain};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
@@ -65,7 +65,7 @@ impl Handler {
     /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
     /// up.
     fn answer(&self, request: &Request, job: impl FnOnce(&FileSystem) + Send + 'static) {
-        let call = self.outstanding.begin(request.unique().0);
+        let call = self.outstanding.begin(request.unique().0, Yields::ToDeath(request.pid()));
         match self.reader() {
             Some(_busy) => contain(|| call.run(|| job(&self.fs))),
             None => {
@@ -82,7 +82,7 @@ impl Handler {
         waiting: LockWait,
         job: impl FnOnce(&FileSystem) + Send + 'static,
     ) {
-        let call = self.outstanding.begin(request.unique().0);
+        let call = self.outstanding.begin(request.unique().0, Yields::ToAnySignal);
         let fs = Arc::clone(&self.fs);
         let answer = move || {
             let _waiting = waiting;
