@@ -18,6 +18,7 @@ mod data;
 mod directory;
 mod kept;
 mod lookup;
+mod nameless;
 mod names;
 mod nodes;
 mod overlay;

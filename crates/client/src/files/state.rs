@@ -47,8 +47,17 @@ pub enum Named {
     Yes,
     /// Its last name was removed by this client: nothing is published any more, as on any local file system.
     RemovedHere,
+    /// It was made without one, and has not been given any.
+    NotYet,
     /// It is gone in the present view: what is unpublished cannot be published, and that is an error.
     RemovedElsewhere,
+}
+
+impl Named {
+    /// Whether it is this client's alone, and gone when it is closed.
+    pub fn is_nameless(self) -> bool {
+        matches!(self, Named::RemovedHere | Named::NotYet)
+    }
 }
 
 /// State of one open or unpublished file.
@@ -510,6 +519,14 @@ impl FileState {
     ) -> Landed {
         let Some(Attempt { changes, told }) = self.attempt.take() else { return Landed::Here };
         let Some(made) = told.get() else { return Landed::Here };
+        if self.named == Named::NotYet {
+            // It has its name, and what was in it then. What is in it now is published like any change.
+            self.named = Named::Yes;
+            self.ours = Some(content_digest(&made.inode));
+            self.latest = made.inode.clone();
+            self.placed = true;
+            return Landed::Here;
+        }
         // What was put in its place is published whole once more, which changes nothing. What was appended
         // would be there twice.
         if self.placed || changes.is_empty() {
@@ -646,7 +663,7 @@ impl FileState {
 
     /// The last descriptor is closed. Returns whether something is left to salvage.
     pub fn close(&mut self, directory: &SpoolDirectory) -> bool {
-        if self.named == Named::RemovedHere {
+        if self.named.is_nameless() {
             self.in_doubt = None;
             return false;
         }
@@ -682,7 +699,8 @@ impl FileState {
     /// Everything unpublished, as journal records.
     fn records(&self) -> Vec<Record> {
         let snapshot = self.snapshot();
-        snapshot.changes.iter().map(|(range, piece)| record_of(&range, piece)).collect()
+        let changes = snapshot.changes.iter().map(|(range, piece)| record_of(&range, piece));
+        changes.chain(self.named.is_nameless().then_some(Record::Removed)).collect()
     }
 }
 

@@ -7,6 +7,7 @@ mod failures;
 mod kept;
 mod memory;
 mod model;
+mod nameless;
 mod parallel;
 mod reference;
 mod regressions;
