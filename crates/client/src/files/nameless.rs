@@ -121,7 +121,12 @@ impl FileSystem {
             if let Some(new) = &new {
                 new.fill(&mut inode);
             }
-            let made = Publication { inode: Arc::new(inode.clone()), behind_others: false, kept: None };
+            let made = Publication {
+                inode: Arc::new(inode.clone()),
+                behind_others: false,
+                attributes_only: false,
+                kept: None,
+            };
             let (entry, now_ns) = (Entry { handle, kind: inode.kind }, inode.changed_ns);
             changes.set_inode(handle, inode)?;
             changes.set_entry(directory, &wanted, Some(entry), now_ns)?;

@@ -123,7 +123,12 @@ impl FileSystem {
             inode.mode = mode.unwrap_or(inode.mode);
             inode.changed_ns = changed_ns;
             inode.writer = device;
-            let made = Publication { inode: Arc::new(inode.clone()), behind_others, kept };
+            let made = Publication {
+                inode: Arc::new(inode.clone()),
+                behind_others,
+                attributes_only: new.is_none(),
+                kept,
+            };
             changes.set_inode(handle, inode)?;
             Ok(made)
         })?;

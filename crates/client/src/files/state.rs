@@ -129,6 +129,8 @@ pub struct Publication {
     pub inode: Arc<Inode>,
     /// Whether what was appended came behind content that others had published meanwhile.
     pub behind_others: bool,
+    /// Whether the content is what it was, whoever published that.
+    pub attributes_only: bool,
     /// Where the version is kept that it replaces without having seen it.
     pub kept: Option<KeptId>,
 }
@@ -138,7 +140,7 @@ pub struct Publication {
 pub enum Landed {
     /// It is what was published.
     Here,
-    /// It has become what was published: what was appended, behind what others have published.
+    /// It has become what was published: what was appended, behind what others have published; or all theirs.
     Elsewhere,
     /// It stays, though what was published is that: something was put in its place here meanwhile.
     Apart,
@@ -530,8 +532,9 @@ impl FileState {
         // What was put in its place is published whole once more, which changes nothing. What was appended
         // would be there twice.
         if self.placed || changes.is_empty() {
-            // What it came behind was not seen here.
-            self.ours = (!made.behind_others).then(|| content_digest(&made.inode));
+            // What it came behind, or left as it was, was not seen here.
+            let is_ours = !made.behind_others && !made.attributes_only;
+            self.ours = is_ours.then(|| content_digest(&made.inode));
             return Landed::Here;
         }
         let end = self.changes.end();
@@ -554,7 +557,8 @@ impl FileState {
         directory: &SpoolDirectory,
         name: &dyn Fn() -> (u64, Vec<u8>),
     ) -> Landed {
-        let Publication { inode, behind_others, .. } = made;
+        let Publication { inode, behind_others, attributes_only, .. } = made;
+        let before = self.base_content;
         if *behind_others && !self.follow(inode, directory, name) {
             // Meanwhile something was put in its place in the file as it is here. So that version goes on, and is
             // published whole.
@@ -567,7 +571,8 @@ impl FileState {
             return Landed::Apart;
         }
         self.rebase_on_published(inode.clone(), position, whole, name);
-        if *behind_others { Landed::Elsewhere } else { Landed::Here }
+        let is_other = *behind_others || *attributes_only && self.base_content != before;
+        if is_other { Landed::Elsewhere } else { Landed::Here }
     }
 
     /// What was appended begins elsewhere than it does here, since others have published: what was appended after
