@@ -15,6 +15,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// Versions listed at once: paths are long at worst, and what is no text in them longer.
+const PAGE: usize = 100;
+
 /// One version, as it is printed.
 #[derive(Clone, Debug, Serialize)]
 struct Conflict {
@@ -49,6 +52,19 @@ impl Part {
         let byte = |&[high, low]: &[u8; 2]| Some((digit(high)? << 4 | digit(low)?) as u8);
         if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
     }
+}
+
+/// Where a version stands in the list.
+fn place(version: &KeptVersion) -> (i64, String) {
+    (version.overwritten_ns, version.id.clone())
+}
+
+/// As many versions after `after` as surely fit into one message.
+pub fn page(mut versions: Vec<KeptVersion>, after: Option<(i64, String)>) -> Vec<KeptVersion> {
+    versions.sort_by_key(place);
+    let later =
+        versions.into_iter().filter(|version| after.as_ref().is_none_or(|after| place(version) > *after));
+    later.take(PAGE).collect()
 }
 
 /// `holdfast conflicts`
@@ -115,9 +131,17 @@ trait Keeping {
 
 impl Keeping for Process {
     fn conflicts(&self) -> Outcome<Vec<Conflict>> {
-        let versions: Vec<KeptVersion> = self.call(&Order::Conflicts)?;
-        let file_system = || self.address.clone();
-        Ok(versions.into_iter().map(|version| Conflict { file_system: file_system(), version }).collect())
+        let mut found: Vec<Conflict> = Vec::new();
+        loop {
+            let after = found.last().map(|last| place(&last.version));
+            let versions: Vec<KeptVersion> = self.call(&Order::Conflicts { after })?;
+            if versions.is_empty() {
+                return Ok(found);
+            }
+            let file_system = || self.address.clone();
+            found
+                .extend(versions.into_iter().map(|version| Conflict { file_system: file_system(), version }));
+        }
     }
 
     /// Copies a version to a new file, a part at a time; holes stay holes. Nothing is left of it if that fails.
@@ -199,6 +223,35 @@ fn describe(found: &[Conflict]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one time.
+    #[test]
+    fn pages_are_complete() {
+        let version = |number: i64| KeptVersion {
+            id: format!("u1-{number:04x}"),
+            path: "f".into(),
+            ino: 1,
+            owner: "anna".into(),
+            bytes: 0,
+            modified_ns: 0,
+            written_by: "ben".into(),
+            overwritten_ns: number / 7,
+            overwritten_by: "anna".into(),
+        };
+        let all: Vec<KeptVersion> = (0..250).map(version).collect();
+        let mut found: Vec<KeptVersion> = Vec::new();
+        loop {
+            let mut reversed = all.clone();
+            reversed.reverse();
+            let next = page(reversed, found.last().map(place));
+            if next.is_empty() {
+                break;
+            }
+            assert!(next.len() <= PAGE);
+            found.extend(next);
+        }
+        assert_eq!(found, all);
+    }
 
     /// Proves: bytes come through the control socket as they are, and garbage is noticed.
     #[test]

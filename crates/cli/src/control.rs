@@ -75,8 +75,11 @@ pub enum Order {
     Status,
     /// Copy what is unpublished to the salvage folder.
     Salvage,
-    /// List versions that were overwritten unseen.
-    Conflicts,
+    /// List some versions that were overwritten unseen.
+    Conflicts {
+        /// Only those after this one: when it was overwritten, and its name.
+        after: Option<(i64, String)>,
+    },
     /// Read some of one.
     ReadConflict {
         /// Which.

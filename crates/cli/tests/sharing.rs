@@ -2,10 +2,13 @@
 
 mod common;
 
-use common::{World, eventually};
-use std::fs::{self, OpenOptions};
+use common::{World, eventually, is_mounted, run};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 /// A shell that opens, appends to and closes a file for each line.
@@ -52,4 +55,72 @@ fn appends_of_two_machines_survive() {
         }
         assert_eq!(text.lines().count(), lines, "{text}");
     }
+}
+
+/// Proves: a file made without a name can be used, also through /proc, and is never seen elsewhere before it has a
+/// name, and then whole; O_EXCL forbids to name it; and one that gets no name leaves nothing behind, not even after
+/// its mount was killed.
+#[test]
+fn files_without_names() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna").join("team"), world.mount("ben").join("team"));
+    let make = |more: OFlags| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | more;
+        File::from(openat(CWD, &anna, flags, Mode::from_raw_mode(0o640)).expect("made"))
+    };
+    let through_proc = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+    let name = |file: &File, name: &str| {
+        linkat(CWD, through_proc(file), CWD, anna.join(name), AtFlags::SYMLINK_FOLLOW)
+    };
+    let names = || fs::read_dir(&ben).expect("listed").count();
+
+    let mut file = make(OFlags::empty());
+    let bytes: Vec<u8> = (0..1_000_000u32).flat_map(u32::to_le_bytes).collect();
+    file.write_all(&bytes).expect("written");
+    file.sync_all().expect("synced");
+    let before = file.metadata().expect("stat");
+    assert_eq!((before.nlink(), before.len(), before.mode() & 0o777), (0, bytes.len() as u64, 0o640));
+    assert!(fs::read(through_proc(&file)).expect("opened once more") == bytes);
+    assert_eq!(names(), 0);
+    name(&file, "named").expect("linked");
+    assert_eq!(names(), 1);
+    assert!(fs::read(ben.join("named")).expect("read") == bytes);
+    let after = file.metadata().expect("stat");
+    assert_eq!((after.ino(), after.nlink()), (before.ino(), 1));
+    assert_eq!(fs::metadata(ben.join("named")).expect("stat").ino(), before.ino());
+    name(&file, "another").expect("linked once more");
+    name(&file, "named").expect_err("it is there");
+    file.write_all(b"the end").expect("written");
+    drop(file);
+    assert!(fs::read(ben.join("another")).expect("read").ends_with(b"the end"));
+
+    let unnamable = make(OFlags::EXCL);
+    name(&unnamable, "never").expect_err("O_EXCL forbids it");
+    let mut forgotten = make(OFlags::empty());
+    forgotten.write_all(&bytes).expect("written");
+    let spool = |world: &World| {
+        let spools = walk(&world.path("anna-state"));
+        spools.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "data")).count()
+    };
+    assert_eq!(spool(&world), 1);
+    let process = world.mount_process("anna").expect("it is mounted");
+    run(Command::new("kill").args(["-9", &process.to_string()]));
+    drop((forgotten, unnamable));
+    eventually("the dead mount goes away", || !is_mounted(&world.path("anna-mnt")));
+    world.mount("anna");
+    assert_eq!(spool(&world), 0);
+    assert!(run(world.holdfast("anna").arg("salvage")).starts_with("Nothing to salvage"));
+    assert_eq!(names(), 2);
+}
+
+/// All files below a folder.
+fn walk(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        match entry.path() {
+            path if path.is_dir() => files.extend(walk(&path)),
+            path => files.push(path),
+        }
+    }
+    files
 }

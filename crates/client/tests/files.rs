@@ -299,6 +299,52 @@ fn overwritten_versions_are_kept() {
     assert!(a.kept_versions().unwrap().is_empty());
 }
 
+/// Proves: files made without a name by two clients at once, also where answers are lost, have numbers of their own
+/// that stay theirs; what is named is there whole for both, the rest was never there, and a restart gives none of
+/// their numbers to another file.
+#[test]
+fn files_without_names() {
+    const FILES: usize = 90;
+    let world = World::new(2, ABORT_AFTER);
+    let (a, b) = (mount(&world, 0), mount(&world, 1));
+    let mut asked = 0;
+    world.users[0].link.set_faults(move |_| {
+        asked += 1;
+        if asked % 11 == 0 { Fault::LoseAnswer } else { Fault::None }
+    });
+    let make = |mount: &Mount, number: usize| {
+        let (made, opened) = mount.tmpfile(&WHO, mount.team, 0o644, OpenFlags::READ_WRITE).unwrap();
+        mount.write(opened.handle, 0, &noise(number as u32, 1000 + number), WriteSource::Call).unwrap();
+        if number.is_multiple_of(3) {
+            let name = format!("f{number}").into_bytes();
+            assert_eq!(mount.link(&WHO, made.ino, mount.team, &name).unwrap().ino, made.ino);
+        }
+        mount.flush(opened.handle).unwrap();
+        mount.release(opened.handle);
+        made.ino
+    };
+    let made: Vec<Ino> = std::thread::scope(|scope| {
+        let threads = [(&a, 0), (&b, 1)].map(|(mount, side)| {
+            scope.spawn(move || (0..FILES).map(|number| make(mount, number * 2 + side)).collect::<Vec<_>>())
+        });
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    world.users[0].link.clear_faults();
+    assert_eq!(made.iter().collect::<BTreeSet<_>>().len(), 2 * FILES);
+    for mount in [&a, &b] {
+        assert_eq!(mount.names(mount.team).len(), 2 * FILES / 3);
+        for number in (0..2 * FILES).step_by(3) {
+            let bytes = mount.get(mount.team, format!("f{number}").as_bytes()).unwrap();
+            assert!(bytes == noise(number as u32, 1000 + number), "{number}");
+        }
+    }
+    drop((a, b));
+    let a = mount(&world, 0);
+    for number in 0..FILES {
+        assert!(!made.contains(&a.put(a.team, format!("later{number}").as_bytes(), b"x")));
+    }
+}
+
 /// Proves: of two clients that create one name exclusively at once, one wins, each time.
 #[test]
 fn one_winner_of_an_exclusive_creation() {

@@ -183,6 +183,17 @@ fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsError>) {
     }
 }
 
+/// One time serves name and attributes here, so the attributes live for no time either.
+fn created(reply: ReplyCreate, attributes: &files::Attributes, opened: &files::Opened) {
+    reply.created(
+        &NAMES_LIVE,
+        &convert::attributes(attributes),
+        Generation(attributes.generation),
+        FileHandle(opened.handle.0),
+        keep_cache(opened),
+    );
+}
+
 fn keep_cache(opened: &files::Opened) -> FopenFlags {
     if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
 }
@@ -373,16 +384,26 @@ impl Filesystem for Handler {
         let flags = files::OpenFlags::from_bits(flags);
         self.answer(request, move |fs| {
             match fs.create(&caller, Ino(parent.0), name.as_bytes(), mode & 0o7777, flags) {
-                // One time serves name and attributes here, so the attributes live for no time either.
-                Ok((attributes, opened)) => reply.created(
-                    &NAMES_LIVE,
-                    &convert::attributes(&attributes),
-                    Generation(attributes.generation),
-                    FileHandle(opened.handle.0),
-                    keep_cache(&opened),
-                ),
+                Ok((attributes, opened)) => created(reply, &attributes, &opened),
                 Err(error) => reply.error(errno(&error)),
             }
+        });
+    }
+
+    fn tmpfile(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let caller = convert::caller(request);
+        let flags = files::OpenFlags::from_bits(flags);
+        self.answer(request, move |fs| match fs.tmpfile(&caller, Ino(parent.0), mode & 0o7777, flags) {
+            Ok((attributes, opened)) => created(reply, &attributes, &opened),
+            Err(error) => reply.error(errno(&error)),
         });
     }
 

@@ -152,7 +152,9 @@ impl Host {
             Order::Umount { directory, lazy } => answer(self.umount(&directory, lazy)),
             Order::Status => answer(self.status()),
             Order::Salvage => answer(self.salvage()),
-            Order::Conflicts => answer(self.files(false).and_then(|files| Ok(files.kept_versions()?))),
+            Order::Conflicts { after } => {
+                answer(self.files(false).and_then(|files| Ok(conflicts::page(files.kept_versions()?, after))))
+            }
             Order::ReadConflict { id, offset } => answer(self.files(false).and_then(|files| {
                 let part = files.read_kept(&id, offset)?;
                 Ok(conflicts::Part::from(part))

@@ -58,8 +58,10 @@ struct WaiterState {
 }
 
 impl Waiter {
+    /// Whether it has given up, or was told of a failure: what is not on its way then is not made any more.
     fn is_abandoned(&self) -> bool {
-        self.state.lock().abandoned
+        let state = self.state.lock();
+        state.abandoned || state.result.is_some()
     }
 
     fn answer(&self, result: Result<Arc<Snapshot>, FsError>) {

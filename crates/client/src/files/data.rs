@@ -4,7 +4,7 @@ use super::backend::View;
 use super::compose::{ComposeError, Occasion, read_places};
 use super::names::Made;
 use super::nodes::{Node, NodeState, Pages};
-use super::state::{FileState, Named, Place, content_roots};
+use super::state::{FileState, Place, content_roots};
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, now_ns,
 };
@@ -86,7 +86,7 @@ impl FileSystem {
         })
     }
 
-    fn opened(&self, node: Arc<Node>, flags: OpenFlags, keep_cache: bool) -> Opened {
+    pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags, keep_cache: bool) -> Opened {
         let handle = self.new_handle();
         let open = OpenFile { node, flags, read_end: AtomicU64::new(0), ahead: AtomicU64::new(0) };
         self.files.lock().insert(handle, Arc::new(open));
@@ -120,16 +120,8 @@ impl FileSystem {
         Ok((node, keep_cache))
     }
 
-    /// A file that is open here, though its last name was removed here.
-    fn open_without_name(&self, ino: Ino) -> Option<Arc<Inode>> {
-        let node = self.nodes.find(ino)?;
-        let state = node.state();
-        let file = state.file.as_ref().filter(|file| file.named == Named::RemovedHere)?;
-        Some(file.latest.clone())
-    }
-
     /// Counts an open in. Returns whether the kernel's pages are of the content now open.
-    fn enter(&self, node: &Node, inode: &Arc<Inode>, view: &dyn View, flags: OpenFlags) -> bool {
+    pub(super) fn enter(&self, node: &Node, inode: &Arc<Inode>, view: &dyn View, flags: OpenFlags) -> bool {
         let roots = content_roots(inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
         let mut state = node.state();

@@ -32,8 +32,8 @@ const ATTRIBUTE: &[u8] = b"holdfast.kept";
 const FORMAT: u16 = 1;
 /// Longest path that is noted.
 const PATH_BYTES_MAX: usize = 4096;
-/// Entries read at once.
-const PAGE: usize = 256;
+/// Most entries of one directory that are looked at: a hostile member may have put any number there.
+const LISTED_MAX: usize = 2 * KEPT_MAX;
 /// Most bytes that [`FileSystem::read_kept`] returns at once.
 pub const PART_BYTES_MAX: usize = 1 << 20;
 
@@ -266,7 +266,7 @@ impl FileSystem {
                         let whose = format!("the version belongs to {}", handle.principal);
                         return Err(FsError::Access(whose));
                     }
-                    let names = changes.entries(directory, None, 2 * KEPT_MAX)?;
+                    let names = changes.entries(directory, None, LISTED_MAX)?;
                     let found = names.iter().find(|(_, entry)| entry.handle == *handle);
                     let (name, entry) = found.ok_or(FsError::NotFound)?;
                     forget(changes, directory, name, entry, now_ns)?;
@@ -279,34 +279,27 @@ impl FileSystem {
 }
 
 fn list(view: &dyn View, principal: PrincipalId, found: &mut Vec<KeptVersion>) -> Result<(), FsError> {
-    let directory = Handle::kept_versions(principal);
-    let mut after: Option<Vec<u8>> = None;
-    loop {
-        let page = match view.entries(directory, after.as_deref(), PAGE) {
-            Err(FsError::NotFound | FsError::NotDirectory) => return Ok(()),
+    let names = match view.entries(Handle::kept_versions(principal), None, LISTED_MAX) {
+        Err(FsError::NotFound | FsError::NotDirectory) => return Ok(()),
+        other => other?,
+    };
+    for (_, entry) in names.iter().filter(|(_, entry)| entry.handle.principal == principal) {
+        let inode: Arc<Inode> = match view.inode(entry.handle) {
+            Err(FsError::NotFound) => continue,
             other => other?,
         };
-        for (_, entry) in page.iter().filter(|(_, entry)| entry.handle.principal == principal) {
-            let inode: Arc<Inode> = match view.inode(entry.handle) {
-                Err(FsError::NotFound) => continue,
-                other => other?,
-            };
-            let Some(record) = record_of(&inode) else { continue };
-            found.push(KeptVersion {
-                id: KeptId(entry.handle).to_string(),
-                path: String::from_utf8_lossy(&record.path).into_owned(),
-                ino: ino_of(record.file).0,
-                owner: view.name_of(principal),
-                bytes: inode.size,
-                modified_ns: inode.modified_ns,
-                written_by: view.name_of(PrincipalId::Device(record.writer)),
-                overwritten_ns: record.at_ns,
-                overwritten_by: view.name_of(PrincipalId::Device(record.by)),
-            });
-        }
-        match page.into_iter().next_back() {
-            Some((name, _)) => after = Some(name),
-            None => return Ok(()),
-        }
+        let Some(record) = record_of(&inode) else { continue };
+        found.push(KeptVersion {
+            id: KeptId(entry.handle).to_string(),
+            path: String::from_utf8_lossy(&record.path).into_owned(),
+            ino: ino_of(record.file).0,
+            owner: view.name_of(principal),
+            bytes: inode.size,
+            modified_ns: inode.modified_ns,
+            written_by: view.name_of(PrincipalId::Device(record.writer)),
+            overwritten_ns: record.at_ns,
+            overwritten_by: view.name_of(PrincipalId::Device(record.by)),
+        });
     }
+    Ok(())
 }

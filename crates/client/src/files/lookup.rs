@@ -189,6 +189,9 @@ impl FileSystem {
 
     /// An inode in a view that may answer a request on it.
     pub(super) fn fresh_inode(&self, caller: &Caller, ino: Ino) -> Result<Arc<Inode>, FsError> {
+        if let Some(inode) = self.open_without_name(ino) {
+            return Ok(inode);
+        }
         let handle = self.handle(ino)?;
         let fetched = self.view_of(caller, ino)?;
         fetched.view.inode(handle).map_err(stale)

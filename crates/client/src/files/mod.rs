@@ -19,6 +19,7 @@ mod directory;
 mod kept;
 mod locks;
 mod lookup;
+mod nameless;
 mod names;
 mod nodes;
 mod overlay;

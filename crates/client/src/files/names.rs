@@ -190,6 +190,9 @@ impl FileSystem {
             self.may_change()?;
             check_name(name)?;
             let (handle, directory) = (self.handle(ino)?, self.handle(parent)?);
+            if let Some(attributes) = self.link_nameless(handle, parent, name)? {
+                return Ok(attributes);
+            }
             let (wanted, now) = (name.to_vec(), now_ns());
             let (_, view) = self.edit(move |changes| {
                 writable_directory(changes, directory)?;

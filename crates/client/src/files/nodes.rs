@@ -153,6 +153,14 @@ impl Nodes {
         entry.node.clone()
     }
 
+    /// The same of an inode without a name.
+    pub fn appeared(&self, ino: Ino, handle: Handle) -> Arc<Node> {
+        let mut known = self.known.lock();
+        let entry = Self::entry(&mut known, ino, handle);
+        entry.lookups += 1;
+        entry.node.clone()
+    }
+
     /// The kernel forgets `count` of those replies.
     pub fn forget(&self, ino: Ino, count: u64) {
         let mut known = self.known.lock();

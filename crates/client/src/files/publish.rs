@@ -36,7 +36,7 @@ impl FileSystem {
             if *lock_lost && file.is_dirty() {
                 return Err(FsError::LockLost);
             }
-            if file.named == Named::RemovedHere {
+            if file.named.is_nameless() {
                 return Ok(());
             }
             match file.begin_publication() {
@@ -75,7 +75,7 @@ impl FileSystem {
 
     /// A publication that nobody waited for to the end may have its place in the order all the same. Before the
     /// next that must be known: what was appended would be there twice.
-    fn settle_attempt(&self, node: &Node) -> Result<(), FsError> {
+    pub(super) fn settle_attempt(&self, node: &Node) -> Result<(), FsError> {
         let attempt = node.state().file.as_ref().and_then(|file| file.attempt());
         let Some(attempt) = attempt else { return Ok(()) };
         if attempt.told.get().is_none() {
@@ -105,27 +105,7 @@ impl FileSystem {
         occasion: Occasion,
         told: &Told<Publication>,
     ) -> Result<Published, FsError> {
-        let (mut whole, mut new) = (false, None);
-        if snapshot.changes_content() {
-            let source = self.backend.source();
-            let mut upload = self.backend.upload();
-            let failed = |error| self.compose_error(node, error);
-            let appendix = match snapshot.appended {
-                true => Some(cut_appendix(&*source, &mut *upload, snapshot).map_err(failed)?),
-                false => None,
-            };
-            let content = match compose(&*source, &mut *upload, snapshot, occasion) {
-                Ok(composed) => {
-                    whole = composed.whole;
-                    Some(composed.content)
-                }
-                // What is appended needs nothing of the base, which others may have replaced.
-                Err(ComposeError::Content(..)) if snapshot.appended => None,
-                Err(error) => return Err(failed(error)),
-            };
-            let seen = [Some(content_digest(&snapshot.base)), snapshot.ours];
-            new = Some(NewContent { content, size: snapshot.size, appendix, seen, _held: upload.finish()? });
-        }
+        let (new, whole) = self.new_content(node, snapshot, occasion)?;
         let handle = node.handle();
         let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
         let (device, changed_ns) = (self.backend.device(), snapshot.changed_ns.max(now_ns()));
@@ -147,7 +127,12 @@ impl FileSystem {
             inode.mode = mode.unwrap_or(inode.mode);
             inode.changed_ns = changed_ns;
             inode.writer = device;
-            let made = Publication { inode: Arc::new(inode.clone()), behind_others, kept };
+            let made = Publication {
+                inode: Arc::new(inode.clone()),
+                behind_others,
+                attributes_only: new.is_none(),
+                kept,
+            };
             changes.set_inode(handle, inode)?;
             Ok(made)
         })?;
@@ -161,6 +146,38 @@ impl FileSystem {
         let roots = content_roots(&made.inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
         Ok(Published { whole: whole && !made.behind_others, made, position: view.position(), pin })
+    }
+
+    /// Makes and stores the content to publish, if it changes, and whether it was cut as a whole.
+    pub(super) fn new_content(
+        &self,
+        node: &Node,
+        snapshot: &Snapshot,
+        occasion: Occasion,
+    ) -> Result<(Option<NewContent>, bool), FsError> {
+        if !snapshot.changes_content() {
+            return Ok((None, false));
+        }
+        let mut whole = false;
+        let source = self.backend.source();
+        let mut upload = self.backend.upload();
+        let failed = |error| self.compose_error(node, error);
+        let appendix = match snapshot.appended {
+            true => Some(cut_appendix(&*source, &mut *upload, snapshot).map_err(failed)?),
+            false => None,
+        };
+        let content = match compose(&*source, &mut *upload, snapshot, occasion) {
+            Ok(composed) => {
+                whole = composed.whole;
+                Some(composed.content)
+            }
+            // What is appended needs nothing of the base, which others may have replaced.
+            Err(ComposeError::Content(..)) if snapshot.appended => None,
+            Err(error) => return Err(failed(error)),
+        };
+        let seen = [Some(content_digest(&snapshot.base)), snapshot.ours];
+        let new = NewContent { content, size: snapshot.size, appendix, seen, _held: upload.finish()? };
+        Ok((Some(new), whole))
     }
 
     /// Waits until what is published is committed. If that fails, whichever file it concerns, all open files
@@ -196,8 +213,9 @@ impl FileSystem {
 
     /// Paths of the files with unpublished changes, as far as they are known; for `holdfast status`.
     pub fn unpublished(&self) -> Vec<String> {
-        let is_unpublished =
-            |node: &Arc<Node>| node.state().file.as_ref().is_some_and(|file| file.is_dirty());
+        let is_unpublished = |node: &Arc<Node>| {
+            node.state().file.as_ref().is_some_and(|file| file.is_dirty() && !file.named.is_nameless())
+        };
         let nodes = self.nodes.all().into_iter().filter(is_unpublished);
         nodes.map(|node| String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()).collect()
     }
@@ -220,7 +238,7 @@ struct Published {
 }
 
 /// What a publication puts into the inode, wherever it finds its place in the order.
-struct NewContent {
+pub(super) struct NewContent {
     /// Base and changes; `None` if that could not be made, and need not be.
     content: Option<Content>,
     size: u64,
@@ -240,6 +258,12 @@ struct Put {
 }
 
 impl NewContent {
+    /// Puts it into a file that was empty and that nobody else has.
+    pub(super) fn fill(&self, inode: &mut Inode) {
+        inode.content = self.content.clone().expect("nothing is read of an empty base");
+        inode.size = self.size;
+    }
+
     fn put_into(
         &self,
         changes: &mut dyn Changes,

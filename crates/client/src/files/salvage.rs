@@ -5,7 +5,7 @@ use super::backend::Guard;
 use super::compose::{ComposeError, read_places};
 use super::overlay::Overlay;
 use super::spool::{Leftover, SavedInode};
-use super::state::{Changes, Named, Place, Snapshot};
+use super::state::{Changes, Place, Snapshot};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use holdfast_content::{ContentError, DeviceId, Inode, InodeKind, SourceError};
@@ -66,7 +66,7 @@ impl FileSystem {
         for node in self.nodes.all() {
             let state = node.state();
             let unpublished = state.file.as_ref().filter(|file| {
-                file.is_dirty() && file.named != Named::RemovedHere && file.snapshot().changes_content()
+                file.is_dirty() && !file.named.is_nameless() && file.snapshot().changes_content()
             });
             if let Some(file) = unpublished {
                 let snapshot = file.snapshot();

@@ -85,7 +85,7 @@ pub enum Record {
     },
     /// The size was set.
     Size(u64),
-    /// The file was removed: nothing of it is wanted any more.
+    /// The file has no name: nothing of it is wanted once its process is gone.
     Removed,
 }
 

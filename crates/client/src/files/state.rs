@@ -47,8 +47,17 @@ pub enum Named {
     Yes,
     /// Its last name was removed by this client: nothing is published any more, as on any local file system.
     RemovedHere,
+    /// It was made without one, and has not been given any.
+    NotYet,
     /// It is gone in the present view: what is unpublished cannot be published, and that is an error.
     RemovedElsewhere,
+}
+
+impl Named {
+    /// Whether it is this client's alone, and gone when it is closed.
+    pub fn is_nameless(self) -> bool {
+        matches!(self, Named::RemovedHere | Named::NotYet)
+    }
 }
 
 /// State of one open or unpublished file.
@@ -120,6 +129,8 @@ pub struct Publication {
     pub inode: Arc<Inode>,
     /// Whether what was appended came behind content that others had published meanwhile.
     pub behind_others: bool,
+    /// Whether the content is what it was, whoever published that.
+    pub attributes_only: bool,
     /// Where the version is kept that it replaces without having seen it.
     pub kept: Option<KeptId>,
 }
@@ -129,7 +140,7 @@ pub struct Publication {
 pub enum Landed {
     /// It is what was published.
     Here,
-    /// It has become what was published: what was appended, behind what others have published.
+    /// It has become what was published: what was appended, behind what others have published; or all theirs.
     Elsewhere,
     /// It stays, though what was published is that: something was put in its place here meanwhile.
     Apart,
@@ -515,11 +526,20 @@ impl FileState {
     ) -> Landed {
         let Some(Attempt { changes, told }) = self.attempt.take() else { return Landed::Here };
         let Some(made) = told.get() else { return Landed::Here };
+        if self.named == Named::NotYet {
+            // It has its name, and what was in it then. What is in it now is published like any change.
+            self.named = Named::Yes;
+            self.ours = Some(content_digest(&made.inode));
+            self.latest = made.inode.clone();
+            self.placed = true;
+            return Landed::Here;
+        }
         // What was put in its place is published whole once more, which changes nothing. What was appended
         // would be there twice.
         if self.placed || changes.is_empty() {
-            // What it came behind was not seen here.
-            self.ours = (!made.behind_others).then(|| content_digest(&made.inode));
+            // What it came behind, or left as it was, was not seen here.
+            let is_ours = !made.behind_others && !made.attributes_only;
+            self.ours = is_ours.then(|| content_digest(&made.inode));
             return Landed::Here;
         }
         let end = self.changes.end();
@@ -542,7 +562,8 @@ impl FileState {
         directory: &SpoolDirectory,
         name: &dyn Fn() -> (u64, Vec<u8>),
     ) -> Landed {
-        let Publication { inode, behind_others, .. } = made;
+        let Publication { inode, behind_others, attributes_only, .. } = made;
+        let before = self.base_content;
         if *behind_others && !self.follow(inode, directory, name) {
             // Meanwhile something was put in its place in the file as it is here. So that version goes on, and is
             // published whole.
@@ -555,7 +576,8 @@ impl FileState {
             return Landed::Apart;
         }
         self.rebase_on_published(inode.clone(), position, whole, name);
-        if *behind_others { Landed::Elsewhere } else { Landed::Here }
+        let is_other = *behind_others || *attributes_only && self.base_content != before;
+        if is_other { Landed::Elsewhere } else { Landed::Here }
     }
 
     /// What was appended begins elsewhere than it does here, since others have published: what was appended after
@@ -651,7 +673,7 @@ impl FileState {
 
     /// The last descriptor is closed. Returns whether something is left to salvage.
     pub fn close(&mut self, directory: &SpoolDirectory) -> bool {
-        if self.named == Named::RemovedHere {
+        if self.named.is_nameless() {
             self.in_doubt = None;
             return false;
         }
@@ -687,7 +709,8 @@ impl FileState {
     /// Everything unpublished, as journal records.
     fn records(&self) -> Vec<Record> {
         let snapshot = self.snapshot();
-        snapshot.changes.iter().map(|(range, piece)| record_of(&range, piece)).collect()
+        let changes = snapshot.changes.iter().map(|(range, piece)| record_of(&range, piece));
+        changes.chain(self.named.is_nameless().then_some(Record::Removed)).collect()
     }
 }
 

@@ -104,6 +104,9 @@ impl FileSystem {
         ino: Ino,
         change: impl Fn(&mut holdfast_content::Inode) -> Result<(), FsError> + Send + 'static,
     ) -> Result<(), FsError> {
+        if self.edit_nameless(ino, &change)? {
+            return Ok(());
+        }
         let (handle, now) = (self.handle(ino)?, now_ns());
         let (_, view) = self.edit(move |changes| {
             let mut inode = (*changes.inode(handle).map_err(super::lookup::stale)?).clone();

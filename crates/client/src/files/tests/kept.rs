@@ -5,6 +5,7 @@ use super::model::peek;
 use super::tools::*;
 use super::*;
 use holdfast_content::{DeviceId, PrincipalId};
+use proptest::prelude::*;
 use std::sync::Arc;
 
 fn open(client: &Client, ino: Ino) -> FileHandleId {
@@ -251,4 +252,152 @@ fn removing_kept_versions() {
     assert!(matches!(first.read_kept(&format!("u0-{file:x}"), 0), Err(FsError::NotFound)), "no kept version");
     first.drop_kept(&ids).unwrap();
     assert!(stranger.kept_versions().unwrap().is_empty());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open { who: usize, truncate: bool },
+    Write { who: usize, slot: usize, length: usize },
+    Fsync { who: usize, slot: usize },
+    Late { who: usize, slot: usize },
+    Close { who: usize, slot: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (who, slot) = (0usize..2, 0usize..3);
+    let length = prop_oneof![3 => 4usize..200, 1 => 300usize..30_000];
+    prop_oneof![
+        4 => (who.clone(), prop::bool::weighted(0.2)).prop_map(|(who, truncate)| Step::Open { who, truncate }),
+        6 => (who.clone(), slot.clone(), length).prop_map(|(who, slot, length)| Step::Write { who, slot, length }),
+        3 => (who.clone(), slot.clone()).prop_map(|(who, slot)| Step::Fsync { who, slot }),
+        1 => (who.clone(), slot.clone()).prop_map(|(who, slot)| Step::Late { who, slot }),
+        4 => (who, slot).prop_map(|(who, slot)| Step::Close { who, slot }),
+    ]
+}
+
+/// What one client should have of the file.
+#[derive(Default)]
+struct Side {
+    slots: Vec<FileHandleId>,
+    /// Contents that it has seen.
+    seen: Vec<Vec<u8>>,
+    bytes: Vec<u8>,
+    /// Whether there is something to publish: bytes, or a time only.
+    is_dirty: bool,
+    is_written: bool,
+    /// Whether something of the first content it has seen was cut off.
+    is_cut: bool,
+}
+
+impl Side {
+    fn is_changed(&self) -> bool {
+        self.is_written || self.is_cut
+    }
+}
+
+/// Two clients with one file, and what should become of it.
+struct Expected {
+    present: Vec<u8>,
+    kept: Vec<Vec<u8>>,
+    sides: [Side; 2],
+}
+
+impl Expected {
+    fn publish(&mut self, who: usize) {
+        let side = &self.sides[who];
+        if !side.is_changed() {
+            return;
+        }
+        let present = std::mem::replace(&mut self.present, side.bytes.clone());
+        if !present.is_empty() && present != self.present && !side.seen.contains(&present) {
+            self.kept.push(present);
+        }
+    }
+
+    fn published(&mut self, who: usize) {
+        if self.sides[who].is_dirty {
+            self.publish(who);
+            let side = &mut self.sides[who];
+            (side.seen, side.bytes) = (vec![self.present.clone()], self.present.clone());
+            (side.is_dirty, side.is_written, side.is_cut) = (false, false, false);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    /// Proves: whatever two clients write, cut and publish of one file, also where answers are late: exactly those
+    /// versions are kept that were overwritten by somebody who had not seen them.
+    #[test]
+    fn exactly_what_is_overwritten_unseen_is_kept(steps in prop::collection::vec(step(), 1..50)) {
+        let world = World::new();
+        let clients = [world.client(1, &[]), world.client(2, &[])];
+        let ino = write_file(&clients[0], b"f", b"begin");
+        let mut expected =
+            Expected { present: b"begin".to_vec(), kept: Vec::new(), sides: [Side::default(), Side::default()] };
+        for (number, step) in steps.iter().enumerate() {
+            let (Step::Open { who, .. }
+            | Step::Write { who, .. }
+            | Step::Fsync { who, .. }
+            | Step::Late { who, .. }
+            | Step::Close { who, .. }) = *step;
+            let (client, side) = (&clients[who], &mut expected.sides[who]);
+            let slot = |slot: usize| side.slots.get(slot % side.slots.len().max(1)).copied();
+            match *step {
+                Step::Open { truncate, .. } => {
+                    if side.slots.is_empty() {
+                        (side.seen, side.bytes) = (vec![expected.present.clone()], expected.present.clone());
+                    }
+                    let flags = OpenFlags { truncate, ..OpenFlags::READ_WRITE };
+                    side.slots.push(client.open(&WHO, ino, flags).unwrap().handle);
+                    if truncate {
+                        // Cutting nothing off changes nothing, whatever others have published meanwhile.
+                        side.is_cut |= !side.seen[0].is_empty();
+                        (side.bytes, side.is_dirty, side.is_written) = (Vec::new(), true, false);
+                    }
+                }
+                Step::Write { slot: wanted, length, .. } => {
+                    let Some(handle) = slot(wanted) else { continue };
+                    let mut text = format!("{number}:{who}").into_bytes();
+                    text.resize(length, b'.');
+                    put(client, handle, 0, &text);
+                    let rest = side.bytes.get(length..).unwrap_or_default().to_vec();
+                    side.bytes = [text, rest].concat();
+                    (side.is_dirty, side.is_written) = (true, true);
+                }
+                Step::Fsync { slot: wanted, .. } => {
+                    let Some(handle) = slot(wanted) else { continue };
+                    client.fsync(handle).unwrap();
+                    expected.published(who);
+                }
+                Step::Late { slot: wanted, .. } => {
+                    let Some(handle) = slot(wanted) else { continue };
+                    *client.memory.late.lock() = Some(FsError::Interrupted);
+                    prop_assert_eq!(client.fsync(handle).is_err(), side.is_dirty);
+                    *client.memory.late.lock() = None;
+                    if side.is_dirty {
+                        let base = side.seen[0].clone();
+                        expected.publish(who);
+                        let side = &mut expected.sides[who];
+                        if side.is_changed() {
+                            side.seen = vec![base, expected.present.clone()];
+                        }
+                    }
+                }
+                Step::Close { slot: wanted, .. } => {
+                    let Some(handle) = slot(wanted) else { continue };
+                    side.slots.retain(|other| *other != handle);
+                    close(client, handle);
+                    expected.published(who);
+                }
+            }
+            prop_assert!(peek(&world.client(3, &[]), &[b"f"]).unwrap() == expected.present, "step {}", number);
+        }
+        let listed = clients[0].kept_versions().unwrap();
+        let mut kept: Vec<Vec<u8>> = listed.iter().map(|version| get(&clients[1], &version.id).0).collect();
+        kept.sort();
+        expected.kept.sort();
+        prop_assert!(kept == expected.kept, "{} kept, {} expected", kept.len(), expected.kept.len());
+    }
 }

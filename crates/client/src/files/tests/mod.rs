@@ -8,6 +8,7 @@ mod kept;
 mod locks;
 mod memory;
 mod model;
+mod nameless;
 mod parallel;
 mod reference;
 mod regressions;

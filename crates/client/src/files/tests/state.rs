@@ -147,7 +147,8 @@ impl Bench {
         }
         inode.check().unwrap();
         self.position += 1;
-        let made = Publication { inode: Arc::new(inode), behind_others: false, kept: None };
+        let made =
+            Publication { inode: Arc::new(inode), behind_others: false, attributes_only: false, kept: None };
         let landed = self.file.published(&made, self.position, whole, &self.spool, &|| (1, b"x".to_vec()));
         assert_eq!(landed, Landed::Here);
     }
