@@ -1,4 +1,4 @@
-//! What one operation costs as a file system grows: many members, many devices that have signed, a directory of
+//! What one operation costs, and how much is stored, as a file system grows: many members, many devices that have signed, a directory of
 //! many entries, many files. Server and clients are in this process, so memory is that of both.
 //!
 //! Trees are built through the engine, a thousand files an operation, as mounts would take hours.
@@ -7,7 +7,7 @@ use crate::ops::meters::Syncs;
 use crate::ops::site::{Count, Site};
 use crate::report::{median, micros};
 use anyhow::Context;
-use holdfast_client::files::{Caller, OpenFlags};
+use holdfast_client::files::{Caller, OpenFlags, WriteSource};
 use holdfast_client::{Engine, FsError, Transaction};
 use holdfast_content::{Device, Entry, Handle, Inode, InodeKind, Membership, User};
 use holdfast_crypto::SigningKey;
@@ -57,7 +57,36 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
-    growing("files in one directory", &options.entries, fill)
+    growing("files in one directory", &options.entries, fill)?;
+    stored()
+}
+
+/// How many bytes the server stores for bytes that cannot be compressed, orders and directories included.
+fn stored() -> anyhow::Result<()> {
+    let directory = tempfile::Builder::new().prefix("holdfast-growth.").tempdir()?;
+    let site = Site::new(directory.path(), Syncs::Real)?;
+    let caller = Caller { uid: 1000, gid: 1000, thread: 1 };
+    for (count, bytes) in [(1000, 1 << 10), (1000, 8 << 10), (1, 64 << 20)] {
+        let before = site.stored_bytes()?;
+        for file in 0..count {
+            let mut content = vec![0; bytes];
+            blake3::Hasher::new()
+                .update(format!("{bytes} {file}").as_bytes())
+                .finalize_xof()
+                .fill(&mut content);
+            let name = format!("{bytes}-{file}").into_bytes();
+            let (_, made) = site.files.create(&caller, site.home, &name, 0o644, OpenFlags::READ_WRITE)?;
+            for (at, piece) in content.chunks(1 << 20).enumerate() {
+                site.files.write(made.handle, (at << 20) as u64, piece, WriteSource::Call)?;
+            }
+            site.files.flush(made.handle)?;
+            site.files.release(made.handle);
+        }
+        let stored = site.stored_bytes()? - before;
+        let times = stored as f64 / (count * bytes) as f64;
+        println!("{count} files of {bytes} bytes: {stored} bytes in the store, {times:.2} times as much");
+    }
+    Ok(())
 }
 
 /// Lets a new file system grow and measures it at each size.
