@@ -28,8 +28,9 @@ pub struct Options {
     /// Numbers of enrolled members, each with a device that has never signed.
     #[arg(long, value_delimiter = ',', default_value = "10,1000,10000")]
     members: Vec<usize>,
-    /// Numbers of devices that have signed, so that every view shows them.
-    #[arg(long, value_delimiter = ',', default_value = "10,100,1000")]
+    /// Numbers of devices that have signed, so that every view shows them. Views grow with the square of it: a
+    /// thousand take some ten minutes.
+    #[arg(long, value_delimiter = ',', default_value = "10,100,300")]
     devices: Vec<usize>,
     /// Numbers of files, all in one directory.
     #[arg(long, value_delimiter = ',', default_value = "10,1000,100000,1000000")]
@@ -39,7 +40,7 @@ pub struct Options {
 /// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     println!(
-        "{:<28} {:>9} {:>9} {:>9} {:>11} {:>11} {:>11} {:>10} {:>10}",
+        "{:<28} {:>9} {:>9} {:>9} {:>11} {:>9} {:>11} {:>9} {:>10} {:>10}",
         "",
         "create us",
         "stat us",
@@ -47,6 +48,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "after other",
         "sent/op",
         "received/op",
+        "state/op",
         "memory MiB",
         "store MiB"
     );
@@ -135,6 +137,7 @@ fn measure(site: &Site) -> anyhow::Result<String> {
     let operations = gained.of(Count::Operations).max(1.0);
     let sent = gained.of(Count::Sent) / operations;
     let received = gained.of(Count::Received) / operations;
+    let written = gained.of(Count::ClientWritten) / operations;
     let other = site.superuser()?;
     let mut after_other = Vec::new();
     for _ in 0..SAMPLES / 4 {
@@ -146,7 +149,7 @@ fn measure(site: &Site) -> anyhow::Result<String> {
     }
     other.stop();
     Ok(format!(
-        "{create:>9.0} {stat:>9.0} {unlink:>9.0} {:>11.0} {sent:>11.0} {received:>11.0} {:>10.0} {:>10.1}",
+        "{create:>9.0} {stat:>9.0} {unlink:>9.0} {:>11.0} {sent:>9.0} {received:>11.0} {written:>9.0} {:>10.0} {:>10.1}",
         median(&after_other),
         resident_mib()?,
         site.stored_bytes()? as f64 / f64::from(1 << 20)
