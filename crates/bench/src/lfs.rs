@@ -1,17 +1,13 @@
 //! The LFS small-file and large-file benchmarks (SUNDR 7.3.1) and creation in one directory from several clients
 //! (7.3.2), on mounted file systems side by side.
 //!
-//! A side is a name and one directory for each of its clients, usually the same directory of different mounts or
-//! different directories of one. All clients of a side work at once; sides take turns, and in each round the order
-//! of the sides is turned, so that whatever else the machine does falls on all of them.
+//! How sides take turns is in [`crate::sides`].
 
-use crate::report::Report;
-use anyhow::{Context, bail, ensure};
+use crate::sides::{Round, Side, Sides};
+use anyhow::ensure;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::time::Instant;
 
 /// A small file's size, as in the paper.
 const SMALL_BYTES: usize = 1024;
@@ -27,143 +23,67 @@ const RECORD_BYTES: usize = 8192;
     `scripts/bench-mounts` sets up mounts to compare and runs it."
 )]
 pub struct Options {
-    /// Name and directories (one for each client) of what is measured; the first is compared to the others.
-    #[arg(long = "side", value_name = "NAME=DIR[,DIR...]", required = true)]
-    sides: Vec<Side>,
+    #[command(flatten)]
+    sides: Sides,
     /// Small files of each client.
     #[arg(long, default_value_t = 1000)]
     files: usize,
     /// MiB of the large file; 0 to leave it out.
     #[arg(long, default_value_t = 40)]
     large_mib: usize,
-    /// Rounds; every side is measured once in each.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    /// Only create the files (the paper's figure 10).
+    #[arg(long)]
+    create_only: bool,
     /// All clients of a side work in one directory (group contention) instead of one each.
     #[arg(long)]
     shared: bool,
-    /// Also write the figures to this file as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
 }
-
-/// One file system, by its clients' directories.
-#[derive(Clone)]
-struct Side {
-    name: String,
-    clients: Vec<PathBuf>,
-}
-
-impl FromStr for Side {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Side> {
-        let Some((name, directories)) = text.split_once('=') else { bail!("expected NAME=DIR[,DIR...]") };
-        let clients: Vec<PathBuf> = directories.split(',').map(PathBuf::from).collect();
-        for client in &clients {
-            ensure!(client.is_dir(), "{}: not a directory", client.display());
-        }
-        Ok(Side { name: name.to_owned(), clients })
-    }
-}
-
-/// Seconds of each phase, in order.
-type Phases = Vec<(&'static str, f64)>;
 
 /// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let mut rounds: Vec<Vec<Phases>> = vec![Vec::new(); options.sides.len()];
-    for round in 0..options.rounds {
-        for turn in 0..options.sides.len() {
-            let at = (turn + round) % options.sides.len();
-            let side = &options.sides[at];
-            rounds[at].push(side.measure(options, round).with_context(|| side.name.clone())?);
-        }
-        eprintln!("round {} of {} done", round + 1, options.rounds);
-    }
-    let mut report = Report::default();
-    let names: Vec<&'static str> = rounds[0][0].iter().map(|(name, _)| *name).collect();
-    let seconds =
-        |at: usize, phase: usize| -> Vec<f64> { rounds[at].iter().map(|phases| phases[phase].1).collect() };
-    for (phase, name) in names.iter().enumerate() {
-        for (at, side) in options.sides.iter().enumerate() {
-            let milliseconds: Vec<f64> = seconds(at, phase).iter().map(|taken| taken * 1e3).collect();
-            report.figure(&format!("{name}: {}", side.name), "ms", &milliseconds, &[]);
-        }
-    }
-    for (phase, name) in names.iter().enumerate() {
-        for at in 1..options.sides.len() {
-            let title = format!("{name}, time: {} / {}", options.sides[0].name, options.sides[at].name);
-            report.ratio(&title, &seconds(0, phase), &seconds(at, phase));
-        }
-    }
-    report.finish(options.json.as_deref())
+    options.sides.compare(|side, number, round| measure(options, side, number, round))
 }
 
-impl Side {
-    fn measure(&self, options: &Options, round: usize) -> anyhow::Result<Phases> {
-        let folders: Vec<PathBuf> = self
-            .clients
-            .iter()
-            .enumerate()
-            .map(|(client, directory)| {
-                let own = if options.shared { 0 } else { client };
-                directory.join(format!("lfs-{}-{round}-{own}", std::process::id()))
-            })
-            .collect();
-        let made: &[PathBuf] = if options.shared { &folders[..1] } else { &folders };
-        for folder in made {
-            fs::create_dir(folder)?;
-        }
-        let mut phases = Phases::new();
-        phases.push((
-            "create",
-            self.all(&folders, |client, folder| create(folder, client, round, options.files))?,
-        ));
-        phases.push(("read", self.all(&folders, |client, folder| read(folder, client, options.files))?));
-        phases.push(("unlink", self.all(&folders, |client, folder| unlink(folder, client, options.files))?));
-        if options.large_mib > 0 {
-            let large = |client: usize, folder: &Path| folder.join(format!("large-{client}"));
-            let records = options.large_mib * (1 << 20) / RECORD_BYTES;
-            let in_order: Vec<usize> = (0..records).collect();
-            let shuffled = shuffled(records, round as u64);
-            let writing = |order: &[usize]| {
-                self.all(&folders, |client, folder| write_records(&large(client, folder), order))
-            };
-            let reading = |order: &[usize]| {
-                self.all(&folders, |client, folder| read_records(&large(client, folder), order))
-            };
-            phases.push(("large: write in order", writing(&in_order)?));
-            phases.push(("large: read in order, warm", reading(&in_order)?));
-            phases.push(("large: write at random", writing(&shuffled)?));
-            phases.push(("large: read at random, warm", reading(&shuffled)?));
-        }
-        for folder in made {
-            fs::remove_dir_all(folder)?;
-        }
-        Ok(phases)
+fn measure(options: &Options, side: &Side, number: usize, round: &mut Round<'_>) -> anyhow::Result<()> {
+    let folders: Vec<PathBuf> = side
+        .clients
+        .iter()
+        .enumerate()
+        .map(|(client, directory)| {
+            let own = if options.shared { 0 } else { client };
+            directory.join(format!("lfs-{}-{number}-{own}", std::process::id()))
+        })
+        .collect();
+    let made: &[PathBuf] = if options.shared { &folders[..1] } else { &folders };
+    for folder in made {
+        fs::create_dir(folder)?;
     }
-
-    /// Runs one phase on all clients at once; seconds until the last is done.
-    fn all(
-        &self,
-        folders: &[PathBuf],
-        work: impl Fn(usize, &Path) -> anyhow::Result<()> + Sync,
-    ) -> anyhow::Result<f64> {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = folders
-                .iter()
-                .enumerate()
-                .map(|(client, folder)| {
-                    let work = &work;
-                    scope.spawn(move || work(client, folder))
-                })
-                .collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
-        })?;
-        Ok(start.elapsed().as_secs_f64())
+    let files = options.files;
+    round.all("create", files, &folders, |client, folder| create(folder, client, number, files))?;
+    if !options.create_only {
+        round.all("read", files, &folders, |client, folder| read(folder, client, files))?;
+        round.all("unlink", files, &folders, |client, folder| unlink(folder, client, files))?;
     }
+    if options.large_mib > 0 {
+        let large = |client: usize, folder: &Path| folder.join(format!("large-{client}"));
+        let records = options.large_mib * (1 << 20) / RECORD_BYTES;
+        let in_order: Vec<usize> = (0..records).collect();
+        let shuffled = shuffled(records, number as u64);
+        let writing = |round: &mut Round<'_>, name, order: &[usize]| {
+            round.all(name, records, &folders, |client, folder| write_records(&large(client, folder), order))
+        };
+        let reading = |round: &mut Round<'_>, name, order: &[usize]| {
+            round.all(name, records, &folders, |client, folder| read_records(&large(client, folder), order))
+        };
+        writing(round, "large: write in order", &in_order)?;
+        reading(round, "large: read in order, warm", &in_order)?;
+        writing(round, "large: write at random", &shuffled)?;
+        reading(round, "large: read at random, warm", &shuffled)?;
+    }
+    for folder in made {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(())
 }
 
 fn small(folder: &Path, client: usize, file: usize) -> PathBuf {

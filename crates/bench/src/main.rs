@@ -2,9 +2,13 @@
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
 mod crypto;
+mod growth;
 mod lfs;
 mod ops;
+mod package;
 mod report;
+mod repository;
+mod sides;
 mod store;
 
 use clap::{Parser, Subcommand};
@@ -27,6 +31,12 @@ enum Command {
     Ops(ops::Options),
     /// Small and large files on mounted file systems, side by side.
     Lfs(lfs::Options),
+    /// What one operation costs as members, active devices, entries and files become many.
+    Growth(growth::Options),
+    /// Building a real C program on mounted file systems, side by side.
+    Package(package::Options),
+    /// A git repository on mounted file systems, side by side.
+    Repository(repository::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -35,5 +45,8 @@ fn main() -> anyhow::Result<()> {
         Command::Crypto(options) => crypto::run(&options),
         Command::Ops(options) => ops::run(&options),
         Command::Lfs(options) => lfs::run(&options),
+        Command::Growth(options) => growth::run(&options),
+        Command::Package(options) => package::run(&options),
+        Command::Repository(options) => repository::run(&options),
     }
 }

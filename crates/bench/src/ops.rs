@@ -5,8 +5,8 @@
 //! measured. Two sites take turns, batch by batch, so that both meet the same noise: on one a sync is a sync, on
 //! the other it is free (the paper's server with NVRAM, and a client that has it too).
 
-mod meters;
-mod site;
+pub mod meters;
+pub mod site;
 
 use crate::report::{median, micros};
 use anyhow::Context;

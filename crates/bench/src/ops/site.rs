@@ -7,9 +7,9 @@ use holdfast_client::files::{Caller, Ino};
 use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
 use holdfast_crypto::SigningKey;
 use holdfast_log::LocalStorage;
-use holdfast_rpc::{Connector, ServerAddress, ServerProof};
+use holdfast_rpc::{Address, Connector, ServerAddress, ServerProof};
 use holdfast_server::{Server, ServerConfig};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -69,6 +69,9 @@ pub struct Site {
     pub home: Ino,
     /// Where the server is.
     pub server: ServerAddress,
+    /// The file system.
+    pub address: Address,
+    directory: PathBuf,
     meters: Meters,
     _running: Running,
 }
@@ -135,7 +138,44 @@ impl Site {
         let files = FileSystem::new(engine.clone(), options)?;
         let caller = Caller { uid: 1000, gid: 1000, thread: 0 };
         let home = files.lookup(&caller, Ino::ROOT, b"user").context("the user has no home")?.ino;
-        Ok(Site { files, engine, home, server, meters, _running: running })
+        Ok(Site {
+            files,
+            engine,
+            home,
+            server,
+            address,
+            directory: directory.to_owned(),
+            meters,
+            _running: running,
+        })
+    }
+
+    /// An engine that signs for the superuser; only one at a time.
+    pub fn superuser(&self) -> anyhow::Result<Arc<Engine>> {
+        let key = SigningKey::from_seed(&[1; 32]);
+        Ok(Engine::start(EngineConfig::new(self.address.clone(), key, self.directory.join("root-state")))?)
+    }
+
+    /// An engine of another device, enrolled by the superuser, with a state of its own.
+    pub fn device(&self, key: SigningKey) -> anyhow::Result<Arc<Engine>> {
+        let state = self.directory.join(format!("state-{}", key.public()));
+        Ok(Engine::start(EngineConfig::new(self.address.clone(), key, state))?)
+    }
+
+    /// Bytes in the server's directory.
+    pub fn stored_bytes(&self) -> anyhow::Result<u64> {
+        let mut folders = vec![self.directory.join("server")];
+        let mut bytes = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let entry = entry?;
+                match entry.file_type()?.is_dir() {
+                    true => folders.push(entry.path()),
+                    false => bytes += entry.metadata()?.len(),
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// All counters now.

@@ -40,6 +40,11 @@ pub struct Job {
     pub acknowledge_alarm: bool,
 }
 
+/// Makes the C library give memory from this size on back to the system as soon as it is free. Cached blocks come
+/// on many threads and go in another order, which leaves its heaps full of holes: a process that caches 256 MiB
+/// would come to hold more than twice that. Other C libraries pass it over.
+const GIVE_BACK: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "16384");
+
 #[derive(Serialize, Deserialize)]
 struct Letter {
     url: String,
@@ -101,6 +106,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         .args(arguments)
         .arg("--background-process")
         .current_dir("/")
+        .env(GIVE_BACK.0, std::env::var_os(GIVE_BACK.0).unwrap_or_else(|| GIVE_BACK.1.into()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)

@@ -95,6 +95,9 @@ pub struct Counters {
     bytes_fetched: AtomicU64,
     blocks_sent: AtomicU64,
     bytes_sent: AtomicU64,
+    blocks_known: AtomicU64,
+    bytes_known: AtomicU64,
+    blocks_dereferenced: AtomicU64,
     retrieves: AtomicU64,
     stores: AtomicU64,
     corrupt_cache_entries: AtomicU64,
@@ -115,6 +118,12 @@ pub struct StoreStatus {
     pub blocks_sent: u64,
     /// Their bytes, as they travelled.
     pub bytes_sent: u64,
+    /// Blocks made that were not sent, as the server has them (SUNDR: duplicates).
+    pub blocks_known: u64,
+    /// Their bytes, uncompressed.
+    pub bytes_known: u64,
+    /// Blocks given up again that the server dropped at once (SUNDR: DECREF).
+    pub blocks_dereferenced: u64,
     /// RETRIEVE requests.
     pub retrieves: u64,
     /// STORE requests.
@@ -311,7 +320,10 @@ impl VerifiedStore {
             }
         }
         match self.shared.remote.call(Request::Dereference(addresses), self.shared.deadline)? {
-            Response::Dereferenced(count) => Ok(count),
+            Response::Dereferenced(count) => {
+                self.shared.counters.blocks_dereferenced.fetch_add(count.into(), Relaxed);
+                Ok(count)
+            }
             other => Err(unexpected("Dereference", &other)),
         }
     }
@@ -331,6 +343,9 @@ impl VerifiedStore {
             bytes_fetched: counters.bytes_fetched.load(Relaxed),
             blocks_sent: counters.blocks_sent.load(Relaxed),
             bytes_sent: counters.bytes_sent.load(Relaxed),
+            blocks_known: counters.blocks_known.load(Relaxed),
+            bytes_known: counters.bytes_known.load(Relaxed),
+            blocks_dereferenced: counters.blocks_dereferenced.load(Relaxed),
             retrieves: counters.retrieves.load(Relaxed),
             stores: counters.stores.load(Relaxed),
             corrupt_cache_entries: counters.corrupt_cache_entries.load(Relaxed),
@@ -359,6 +374,8 @@ impl Blocks for VerifiedStore {
         let address = block.reference().address;
         let block = Arc::new(block);
         if self.shared.is_acknowledged(&address) {
+            self.shared.counters.blocks_known.fetch_add(1, Relaxed);
+            self.shared.counters.bytes_known.fetch_add(block.body().len() as u64, Relaxed);
             self.shared.memory.lock().insert(block);
             return false;
         }
