@@ -284,8 +284,11 @@ fn memory(process: u32) -> anyhow::Result<(String, f64, f64)> {
         Ok(kib.with_context(|| format!("{path}: no {name}"))? / 1024.0)
     };
     let arguments = fs::read(format!("/proc/{process}/cmdline"))?;
-    let words: Vec<_> = arguments.split(|byte| *byte == 0).take(2).map(String::from_utf8_lossy).collect();
-    Ok((words.join(" "), mib("VmRSS:")?, mib("VmHWM:")?))
+    let mut words = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let program = words.next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default();
+    let name = format!("{program} {}", words.next().unwrap_or_default());
+    Ok((name, mib("VmRSS:")?, mib("VmHWM:")?))
 }
 
 #[cfg(test)]
