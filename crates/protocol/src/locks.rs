@@ -19,12 +19,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// How long a session that is not heard from keeps its locks against others, in milliseconds.
 pub const LEASE_MS: u64 = 30_000;
-/// Most ranges that one session holds.
-pub const SESSION_RANGES_MAX: usize = 16_384;
-/// Most ranges held in one file system.
-pub const RANGES_MAX: usize = 262_144;
-/// Most sessions.
-pub const SESSIONS_MAX: usize = 8192;
+/// Most ranges that one device holds, in all its sessions: nobody can use up what others need.
+pub const DEVICE_RANGES_MAX: usize = 16_384;
+/// Most sessions of one device.
+pub const DEVICE_SESSIONS_MAX: usize = 64;
 
 /// Bytes from `start` to `last`, which belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
@@ -185,7 +183,6 @@ struct Session {
     /// Changes when the server has forgotten what the session held.
     epoch: u64,
     heard_ms: u64,
-    ranges: usize,
 }
 
 #[derive(Default)]
@@ -197,8 +194,9 @@ struct Held {
 /// The locks of one file system.
 pub struct LockTable {
     files: HashMap<(Handle, LockSpace), BTreeMap<Holder, Held>>,
-    sessions: HashMap<SessionId, Session>,
-    ranges: usize,
+    sessions: BTreeMap<SessionId, Session>,
+    /// Ranges held, by device.
+    ranges: HashMap<DeviceId, usize>,
     /// For whom a holder waits. Only processes can wait in circles that they cannot see themselves.
     waiting: HashMap<Holder, Holder>,
     next_epoch: u64,
@@ -212,8 +210,8 @@ impl LockTable {
     pub fn new(first_epoch: u64, grace_until_ms: u64) -> LockTable {
         LockTable {
             files: HashMap::new(),
-            sessions: HashMap::new(),
-            ranges: 0,
+            sessions: BTreeMap::new(),
+            ranges: HashMap::new(),
             waiting: HashMap::new(),
             next_epoch: first_epoch,
             grace_until_ms,
@@ -223,25 +221,26 @@ impl LockTable {
 
     /// Whether nobody holds anything.
     pub fn is_empty(&self) -> bool {
-        self.ranges == 0
+        self.ranges.is_empty()
     }
 
     /// A session is heard from. Returns its epoch: if that is not the one it knows, what it held is forgotten.
-    /// `None`: there are too many sessions.
+    /// `None`: the device has too many sessions.
     pub fn hear(&mut self, id: SessionId, now_ms: u64) -> Option<u64> {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.heard_ms = now_ms;
             return Some(session.epoch);
         }
-        if self.sessions.len() >= SESSIONS_MAX {
-            self.sessions.retain(|_, session| session.ranges > 0 || !is_silent(session, now_ms));
-            if self.sessions.len() >= SESSIONS_MAX {
-                return None;
-            }
+        let runs = SessionId { run: 0, ..id }..=SessionId { run: u128::MAX, ..id };
+        if self.sessions.range(runs.clone()).count() >= DEVICE_SESSIONS_MAX {
+            // One that is not heard of any more makes room.
+            let silent = self.sessions.range(runs).filter(|(_, session)| is_silent(session, now_ms));
+            let oldest = silent.min_by_key(|(_, session)| session.heard_ms).map(|(id, _)| *id)?;
+            self.end(oldest);
         }
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        self.sessions.insert(id, Session { epoch, heard_ms: now_ms, ranges: 0 });
+        self.sessions.insert(id, Session { epoch, heard_ms: now_ms });
         Some(epoch)
     }
 
@@ -261,8 +260,8 @@ impl LockTable {
             return Granted::Yes;
         }
         // A range that is set splits at most one other in three.
-        let session = self.sessions.get(&holder.session).map_or(0, |session| session.ranges);
-        if wish.mode.is_some() && (session + 2 > SESSION_RANGES_MAX || self.ranges + 2 > RANGES_MAX) {
+        let of_device = self.ranges.get(&holder.session.device).copied().unwrap_or(0);
+        if wish.mode.is_some() && of_device + 2 > DEVICE_RANGES_MAX {
             return Granted::TooMany;
         }
         let file = self.files.entry(place).or_default();
@@ -280,7 +279,7 @@ impl LockTable {
                 self.files.remove(&place);
             }
         }
-        self.count(holder.session, before, after);
+        self.count(holder.session.device, before, after);
         Granted::Yes
     }
 
@@ -320,15 +319,16 @@ impl LockTable {
         self.freed = true;
         self.sessions.remove(&id);
         self.waiting.retain(|holder, _| holder.session != id);
-        let ranges = &mut self.ranges;
+        let mut given_up = 0;
         self.files.retain(|_, file| {
             file.retain(|holder, held| {
                 let stays = holder.session != id;
-                *ranges -= if stays { 0 } else { held.ranges.len() };
+                given_up += if stays { 0 } else { held.ranges.len() };
                 stays
             });
             !file.is_empty()
         });
+        self.count(id.device, given_up, 0);
     }
 
     fn must_wait(&mut self, holder: Holder, wish: &Wish, conflict: Conflict) -> Granted {
@@ -385,10 +385,11 @@ impl LockTable {
         }
     }
 
-    fn count(&mut self, id: SessionId, before: usize, after: usize) {
-        self.ranges = self.ranges + after - before;
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.ranges = session.ranges + after - before;
+    fn count(&mut self, device: DeviceId, before: usize, after: usize) {
+        let ranges = self.ranges.entry(device).or_default();
+        *ranges = *ranges + after - before;
+        if *ranges == 0 {
+            self.ranges.remove(&device);
         }
     }
 }

@@ -84,10 +84,12 @@ proptest! {
             prop_assert_eq!(granted == Granted::Yes, model_wish(&mut model, holder, &wish));
             prop_assert_eq!(test.is_none(), granted == Granted::Yes);
             prop_assert_eq!(&bytes_of(&table), &model);
-            let count: usize = table.files.values().flat_map(BTreeMap::values).map(|held| held.ranges.len()).sum();
-            prop_assert_eq!(table.ranges, count);
-            let of_sessions: usize = table.sessions.values().map(|session| session.ranges).sum();
-            prop_assert_eq!(of_sessions, count);
+            for device in [DeviceId(0), DeviceId(1)] {
+                let its = |holder: &Holder| holder.session.device == device;
+                let held = table.files.values().flatten().filter(|(holder, _)| its(holder));
+                let count: usize = held.map(|(_, held)| held.ranges.len()).sum();
+                prop_assert_eq!(table.ranges.get(&device).copied().unwrap_or(0), count);
+            }
         }
         for device in 0..2 {
             table.end(SessionId { device: DeviceId(device), run: 1 });
@@ -202,22 +204,39 @@ fn conversion_of_flocks() {
     assert_eq!(ask(&mut table, second, &flock(EXCLUSIVE, true), 0), Granted::Yes);
 }
 
-/// Proves: no session holds more than its share, and what is refused changes nothing.
+/// Proves: no device holds more than its share, and what is refused changes nothing; nor has it more sessions than
+/// its share, of which silent ones make room.
 #[test]
 fn locks_are_bounded() {
     let mut table = table();
     let mut granted = 0;
-    for at in 0..SESSION_RANGES_MAX as u64 + 10 {
+    for at in 0..DEVICE_RANGES_MAX as u64 + 10 {
         match ask(&mut table, holder(1, at % 5), &wish(at * 2, at * 2, EXCLUSIVE), 0) {
             Granted::Yes => granted += 1,
             other => assert_eq!(other, Granted::TooMany),
         }
     }
-    assert!((SESSION_RANGES_MAX - 2..=SESSION_RANGES_MAX).contains(&granted));
-    assert_eq!(table.ranges, granted);
+    assert!((DEVICE_RANGES_MAX - 2..=DEVICE_RANGES_MAX).contains(&granted));
+    assert_eq!(table.ranges[&DeviceId(1)], granted);
+    let other_run = Holder { session: SessionId { run: 2, ..holder(1, 1).session }, owner: 1 };
+    assert_eq!(
+        ask(&mut table, other_run, &wish(1, 1, EXCLUSIVE), 0),
+        Granted::TooMany,
+        "the device's share is used up"
+    );
     assert_eq!(
         ask(&mut table, holder(2, 1), &wish(1, 1, EXCLUSIVE), 0),
         Granted::Yes,
         "others have their own"
     );
+
+    let session = |run| SessionId { device: DeviceId(3), run };
+    for run in 0..DEVICE_SESSIONS_MAX as u128 {
+        assert!(table.hear(session(run), 5 + run as u64).is_some());
+    }
+    assert!(table.hear(session(1000), LEASE_MS).is_none(), "all were heard of lately");
+    let epoch = table.hear(session(1), LEASE_MS);
+    assert!(table.hear(session(1000), 6 + LEASE_MS).is_some(), "run 0 was silent for longest");
+    assert_eq!(table.hear(session(1), 6 + LEASE_MS), epoch);
+    assert_eq!(table.sessions.keys().filter(|id| id.device == DeviceId(3)).count(), DEVICE_SESSIONS_MAX);
 }
