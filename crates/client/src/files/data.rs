@@ -13,6 +13,7 @@ use crate::error::FsError;
 use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
 use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::LockSpace;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -88,7 +89,13 @@ impl FileSystem {
 
     pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags, keep_cache: bool) -> Opened {
         let handle = self.new_handle();
-        let open = OpenFile { node, flags, read_end: AtomicU64::new(0), ahead: AtomicU64::new(0) };
+        let open = OpenFile {
+            node,
+            flags,
+            read_end: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+            lock_owners: Mutex::default(),
+        };
         self.files.lock().insert(handle, Arc::new(open));
         Opened { handle, keep_cache }
     }
@@ -368,8 +375,17 @@ impl FileSystem {
             self.report_kept(&open.node, &error);
         }
         let (node, flags) = (open.node.clone(), open.flags);
+        let (file, owners) = (node.handle(), std::mem::take(&mut *open.lock_owners.lock()));
         drop(open);
         self.leave(node, flags);
+        // Those of processes went when they closed it; of locks that belong to the descriptor (F_OFD_SETLK) the
+        // kernel tells no end.
+        for owner in owners {
+            if self.backend.holds_locks(file, LockSpace::Fcntl, owner) {
+                let (space, range) = (LockSpace::Fcntl, LockRange::ALL);
+                self.backend.unlock(&LockPlace { file, space, owner, process: 0, range });
+            }
+        }
     }
 
     /// Opens a file for one change by name, publishes it, and closes it again. A change that cannot be

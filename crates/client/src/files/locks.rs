@@ -45,6 +45,9 @@ impl FileSystem {
             self.tokens.spend_any(caller.thread);
             let open = self.open_file(handle)?;
             let place = place_of(&open.node, lock);
+            if lock.space == LockSpace::Fcntl {
+                open.lock_owners.lock().insert(lock.owner);
+            }
             if let Some(holder) = self.backend.lock(&place, mode, wait)? {
                 return Ok(Some(holder));
             }

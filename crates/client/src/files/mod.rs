@@ -54,7 +54,7 @@ use holdfast_content::{Handle, Inode, InodeKind, NAME_BYTES_MAX};
 use nodes::{Node, NodeState, Nodes, Pages};
 use parking_lot::Mutex;
 use spool::SpoolDirectory;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -111,6 +111,8 @@ struct OpenFile {
     read_end: AtomicU64,
     /// Up to where has been fetched ahead.
     ahead: AtomicU64,
+    /// Who has taken fcntl locks through it.
+    lock_owners: Mutex<BTreeSet<u64>>,
 }
 
 impl FileSystem {

@@ -82,6 +82,13 @@ fn waiting_and_closing() {
     assert!(!try_lock(&theirs, other, &flock));
     ours.release_locked(second, 7);
     assert!(try_lock(&theirs, other, &flock));
+
+    // Of a lock that belongs to a descriptor (F_OFD_SETLK) only its release tells the end.
+    let third = open(&ours, ino);
+    let of_descriptor = fcntl(99, 50, 60);
+    assert!(try_lock(&ours, third, &of_descriptor) && !try_lock(&theirs, other, &fcntl(1, 55, 55)));
+    ours.release(third);
+    assert!(try_lock(&theirs, other, &fcntl(1, 55, 55)));
 }
 
 /// Proves: giving up a lock makes what was written durable first, and if it cannot be published, the lock stays and
