@@ -416,12 +416,12 @@ impl FileSystem {
         (ino.0, self.nodes.path(ino))
     }
 
-    /// What to report of a failure to read content.
     /// The path of a file, for people.
     pub(super) fn path_of(&self, node: &Node) -> String {
         String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()
     }
 
+    /// What to report of a failure to read content.
     pub(super) fn compose_error(&self, node: &Node, error: ComposeError) -> FsError {
         match error {
             ComposeError::Content(inode, error) => {
