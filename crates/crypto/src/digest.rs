@@ -90,6 +90,18 @@ pub enum Domain {
     LocalRecord = 29,
     /// Evidence file.
     Evidence = 30,
+    /// Set of keys of a release: its id, and as signed.
+    ReleaseKeys = 40,
+    /// Record of a release, as signed.
+    ReleaseRecord = 41,
+    /// Renewal of a release's freshness, as signed.
+    ReleaseFreshness = 42,
+    /// Revocation of a release, as signed.
+    ReleaseRevocation = 43,
+    /// File of a release: pack, index, hints.
+    ReleaseFile = 44,
+    /// Path in a release.
+    ReleasePath = 45,
 }
 
 /// Inputs up to this many bytes are digested in one call.

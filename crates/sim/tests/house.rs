@@ -13,6 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["store", "rpc"],
     &["server", "client"],
     &["fuse"],
+    &["release"],
     &["cli"],
     &["sim"],
     &["bench", "exercise"],

@@ -1,0 +1,45 @@
+//! The files of a release, as they lie in a directory, at a web server or in a bucket.
+//!
+//! ```text
+//! root              the signed record, renewed often; the only file, with `revoked`, that ever changes
+//! keys/N            key set number N, from 1 on
+//! records/SEQUENCE  the record of each release that is kept, in decimal
+//! packs/DIGEST      blocks, one after the other
+//! index/DIGEST      which block is where: hints, not covered by the signature
+//! hints/DIGEST      which blocks a path needs: hints for `holdfast serve`
+//! revoked           a revocation certificate, if the release is revoked
+//! ```
+//!
+//! Files named by a digest never change and can be cached for ever.
+
+use holdfast_crypto::Digest;
+
+/// The signed record.
+pub const ROOT: &str = "root";
+/// The revocation certificate.
+pub const REVOKED: &str = "revoked";
+
+/// Key set number `number`.
+pub fn keys(number: u64) -> String {
+    format!("keys/{number}")
+}
+
+/// The record of a release that is kept.
+pub fn record(sequence: u64) -> String {
+    format!("records/{sequence}")
+}
+
+/// A pack.
+pub fn pack(digest: &Digest) -> String {
+    format!("packs/{digest}")
+}
+
+/// An index.
+pub fn index(digest: &Digest) -> String {
+    format!("index/{digest}")
+}
+
+/// Hints for paths.
+pub fn hints(digest: &Digest) -> String {
+    format!("hints/{digest}")
+}
