@@ -4,9 +4,16 @@
 //! server, a bucket or `holdfast serve`, holds no secret and is not trusted; clients check every block against its
 //! digest, up to the record, and the record against the keys that the release's id stands for.
 //!
+//! - [`publish`]: makes the tree of a release from a directory.
+//! - [`tree`]: reads it.
+//! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 #![forbid(unsafe_code)]
 
+pub mod index;
 pub mod layout;
 pub mod mirror;
+pub mod pack;
+pub mod publish;
+pub mod tree;
