@@ -8,5 +8,6 @@
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 #![forbid(unsafe_code)]
 
+pub mod folder;
 pub mod layout;
 pub mod mirror;
