@@ -6,8 +6,10 @@
 //!
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
+//! - [`serve`]: a web server for them; understands nothing of them.
 #![forbid(unsafe_code)]
 
 pub mod folder;
 pub mod layout;
 pub mod mirror;
+pub mod serve;
