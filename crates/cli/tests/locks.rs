@@ -174,3 +174,25 @@ fn local_locks() {
     assert!(can_lock("-x", &ben.join("team/file")));
     end(holder);
 }
+
+/// A machine that dies holding a lock keeps the others out for the time of its lease, and no longer; what it had
+/// made durable under the lock is there for the next, and it can mount again at once.
+#[test]
+fn locks_of_a_killed_mount_run_out() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    let (mine, theirs) = (anna.join("team/file"), ben.join("team/file"));
+    fs::write(&mine, "before").expect("written");
+    let holder = hold("-x", &mine);
+    fs::write(&mine, "under the lock").expect("written");
+    let process = world.mount_process("anna").expect("a process serves it");
+    run(Command::new("kill").args(["-KILL", &process.to_string()]));
+    assert!(!can_lock("-x", &theirs), "it may come back");
+    let waiter = Command::new("flock").arg(&theirs).arg("cat").arg(&theirs).output().expect("it runs");
+    assert_eq!(text(&waiter), "under the lock");
+    end(holder);
+    eventually("the dead mount is gone", || !common::is_mounted(&anna));
+    let again = world.mount_at("anna", "again", &[]).join("team/file");
+    assert_eq!(fs::read_to_string(&again).expect("read"), "under the lock");
+    assert!(can_lock("-x", &again) && can_lock("-x", &theirs));
+}

@@ -57,6 +57,44 @@ fn appends_of_two_machines_survive() {
     }
 }
 
+/// Proves: programs that list a tree and look at all that is in it (`ls -l`, `find`, `rm -r`) need a few operations
+/// for it, not one for each file; and none of them shows what another machine has replaced.
+#[test]
+fn listing_trees_takes_few_operations() {
+    const FILES: u64 = 300;
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna").join("team/tree"), world.mount("ben").join("team/tree"));
+    fs::create_dir(&anna).expect("made");
+    for number in 0..FILES {
+        fs::write(anna.join(number.to_string()), "first").expect("written");
+    }
+    let operations = |world: &World| -> u64 {
+        let stats = run(world.holdfast("ben").args(["--json", "stats"]).arg(world.path("ben-mnt")));
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        stats[0][1]["operations"].as_u64().expect("a number")
+    };
+    let mut counted = |what: &str, most: u64, command: &mut Command| {
+        let before = operations(&world);
+        let out = run(command);
+        let made = operations(&world) - before;
+        assert!(made <= most, "{what}: {made} operations for {FILES} files");
+        out
+    };
+    let listed = counted("ls -l", FILES / 4, Command::new("ls").arg("-l").arg(&ben));
+    assert_eq!(listed.lines().count() as u64, FILES + 1);
+    let found =
+        counted("find", FILES / 4, Command::new("find").arg(&ben).args(["-type", "f", "-size", "5c"]));
+    assert_eq!(found.lines().count() as u64, FILES);
+    // Each is opened, which takes a look at the file system, but its name was looked up with the listing.
+    fs::write(anna.join("new"), "second").expect("written");
+    fs::rename(anna.join("new"), anna.join("7")).expect("renamed");
+    let found = counted("grep", FILES + FILES / 4, Command::new("grep").args(["-rl", "second"]).arg(&ben));
+    assert_eq!(found.trim(), ben.join("7").to_str().expect("UTF-8"));
+    // Each is removed by an operation of its own.
+    counted("rm -r", FILES + FILES / 4, Command::new("rm").arg("-r").arg(&ben));
+    assert!(!anna.exists());
+}
+
 /// Proves: a file made without a name can be used, also through /proc, and is never seen elsewhere before it has a
 /// name, and then whole; O_EXCL forbids to name it; and one that gets no name leaves nothing behind, not even after
 /// its mount was killed.

@@ -2,6 +2,7 @@
 //! in its place: a server in the same process, a lying one, one that dies at the worst moment.
 
 use crate::interrupt;
+use holdfast_crypto::Digest;
 use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Connection, RpcError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,11 @@ pub trait Remote: Send + Sync + 'static {
     /// Why there is no connection, if the reason is known.
     fn trouble(&self) -> Option<RpcError> {
         None
+    }
+
+    /// Tells that a block it gave is not the one asked for. Whether to ask once more, since somebody else will answer.
+    fn altered(&self, _address: &Digest) -> bool {
+        false
     }
 }
 

@@ -82,7 +82,7 @@ impl Mount {
         let handle = self.opendir(&WHO, directory).unwrap();
         let mut names = BTreeSet::new();
         let mut take = |item: DirectoryItem<'_>| names.insert(item.name.to_vec());
-        self.readdir(handle, 0, &mut take).unwrap();
+        self.readdir(&WHO, handle, 0, &mut take).unwrap();
         self.releasedir(handle);
         names.retain(|name| name != b"." && name != b"..");
         names

@@ -219,8 +219,13 @@ impl Block {
 
     /// The form that travels: compressed (zstd level 1) when that saves at least an eighth.
     pub fn to_stored(&self) -> StoredBlock {
+        self.to_stored_at(FAST_LEVEL)
+    }
+
+    /// The same with a zstd level of one's own: 1 to 19, for what is written once and read often.
+    pub fn to_stored_at(&self, level: i32) -> StoredBlock {
         let packed = (self.body.len() >= 128)
-            .then(|| COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut()?.compress(&self.body).ok()))
+            .then(|| compress(&self.body, level))
             .flatten()
             .filter(|packed| packed.len() <= self.body.len() - self.body.len() / 8);
         let (codec, body) = match packed {
@@ -231,12 +236,23 @@ impl Block {
     }
 }
 
+/// The level of what is written as it comes.
+const FAST_LEVEL: i32 = 1;
+
 thread_local! {
     /// Making one costs more than compressing a small block with it.
-    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
-        RefCell::new(zstd::bulk::Compressor::new(1).ok());
+    static COMPRESSOR: RefCell<Option<(i32, zstd::bulk::Compressor<'static>)>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
         RefCell::new(zstd::bulk::Decompressor::new().ok());
+}
+
+fn compress(body: &[u8], level: i32) -> Option<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|compressor| {
+        if compressor.as_ref().is_none_or(|(known, _)| *known != level) {
+            *compressor = Some((level, zstd::bulk::Compressor::new(level).ok()?));
+        }
+        compressor.as_mut()?.1.compress(body).ok()
+    })
 }
 
 fn expand(body: &[u8], length_max: usize) -> std::io::Result<Vec<u8>> {

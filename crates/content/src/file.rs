@@ -289,17 +289,40 @@ pub fn from_reader(
     config: &ChunkerConfig,
     input: impl Read,
 ) -> Result<(ExtentMap, u64), ContentError> {
+    let mut size = 0;
+    let map = from_runs(sink, config, std::iter::once(Ok((0, input))), &mut size)?;
+    Ok((map, size))
+}
+
+/// Cuts each run of data of a file into chunks; what lies between runs is hole. `end` becomes where the last run
+/// ended.
+///
+/// # Errors
+/// [`ContentError::Input`] if a run fails; [`Misuse`] if runs are out of order or overlap.
+pub fn from_runs<R: Read>(
+    sink: &mut dyn BlockSink,
+    config: &ChunkerConfig,
+    runs: impl Iterator<Item = std::io::Result<(u64, R)>>,
+    end: &mut u64,
+) -> Result<ExtentMap, ContentError> {
+    let failed = |error: String| ContentError::Input(error);
     let key = sink.digest_key();
     let nothing = Nothing(key);
     let mut builder = Builder::new(&nothing, sink, config.id());
-    let mut size = 0;
-    for chunk in config.cut(&key, input) {
-        let chunk = chunk.map_err(|error| ContentError::Input(error.to_string()))?;
-        size = chunk.offset + chunk.length as u64;
-        let extent = Extent::whole(put_chunk(builder.sink(), chunk.data));
-        builder.push(chunk.offset, extent)?;
+    for run in runs {
+        let (start, input) = run.map_err(|error| failed(error.to_string()))?;
+        if start < *end {
+            return Err(Misuse::Rule("runs of data out of order".into()).into());
+        }
+        for chunk in config.cut(&key, input) {
+            let chunk = chunk.map_err(|error| failed(error.to_string()))?;
+            let at = start + chunk.offset;
+            *end = at + chunk.length as u64;
+            let extent = Extent::whole(put_chunk(builder.sink(), chunk.data));
+            builder.push(at, extent)?;
+        }
     }
-    Ok((builder.finish()?, size))
+    builder.finish()
 }
 
 /// Cuts all that `input` yields into chunks and adds their extents, from `offset` on, to `added`; for

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+pub mod catalog;
 mod codec;
 pub mod directory;
 mod error;
@@ -24,6 +25,7 @@ pub use block::{
     Algorithm, BODY_BYTES_MAX, Block, BlockError, BlockKind, BlockSink, BlockSource, Codec, REFERENCES_MAX,
     Reference, SourceError, StoredBlock,
 };
+pub use catalog::CatalogEntry;
 pub use directory::{Entry, NAME_BYTES_MAX};
 pub use error::{ContentError, Malformed, MapError, Misuse};
 pub use extent::{Chunker, Extent, ExtentMap, Extents, FILE_BYTES_MAX, INLINE_EXTENTS_MAX};

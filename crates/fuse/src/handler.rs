@@ -575,12 +575,13 @@ impl Filesystem for Handler {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let caller = convert::caller(request);
         self.answer(request, move |fs| {
             let mut take = |item: files::DirectoryItem<'_>| {
                 let kind = convert::file_type(item.kind);
                 !reply.add(INodeNo(item.ino.0), item.next_offset, kind, OsStr::from_bytes(item.name))
             };
-            match fs.readdir(FileHandleId(handle.0), offset, &mut take) {
+            match fs.readdir(&caller, FileHandleId(handle.0), offset, &mut take) {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(&error)),
             }

@@ -62,10 +62,11 @@ impl Release {
             None => self.digest,
             Some(part) => digest(&self.files[&self.pack][part.start as usize..part.end as usize]),
         };
-        mirrors.get_checked(&self.pack, part, BYTES_MAX, &|bytes| match digest(&bytes) == wanted {
+        let check = |bytes: Vec<u8>| match digest(&bytes) == wanted {
             true => Ok(bytes),
             false => Err("its digest is another".to_owned()),
-        })
+        };
+        mirrors.get_checked(&self.pack, part, BYTES_MAX, &check).map(|(bytes, _)| bytes)
     }
 }
 
@@ -292,7 +293,10 @@ fn missing_files() {
     assert!(error.missing() && error.missing_somewhere(), "{error}");
     assert!(error.to_string().contains(&empty.url()) && error.to_string().contains(&full.url()), "{error}");
     assert!(both.standings().iter().all(|standing| standing.state == State::Good && standing.failures == 0));
-    release.get(&both, None).expect("the other has it");
+    assert!(matches!(MirrorError::from(error), MirrorError::Missing { .. }));
+    let (_, from) =
+        both.get_checked(&release.pack, None, BYTES_MAX, &Ok::<_, String>).expect("the other has it");
+    assert_eq!(from, full.url());
     assert_eq!(both.standings()[0].failures, 1);
     // With one that cannot be reached, it is not certain.
     let dead = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
@@ -301,6 +305,7 @@ fn missing_files() {
     let some = Mirrors::new(vec![dead, empty]);
     let error = some.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
     assert!(!error.missing() && error.missing_somewhere(), "{error}");
+    assert!(matches!(MirrorError::from(error), MirrorError::Unreachable { .. }));
     let none = Mirrors::new(Vec::new());
     let error = none.get_checked("root", None, 100, &|_| Ok::<_, String>(())).expect_err("there is none");
     assert!(!error.missing() && error.to_string().contains("there is no mirror"), "{error}");
@@ -358,7 +363,8 @@ fn all_dropped() {
         assert!(error.to_string().contains("digest") && error.to_string().contains(&bad.url()), "{error}");
     }
     assert_eq!(bad.requests(), 1);
-    mirrors.report_bad("http://nobody/", "not one of ours");
+    assert!(!mirrors.report_bad("http://nobody/", "not one of ours"), "none is left");
+    assert!(mirrors.each().is_empty());
     std::thread::sleep(Duration::from_millis(600));
     release.get(&mirrors, None).expect_err("still false");
     assert_eq!(bad.requests(), 2);

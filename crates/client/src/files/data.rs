@@ -70,6 +70,7 @@ impl FileSystem {
                     Ok((attributes, self.opened(node, flags, keep_cache)))
                 }
                 Err(FsError::Exists) if !flags.exclusive => {
+                    self.tokens.forget_listed(caller.thread);
                     let found = self.lookup(caller, parent, name)?;
                     match self.open(caller, found.ino, flags) {
                         Ok(opened) if flags.truncate => {

@@ -6,12 +6,14 @@
 
 use super::backend::{Names, View};
 use super::nodes::Node;
+use super::views::{Fetched, Name};
 use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, ino_of, known_handle};
 use crate::error::FsError;
 use holdfast_content::{Handle, InodeKind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Entries read at once.
 const PAGE: usize = 256;
@@ -26,6 +28,8 @@ pub struct OpenDirectory {
 
 struct Listing {
     view: Arc<dyn View>,
+    /// When it was asked for.
+    fetched: Instant,
     /// Whether anything was read: going back to the beginning then means a fresh listing.
     begun: bool,
     /// Entries read last, and the number of the first.
@@ -55,7 +59,7 @@ impl FileSystem {
             }
             let node = self.nodes.get(ino, handle);
             node.state().open += 1;
-            let open = OpenDirectory { node, listing: Mutex::new(Listing::of(fetched.view)) };
+            let open = OpenDirectory { node, listing: Mutex::new(Listing::of(fetched)) };
             let id = self.new_handle();
             self.directories.lock().insert(id, Arc::new(open));
             Ok(id)
@@ -69,6 +73,7 @@ impl FileSystem {
     /// [`FsError::Invalid`]: not open. Integrity and reachability failures.
     pub fn readdir(
         &self,
+        caller: &Caller,
         handle: FileHandleId,
         offset: u64,
         sink: &mut dyn FnMut(DirectoryItem<'_>) -> bool,
@@ -78,10 +83,15 @@ impl FileSystem {
             let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
             let mut listing = open.listing.lock();
             if offset == 0 && std::mem::replace(&mut listing.begun, true) {
-                *listing = Listing::of(self.fetch()?.view);
+                *listing = Listing::of(self.fetch()?);
                 listing.begun = true;
             }
-            self.list(open.node.ino, open.node.handle(), &mut listing, offset, sink)
+            let listed = self.list(open.node.ino, open.node.handle(), &mut listing, offset, sink);
+            let way = self.nodes.ancestors(open.node.ino).unwrap_or_default();
+            let way =
+                way.into_iter().map(|at| Name { directory: at.parent, name: at.name.into(), ino: at.ino });
+            self.tokens.listed(caller.thread, open.node.ino, way.collect(), listing.fetched);
+            listed
         })
     }
 
@@ -106,7 +116,7 @@ impl FileSystem {
             let turned = match listing.turn_to(directory, number) {
                 // The directory's blocks of then are gone: go on by name in the present.
                 Err(FsError::Stale) => {
-                    listing.view = self.fetch()?.view;
+                    Fetched { view: listing.view, at: listing.fetched } = self.fetch()?;
                     listing.turn_to(directory, number)
                 }
                 other => other,
@@ -143,8 +153,9 @@ impl FileSystem {
 }
 
 impl Listing {
-    fn of(view: Arc<dyn View>) -> Listing {
-        Listing { view, begun: false, page: Vec::new(), first: 0, marks: BTreeMap::new() }
+    fn of(fetched: Fetched) -> Listing {
+        let Fetched { view, at: fetched } = fetched;
+        Listing { view, fetched, begun: false, page: Vec::new(), first: 0, marks: BTreeMap::new() }
     }
 
     /// Entries from `number` on, as far as the present page goes.

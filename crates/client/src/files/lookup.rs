@@ -1,13 +1,15 @@
 //! Looking at files: lookup, forget, getattr, readlink, access, statfs.
 
+use super::backend::View;
 use super::nodes::NodeState;
 use super::state::Named;
+use super::views::{Basis, Fetched, Name, Walk};
 use super::{
-    Attributes, Caller, FileHandleId, FileSystem, Ino, Rights, Statistics, check_name, known_handle,
+    Attributes, Caller, FileHandleId, FileSystem, Ino, Rights, Statistics, check_name, ino_of, known_handle,
     own_attributes,
 };
 use crate::error::FsError;
-use holdfast_content::{Content, DeviceId, Handle, Inode, InodeKind, NAME_BYTES_MAX};
+use holdfast_content::{Content, DeviceId, Entry, Handle, Inode, InodeKind, NAME_BYTES_MAX};
 use std::sync::Arc;
 
 impl FileSystem {
@@ -20,22 +22,117 @@ impl FileSystem {
             check_name(name)?;
             let directory = self.handle(parent)?;
             let is_open = self.nodes.is_open(parent);
-            let (fetched, within) = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
-                Some((fetched, within)) => (fetched, Some(within)),
-                None => (self.fetch()?, None),
+            let (fetched, basis) = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
+                Walk::Fresh(fetched, within) => (fetched, Basis::Fresh(Some(within))),
+                Walk::Listing(found_by) => {
+                    if let Some(found) =
+                        self.look_up_listed(caller, parent, directory, name, found_by.clone())?
+                    {
+                        return Ok(found);
+                    }
+                    let fetched = self.fetch()?;
+                    self.check_places(caller, &*fetched.view, &found_by)?;
+                    self.tokens.renew_listed(caller.thread, parent, fetched.at);
+                    (fetched, Basis::Fresh(None))
+                }
+                Walk::Unknown => {
+                    if let Some(found) = self.look_up_listed(caller, parent, directory, name, Vec::new())? {
+                        return Ok(found);
+                    }
+                    let fetched = self.fetch()?;
+                    self.tokens.renew_listed(caller.thread, parent, fetched.at);
+                    (fetched, Basis::Fresh(None))
+                }
             };
-            let view = &*fetched.view;
-            let entry = view.entry(directory, name)?.ok_or(FsError::NotFound)?;
-            let handle = known_handle(entry.handle)?;
-            let inode = match view.inode(handle) {
-                Err(FsError::NotFound) => Arc::new(dangling(entry.kind)),
-                other => other?,
-            };
-            let attributes = self.attributes(view, handle, &inode);
-            self.nodes.looked_up(attributes.ino, handle, parent, name);
-            self.tokens.offer(caller.thread, attributes.ino, name, &fetched, within);
-            Ok(attributes)
+            let entry = fetched.view.entry(directory, name)?.ok_or(FsError::NotFound)?;
+            self.found(caller, &fetched, parent, name, entry, basis)
         })
+    }
+
+    /// Answers a LOOKUP in a directory that the thread has just listed, or on the way to it, if the name is there.
+    fn look_up_listed(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        directory: Handle,
+        name: &[u8],
+        mut found_by: Vec<Name>,
+    ) -> Result<Option<Attributes>, FsError> {
+        let Some(at) = self.tokens.listed_at(caller.thread, parent, name) else { return Ok(None) };
+        if self.frozen.get().is_some() {
+            return Ok(None);
+        }
+        let fetched = Fetched { view: self.backend.latest(), at };
+        match fetched.view.entry(directory, name) {
+            Ok(Some(entry)) => {
+                let ino = ino_of(known_handle(entry.handle)?);
+                found_by.push(Name { directory: parent, name: name.to_vec(), ino });
+                self.found(caller, &fetched, parent, name, entry, Basis::Listing(found_by)).map(Some)
+            }
+            // Perhaps it is there by now, or what shows it is gone.
+            Ok(None) | Err(FsError::NotFound | FsError::Stale) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A name was found: tells the kernel, and remembers it for the thread's next request.
+    fn found(
+        &self,
+        caller: &Caller,
+        fetched: &Fetched,
+        parent: Ino,
+        name: &[u8],
+        entry: Entry,
+        basis: Basis,
+    ) -> Result<Attributes, FsError> {
+        let view = &*fetched.view;
+        let handle = known_handle(entry.handle)?;
+        let inode = match view.inode(handle) {
+            Err(FsError::NotFound) => Arc::new(dangling(entry.kind)),
+            other => other?,
+        };
+        let attributes = self.attributes(view, handle, &inode);
+        self.nodes.looked_up(attributes.ino, handle, parent, name);
+        self.tokens.offer(caller.thread, attributes.ino, name, fetched, basis);
+        Ok(attributes)
+    }
+
+    /// Checks in a fresh view that names found through a listing lead to where they led.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`], on which the kernel looks the path up once more.
+    pub(super) fn check_places(
+        &self,
+        caller: &Caller,
+        view: &dyn View,
+        names: &[Name],
+    ) -> Result<(), FsError> {
+        for Name { directory, name, ino } in names {
+            let entry = match self.handle(*directory) {
+                Ok(directory) => view.entry(directory, name),
+                Err(error) => Err(error),
+            };
+            match entry {
+                Ok(Some(entry)) if ino_of(entry.handle) == *ino => {}
+                Ok(_) | Err(FsError::NotFound | FsError::NotDirectory | FsError::Stale) => {
+                    self.tokens.forget_listed(caller.thread);
+                    return Err(FsError::Stale);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Before a change: the names by which the thread found what it is about to change must lead there still, if they
+    /// were found through a listing. `judged` are those that the change itself is judged by.
+    ///
+    /// # Errors
+    /// As [`FileSystem::check_places`].
+    pub(super) fn settle(&self, caller: &Caller, judged: &[(Ino, &[u8])]) -> Result<(), FsError> {
+        let mut names = self.tokens.unchecked(caller.thread);
+        names.retain(|found| !judged.contains(&(found.directory, &found.name[..])));
+        if names.is_empty() { Ok(()) } else { self.check_places(caller, &*self.fetch()?.view, &names) }
     }
 
     /// The kernel drops `count` lookups.
@@ -77,7 +174,7 @@ impl FileSystem {
                 self.tokens.spend_any(caller.thread);
                 return Ok(shown);
             }
-            let fetched = self.view_of(caller, ino)?;
+            let fetched = self.view_to_look_at(caller, ino)?;
             let view = &*fetched.view;
             match view.inode(handle) {
                 Ok(inode) => Ok(self.attributes(view, handle, &inode)),
@@ -124,8 +221,9 @@ impl FileSystem {
     /// [`FsError::Invalid`] if it is none; [`FsError::Stale`].
     pub fn readlink(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.run(|| {
-            let inode = self.fresh_inode(caller, ino)?;
-            match &inode.content {
+            // What it leads to may be opened next.
+            let view = self.view_of(caller, ino)?.view;
+            match &view.inode(self.handle(ino)?).map_err(stale)?.content {
                 Content::Target(target) => Ok(target.clone()),
                 _ => Err(FsError::Invalid("not a symbolic link".into())),
             }
@@ -187,13 +285,13 @@ impl FileSystem {
         })
     }
 
-    /// An inode in a view that may answer a request on it.
+    /// An inode in a view that may answer a look at it.
     pub(super) fn fresh_inode(&self, caller: &Caller, ino: Ino) -> Result<Arc<Inode>, FsError> {
         if let Some(inode) = self.open_without_name(ino) {
             return Ok(inode);
         }
         let handle = self.handle(ino)?;
-        let fetched = self.view_of(caller, ino)?;
+        let fetched = self.view_to_look_at(caller, ino)?;
         fetched.view.inode(handle).map_err(stale)
     }
 }

@@ -59,7 +59,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use views::{Fetched, Tokens};
+use views::{Fetched, Known, REQUEST_AGE_MAX, Tokens};
 
 /// Owner shown for what the mounting user may not write.
 pub const NOBODY: u32 = 65534;
@@ -215,8 +215,26 @@ impl FileSystem {
     /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or a fresh one.
     fn view_of(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
         match self.tokens.take(caller.thread, ino) {
-            Some(fetched) => Ok(fetched),
+            Some(Known::Fresh(fetched)) => Ok(fetched),
+            Some(Known::Listing(_, found_by)) => {
+                let fetched = self.fetch()?;
+                self.check_places(caller, &*fetched.view, &found_by)?;
+                Ok(fetched)
+            }
             None => self.fetch(),
+        }
+    }
+
+    /// The view for a look at what `ino` is, which that of a listing just before serves too.
+    fn view_to_look_at(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
+        match self.tokens.take(caller.thread, ino) {
+            Some(Known::Fresh(fetched)) => Ok(fetched),
+            Some(Known::Listing(fetched, _)) if fetched.at.elapsed() <= REQUEST_AGE_MAX => Ok(fetched),
+            // The kernel looks at a directory again after each change in it.
+            _ => match self.tokens.directory_listed_at(caller.thread, ino) {
+                Some(at) if self.frozen.get().is_none() => Ok(Fetched { view: self.backend.latest(), at }),
+                _ => self.fetch(),
+            },
         }
     }
 

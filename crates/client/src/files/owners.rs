@@ -112,7 +112,7 @@ impl FileSystem {
         if set.size.is_some() {
             return Err(FsError::Invalid("owner and size cannot be changed at once".into()));
         }
-        self.tokens.spend_any(caller.thread);
+        self.settle(caller, &[])?;
         self.copy_to(ino, principal, set.mode.map(|mode| mode & 0o7777), modified_ns).map(Some)
     }
 

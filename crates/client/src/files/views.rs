@@ -1,6 +1,6 @@
 //! View sharing: when may a system call be answered from a view fetched for an earlier request?
 //!
-//! SUNDR (5.1) counts system calls in the kernel; FUSE has no such counter. Two rules take its place:
+//! SUNDR (5.1) counts system calls in the kernel; FUSE has no such counter. Three rules take its place:
 //!
 //! 1. A view serves every request that *arrived* before the operation that fetched it was sent. The engine
 //!    does this: whoever waits shares the next operation.
@@ -8,6 +8,15 @@
 //!    thread, one after the other. So the view of a LOOKUP also serves the *next* request of the same thread
 //!    if that request is about the inode the LOOKUP found: either a request on the inode itself (OPEN, GETATTR
 //!    and the like), or the LOOKUP of the next component in it.
+//! 3. A thread that lists a directory goes on to look at what is in it (`ls -l`, `find`, `rm -r`). For
+//!    [`LISTED_AGE_MAX`] after the listing's view was asked for, names it looks up in that directory and finds
+//!    are answered from the newest view that this client has, and so are looks at what it found, and the names by
+//!    which the directory itself was found, which begin each path. This is the
+//!    job of NFS's READDIRPLUS, and weaker than close-to-open: another client's change of the last second may
+//!    not be seen yet. So it serves looks only. What opens, lists, walks on from or changes what was found so gets a
+//!    fresh view, in which all those names must still lead to the same inodes; if not, the kernel is told to look
+//!    again. A name
+//!    that is not found is looked up afresh, and so is one that is asked for again and again.
 //!
 //! Why this is sound: a thread runs one system call at a time. If both requests belong to the same call, the
 //! view was fetched after that call began, which is all that close-to-open asks. A request on an inode that
@@ -33,19 +42,52 @@ use std::time::{Duration, Instant};
 pub const REQUEST_AGE_MAX: Duration = Duration::from_secs(1);
 /// Longest pause between two components of one path.
 pub const WALK_AGE_MAX: Duration = Duration::from_millis(20);
+/// How long after the view of a listing was asked for names in it are not looked up afresh.
+pub const LISTED_AGE_MAX: Duration = Duration::from_secs(1);
+/// How long one name is looked up again without a fresh view: programs ask for the same in several calls.
+const REPEAT_AGE_MAX: Duration = Duration::from_millis(100);
 /// Most threads remembered.
-const TOKENS_MAX: usize = 4096;
+const THREADS_MAX: usize = 4096;
 
+/// What a thread has just looked up.
 struct Token {
     ino: Ino,
     name: Vec<u8>,
-    /// The directory it was found in, if that was a component of the same path.
-    within: Option<Directory>,
+    /// How far the view serves.
+    basis: Basis,
     view: Arc<dyn View>,
     /// When the view was asked for.
     fetched: Instant,
     /// When the LOOKUP was answered.
     answered: Instant,
+}
+
+/// What a LOOKUP was answered by.
+pub enum Basis {
+    /// A view ordered after the system call began; with the directory it was found in, if that was a component
+    /// of the same path.
+    Fresh(Option<Directory>),
+    /// A listing before. These names were found through it, on the way to and with the one looked up.
+    Listing(Vec<Name>),
+}
+
+/// A directory that a thread has listed.
+struct Listed {
+    directory: Ino,
+    /// When the view of the listing, or a later one, was asked for.
+    at: Instant,
+    /// The name looked up last, and since when.
+    last: Option<(Vec<u8>, Instant)>,
+    /// By which names it was found itself.
+    way: Vec<Name>,
+    /// Whether they have served since they were last checked.
+    way_used: bool,
+}
+
+#[derive(Default)]
+struct Thread {
+    token: Option<Token>,
+    listed: Option<Listed>,
 }
 
 /// A directory as a component of a path.
@@ -64,60 +106,162 @@ pub struct Fetched {
     pub at: Instant,
 }
 
-/// The last LOOKUP of each thread.
+/// What is known for a request on an inode that its thread has just looked up.
+pub enum Known {
+    /// A view that serves it.
+    Fresh(Fetched),
+    /// A view that serves looks at attributes while it is young, and the names that anything else must check first.
+    Listing(Fetched, Vec<Name>),
+}
+
+/// A name in a directory, and where it led.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name {
+    /// The directory.
+    pub directory: Ino,
+    /// Its name there.
+    pub name: Vec<u8>,
+    /// What it stood for.
+    pub ino: Ino,
+}
+
+/// What is known for a LOOKUP in a directory.
+pub enum Walk {
+    /// The directory was a component of the same path, as far as can be told.
+    Fresh(Fetched, Directory),
+    /// It was found by these names, in the view of a listing.
+    Listing(Vec<Name>),
+    /// Nothing.
+    Unknown,
+}
+
+/// The last LOOKUP and the last listing of each thread.
 #[derive(Default)]
 pub struct Tokens {
-    tokens: Mutex<HashMap<u32, Token>>,
+    threads: Mutex<HashMap<u32, Thread>>,
 }
 
 impl Tokens {
-    /// Remembers that `thread` looked up `name` and found `ino`, `within` a component of the same path.
-    pub fn offer(&self, thread: u32, ino: Ino, name: &[u8], fetched: &Fetched, within: Option<Directory>) {
-        if thread == 0 {
-            return;
-        }
-        let now = Instant::now();
+    /// Remembers that `thread` looked up `name` and found `ino`.
+    pub fn offer(&self, thread: u32, ino: Ino, name: &[u8], fetched: &Fetched, basis: Basis) {
         let token = Token {
             ino,
             name: name.to_vec(),
-            within,
+            basis,
             view: fetched.view.clone(),
             fetched: fetched.at,
-            answered: now,
+            answered: Instant::now(),
         };
-        let mut tokens = self.tokens.lock();
-        if tokens.len() >= TOKENS_MAX {
-            tokens.retain(|_, token| now.duration_since(token.fetched) <= REQUEST_AGE_MAX);
-            if tokens.len() >= TOKENS_MAX {
-                tokens.clear();
-            }
-        }
-        tokens.insert(thread, token);
+        self.with(thread, |known| known.token = Some(token));
     }
 
-    /// The view for a request on `ino`, if the same thread has just looked it up. Whatever the answer, the
+    /// What is known for a request on `ino`, if the same thread has just looked it up. Whatever the answer, the
     /// token is spent.
-    pub fn take(&self, thread: u32, ino: Ino) -> Option<Fetched> {
+    pub fn take(&self, thread: u32, ino: Ino) -> Option<Known> {
         let token = self.spend(thread)?;
-        (token.ino == ino && token.fetched.elapsed() <= REQUEST_AGE_MAX)
-            .then_some(Fetched { view: token.view, at: token.fetched })
+        if token.ino != ino {
+            return None;
+        }
+        let fetched = Fetched { view: token.view, at: token.fetched };
+        match token.basis {
+            Basis::Fresh(_) => (fetched.at.elapsed() <= REQUEST_AGE_MAX).then_some(Known::Fresh(fetched)),
+            Basis::Listing(found_by) => Some(Known::Listing(fetched, found_by)),
+        }
     }
 
-    /// The view for a LOOKUP in `directory`, if the same thread has just looked that up as a component of the
-    /// same path, or something else in it (rename looks up two names), as far as can be told. `is_open`: the
-    /// directory has an open descriptor. The token is spent.
-    pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> Option<(Fetched, Directory)> {
-        let token = self.spend(thread)?;
-        let component = match token.within {
-            Some(within) if within.ino == directory => within,
-            _ => Directory { ino: token.ino, name: token.name },
+    /// What is known for a LOOKUP in `directory`: whether the same thread has just looked that up as a component
+    /// of the same path, or something else in it (rename looks up two names), as far as can be told. `is_open`:
+    /// the directory has an open descriptor. The token is spent.
+    pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> Walk {
+        let Some(token) = self.spend(thread) else { return Walk::Unknown };
+        let component = match token.basis {
+            Basis::Fresh(Some(within)) if within.ino == directory => within,
+            Basis::Listing(found_by) if token.ino == directory => return Walk::Listing(found_by),
+            Basis::Listing(_) => return Walk::Unknown,
+            Basis::Fresh(_) => Directory { ino: token.ino, name: token.name },
         };
         let next = component.ino == directory
             && !is_open
             && token.answered.elapsed() <= WALK_AGE_MAX
             && token.fetched.elapsed() <= REQUEST_AGE_MAX
             && !may_be_working_directory(thread, &component.name);
-        next.then_some((Fetched { view: token.view, at: token.fetched }, component))
+        match next {
+            true => Walk::Fresh(Fetched { view: token.view, at: token.fetched }, component),
+            false => Walk::Unknown,
+        }
+    }
+
+    /// Remembers that `thread` lists `directory`, which it found by the names of `way`, in a view asked for `at` then.
+    pub fn listed(&self, thread: u32, directory: Ino, way: Vec<Name>, at: Instant) {
+        self.with(thread, |known| match &mut known.listed {
+            Some(listed) if listed.directory == directory && listed.way == way => {
+                listed.at = listed.at.max(at);
+            }
+            listed => *listed = Some(Listed { directory, at, last: None, way, way_used: false }),
+        });
+    }
+
+    /// The age of view that serves a LOOKUP of `name` in `directory`, if the thread has just listed that, or found by
+    /// this name what it has listed.
+    pub fn listed_at(&self, thread: u32, directory: Ino, name: &[u8]) -> Option<Instant> {
+        let mut threads = self.threads.lock();
+        let listed = threads.get_mut(&thread)?.listed.as_mut()?;
+        if listed.at.elapsed() > LISTED_AGE_MAX {
+            return None;
+        }
+        if listed.directory != directory {
+            listed.way.iter().find(|known| known.directory == directory && known.name == name)?;
+            listed.way_used = true;
+            return Some(listed.at);
+        }
+        match &listed.last {
+            Some((last, since)) if last == name => {
+                if since.elapsed() > REPEAT_AGE_MAX {
+                    listed.last = None;
+                    return None;
+                }
+            }
+            _ => listed.last = Some((name.to_vec(), Instant::now())),
+        }
+        Some(listed.at)
+    }
+
+    /// The age of view that serves a look at `directory`, if the thread has just listed it.
+    pub fn directory_listed_at(&self, thread: u32, directory: Ino) -> Option<Instant> {
+        let threads = self.threads.lock();
+        let listed = threads.get(&thread)?.listed.as_ref()?;
+        (listed.directory == directory && listed.at.elapsed() <= LISTED_AGE_MAX).then_some(listed.at)
+    }
+
+    /// The names found through a listing that a change by `thread` must check first: those of its last LOOKUP, which
+    /// is spent, and those by which the listed directory was found, if they have served.
+    pub fn unchecked(&self, thread: u32) -> Vec<Name> {
+        let mut names = match self.spend(thread) {
+            Some(Token { basis: Basis::Listing(found_by), .. }) => found_by,
+            _ => Vec::new(),
+        };
+        if let Some(Thread { listed: Some(listed), .. }) = self.threads.lock().get_mut(&thread)
+            && std::mem::take(&mut listed.way_used)
+        {
+            names.extend(listed.way.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
+        }
+        names
+    }
+
+    /// A thread that listed `directory` has fetched a view asked for `at` then.
+    pub fn renew_listed(&self, thread: u32, directory: Ino, at: Instant) {
+        if let Some(Thread { listed: Some(listed), .. }) = self.threads.lock().get_mut(&thread)
+            && listed.directory == directory
+        {
+            listed.at = at;
+        }
+    }
+
+    /// A name of a listing has turned out to lead elsewhere: the thread looks afresh from now on.
+    pub fn forget_listed(&self, thread: u32) {
+        if let Some(known) = self.threads.lock().get_mut(&thread) {
+            known.listed = None;
+        }
     }
 
     /// Forgets a thread's token: it has sent another request.
@@ -126,7 +270,31 @@ impl Tokens {
     }
 
     fn spend(&self, thread: u32) -> Option<Token> {
-        if thread == 0 { None } else { self.tokens.lock().remove(&thread) }
+        let mut threads = self.threads.lock();
+        let known = threads.get_mut(&thread)?;
+        let token = known.token.take();
+        if known.listed.is_none() {
+            threads.remove(&thread);
+        }
+        token
+    }
+
+    fn with(&self, thread: u32, change: impl FnOnce(&mut Thread)) {
+        if thread == 0 {
+            return;
+        }
+        let mut threads = self.threads.lock();
+        if threads.len() >= THREADS_MAX {
+            let age_max = REQUEST_AGE_MAX.max(LISTED_AGE_MAX);
+            threads.retain(|_, known| {
+                known.token.as_ref().is_some_and(|token| token.fetched.elapsed() <= age_max)
+                    || known.listed.as_ref().is_some_and(|listed| listed.at.elapsed() <= age_max)
+            });
+            if threads.len() >= THREADS_MAX {
+                threads.clear();
+            }
+        }
+        change(threads.entry(thread).or_default());
     }
 }
 

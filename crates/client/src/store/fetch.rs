@@ -137,6 +137,26 @@ impl Shared {
 
     /// Fetches, verifies and lands.
     pub(super) fn retrieve(&self, wanted: Vec<Wanted>) {
+        let mut results = self.request(&wanted);
+        for (one, result) in wanted.iter().zip(&mut results) {
+            while let Err(SourceError::Altered(address, _)) = result
+                && self.remote.altered(address)
+            {
+                *result = self.request(std::slice::from_ref(one)).pop().expect("one answer for one block");
+            }
+        }
+        let failed = |result: &Result<_, SourceError>| matches!(result, Err(SourceError::Unreachable(..)));
+        let called_off = results.iter().any(failed) && interrupt::is_raised();
+        for (one, result) in wanted.into_iter().zip(results) {
+            self.flights.lock().remove(&one.reference.address);
+            *one.flight.state.lock() =
+                if called_off { FlightState::CalledOff } else { FlightState::Landed(result) };
+            one.flight.landed.notify_all();
+        }
+    }
+
+    /// Asks for blocks and verifies them.
+    fn request(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
         let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
         self.counters.retrieves.fetch_add(1, Relaxed);
         let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
@@ -144,8 +164,7 @@ impl Shared {
             Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
             Err(error) => Err(error.to_string()),
         };
-        let called_off = answer.is_err() && interrupt::is_raised();
-        let results: Vec<_> = match answer {
+        match answer {
             Ok(blocks) => wanted
                 .iter()
                 .zip(blocks)
@@ -155,12 +174,6 @@ impl Shared {
                 .iter()
                 .map(|one| Err(SourceError::Unreachable(one.reference.address, why.clone())))
                 .collect(),
-        };
-        for (one, result) in wanted.into_iter().zip(results) {
-            self.flights.lock().remove(&one.reference.address);
-            *one.flight.state.lock() =
-                if called_off { FlightState::CalledOff } else { FlightState::Landed(result) };
-            one.flight.landed.notify_all();
         }
     }
 

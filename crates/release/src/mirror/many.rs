@@ -90,6 +90,21 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// Whose it is.
+    pub fn mirror(&self) -> &str {
+        match self {
+            Answer::Failed(
+                MirrorError::Missing { mirror, .. }
+                | MirrorError::Wrong { mirror, .. }
+                | MirrorError::Unreachable { mirror, .. },
+            )
+            | Answer::Bad { mirror, .. }
+            | Answer::NotAsked { mirror, .. } => mirror,
+        }
+    }
+}
+
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -121,6 +136,24 @@ impl NotHad {
     /// Whether one says so, whatever is the matter with the others.
     pub fn missing_somewhere(&self) -> bool {
         self.said.iter().any(|answer| matches!(answer, Answer::Failed(MirrorError::Missing { .. })))
+    }
+}
+
+impl From<NotHad> for MirrorError {
+    /// As if all were one mirror: missing only if each says so.
+    fn from(error: NotHad) -> MirrorError {
+        let file = error.file.clone();
+        match error.missing() {
+            true => {
+                let names = error.said.iter().map(Answer::mirror);
+                MirrorError::Missing { mirror: names.collect::<Vec<_>>().join(", "), file }
+            }
+            false => MirrorError::Unreachable {
+                mirror: "a mirror that has it".to_owned(),
+                file,
+                why: error.to_string(),
+            },
+        }
     }
 }
 
@@ -167,6 +200,13 @@ pub enum State {
     Dropped,
 }
 
+impl fmt::Display for Mirrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.mirrors.iter().map(|kept| kept.mirror.name()).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
 impl Mirrors {
     /// `mirrors`, preferred in this order until they are measured. There may be at most 64.
     pub fn new(mirrors: Vec<Arc<dyn Mirror>>) -> Mirrors {
@@ -183,8 +223,8 @@ impl Mirrors {
         Ok(Mirrors::new(mirrors?))
     }
 
-    /// A file (or a part, see [`Mirror::get`]) that passes `check`, from the first mirror that has one. A mirror whose
-    /// answer does not pass is dropped: `check` must refuse only what no honest mirror sends.
+    /// A file (or a part, see [`Mirror::get`]) that passes `check`, from the first mirror that has one; and the name of
+    /// that mirror. One whose answer does not pass is dropped: `check` must refuse only what no honest mirror sends.
     ///
     /// # Errors
     /// What each mirror said.
@@ -194,7 +234,7 @@ impl Mirrors {
         range: Option<Range<u64>>,
         bytes_max: u64,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
-    ) -> Result<T, NotHad> {
+    ) -> Result<(T, String), NotHad> {
         let expected = range.as_ref().map_or(UNKNOWN_BYTES, |range| range.end.saturating_sub(range.start));
         let mut said = Vec::new();
         let mut lacking = Vec::new();
@@ -222,7 +262,7 @@ impl Mirrors {
                                 format!("it does not have {file}, which {} has", kept.name()),
                             );
                         }
-                        return Ok(good);
+                        return Ok((good, kept.name()));
                     }
                     Err(why) => {
                         kept.discard(&format!("{file}: {why}"));
@@ -269,9 +309,17 @@ impl Mirrors {
         })
     }
 
-    /// Drops a mirror whose content is bad, as the caller found out later. It is told once.
-    pub fn report_bad(&self, mirror: &str, why: &str) {
+    /// Drops a mirror whose content is bad, as the caller found out later. It is told once. Whether another mirror is
+    /// left to be asked.
+    pub fn report_bad(&self, mirror: &str, why: &str) -> bool {
         self.mirrors.iter().filter(|kept| kept.mirror.name() == mirror).for_each(|kept| kept.discard(why));
+        self.mirrors.iter().any(|kept| kept.account.lock().dropped.is_none())
+    }
+
+    /// The mirrors themselves, for who has to ask one alone; without those that were dropped.
+    pub fn each(&self) -> Vec<Arc<dyn Mirror>> {
+        let good = |kept: &&Kept| kept.account.lock().dropped.is_none();
+        self.mirrors.iter().filter(good).map(|kept| kept.mirror.clone()).collect()
     }
 
     /// How each mirror stands.

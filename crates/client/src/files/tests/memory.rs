@@ -44,6 +44,8 @@ pub struct Memory {
     pub world: Arc<World>,
     device: DeviceId,
     writes: BTreeSet<PrincipalId>,
+    /// The newest tree it has been shown.
+    seen: Mutex<Arc<Tree>>,
     pub fetches: AtomicU64,
     pub edits: AtomicU64,
     pub commits: AtomicU64,
@@ -140,6 +142,7 @@ impl World {
             world: self.clone(),
             device: DeviceId(device),
             writes: also.iter().copied().chain([SHARED]).collect(),
+            seen: Mutex::new(self.tree.lock().clone()),
             fetches: AtomicU64::new(0),
             edits: AtomicU64::new(0),
             commits: AtomicU64::new(0),
@@ -218,6 +221,14 @@ impl Memory {
         MemoryChanges { tree, writes: &self.writes, blocks: &self.world.blocks }
     }
 
+    fn accept(&self, tree: Arc<Tree>) -> Arc<dyn View> {
+        let mut seen = self.seen.lock();
+        if tree.position > seen.position {
+            *seen = tree.clone();
+        }
+        self.view_of(tree)
+    }
+
     fn view_of(&self, tree: Arc<Tree>) -> Arc<dyn View> {
         Arc::new(MemoryView { tree, writes: self.writes.clone() })
     }
@@ -253,7 +264,8 @@ impl Backend for Memory {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
         self.fetches.fetch_add(1, Ordering::SeqCst);
         self.ask()?;
-        Ok(self.latest())
+        let tree = self.world.tree.lock().clone();
+        Ok(self.accept(tree))
     }
 
     fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
@@ -272,12 +284,12 @@ impl Backend for Memory {
         plan.lock().ordered();
         match &*self.late.lock() {
             Some(error) => Err(error.clone()),
-            None => Ok(self.view_of(tree.clone())),
+            None => Ok(self.accept(tree.clone())),
         }
     }
 
     fn latest(&self) -> Arc<dyn View> {
-        self.view_of(self.world.tree.lock().clone())
+        self.view_of(self.seen.lock().clone())
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {

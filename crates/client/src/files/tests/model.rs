@@ -272,7 +272,7 @@ pub fn list(files: &FileSystem, ino: Ino) -> Result<BTreeMap<Vec<u8>, InodeKind>
     let mut offset = 0;
     loop {
         let mut count = 0;
-        files.readdir(handle, offset, &mut |item| {
+        files.readdir(&WHO, handle, offset, &mut |item| {
             count += 1;
             if count > 3 {
                 return false;

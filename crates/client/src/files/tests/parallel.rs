@@ -142,7 +142,7 @@ fn many_threads() {
                     let directory = files.opendir(&who, Ino::ROOT).unwrap();
                     let mut count = 0;
                     files
-                        .readdir(directory, 0, &mut |_| {
+                        .readdir(&who, directory, 0, &mut |_| {
                             count += 1;
                             true
                         })

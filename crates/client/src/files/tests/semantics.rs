@@ -395,7 +395,7 @@ fn listings_are_stable() {
     let handle = ours.opendir(&WHO, directory).unwrap();
     let read = |from: u64, limit: usize| {
         let mut items: Vec<(Vec<u8>, u64)> = Vec::new();
-        ours.readdir(handle, from, &mut |item| {
+        ours.readdir(&WHO, handle, from, &mut |item| {
             let room = items.len() < limit;
             if room {
                 items.push((item.name.to_vec(), item.next_offset));

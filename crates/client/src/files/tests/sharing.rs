@@ -2,6 +2,7 @@
 
 use super::memory::caller;
 use super::*;
+use std::time::Duration;
 
 fn fetches(client: &Client, call: impl FnOnce()) -> u64 {
     let before = client.memory.fetch_count();
@@ -138,4 +139,249 @@ fn writers_and_readers_need_no_view() {
     });
     assert_eq!(count, 0);
     client.release(opened.handle);
+}
+
+fn list(client: &Client, who: &Caller, directory: Ino) -> Vec<Vec<u8>> {
+    let handle = client.opendir(who, directory).unwrap();
+    let mut names = Vec::new();
+    client
+        .readdir(who, handle, 0, &mut |item| {
+            names.push(item.name.to_vec());
+            true
+        })
+        .unwrap();
+    client.releasedir(handle);
+    names.retain(|name| name != b"." && name != b"..");
+    names
+}
+
+/// A directory of twenty files, and two clients.
+fn shared_directory(world: &Arc<World>) -> (Client, Client, Ino) {
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let directory = ours.mkdir(&caller(9), Ino::ROOT, b"d", 0o755).unwrap().ino;
+    for number in 0..20 {
+        write_file(&ours, directory, format!("{number:02}").as_bytes(), b"first");
+    }
+    (ours, theirs, directory)
+}
+
+fn write_file(client: &Client, directory: Ino, name: &[u8], content: &[u8]) {
+    let flags = OpenFlags { truncate: true, ..OpenFlags::READ_WRITE };
+    let (_, opened) = client.create(&caller(99), directory, name, 0o644, flags).unwrap();
+    client.write(opened.handle, 0, content, WriteSource::Call).unwrap();
+    client.flush(opened.handle).unwrap();
+    client.release(opened.handle);
+}
+
+/// What the kernel does for `open`: looks the path up once more if it is told that what it found is stale.
+fn open_as_kernel(client: &Client, who: &Caller, directory: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+    let once = || {
+        let found = client.lookup(who, directory, name)?;
+        let opened = client.open(who, found.ino, OpenFlags::READ)?;
+        let content = client.read(opened.handle, 0, 100);
+        client.release(opened.handle);
+        content
+    };
+    match once() {
+        Err(FsError::Stale) => once(),
+        other => other,
+    }
+}
+
+/// Proves: a thread that has listed a directory looks at all that is in it without another fetch, attributes
+/// included; another thread, another directory and names that are not there are looked up afresh; and removing
+/// all that was listed costs no look-ups.
+#[test]
+fn a_listing_serves_looks_at_what_was_listed() {
+    let world = World::new();
+    let (ours, _theirs, directory) = shared_directory(&world);
+    let who = caller(9);
+    let look_at_all = |who: &Caller| {
+        for number in 0..20 {
+            let name = format!("{number:02}").into_bytes();
+            let found = ours.lookup(who, directory, &name).unwrap();
+            assert_eq!(found.size, 5);
+            assert_eq!(ours.getattr(who, found.ino, None).unwrap().size, 5);
+            // As `ls -l` asks for attributes of the same name.
+            ours.lookup(who, directory, &name).unwrap();
+            assert!(matches!(ours.getxattr(who, found.ino, b"user.none"), Err(FsError::NoData)));
+        }
+    };
+    let count = fetches(&ours, || {
+        assert_eq!(list(&ours, &who, directory).len(), 20);
+        look_at_all(&who);
+    });
+    assert_eq!(count, 1, "the listing's own");
+    assert!(fetches(&ours, || look_at_all(&caller(10))) >= 20, "another thread has listed nothing");
+    let count = fetches(&ours, || {
+        assert!(matches!(ours.lookup(&who, directory, b"none"), Err(FsError::NotFound)));
+        assert!(matches!(ours.lookup(&who, Ino::ROOT, b"none"), Err(FsError::NotFound)));
+    });
+    assert_eq!(count, 2, "what is not there, or elsewhere");
+    let count = fetches(&ours, || {
+        list(&ours, &who, directory);
+        for number in 0..20 {
+            let name = format!("{number:02}").into_bytes();
+            ours.lookup(&who, directory, &name).unwrap();
+            ours.unlink(&who, directory, &name).unwrap();
+            // As the kernel does, since the change has changed it.
+            ours.getattr(&who, directory, None).unwrap();
+        }
+    });
+    assert_eq!(count, 1);
+}
+
+/// Proves: what programs of this machine have done since a listing is seen at once.
+#[test]
+fn a_listing_hides_nothing_of_this_machine() {
+    let world = World::new();
+    let (ours, _theirs, directory) = shared_directory(&world);
+    let (who, other) = (caller(9), caller(10));
+    list(&ours, &who, directory);
+    ours.unlink(&other, directory, b"00").unwrap();
+    assert!(matches!(ours.lookup(&who, directory, b"00"), Err(FsError::NotFound)));
+    write_file(&ours, directory, b"01", b"longer than it was");
+    assert_eq!(ours.lookup(&who, directory, b"01").unwrap().size, 18);
+    let before = ours.lookup(&who, directory, b"02").unwrap().ino;
+    ours.rename(&other, directory, b"03", directory, b"02", RenameFlags::Replace).unwrap();
+    assert_ne!(ours.lookup(&who, directory, b"02").unwrap().ino, before);
+}
+
+/// Proves: opening, listing and walking on from a name that was found through a listing are as fresh as ever,
+/// however the name was replaced on another machine; so is the target of a symbolic link.
+#[test]
+fn a_listing_serves_nothing_but_looks() {
+    let world = World::new();
+    let (ours, theirs, directory) = shared_directory(&world);
+    let who = caller(9);
+    ours.mkdir(&who, directory, b"sub", 0o755).unwrap();
+    ours.symlink(&who, directory, b"link", b"old").unwrap();
+    let link = ours.lookup(&who, directory, b"link").unwrap().ino;
+    let mut checks = 0;
+    let mut after_their = |change: &dyn Fn(), look: &dyn Fn()| {
+        list(&ours, &who, directory);
+        change();
+        look();
+        checks += 1;
+    };
+    after_their(&|| write_file(&theirs, directory, b"00", b"second"), &|| {
+        assert_eq!(open_as_kernel(&ours, &who, directory, b"00").unwrap(), b"second");
+    });
+    // Saved as editors do, and as two renames would: the inode found first is there still, by another name.
+    after_their(
+        &|| {
+            write_file(&theirs, directory, b"new", b"third");
+            theirs.rename(&caller(20), directory, b"new", directory, b"01", RenameFlags::Replace).unwrap();
+        },
+        &|| assert_eq!(open_as_kernel(&ours, &who, directory, b"01").unwrap(), b"third"),
+    );
+    after_their(
+        &|| {
+            theirs.rename(&caller(20), directory, b"02", directory, b"away", RenameFlags::Replace).unwrap();
+            write_file(&theirs, directory, b"02", b"fourth");
+        },
+        &|| assert_eq!(open_as_kernel(&ours, &who, directory, b"02").unwrap(), b"fourth"),
+    );
+    after_their(&|| theirs.unlink(&caller(20), directory, b"03").unwrap(), &|| {
+        assert!(matches!(open_as_kernel(&ours, &who, directory, b"03"), Err(FsError::NotFound)));
+    });
+    after_their(&|| write_file(&theirs, directory, b"made", b"fifth"), &|| {
+        assert_eq!(open_as_kernel(&ours, &who, directory, b"made").unwrap(), b"fifth");
+    });
+    after_their(
+        &|| {
+            theirs.rename(&caller(20), directory, b"sub", directory, b"gone", RenameFlags::Replace).unwrap();
+            let sub = theirs.mkdir(&caller(20), directory, b"sub", 0o755).unwrap().ino;
+            write_file(&theirs, sub, b"inside", b"sixth");
+        },
+        &|| {
+            let stale = ours.lookup(&who, directory, b"sub").unwrap().ino;
+            assert!(matches!(ours.lookup(&who, stale, b"inside"), Err(FsError::Stale)));
+            let sub = ours.lookup(&who, directory, b"sub").unwrap().ino;
+            assert_eq!(open_as_kernel(&ours, &who, sub, b"inside").unwrap(), b"sixth");
+        },
+    );
+    after_their(
+        &|| {
+            theirs.unlink(&caller(20), directory, b"link").unwrap();
+            theirs.symlink(&caller(20), directory, b"link", b"new").unwrap();
+        },
+        &|| {
+            assert_eq!(ours.lookup(&who, directory, b"link").unwrap().ino, link);
+            assert!(matches!(ours.readlink(&who, link), Err(FsError::Stale)));
+            let link = ours.lookup(&who, directory, b"link").unwrap().ino;
+            assert_eq!(ours.readlink(&who, link).unwrap(), b"new");
+        },
+    );
+    assert_eq!(checks, 7);
+}
+
+/// Proves: another client's change is seen a second after the listing at the latest, and in a tenth of that by
+/// who asks for one name again and again.
+#[test]
+fn a_listing_serves_for_a_second() {
+    let world = World::new();
+    let (ours, theirs, directory) = shared_directory(&world);
+    let who = caller(9);
+    list(&ours, &who, directory);
+    write_file(&theirs, directory, b"00", b"longer than it was");
+    assert_eq!(ours.lookup(&who, directory, b"00").unwrap().size, 5, "which is what this test is about");
+    std::thread::sleep(Duration::from_millis(110));
+    assert_eq!(ours.lookup(&who, directory, b"00").unwrap().size, 18, "one name again and again");
+    list(&ours, &who, directory);
+    write_file(&theirs, directory, b"01", b"longer than it was");
+    std::thread::sleep(views::LISTED_AGE_MAX);
+    assert_eq!(ours.lookup(&who, directory, b"01").unwrap().size, 18);
+}
+
+/// Proves: looking by whole paths at what was listed (as `ls -l DIRECTORY` does) takes no fetches either; but what is
+/// opened or changed by such a path is in the directory that has the path now.
+#[test]
+fn a_listing_serves_whole_paths() {
+    let world = World::new();
+    let (ours, theirs, directory) = shared_directory(&world);
+    let who = caller(9);
+    let list_by_path = || {
+        ours.lookup(&who, Ino::ROOT, b"d").unwrap();
+        list(&ours, &who, directory);
+    };
+    let count = fetches(&ours, || {
+        list_by_path();
+        for number in 0..20 {
+            assert_eq!(ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino, directory);
+            ours.lookup(&who, directory, format!("{number:02}").as_bytes()).unwrap();
+        }
+    });
+    assert_eq!(count, 1);
+    let count = fetches(&ours, || {
+        ours.lookup(&who, Ino::ROOT, b"d").unwrap();
+        ours.unlink(&who, directory, b"00").unwrap();
+        ours.unlink(&who, directory, b"01").unwrap();
+    });
+    assert_eq!(count, 1, "the way to the directory is checked before the first change by it");
+
+    list_by_path();
+    theirs.rename(&caller(20), Ino::ROOT, b"d", Ino::ROOT, b"away", RenameFlags::Replace).unwrap();
+    let new = theirs.mkdir(&caller(20), Ino::ROOT, b"d", 0o755).unwrap().ino;
+    write_file(&theirs, new, b"02", b"second");
+    assert_eq!(
+        ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino,
+        directory,
+        "which is what this test is about"
+    );
+    assert!(matches!(ours.unlink(&who, directory, b"02"), Err(FsError::Stale)));
+    assert_eq!(ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino, new);
+    ours.lookup(&who, directory, b"02").expect("it is where it was");
+
+    let ours = world.client(3, &[]);
+    ours.lookup(&who, Ino::ROOT, b"d").unwrap();
+    list(&ours, &who, new);
+    theirs.rename(&caller(20), Ino::ROOT, b"d", Ino::ROOT, b"d", RenameFlags::Replace).unwrap();
+    theirs.rename(&caller(20), Ino::ROOT, b"d", Ino::ROOT, b"off", RenameFlags::Replace).unwrap();
+    theirs.rename(&caller(20), Ino::ROOT, b"away", Ino::ROOT, b"d", RenameFlags::Replace).unwrap();
+    ours.lookup(&who, Ino::ROOT, b"d").unwrap();
+    let found = ours.lookup(&who, new, b"02").unwrap().ino;
+    assert!(matches!(ours.open(&who, found, OpenFlags::READ), Err(FsError::Stale)));
+    assert_eq!(ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino, directory);
+    assert_eq!(open_as_kernel(&ours, &who, directory, b"02").unwrap(), b"first");
 }

@@ -1,0 +1,300 @@
+//! Whether the record that a mirror shows counts now.
+//!
+//! The clock is an argument, as is what this client has seen before. The time that counts is the later of the two:
+//! no clock that is behind makes something count that is known to have expired. What a clock is blamed for is said
+//! to be the clock's, never an attack.
+//!
+//! Attacks answered: rollback (an older record), equivocation (two records of one number), freeze (a record beyond
+//! its term), keys that were rotated out. A mirror that shows an older *renewal* of the record that this client knows
+//! already takes nothing away: the record counts for as long as this client knows it does.
+
+use crate::keys::KeyChain;
+use crate::moment::{moment, span};
+use crate::record::{NotAuthentic, Record, RootFile, Validity, authenticate};
+use crate::signing::Signable;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::Digest;
+
+/// How far ahead of the time here something may have been signed: clocks differ.
+pub const AHEAD_MAX_S: u64 = 600;
+
+/// What a client has seen of a release: its highest record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Seen {
+    /// Its number.
+    pub sequence: u64,
+    /// Its digest.
+    pub record: Digest,
+    /// When it was signed.
+    pub issued_s: u64,
+    /// How long it counts by the renewal that lasts longest.
+    pub validity: Validity,
+    /// The latest time at which anything of the release that was accepted was signed: it is at least this late.
+    /// Readings of the clock are not remembered, because one that was wrong once would count for ever.
+    pub latest_s: u64,
+}
+
+/// What to do with a record that has expired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stale {
+    /// Refuse it.
+    Refuse,
+    /// Accept it with a loud warning; still not if it is a certificate directory's.
+    Allow,
+}
+
+/// A record that counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Accepted {
+    /// The record.
+    pub record: Record,
+    /// Its digest.
+    pub digest: Digest,
+    /// The last second at which it counts.
+    pub valid_until_s: u64,
+    /// What people should be told.
+    pub warnings: Vec<Warning>,
+    /// What is to be remembered now.
+    pub seen: Seen,
+}
+
+/// What people should be told about a record that was accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Warning {
+    /// More than half of its life is over.
+    HalfLife {
+        /// The last second at which it counts.
+        until_s: u64,
+        /// Seconds left.
+        left_s: u64,
+    },
+    /// It has expired, and was accepted because that was asked for.
+    Stale {
+        /// The last second at which it counted.
+        until_s: u64,
+        /// How long ago that was, in seconds.
+        ago_s: u64,
+    },
+    /// The mirror shows an older renewal than was seen before.
+    OlderRenewal {
+        /// When the one shown ends.
+        shown_until_s: u64,
+        /// When the one seen before ends.
+        known_until_s: u64,
+    },
+    /// The clock here is behind what is known.
+    ClockBehind {
+        /// What it says.
+        clock_s: u64,
+        /// The time at which something was signed that was seen before.
+        latest_s: u64,
+    },
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Warning::HalfLife { until_s, left_s } => write!(
+                f,
+                "the release expires in {}, at {}, and was not renewed for more than half of its life",
+                span(*left_s),
+                moment(*until_s)
+            ),
+            Warning::Stale { until_s, ago_s } => write!(
+                f,
+                "STALE: the release expired {} ago, at {}; what is shown may be OLD, with faults that the publisher \
+                 has corrected since. It is used only because that was asked for",
+                span(*ago_s),
+                moment(*until_s)
+            ),
+            Warning::OlderRenewal { shown_until_s, known_until_s } => write!(
+                f,
+                "the mirror is behind: it shows a renewal until {}, and one until {} was seen before",
+                moment(*shown_until_s),
+                moment(*known_until_s)
+            ),
+            Warning::ClockBehind { clock_s, latest_s } => write!(
+                f,
+                "this machine's clock says {}, but the release was signed at {}; that time is used. Set the clock",
+                moment(*clock_s),
+                moment(*latest_s)
+            ),
+        }
+    }
+}
+
+/// Why a record is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is not the release's.
+    #[error(transparent)]
+    NotAuthentic(#[from] NotAuthentic),
+    /// It is signed by keys that were replaced.
+    #[error(
+        "the record is signed by key set {found}, which key set {current} has replaced; the mirror is behind, or \
+         somebody has the old keys"
+    )]
+    OlderKeySet {
+        /// The key set it names.
+        found: u64,
+        /// The current one.
+        current: u64,
+    },
+    /// An older record than was seen before.
+    #[error(
+        "the mirror shows release {shown}, and this machine has seen release {seen} of it: it is behind, or rolls back"
+    )]
+    Rollback {
+        /// The number it shows.
+        shown: u64,
+        /// The number seen before.
+        seen: u64,
+    },
+    /// Another record than was seen before, under the same number. Both are signed.
+    #[error(
+        "there are two releases {sequence}, both signed: {} is the one seen first, and {} is another. The publisher \
+         shows different people different things, or somebody has the keys",
+        seen.short(), shown.short()
+    )]
+    Equivocation {
+        /// The number.
+        sequence: u64,
+        /// Digest of the record seen before.
+        seen: Digest,
+        /// Digest of the record shown.
+        shown: Digest,
+    },
+    /// A newer record that says it is older than the one before it.
+    #[error(
+        "release {sequence} says that it was signed at {}, before release {seen_sequence} (at {}); the publisher's \
+         clock was wrong, and it has to be published again",
+        moment(*issued_s), moment(*seen_s)
+    )]
+    Backwards {
+        /// Its number.
+        sequence: u64,
+        /// When it says it was signed.
+        issued_s: u64,
+        /// The number seen before.
+        seen_sequence: u64,
+        /// When that was signed.
+        seen_s: u64,
+    },
+    /// It was signed in the future, as far as is known here.
+    #[error(
+        "this machine's clock says {}, but the release was signed at {}. Set this machine's clock; if it is right, \
+         the publisher's was wrong, and the release counts from then on",
+        moment(*clock_s), moment(*issued_s)
+    )]
+    Future {
+        /// What the clock says.
+        clock_s: u64,
+        /// When it says it was signed.
+        issued_s: u64,
+    },
+    /// It has expired.
+    #[error(
+        "the release expired at {}, and it is {} now{}: the publisher has not renewed it, or the mirror holds the \
+         renewal back. Try another mirror{}",
+        moment(*until_s),
+        moment(*time_s),
+        if clock_s == time_s { " by this machine's clock" } else { " by what was seen of the release" },
+        if *certificates {
+            "; a certificate directory is never used after it has expired"
+        } else {
+            "; --allow-stale uses it all the same"
+        }
+    )]
+    Expired {
+        /// The last second at which it counted.
+        until_s: u64,
+        /// The time that counts here.
+        time_s: u64,
+        /// What the clock says.
+        clock_s: u64,
+        /// Whether it is a certificate directory.
+        certificates: bool,
+    },
+}
+
+/// Whether the record in `file` counts at `now_s` for a client that has `seen` that much of the release.
+///
+/// # Errors
+/// [`Refusal`]. What was remembered stays as it is.
+pub fn accept(
+    chain: &KeyChain,
+    file: &RootFile,
+    seen: Option<&Seen>,
+    now_s: u64,
+    stale: Stale,
+) -> Result<Accepted, Refusal> {
+    let authentic = authenticate(chain, file)?;
+    let record = authentic.record();
+    let current = chain.current();
+    if record.key_set < current.number {
+        return Err(Refusal::OlderKeySet { found: record.key_set, current: current.number });
+    }
+    let digest = record.digest();
+    if let Some(seen) = seen {
+        not_older(record, digest, seen)?;
+    }
+    let latest_s = seen.map_or(0, |seen| seen.latest_s);
+    let time_s = now_s.max(latest_s);
+    let issued_s = authentic.issued_last_s();
+    if issued_s > time_s.saturating_add(AHEAD_MAX_S) {
+        return Err(Refusal::Future { clock_s: now_s, issued_s });
+    }
+
+    let mut warnings = Vec::new();
+    if latest_s > now_s.saturating_add(AHEAD_MAX_S) {
+        warnings.push(Warning::ClockBehind { clock_s: now_s, latest_s });
+    }
+    let shown = authentic.validity();
+    let validity = match seen.filter(|seen| seen.record == digest) {
+        Some(seen) => shown.longer(seen.validity),
+        None => shown,
+    };
+    if validity.until_s > shown.until_s {
+        warnings
+            .push(Warning::OlderRenewal { shown_until_s: shown.until_s, known_until_s: validity.until_s });
+    }
+    let until_s = validity.until_s;
+    if time_s > until_s {
+        if stale == Stale::Refuse || current.certificates {
+            let certificates = current.certificates;
+            return Err(Refusal::Expired { until_s, time_s, clock_s: now_s, certificates });
+        }
+        warnings.push(Warning::Stale { until_s, ago_s: time_s - until_s });
+    } else if time_s >= validity.half_life_s() {
+        warnings.push(Warning::HalfLife { until_s, left_s: until_s - time_s });
+    }
+    let seen = Seen {
+        sequence: record.sequence,
+        record: digest,
+        issued_s: record.issued_s,
+        validity,
+        latest_s: latest_s.max(issued_s),
+    };
+    Ok(Accepted { record: record.clone(), digest, valid_until_s: until_s, warnings, seen })
+}
+
+/// Compares with what was seen before.
+fn not_older(record: &Record, digest: Digest, seen: &Seen) -> Result<(), Refusal> {
+    let sequence = record.sequence;
+    if sequence < seen.sequence {
+        return Err(Refusal::Rollback { shown: sequence, seen: seen.sequence });
+    }
+    if sequence == seen.sequence && digest != seen.record {
+        return Err(Refusal::Equivocation { sequence, seen: seen.record, shown: digest });
+    }
+    if record.issued_s < seen.issued_s {
+        return Err(Refusal::Backwards {
+            sequence,
+            issued_s: record.issued_s,
+            seen_sequence: seen.sequence,
+            seen_s: seen.issued_s,
+        });
+    }
+    Ok(())
+}

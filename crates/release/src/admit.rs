@@ -1,0 +1,218 @@
+//! What a client does before it believes a mirror: it looks for revocations, follows the keys, and judges the record.
+
+use crate::accept::{Accepted, Stale};
+use crate::files;
+use crate::form::{self, Kind, Malformed};
+use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
+use crate::layout;
+use crate::mirror::{Mirror, MirrorError};
+use crate::record::RootFile;
+use crate::revocation::{Revocation, Revoked};
+use crate::trust::{Trust, TrustError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A release that may be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Admitted {
+    /// The record, until when it counts, and what people should be told about it.
+    pub accepted: Accepted,
+    /// The file it came in; where blocks lie is in it, and is a hint.
+    pub file: RootFile,
+    /// The keys that count.
+    pub chain: KeyChain,
+    /// What else people should be told: revocations that were found and are false.
+    pub notices: Vec<String>,
+}
+
+/// Why a release may not be used as a mirror has it.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmitError {
+    /// The mirror does not give a file that is needed.
+    #[error(transparent)]
+    Mirror(#[from] MirrorError),
+    /// What it gives is not the release's, or not the newest, or expired. Another mirror may be better.
+    #[error("{mirror}: {file}: {error}")]
+    Refused {
+        /// The mirror.
+        mirror: String,
+        /// The file.
+        file: String,
+        /// Why.
+        error: Box<TrustError>,
+    },
+    /// What it gives is no such file.
+    #[error("{mirror}: {file}: {error}")]
+    Malformed {
+        /// The mirror.
+        mirror: String,
+        /// The file.
+        file: String,
+        /// What is wrong.
+        error: Malformed,
+    },
+    /// The release is over, whatever any mirror says.
+    #[error("{revoked} ({found})")]
+    Revoked {
+        /// What the certificate says.
+        revoked: Revoked,
+        /// Where it was found.
+        found: String,
+    },
+    /// What this machine remembers cannot be read or written.
+    #[error(transparent)]
+    Trust(TrustError),
+    /// A directory of revocations cannot be read, so nobody knows what is in it.
+    #[error(
+        "{}: {error}; revocations are looked for here, so nothing is used until it can be read. Make it readable, or \
+         take it off the list of revocation directories",
+        path.display()
+    )]
+    RevocationsUnreadable {
+        /// The directory or file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Does all of it, and remembers what it learns.
+///
+/// # Errors
+/// [`AdmitError`]. Keys that were followed, and a revocation, are remembered even then.
+pub fn admit(
+    trust: &Trust,
+    mirror: &dyn Mirror,
+    revocations: &[PathBuf],
+    now_s: u64,
+    stale: Stale,
+) -> Result<Admitted, AdmitError> {
+    let mut notices = not_revoked(trust, revocations)?;
+    notices.extend(not_revoked_at(trust, mirror)?);
+    let chain = follow_keys(trust, mirror)?;
+    let bytes = mirror.get(layout::ROOT, None, RootFile::BYTES_MAX)?;
+    let file: RootFile = form::read(&bytes).map_err(malformed(mirror, layout::ROOT))?;
+    let accepted = trust.accept(&chain, &file, now_s, stale).map_err(blame(mirror, layout::ROOT))?;
+    Ok(Admitted { accepted, file, chain, notices })
+}
+
+/// Looks for a revocation in what this machine remembers and in directories of certificates: `ID` and `ID.revoked`.
+/// A directory may be anything, also a mounted release. Returns what people should be told of false ones.
+///
+/// # Errors
+/// [`AdmitError::Revoked`], [`AdmitError::RevocationsUnreadable`], [`AdmitError::Trust`].
+pub fn not_revoked(trust: &Trust, directories: &[PathBuf]) -> Result<Vec<String>, AdmitError> {
+    if let Some(revoked) = trust.revoked().map_err(AdmitError::Trust)? {
+        return Err(AdmitError::Revoked { revoked, found: "found earlier, and remembered".to_owned() });
+    }
+    let mut notices = Vec::new();
+    for directory in directories {
+        for (path, certificate) in certificates(directory, trust.id())? {
+            notices.extend(honour(trust, &certificate, path.display().to_string())?);
+        }
+    }
+    Ok(notices)
+}
+
+/// Looks for a revocation at a mirror. That it has none proves nothing.
+///
+/// # Errors
+/// [`AdmitError::Revoked`], [`AdmitError::Mirror`] if it cannot be reached, [`AdmitError::Trust`].
+pub fn not_revoked_at(trust: &Trust, mirror: &dyn Mirror) -> Result<Option<String>, AdmitError> {
+    match mirror.get(layout::REVOKED, None, Revocation::BYTES_MAX) {
+        Ok(certificate) => honour(trust, &certificate, format!("{}: {}", mirror.name(), layout::REVOKED)),
+        Err(MirrorError::Missing { .. }) => Ok(None),
+        Err(error @ MirrorError::Wrong { .. }) => Ok(Some(error.to_string())),
+        Err(error @ MirrorError::Unreachable { .. }) => Err(error.into()),
+    }
+}
+
+/// Follows the keys from what this machine remembers, or from the first, to the last that the mirror has.
+///
+/// # Errors
+/// [`AdmitError::Mirror`], [`AdmitError::Refused`], [`AdmitError::Malformed`], [`AdmitError::Trust`].
+pub fn follow_keys(trust: &Trust, mirror: &dyn Mirror) -> Result<KeyChain, AdmitError> {
+    let fetch = |number: u64| -> Result<SignedKeySet, AdmitError> {
+        let name = layout::keys(number);
+        let bytes = mirror.get(&name, None, SignedKeySet::BYTES_MAX)?;
+        form::read(&bytes).map_err(malformed(mirror, &name))
+    };
+    let refused = |number: u64, set: &SignedKeySet, error: KeysError| {
+        blame(mirror, &layout::keys(number))(trust.forked(error, set))
+    };
+    let mut chain = match trust.chain().map_err(AdmitError::Trust)? {
+        Some(chain) => chain,
+        None => {
+            let first = fetch(1)?;
+            KeyChain::begin(trust.id(), first.clone()).map_err(|error| refused(1, &first, error))?
+        }
+    };
+    // The last one known is looked at again: another in its place proves that the keys have signed two successions.
+    let mut number = chain.current().number.max(2);
+    while number <= SETS_MAX {
+        let set = match fetch(number) {
+            Ok(set) => set,
+            // One that lacks what is known already is merely behind, which its record will show.
+            Err(AdmitError::Mirror(MirrorError::Missing { .. })) => break,
+            Err(error) => return Err(error),
+        };
+        if set.value.number != number {
+            let error = KeysError::Skipped { expected: number, found: set.value.number };
+            return Err(refused(number, &set, error));
+        }
+        chain.extend(set.clone()).map_err(|error| refused(number, &set, error))?;
+        number += 1;
+    }
+    trust.learn(&chain).map_err(blame(mirror, "keys"))
+}
+
+/// A false certificate is told about, and that is all.
+fn honour(trust: &Trust, certificate: &[u8], found: String) -> Result<Option<String>, AdmitError> {
+    match trust.revoke(certificate).map_err(AdmitError::Trust)? {
+        Ok(revoked) => Err(AdmitError::Revoked { revoked, found }),
+        Err(error) => Ok(Some(format!("{found}: a false revocation, which is ignored: {error}"))),
+    }
+}
+
+fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathBuf, Vec<u8>)>, AdmitError> {
+    let unreadable = |path: &Path| {
+        let path = path.to_owned();
+        move |error| AdmitError::RevocationsUnreadable { path, error }
+    };
+    // That a file is not there says nothing if the directory is not.
+    if !std::fs::metadata(directory).map_err(unreadable(directory))?.is_dir() {
+        return Err(unreadable(directory)(io::Error::other("this is not a directory")));
+    }
+    let mut found = Vec::new();
+    for name in [id.to_string(), format!("{id}.revoked")] {
+        let path = directory.join(name);
+        match files::read(&path, Revocation::BYTES_MAX) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => found.push((path, bytes)),
+            // Whoever may put files here could put a folder here: no certificate, so a false one.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => found.push((path, Vec::new())),
+            Err(error) => return Err(unreadable(&path)(error)),
+        }
+    }
+    Ok(found)
+}
+
+fn malformed(mirror: &dyn Mirror, file: &str) -> impl FnOnce(Malformed) -> AdmitError {
+    let (mirror, file) = (mirror.name().to_owned(), file.to_owned());
+    move |error| AdmitError::Malformed { mirror, file, error }
+}
+
+/// What a mirror is to be blamed for, and what the disk here.
+fn blame(mirror: &dyn Mirror, file: &str) -> impl FnOnce(TrustError) -> AdmitError {
+    let (mirror, file) = (mirror.name().to_owned(), file.to_owned());
+    move |error| match error {
+        TrustError::Refused { .. } | TrustError::Keys { .. } => {
+            AdmitError::Refused { mirror, file, error: Box::new(error) }
+        }
+        TrustError::Revoked(revoked) => {
+            AdmitError::Revoked { revoked, found: "found earlier, and remembered".to_owned() }
+        }
+        other => AdmitError::Trust(other),
+    }
+}

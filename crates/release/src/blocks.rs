@@ -1,0 +1,326 @@
+//! The blocks of a release, from its mirrors.
+//!
+//! The client's verified store does the rest: its caches, its verification at every read, requests shared by all who
+//! wait. Mirrors take the place that the server has in a writable file system, and answer one request of its protocol,
+//! RETRIEVE.
+//!
+//! Where blocks lie is told by an index, which a mirror names and nobody signs. One that does not know a block proves
+//! nothing; then the indexes that other mirrors name are asked, before the block counts as missing.
+
+use crate::index::{self, FIXED_BYTES, Head, Key, Place, Sizes, key_of};
+use crate::mirror::{MirrorError, Mirrors};
+use crate::{layout, pack};
+use holdfast_client::remote::Remote;
+use holdfast_client::store::VerifiedStore;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey, Domain};
+use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, StoreHeader, Welcome};
+use holdfast_rpc::RpcError;
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// An index of up to this size is fetched whole.
+const WHOLE_INDEX_BYTES: u64 = 1 << 20;
+/// Pages of larger ones that are kept.
+const PAGES_KEPT: usize = 4096;
+/// The head of an index is never larger: at a few bytes a page, that is a release of billions of blocks.
+const HEAD_BYTES_MAX: u64 = 512 << 20;
+/// Blocks of one pack with less than this between them are fetched at once.
+const GAP_BYTES: u64 = 64 << 10;
+/// What is fetched at once is never larger.
+const RANGE_BYTES_MAX: u64 = 4 << 20;
+/// A small block is fetched with what follows it in its pack, which is what lies beside it in the tree.
+const WINDOW_BYTES: u64 = 128 << 10;
+/// Blocks of which it is remembered which mirror gave them.
+const GIVERS_KEPT: usize = 4096;
+
+/// Where an index is, as a mirror names it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IndexName {
+    /// Digest of the file.
+    pub digest: Digest,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Mirrors as the server of blocks.
+pub struct MirroredBlocks {
+    mirrors: Arc<Mirrors>,
+    /// Indexes, the likeliest first.
+    indexes: Mutex<Vec<Arc<RemoteIndex>>>,
+    /// Names the indexes that mirrors have now, when a block is in none that is known.
+    more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
+    /// Takes what was fetched beside what was asked for.
+    beside: OnceLock<VerifiedStore>,
+    /// Which mirror gave a block, until it is verified.
+    givers: Mutex<LruCache<Digest, String>>,
+    received: AtomicU64,
+}
+
+/// An index at the mirrors.
+struct RemoteIndex {
+    name: IndexName,
+    head: Head,
+    /// All entries, if it is small.
+    whole: Option<Vec<u8>>,
+    /// Pieces that were needed, by where they begin.
+    pages: Mutex<LruCache<u64, Arc<Vec<u8>>>>,
+}
+
+impl MirroredBlocks {
+    /// The blocks at `mirrors`, found by an index of this name. `more` names others when it does not do.
+    pub fn new(
+        mirrors: Arc<Mirrors>,
+        more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
+    ) -> MirroredBlocks {
+        MirroredBlocks {
+            mirrors,
+            indexes: Mutex::default(),
+            more,
+            beside: OnceLock::new(),
+            givers: Mutex::new(LruCache::new(NonZeroUsize::new(GIVERS_KEPT).expect("not zero"))),
+            received: AtomicU64::new(0),
+        }
+    }
+
+    /// Where blocks go that were fetched beside others.
+    pub fn set_beside(&self, store: VerifiedStore) {
+        let _ = self.beside.set(store);
+    }
+
+    /// Uses another index first, as that of a newer release.
+    ///
+    /// # Errors
+    /// [`MirrorError`]: no mirror has it.
+    pub fn use_index(&self, name: IndexName) -> Result<(), MirrorError> {
+        if self.indexes.lock().first().is_some_and(|known| known.name == name) {
+            return Ok(());
+        }
+        let index = Arc::new(RemoteIndex::open(&self.mirrors, name)?);
+        let mut indexes = self.indexes.lock();
+        indexes.retain(|known| known.name != name);
+        indexes.insert(0, index);
+        indexes.truncate(4);
+        Ok(())
+    }
+
+    /// Tells that a block was not what it should have been. Whether it makes sense to ask for it again.
+    fn blame(&self, address: &Digest) -> bool {
+        match self.givers.lock().pop(address) {
+            Some(mirror) => {
+                self.mirrors.report_bad(&mirror, &format!("it gave something else as block {}", address.short()))
+            }
+            None => false,
+        }
+    }
+
+    fn retrieve(&self, addresses: &[Digest]) -> Result<Vec<Option<StoredBlock>>, MirrorError> {
+        let mut found: HashMap<Digest, StoredBlock> = HashMap::new();
+        let mut known = self.indexes.lock().clone();
+        let mut asked_for_more = false;
+        loop {
+            for index in &known {
+                let missing: Vec<Digest> =
+                    addresses.iter().filter(|address| !found.contains_key(address)).copied().collect();
+                if missing.is_empty() {
+                    break;
+                }
+                self.retrieve_by(index, &missing, &mut found)?;
+            }
+            let complete = addresses.iter().all(|address| found.contains_key(address));
+            if complete || std::mem::replace(&mut asked_for_more, true) {
+                break;
+            }
+            let before: Vec<IndexName> = known.iter().map(|index| index.name).collect();
+            for name in (self.more)() {
+                if !before.contains(&name) {
+                    // What one mirror names another may lack.
+                    let _ = self.use_index(name);
+                }
+            }
+            known = self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
+        }
+        Ok(addresses.iter().map(|address| found.remove(address)).collect())
+    }
+
+    fn retrieve_by(
+        &self,
+        index: &RemoteIndex,
+        addresses: &[Digest],
+        found: &mut HashMap<Digest, StoredBlock>,
+    ) -> Result<(), MirrorError> {
+        let mut places = Vec::new();
+        for address in addresses {
+            if let Some(place) = index.find(&self.mirrors, &key_of(address))? {
+                places.push((place, *address));
+            }
+        }
+        places.sort_unstable();
+        let mut rest = &places[..];
+        while let Some((first, _)) = rest.first() {
+            let mut end = u64::from(first.offset) + u64::from(first.bytes);
+            let start = u64::from(first.offset);
+            let mut count = 1;
+            for (place, _) in &rest[1..] {
+                let begin = u64::from(place.offset);
+                let longer = begin + u64::from(place.bytes);
+                if place.pack != first.pack || begin > end + GAP_BYTES || longer - start > RANGE_BYTES_MAX {
+                    break;
+                }
+                end = end.max(longer);
+                count += 1;
+            }
+            let (group, after) = rest.split_at(count);
+            rest = after;
+            let pack = index.head.packs[first.pack as usize];
+            if addresses.len() == 1 && end - start < WINDOW_BYTES {
+                end = (start + WINDOW_BYTES).min(pack.bytes);
+            }
+            match self.fetch(&layout::pack(&pack.digest), start..end, group, found) {
+                // The index is of another time than the mirror's packs; another index may know better.
+                Ok(()) | Err(MirrorError::Missing { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches a piece of a pack, which holds `wanted` and perhaps more.
+    fn fetch(
+        &self,
+        file: &str,
+        range: Range<u64>,
+        wanted: &[(Place, Digest)],
+        found: &mut HashMap<Digest, StoredBlock>,
+    ) -> Result<(), MirrorError> {
+        let start = range.start;
+        let check = |bytes: Vec<u8>| {
+            for (place, address) in wanted {
+                let at = (u64::from(place.offset) - start) as usize;
+                let frame = bytes.get(at..).and_then(pack::Frame::first);
+                if frame.is_none_or(|(frame, _)| frame.address != *address) {
+                    return Err(format!("block {} is not where it should be", address.short()));
+                }
+            }
+            Ok(bytes)
+        };
+        let bytes_max = range.end - range.start;
+        let (bytes, mirror) = self.mirrors.get_checked(file, Some(range), bytes_max, &check)?;
+        self.received.fetch_add(bytes.len() as u64, Relaxed);
+        let mut beside = Vec::new();
+        for frame in pack::Frame::all(&bytes) {
+            let Some(stored) = frame.stored() else { continue };
+            if wanted.iter().any(|(_, address)| *address == frame.address) {
+                self.givers.lock().put(frame.address, mirror.clone());
+                found.entry(frame.address).or_insert(stored);
+            } else {
+                beside.push(AddressedBlock { address: frame.address, block: stored });
+            }
+        }
+        if let Some(store) = self.beside.get() {
+            store.accept_hints(beside);
+        }
+        Ok(())
+    }
+}
+
+impl Remote for MirroredBlocks {
+    fn call(&self, request: Request, _deadline: Duration) -> Result<Response, RpcError> {
+        let Request::Retrieve(addresses) = request else {
+            return Err(RpcError::Server(ServerError::Invalid("a release is for reading only".into())));
+        };
+        let header = StoreHeader { owner: DeviceId(0), stored_ns: 0 };
+        match self.retrieve(&addresses) {
+            Ok(blocks) => {
+                let addressed = |(block, address): (Option<StoredBlock>, &Digest)| {
+                    block.map(|block| (header.clone(), AddressedBlock { address: *address, block }))
+                };
+                Ok(Response::Blocks(blocks.into_iter().zip(&addresses).map(addressed).collect()))
+            }
+            Err(error) => {
+                Err(RpcError::Unreachable { address: self.mirrors.to_string(), why: error.to_string() })
+            }
+        }
+    }
+
+    fn welcome(&self) -> Option<Welcome> {
+        None
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        (0, self.received.load(Relaxed))
+    }
+
+    fn altered(&self, address: &Digest) -> bool {
+        self.blame(address)
+    }
+}
+
+impl RemoteIndex {
+    fn open(mirrors: &Mirrors, name: IndexName) -> Result<RemoteIndex, MirrorError> {
+        let file = layout::index(&name.digest);
+        let pages = Mutex::new(LruCache::new(NonZeroUsize::new(PAGES_KEPT).expect("not zero")));
+        if name.bytes <= WHOLE_INDEX_BYTES {
+            let check = |mut bytes: Vec<u8>| {
+                if DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, &bytes) != name.digest {
+                    return Err("its content is not what its name says".to_owned());
+                }
+                let head = Head::read(&bytes).map_err(|error| error.to_string())?;
+                let entries = bytes.split_off(head.sizes.head_bytes() as usize);
+                Ok((head, entries))
+            };
+            let ((head, whole), _) = mirrors.get_checked(&file, None, name.bytes, &check)?;
+            return Ok(RemoteIndex { name, head, whole: Some(whole), pages });
+        }
+        let sizes = |bytes: Vec<u8>| {
+            let sizes = Sizes::read(&bytes).map_err(|error| error.to_string())?;
+            match sizes.bytes() == name.bytes && sizes.head_bytes() <= HEAD_BYTES_MAX {
+                true => Ok(sizes),
+                false => Err("it has another size than was said".to_owned()),
+            }
+        };
+        let fixed = Some(0..FIXED_BYTES as u64);
+        let (sizes, _) = mirrors.get_checked(&file, fixed, FIXED_BYTES as u64, &sizes)?;
+        let read = |bytes: Vec<u8>| Head::read(&bytes).map_err(|error| error.to_string());
+        let length = sizes.head_bytes();
+        let (head, _) = mirrors.get_checked(&file, Some(0..length), length, &read)?;
+        Ok(RemoteIndex { name, head, whole: None, pages })
+    }
+
+    fn find(&self, mirrors: &Mirrors, key: &Key) -> Result<Option<Place>, MirrorError> {
+        if let Some(entries) = &self.whole {
+            return Ok(self.head.find(entries, key));
+        }
+        let range = self.head.range_of(key);
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let known = self.pages.lock().get(&range.start).filter(|page| page.len() as u64 >= range.end - range.start).cloned();
+        let page = match known {
+            Some(page) => page,
+            None => {
+                let length = range.end - range.start;
+                let check = |bytes: Vec<u8>| match bytes.len() as u64 == length {
+                    true => Ok(Arc::new(bytes)),
+                    false => Err("it is cut short".to_owned()),
+                };
+                let file = layout::index(&self.name.digest);
+                let (page, _) = mirrors.get_checked(&file, Some(range.clone()), length, &check)?;
+                self.pages.lock().put(range.start, page.clone());
+                page
+            }
+        };
+        let whole = page.len() / index::ENTRY_BYTES * index::ENTRY_BYTES;
+        Ok(self.head.find(&page[..whole], key))
+    }
+}

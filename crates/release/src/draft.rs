@@ -1,0 +1,401 @@
+//! Something that is to be signed by people on several machines: a key set, a record, a renewal, a revocation.
+//!
+//! A draft holds all that a signer needs in order to see what they sign: the key sets so far, and what is new. It goes
+//! from one to the next, or copies of it are signed side by side and merged. A rotation is one draft: the new key set,
+//! and the record signed anew under it, because clients that know the new keys refuse a record by the old ones.
+//!
+//! Invariants: what a draft already carries in signatures is good and by people who may sign; nothing comes out of
+//! [`Draft::finish`] that clients would not believe. A draft is no file of a release and never lies at a mirror.
+
+use crate::form::{Kind, Malformed};
+use crate::keys::{KeyChain, KeySet, KeysError, Origin, ReleaseId, SETS_MAX, SignedKeySet, whose};
+use crate::record::{NotAuthentic, RootFile, authenticate};
+use crate::revocation::{Revocation, RevocationError, Statement};
+use crate::signing::{Role, Signable, SignatureError, Signed};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, keyfile};
+use std::collections::BTreeSet;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Draft {
+    /// The key sets so far, first to last, signed. None for the first key set of a release.
+    pub sets: Vec<SignedKeySet>,
+    /// A new key set.
+    pub keys: Option<SignedKeySet>,
+    /// A record to be signed by the last key set, the new one if there is one; or one that is signed, with a renewal.
+    pub root: Option<RootFile>,
+    /// A revocation.
+    pub statement: Option<Signed<Statement>>,
+}
+
+impl Kind for Draft {
+    const MAGIC: &'static [u8; 7] = b"HF-drft";
+    const WHAT: &'static str = "draft of something to be signed";
+    const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 64 * 1024;
+
+    fn well_formed(&self) -> Result<(), String> {
+        if self.keys.is_none() && self.root.is_none() && self.statement.is_none() {
+            return Err("there is nothing in it to sign".to_owned());
+        }
+        if self.sets.is_empty() && self.keys.is_none() {
+            return Err("it has no key set".to_owned());
+        }
+        self.keys.iter().try_for_each(Kind::well_formed)?;
+        self.root.iter().try_for_each(Kind::well_formed)?;
+        self.statement.iter().try_for_each(|statement| statement.value.well_formed())
+    }
+}
+
+/// What is signed when all of a draft is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Finished {
+    /// All key sets, the new one included.
+    pub chain: KeyChain,
+    /// Whether the last key set is new.
+    pub keys_are_new: bool,
+    /// The record with its renewal.
+    pub root: Option<RootFile>,
+    /// The certificate.
+    pub revocation: Option<Revocation>,
+}
+
+/// One thing to be signed, and by whom.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// What it is.
+    pub what: String,
+    /// Whose signatures are needed. For a revocation, of any of them; else of all.
+    pub needs: Vec<Need>,
+    /// Whether one of `needs` is enough.
+    pub any: bool,
+}
+
+/// Signatures that are needed of one set of keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// What the set of keys is called.
+    pub whose: String,
+    /// How many must sign.
+    pub threshold: u16,
+    /// Who has signed.
+    pub signed: Vec<PublicKey>,
+    /// Who has not.
+    pub lacking: Vec<PublicKey>,
+}
+
+impl Need {
+    fn new(whose: String, role: &Role, signers: &BTreeSet<PublicKey>) -> Need {
+        let (signed, lacking) = role.keys.iter().partition(|key| signers.contains(key));
+        Need { whose, threshold: role.threshold, signed, lacking }
+    }
+
+    /// Whether enough have signed.
+    pub fn is_met(&self) -> bool {
+        self.signed.len() >= usize::from(self.threshold)
+    }
+}
+
+impl Part {
+    /// Whether it is signed.
+    pub fn is_signed(&self) -> bool {
+        match self.any {
+            true => self.needs.iter().any(Need::is_met),
+            false => self.needs.iter().all(Need::is_met),
+        }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_signed() {
+            return write!(f, "{}: signed", self.what);
+        }
+        write!(f, "{}: needs ", self.what)?;
+        let unmet = self.needs.iter().filter(|need| !need.is_met());
+        for (index, need) in unmet.enumerate() {
+            match (index, self.any) {
+                (0, _) => {}
+                (_, true) => write!(f, ", or ")?,
+                (_, false) => write!(f, ", and ")?,
+            }
+            let more = usize::from(need.threshold) - need.signed.len();
+            let keys: Vec<String> = need.lacking.iter().map(keyfile::fingerprint).collect();
+            write!(f, "{more} more of {} ({})", need.whose, keys.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a draft is of no use, or cannot be signed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DraftError {
+    /// Its key sets.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// Its record or renewal.
+    #[error(transparent)]
+    Record(#[from] NotAuthentic),
+    /// Its revocation.
+    #[error(transparent)]
+    Revocation(#[from] RevocationError),
+    /// A signature in it.
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    /// Its parts do not fit together.
+    #[error("the draft makes no sense: {0}")]
+    Unfit(String),
+    /// The key may sign nothing in it.
+    #[error("the key {} may sign nothing in this draft", keyfile::fingerprint(.0))]
+    NotASigner(PublicKey),
+    /// Whoever keeps the key does not sign.
+    #[error(transparent)]
+    NotSigned(#[from] NotSigned),
+    /// Two drafts of different things.
+    #[error("the two drafts differ in what is to be signed, not only in signatures")]
+    Different,
+    /// Signatures are lacking.
+    #[error("not signed by enough people yet; {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Unfinished(Vec<Part>),
+}
+
+impl From<Malformed> for DraftError {
+    fn from(error: Malformed) -> DraftError {
+        DraftError::Keys(KeysError::Malformed(error))
+    }
+}
+
+impl Draft {
+    /// The release it is of.
+    ///
+    /// # Errors
+    /// [`DraftError::Unfit`]: there is no key set.
+    pub fn id(&self) -> Result<ReleaseId, DraftError> {
+        let first = self.sets.first().or(self.keys.as_ref());
+        let first = first.ok_or_else(|| DraftError::Unfit("it has no key set".to_owned()))?;
+        Ok(ReleaseId(first.value.digest()))
+    }
+
+    /// What is to be signed, and who has; checks everything on the way that can be checked.
+    ///
+    /// # Errors
+    /// [`DraftError`]: something in it is false.
+    pub fn parts(&self) -> Result<Vec<Part>, DraftError> {
+        let id = self.id()?;
+        let chain = match self.sets.as_slice() {
+            [] => None,
+            sets => Some(KeyChain::of_sets(id, sets.to_vec())?),
+        };
+        let mut parts = Vec::new();
+        if let Some(keys) = &self.keys {
+            parts.push(part_of_keys(chain.as_ref(), keys)?);
+        }
+        if let Some(root) = &self.root {
+            parts.extend(self.parts_of_root(id, root)?);
+        }
+        if let Some(statement) = &self.statement {
+            let chain = chain.as_ref().ok_or_else(|| {
+                DraftError::Unfit("it revokes a release that has no signed key set".to_owned())
+            })?;
+            parts.push(part_of_revocation(chain, statement)?);
+        }
+        Ok(parts)
+    }
+
+    /// Adds this key's signature to whatever it may sign and has not signed. Returns what that was.
+    ///
+    /// # Errors
+    /// [`DraftError`].
+    pub fn sign(&mut self, key: &dyn KeyHolder) -> Result<Vec<String>, DraftError> {
+        let public = key.public();
+        let parts = self.parts()?;
+        let may = |part: &Part| {
+            part.needs.iter().any(|need| need.signed.contains(&public) || need.lacking.contains(&public))
+        };
+        if !parts.iter().any(may) {
+            return Err(DraftError::NotASigner(public));
+        }
+        let to_sign = |what: &str| {
+            let waits = |part: &Part| part.needs.iter().any(|need| need.lacking.contains(&public));
+            parts.iter().any(|part| part.what == what && waits(part))
+        };
+        let mut signed = Vec::new();
+        if let Some(keys) = &mut self.keys
+            && to_sign(&name_of_keys(keys))
+        {
+            keys.sign(key)?;
+            signed.push(name_of_keys(keys));
+        }
+        if let Some(root) = &mut self.root {
+            if to_sign(&name_of_record(root)) {
+                root.record.sign(key)?;
+                signed.push(name_of_record(root));
+            }
+            let name = name_of_renewal(root);
+            if let Some(freshness) = &mut root.freshness
+                && to_sign(&name)
+            {
+                freshness.sign(key)?;
+                signed.push(name);
+            }
+        }
+        if let Some(statement) = &mut self.statement
+            && to_sign(NAME_OF_REVOCATION)
+        {
+            statement.sign(key)?;
+            signed.push(NAME_OF_REVOCATION.to_owned());
+        }
+        Ok(signed)
+    }
+
+    /// Takes in the signatures of another copy.
+    ///
+    /// # Errors
+    /// [`DraftError::Different`], or a signature there is false; nothing is changed then.
+    pub fn merge(&mut self, other: &Draft) -> Result<(), DraftError> {
+        if self.bare() != other.bare() {
+            return Err(DraftError::Different);
+        }
+        other.parts()?;
+        let mut merged = self.clone();
+        if let (Some(ours), Some(theirs)) = (&mut merged.keys, &other.keys) {
+            ours.signatures.extend(&theirs.signatures);
+        }
+        if let (Some(ours), Some(theirs)) = (&mut merged.root, &other.root) {
+            ours.record.signatures.extend(&theirs.record.signatures);
+            if let (Some(ours), Some(theirs)) = (&mut ours.freshness, &theirs.freshness) {
+                ours.signatures.extend(&theirs.signatures);
+            }
+        }
+        if let (Some(ours), Some(theirs)) = (&mut merged.statement, &other.statement) {
+            ours.signatures.extend(&theirs.signatures);
+        }
+        merged.parts()?;
+        *self = merged;
+        Ok(())
+    }
+
+    /// What clients will believe, if enough have signed everything.
+    ///
+    /// # Errors
+    /// [`DraftError::Unfinished`], or something in it is false.
+    pub fn finish(&self) -> Result<Finished, DraftError> {
+        let lacking: Vec<Part> = self.parts()?.into_iter().filter(|part| !part.is_signed()).collect();
+        if !lacking.is_empty() {
+            return Err(DraftError::Unfinished(lacking));
+        }
+        let id = self.id()?;
+        let sets = self.sets.iter().chain(&self.keys).cloned().collect();
+        let chain = KeyChain::of_sets(id, sets)?;
+        if let Some(root) = &self.root {
+            authenticate(&chain, root)?;
+        }
+        let revocation =
+            self.statement.clone().map(|statement| Revocation { sets: self.sets.clone(), statement });
+        if let Some(revocation) = &revocation {
+            revocation.clone().verify(id)?;
+        }
+        Ok(Finished { chain, keys_are_new: self.keys.is_some(), root: self.root.clone(), revocation })
+    }
+
+    /// Without the signatures that are being gathered.
+    fn bare(&self) -> Draft {
+        let mut bare = self.clone();
+        bare.keys.iter_mut().for_each(|keys| keys.signatures.clear());
+        if let Some(root) = &mut bare.root {
+            root.record.signatures.clear();
+            root.freshness.iter_mut().for_each(|freshness| freshness.signatures.clear());
+        }
+        bare.statement.iter_mut().for_each(|statement| statement.signatures.clear());
+        bare
+    }
+
+    fn parts_of_root(&self, id: ReleaseId, root: &RootFile) -> Result<Vec<Part>, DraftError> {
+        let record = &root.record.value;
+        let last = self.keys.as_ref().or(self.sets.last());
+        let set = &last.ok_or_else(|| DraftError::Unfit("it has no key set".to_owned()))?.value;
+        if record.release != id {
+            return Err(NotAuthentic::WrongRelease { expected: id, found: record.release }.into());
+        }
+        if record.key_set != set.number {
+            let why = format!(
+                "its record names key set {}, and key set {} is to sign it",
+                record.key_set, set.number
+            );
+            return Err(DraftError::Unfit(why));
+        }
+        let mut parts = vec![part(name_of_record(root), &root.record, vec![(whose(set.number), &set.role)])?];
+        if let Some(freshness) = &root.freshness {
+            let Some(allowed) = &set.freshness else {
+                return Err(NotAuthentic::NoRenewals(set.number).into());
+            };
+            if freshness.value.release != id || freshness.value.record != record.digest() {
+                return Err(DraftError::Unfit("its renewal is of another record".to_owned()));
+            }
+            let whose = format!("{} for renewals", whose(set.number));
+            parts.push(part(name_of_renewal(root), freshness, vec![(whose, &allowed.role)])?);
+        }
+        Ok(parts)
+    }
+}
+
+const NAME_OF_REVOCATION: &str = "the revocation";
+
+fn name_of_keys(keys: &SignedKeySet) -> String {
+    whose(keys.value.number)
+}
+
+fn name_of_record(root: &RootFile) -> String {
+    format!("record {}", root.record.value.sequence)
+}
+
+fn name_of_renewal(root: &RootFile) -> String {
+    format!("the renewal of record {}", root.record.value.sequence)
+}
+
+/// Who has signed `signed`, of those who may.
+fn part<T: Signable>(
+    what: String,
+    signed: &Signed<T>,
+    roles: Vec<(String, &Role)>,
+) -> Result<Part, SignatureError> {
+    let signers = signed.signers(|key| roles.iter().any(|(_, role)| role.keys.contains(key)))?;
+    let needs = roles.into_iter().map(|(whose, role)| Need::new(whose, role, &signers)).collect();
+    Ok(Part { what, needs, any: false })
+}
+
+fn part_of_keys(chain: Option<&KeyChain>, keys: &SignedKeySet) -> Result<Part, DraftError> {
+    let KeySet { number, origin, role, certificates, .. } = &keys.value;
+    let own = (whose(*number), role);
+    let Some(chain) = chain else {
+        if *number != 1 {
+            return Err(KeysError::Skipped { expected: 1, found: *number }.into());
+        }
+        return Ok(part(name_of_keys(keys), keys, vec![own])?);
+    };
+    let before = chain.current();
+    if *number != before.number + 1 {
+        return Err(KeysError::Skipped { expected: before.number + 1, found: *number }.into());
+    }
+    if *certificates != before.certificates {
+        return Err(KeysError::Purpose { number: *number }.into());
+    }
+    if *origin != (Origin::After { previous: before.digest() }) {
+        return Err(DraftError::Unfit(format!(
+            "its key set {number} follows another key set {}",
+            before.number
+        )));
+    }
+    Ok(part(name_of_keys(keys), keys, vec![(whose(before.number), &before.role), own])?)
+}
+
+fn part_of_revocation(chain: &KeyChain, statement: &Signed<Statement>) -> Result<Part, DraftError> {
+    let id = chain.id();
+    if statement.value.release != id {
+        return Err(RevocationError::WrongRelease { expected: id, found: statement.value.release }.into());
+    }
+    let roles = chain.sets().iter().rev().map(|set| (whose(set.value.number), &set.value.role)).collect();
+    let part = part(NAME_OF_REVOCATION.to_owned(), statement, roles)?;
+    Ok(Part { any: true, ..part })
+}

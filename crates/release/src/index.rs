@@ -1,0 +1,295 @@
+//! The index of a release: which block is in which pack, and where.
+//!
+//! ```text
+//! index   "HFINDEX1" | entries u64 | packs u32 | packs x { digest | bytes u64 }
+//!         | first key of each page, 8 bytes | entries in order of key, pages of 128
+//! entry   key: first 16 bytes of the address | number of the pack u32 | offset u32 | bytes of the frame u32
+//! ```
+//!
+//! An index is a hint and outside of the signature. A wrong one can keep a client from finding a block, as a mirror
+//! that does not answer can; a block that it finds is checked. Small ones are fetched whole; of large ones the head
+//! and the pages that are needed.
+
+use crate::pack::FRAME_BYTES_MAX;
+use holdfast_crypto::Digest;
+
+/// How every index begins.
+pub const MAGIC: &[u8; 8] = b"HFINDEX1";
+/// Entries of a page.
+pub const PAGE_ENTRIES: usize = 128;
+/// Bytes of an entry.
+pub const ENTRY_BYTES: usize = 16 + 4 + 4 + 4;
+/// Bytes before the list of packs.
+pub const FIXED_BYTES: usize = 8 + 8 + 4;
+/// Most blocks of a release.
+pub const ENTRIES_MAX: u64 = 1 << 32;
+/// Most packs of a release.
+pub const PACKS_MAX: u32 = 1 << 20;
+/// Packs are never larger, so that offsets fit.
+pub const PACK_BYTES_MAX: u64 = 1 << 31;
+
+/// The part of an address that an index has.
+pub type Key = [u8; 16];
+
+/// The key of an address.
+pub fn key_of(address: &Digest) -> Key {
+    *address.0.first_chunk().expect("32 bytes")
+}
+
+/// Where a block lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// Number of its pack in the index.
+    pub pack: u32,
+    /// Where its frame begins.
+    pub offset: u32,
+    /// Bytes of its frame.
+    pub bytes: u32,
+}
+
+/// A pack, as an index has it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PackName {
+    /// Digest of the file.
+    pub digest: Digest,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Why bytes are no index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it is no index of a release: {0}")]
+pub struct BadIndex(pub &'static str);
+
+/// What an index says of itself: the numbers of entries and packs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Blocks.
+    pub entries: u64,
+    /// Packs.
+    pub packs: u32,
+}
+
+impl Sizes {
+    /// Reads the first [`FIXED_BYTES`].
+    ///
+    /// # Errors
+    /// [`BadIndex`].
+    pub fn read(bytes: &[u8]) -> Result<Sizes, BadIndex> {
+        let fixed = bytes.first_chunk::<FIXED_BYTES>().ok_or(BadIndex("it is cut short"))?;
+        if fixed[..8] != MAGIC[..] {
+            return Err(BadIndex("it begins otherwise"));
+        }
+        let entries = u64::from_le_bytes(fixed[8..16].try_into().expect("8 bytes"));
+        let packs = u32::from_le_bytes(fixed[16..20].try_into().expect("4 bytes"));
+        match entries <= ENTRIES_MAX && packs <= PACKS_MAX {
+            true => Ok(Sizes { entries, packs }),
+            false => Err(BadIndex("it is too large")),
+        }
+    }
+
+    /// Pages.
+    pub fn pages(&self) -> u64 {
+        self.entries.div_ceil(PAGE_ENTRIES as u64)
+    }
+
+    /// Bytes before the entries.
+    pub fn head_bytes(&self) -> u64 {
+        FIXED_BYTES as u64 + u64::from(self.packs) * 40 + self.pages() * 8
+    }
+
+    /// Bytes of the whole file.
+    pub fn bytes(&self) -> u64 {
+        self.head_bytes() + self.entries * ENTRY_BYTES as u64
+    }
+}
+
+/// The head of an index: everything but the entries.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// How much there is.
+    pub sizes: Sizes,
+    /// The packs, by number.
+    pub packs: Vec<PackName>,
+    /// The first 8 bytes of the first key of each page.
+    fences: Vec<u64>,
+}
+
+impl Head {
+    /// Reads the head from the beginning of an index.
+    ///
+    /// # Errors
+    /// [`BadIndex`].
+    pub fn read(bytes: &[u8]) -> Result<Head, BadIndex> {
+        let sizes = Sizes::read(bytes)?;
+        let head = bytes.get(FIXED_BYTES..sizes.head_bytes() as usize).ok_or(BadIndex("it is cut short"))?;
+        let (packs, fences) = head.split_at(sizes.packs as usize * 40);
+        let packs = packs.chunks_exact(40).map(|pack| PackName {
+            digest: Digest(*pack.first_chunk().expect("32 bytes")),
+            bytes: u64::from_le_bytes(pack[32..].try_into().expect("8 bytes")),
+        });
+        let fences =
+            fences.chunks_exact(8).map(|fence| u64::from_be_bytes(fence.try_into().expect("8 bytes")));
+        Ok(Head { sizes, packs: packs.collect(), fences: fences.collect() })
+    }
+
+    /// Which bytes of the file hold the entry of `key`, if it has one: one page, or two where pages meet.
+    pub fn range_of(&self, key: &Key) -> std::ops::Range<u64> {
+        let fence = u64::from_be_bytes(*key.first_chunk().expect("16 bytes"));
+        // Equal fences can begin several pages, and the key be in the one before the first of them.
+        let first = self.fences.partition_point(|known| *known < fence).saturating_sub(1) as u64;
+        let end = self.fences.partition_point(|known| *known <= fence) as u64;
+        // More than two pages are another's malice, or no digests.
+        let end = end.clamp(first, first + 4);
+        let page = (PAGE_ENTRIES * ENTRY_BYTES) as u64;
+        let head = self.sizes.head_bytes();
+        head + first * page..(head + end * page).min(self.sizes.bytes())
+    }
+
+    /// The place of `key` among `entries`, which are some of the file's. One that cannot be counts as none.
+    pub fn find(&self, entries: &[u8], key: &Key) -> Option<Place> {
+        let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
+        let at = entries.partition_point(|entry| entry[..16] < key[..]);
+        let entry = entries.get(at).filter(|entry| entry[..16] == key[..])?;
+        self.check(place_of(entry))
+    }
+
+    /// A place that can be.
+    fn check(&self, place: Place) -> Option<Place> {
+        let pack = self.packs.get(place.pack as usize)?;
+        let end = u64::from(place.offset) + u64::from(place.bytes);
+        (end <= pack.bytes && place.bytes as usize <= FRAME_BYTES_MAX).then_some(place)
+    }
+}
+
+fn place_of(entry: &[u8; ENTRY_BYTES]) -> Place {
+    let number = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
+    Place { pack: number(16), offset: number(20), bytes: number(24) }
+}
+
+/// Everything of an index, for who makes one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Index {
+    /// The packs, by number.
+    pub packs: Vec<PackName>,
+    /// The blocks, in order of key.
+    pub entries: Vec<(Key, Place)>,
+}
+
+impl Index {
+    /// The whole file. `entries` may be in any order; of several with one key the first in order of place stays.
+    pub fn encode(mut self) -> Vec<u8> {
+        self.entries.sort_unstable();
+        self.entries.dedup_by_key(|(key, _)| *key);
+        let sizes = Sizes { entries: self.entries.len() as u64, packs: self.packs.len() as u32 };
+        let mut bytes = Vec::with_capacity(sizes.bytes() as usize);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&sizes.entries.to_le_bytes());
+        bytes.extend_from_slice(&sizes.packs.to_le_bytes());
+        for pack in &self.packs {
+            bytes.extend_from_slice(&pack.digest.0);
+            bytes.extend_from_slice(&pack.bytes.to_le_bytes());
+        }
+        for page in self.entries.chunks(PAGE_ENTRIES) {
+            bytes.extend_from_slice(&page[0].0[..8]);
+        }
+        for (key, place) in &self.entries {
+            bytes.extend_from_slice(key);
+            for number in [place.pack, place.offset, place.bytes] {
+                bytes.extend_from_slice(&number.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads a whole file.
+    ///
+    /// # Errors
+    /// [`BadIndex`].
+    pub fn decode(bytes: &[u8]) -> Result<Index, BadIndex> {
+        let head = Head::read(bytes)?;
+        if bytes.len() as u64 != head.sizes.bytes() {
+            return Err(BadIndex("it has another length than it says"));
+        }
+        let (entries, _) = bytes[head.sizes.head_bytes() as usize..].as_chunks::<ENTRY_BYTES>();
+        let entries = entries
+            .iter()
+            .map(|entry| {
+                let place =
+                    head.check(place_of(entry)).ok_or(BadIndex("a block lies outside of its pack"))?;
+                Ok((*entry.first_chunk().expect("16 bytes"), place))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        match entries.is_sorted_by(|a, b| a.0 < b.0) {
+            true => Ok(Index { packs: head.packs, entries }),
+            false => Err(BadIndex("its blocks are out of order")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn index(keys: &[u64]) -> Index {
+        let entry = |key: &u64| {
+            let mut bytes = [7; 16];
+            bytes[..8].copy_from_slice(&key.to_be_bytes());
+            (bytes, Place { pack: (key % 3) as u32, offset: (key % 1000) as u32, bytes: 40 })
+        };
+        let pack = |byte| PackName { digest: Digest([byte; 32]), bytes: 5000 };
+        Index { packs: vec![pack(1), pack(2), pack(3)], entries: keys.iter().map(entry).collect() }
+    }
+
+    proptest! {
+        /// Proves: what is put in is found, in the whole file and by head and page alone, and nothing else is.
+        #[test]
+        fn finds_what_is_there(mut keys in proptest::collection::vec(any::<u64>(), 0..1000), spread in 0..3u32) {
+            // Keys close together, so that fences are equal.
+            keys.iter_mut().for_each(|key| *key >>= spread * 24);
+            let made = index(&keys);
+            let bytes = made.clone().encode();
+            let whole = Index::decode(&bytes).unwrap();
+            let head = Head::read(&bytes).unwrap();
+            for (key, _) in &made.entries {
+                let range = head.range_of(key);
+                let found = head.find(&bytes[range.start as usize..range.end as usize], key);
+                let expected = whole.entries.iter().find(|(known, _)| known == key).map(|(_, place)| *place);
+                prop_assert_eq!(found, expected);
+                prop_assert!(found.is_some());
+                let mut other = *key;
+                other[15] = 1;
+                prop_assert_eq!(head.find(&bytes[range.start as usize..range.end as usize], &other), None);
+            }
+        }
+
+        /// Proves: no bytes whatever make reading panic, and a head never claims more than the bound.
+        #[test]
+        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), magic: bool) {
+            if magic && bytes.len() >= 20 {
+                bytes[..8].copy_from_slice(MAGIC);
+                bytes[9..20].fill(0);
+            }
+            let _ = Index::decode(&bytes);
+            if let Ok(head) = Head::read(&bytes) {
+                head.find(&bytes, &[3; 16]);
+                head.range_of(&[3; 16]);
+            }
+        }
+    }
+
+    /// Proves: a block outside of its pack is refused.
+    #[test]
+    fn places_are_checked() {
+        let mut made = index(&[1, 2, 3]);
+        made.entries[1].1.offset = 4990;
+        let bytes = made.encode();
+        assert!(Index::decode(&bytes).is_err());
+        let head = Head::read(&bytes).unwrap();
+        let entries = &bytes[head.sizes.head_bytes() as usize..];
+        let key = |key: u64| index(&[key]).entries[0].0;
+        assert_eq!(head.find(entries, &key(2)), None);
+        assert!(head.find(entries, &key(3)).is_some());
+    }
+}

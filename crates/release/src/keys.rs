@@ -1,0 +1,349 @@
+//! Whose signatures count: sets of keys, each of which names its successor (TUF's root role).
+//!
+//! The id of a release is the digest of its first key set. Set 1 is signed by enough of its own keys, set N+1 by
+//! enough of set N *and* of its own; it names the digest of set N. So whoever knows the id can follow the sets, one
+//! by one, to the keys that count now, whoever serves them.
+//!
+//! Invariants of a [`KeyChain`]: its first set has the digest that is its id, every further one follows the one
+//! before, and all are signed as said. Only [`KeyChain::begin`] and [`KeyChain::extend`] make one.
+//!
+//! Attacks answered: keys that were rotated out; a key set of another release with the same signers (each set names
+//! the digest of the one before it, the first has a salt of its own); two releases of one publisher that would have
+//! one id; a skipped or forked succession.
+
+use crate::form::{self, Kind, Malformed};
+use crate::moment::LATEST_S;
+use crate::signing::{Role, Signable, SignatureError, Signed};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, Domain};
+use std::fmt;
+
+/// Most key sets that a release ever has.
+pub const SETS_MAX: u64 = 1024;
+/// The longest term of one renewal: 366 days.
+pub const TERM_MAX_S: u64 = 366 * 86_400;
+
+/// The id of a release: the digest of its first key set. Shown as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, BorshSerialize, BorshDeserialize)]
+pub struct ReleaseId(pub Digest);
+
+impl ReleaseId {
+    /// Reads 64 hexadecimal digits; `None` for anything else.
+    pub fn from_hex(text: &str) -> Option<ReleaseId> {
+        Digest::from_hex(text).map(ReleaseId)
+    }
+}
+
+impl fmt::Display for ReleaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for ReleaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReleaseId({})", self.0.short())
+    }
+}
+
+/// What a key set follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Origin {
+    /// Nothing: it is the first of a release. The salt is random, so that two releases with the same keys have two
+    /// ids, and a record of one is none of the other.
+    First {
+        /// 16 random bytes.
+        salt: [u8; 16],
+    },
+    /// The key set before it.
+    After {
+        /// Its digest.
+        previous: Digest,
+    },
+}
+
+/// Keys that may say that a record is still the current one, and nothing else. They can be kept on a machine that
+/// is on line.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct FreshnessRole {
+    /// The keys.
+    pub role: Role,
+    /// Seconds that one renewal may last, at most [`TERM_MAX_S`].
+    pub term_max_s: u64,
+    /// No renewal lasts beyond this time.
+    pub until_s: u64,
+}
+
+/// The keys that count.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct KeySet {
+    /// 1 to [`SETS_MAX`].
+    pub number: u64,
+    /// What it follows.
+    pub origin: Origin,
+    /// Who signs records, the next key set and a revocation.
+    pub role: Role,
+    /// Who renews, if anybody does.
+    pub freshness: Option<FreshnessRole>,
+    /// Whether this is a certificate directory: nobody may ever use it after it has expired. The same in all key
+    /// sets of a release.
+    pub certificates: bool,
+}
+
+impl Signable for KeySet {
+    const DOMAIN: Domain = Domain::ReleaseKeys;
+    const WHAT: &'static str = "key set";
+}
+
+impl KeySet {
+    fn well_formed(&self) -> Result<(), String> {
+        if self.number == 0 || self.number > SETS_MAX {
+            return Err(format!("its number is {}, and numbers go from 1 to {SETS_MAX}", self.number));
+        }
+        if matches!(self.origin, Origin::First { .. }) != (self.number == 1) {
+            return Err(format!("number {} does not fit what it follows", self.number));
+        }
+        self.role.well_formed()?;
+        if let Some(freshness) = &self.freshness {
+            freshness.role.well_formed().map_err(|why| format!("renewals: {why}"))?;
+            if freshness.term_max_s == 0 || freshness.term_max_s > TERM_MAX_S {
+                return Err(format!("renewals of {} seconds are allowed", freshness.term_max_s));
+            }
+            if freshness.until_s > LATEST_S {
+                return Err("renewals are allowed until after the year 9999".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key set as it lies at a mirror (`keys/N`).
+pub type SignedKeySet = Signed<KeySet>;
+
+impl Kind for SignedKeySet {
+    const MAGIC: &'static [u8; 7] = b"HF-keys";
+    const WHAT: &'static str = "key set";
+    const BYTES_MAX: u64 = 8 * 1024;
+
+    fn well_formed(&self) -> Result<(), String> {
+        self.value.well_formed()
+    }
+}
+
+/// Why a key set is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeysError {
+    /// Not a key set at all.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// It is another release's.
+    #[error("the key set is of the release {found}, not of {expected}")]
+    WrongId {
+        /// The id that was asked for.
+        expected: ReleaseId,
+        /// The id that it makes.
+        found: ReleaseId,
+    },
+    /// One was left out, or they are mixed up.
+    #[error("this is key set {found}, and key set {expected} comes next; none may be left out")]
+    Skipped {
+        /// The number that comes next.
+        expected: u64,
+        /// The number it has.
+        found: u64,
+    },
+    /// It is signed as it should be, but follows another key set than the one known, or differs from the one known
+    /// by this number: whoever holds the keys has signed two successions. The first that was seen stands.
+    #[error(
+        "there are two key sets {number} of the release: {} is the one seen first, and stands; {} is refused. Ask \
+         the publisher; if the keys were stolen, the release must be revoked",
+        known.short(), found.short()
+    )]
+    Forked {
+        /// Which.
+        number: u64,
+        /// Digest of the one seen first.
+        known: Digest,
+        /// Digest of the other.
+        found: Digest,
+    },
+    /// A certificate directory became something else, or the other way.
+    #[error("key set {number} changes whether the release is a certificate directory, which no key set may")]
+    Purpose {
+        /// Which.
+        number: u64,
+    },
+    /// Signatures.
+    #[error("key set {number}: {error}")]
+    Signatures {
+        /// Which.
+        number: u64,
+        /// What is wrong with them.
+        error: SignatureError,
+    },
+}
+
+/// All key sets of a release from the first to the last known, checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyChain {
+    sets: Vec<SignedKeySet>,
+}
+
+impl KeyChain {
+    /// Begins with the first key set of the release `id`.
+    ///
+    /// # Errors
+    /// [`KeysError`].
+    pub fn begin(id: ReleaseId, first: SignedKeySet) -> Result<KeyChain, KeysError> {
+        let found = ReleaseId(first.value.digest());
+        if found != id {
+            return Err(KeysError::WrongId { expected: id, found });
+        }
+        Kind::well_formed(&first).map_err(|why| Malformed { what: KeySet::WHAT, why })?;
+        // The digest fits, but a second release could be named by a set that does not call itself the first.
+        if first.value.number != 1 {
+            return Err(KeysError::Skipped { expected: 1, found: first.value.number });
+        }
+        check_signatures(&first, &[(&whose(1), &first.value.role)])?;
+        Ok(KeyChain { sets: vec![first] })
+    }
+
+    /// The same from the bytes of `keys/1`.
+    ///
+    /// # Errors
+    /// [`KeysError`].
+    pub fn begin_with_file(id: ReleaseId, bytes: &[u8]) -> Result<KeyChain, KeysError> {
+        KeyChain::begin(id, form::read(bytes)?)
+    }
+
+    /// A whole chain, first set first.
+    ///
+    /// # Errors
+    /// [`KeysError`]; also when there is none.
+    pub fn of_sets(id: ReleaseId, sets: Vec<SignedKeySet>) -> Result<KeyChain, KeysError> {
+        let mut sets = sets.into_iter();
+        let none = || Malformed { what: "chain of key sets", why: "it is empty".to_owned() };
+        let mut chain = KeyChain::begin(id, sets.next().ok_or_else(none)?)?;
+        for set in sets {
+            chain.append(set)?;
+        }
+        Ok(chain)
+    }
+
+    /// Takes in a key set: the next, or one that is known already.
+    ///
+    /// # Errors
+    /// [`KeysError`]; the chain is unchanged then.
+    pub fn extend(&mut self, set: SignedKeySet) -> Result<(), KeysError> {
+        Kind::well_formed(&set).map_err(|why| Malformed { what: KeySet::WHAT, why })?;
+        let number = set.value.number;
+        let Some(known) = self.set(number) else { return self.append(set) };
+        let (known, found) = (known.digest(), set.value.digest());
+        if known == found {
+            return Ok(());
+        }
+        // Only what is signed proves a fork; anything else is somebody's invention.
+        match number.checked_sub(1).and_then(|before| self.set(before)) {
+            None => Err(KeysError::WrongId { expected: self.id(), found: ReleaseId(found) }),
+            Some(before) => {
+                follows(before, &set)?;
+                Err(KeysError::Forked { number, known, found })
+            }
+        }
+    }
+
+    /// The same from the bytes of `keys/N`.
+    ///
+    /// # Errors
+    /// [`KeysError`].
+    pub fn extend_with_file(&mut self, bytes: &[u8]) -> Result<(), KeysError> {
+        self.extend(form::read(bytes)?)
+    }
+
+    /// Takes in another chain of the same release, which may be longer or shorter.
+    ///
+    /// # Errors
+    /// [`KeysError::Forked`], [`KeysError::WrongId`]; the chain is unchanged then.
+    pub fn merge(&mut self, other: &KeyChain) -> Result<(), KeysError> {
+        for (ours, theirs) in self.sets.iter().zip(&other.sets) {
+            let (known, found) = (ours.value.digest(), theirs.value.digest());
+            if known != found {
+                return Err(match ours.value.number {
+                    1 => KeysError::WrongId { expected: self.id(), found: other.id() },
+                    number => KeysError::Forked { number, known, found },
+                });
+            }
+        }
+        if other.sets.len() > self.sets.len() {
+            self.sets = other.sets.clone();
+        }
+        Ok(())
+    }
+
+    /// Which release.
+    pub fn id(&self) -> ReleaseId {
+        ReleaseId(self.sets[0].value.digest())
+    }
+
+    /// The last key set: the one that counts.
+    pub fn current(&self) -> &KeySet {
+        &self.sets[self.sets.len() - 1].value
+    }
+
+    /// A key set by its number.
+    pub fn set(&self, number: u64) -> Option<&KeySet> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        self.sets.get(index).map(|set| &set.value)
+    }
+
+    /// All of them, first to last, with their signatures. At least one.
+    pub fn sets(&self) -> &[SignedKeySet] {
+        &self.sets
+    }
+
+    fn append(&mut self, set: SignedKeySet) -> Result<(), KeysError> {
+        Kind::well_formed(&set).map_err(|why| Malformed { what: KeySet::WHAT, why })?;
+        follows(self.current(), &set)?;
+        self.sets.push(set);
+        Ok(())
+    }
+}
+
+/// What a key set is called in messages.
+pub(crate) fn whose(number: u64) -> String {
+    format!("key set {number}")
+}
+
+fn check_signatures(set: &SignedKeySet, roles: &[(&str, &Role)]) -> Result<(), KeysError> {
+    set.check(roles).map_err(|error| KeysError::Signatures { number: set.value.number, error })
+}
+
+/// Whether `next` is a key set that may follow `before`, and signed as it must be.
+fn follows(before: &KeySet, next: &SignedKeySet) -> Result<(), KeysError> {
+    let number = next.value.number;
+    in_turn(before, &next.value)?;
+    let names = (whose(before.number), whose(number));
+    check_signatures(next, &[(&names.0, &before.role), (&names.1, &next.value.role)])?;
+    // Only now is it proven that whoever holds the keys of `before` has signed another succession.
+    match next.value.origin {
+        Origin::After { previous } if previous == before.digest() => Ok(()),
+        Origin::After { previous } if before.number == 1 => {
+            Err(KeysError::WrongId { expected: ReleaseId(before.digest()), found: ReleaseId(previous) })
+        }
+        Origin::After { previous } => {
+            Err(KeysError::Forked { number: before.number, known: before.digest(), found: previous })
+        }
+        Origin::First { .. } => Err(KeysError::Skipped { expected: number, found: 1 }),
+    }
+}
+
+fn in_turn(before: &KeySet, next: &KeySet) -> Result<(), KeysError> {
+    let number = next.number;
+    if number != before.number + 1 {
+        return Err(KeysError::Skipped { expected: before.number + 1, found: number });
+    }
+    if next.certificates != before.certificates {
+        return Err(KeysError::Purpose { number });
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! Times and spans of time in words, and back. All in whole seconds, UTC, since the beginning of 1970.
+
+/// The last second of the year 9999: no file of a release names a later time.
+pub const LATEST_S: u64 = 253_402_300_799;
+
+const DAY_S: u64 = 86_400;
+
+/// A time, as in `2026-03-01 12:30:05 UTC`.
+pub fn moment(seconds: u64) -> String {
+    if seconds > LATEST_S {
+        return "a time after the year 9999".to_owned();
+    }
+    let (days, second) = (seconds / DAY_S, seconds % DAY_S);
+    let (year, month, day) = date(days as i64);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
+/// A span of time in its largest unit, as in `3 days`.
+pub fn span(seconds: u64) -> String {
+    let (count, unit) = match seconds {
+        0..120 => (seconds, "second"),
+        120..7200 => (seconds / 60, "minute"),
+        7200..172_800 => (seconds / 3600, "hour"),
+        _ => (seconds / DAY_S, "day"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Reads `2026-03-01`, `2026-03-01 12:30`, `2026-03-01 12:30:05`, also with `T` between and `Z` or ` UTC` after.
+pub fn parse_moment(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let text = text.strip_suffix(" UTC").or_else(|| text.strip_suffix('Z')).unwrap_or(text);
+    let (day_text, time_text) = match text.split_once(['T', ' ']) {
+        Some((day, time)) => (day, Some(time)),
+        None => (text, None),
+    };
+    let numbers = |text: &str, separator: char, widths: &[usize]| -> Option<Vec<u64>> {
+        let parts: Vec<&str> = text.split(separator).collect();
+        let fits = parts.len() == widths.len()
+            && parts
+                .iter()
+                .zip(widths)
+                .all(|(part, width)| part.len() == *width && part.bytes().all(|byte| byte.is_ascii_digit()));
+        if fits { parts.iter().map(|part| part.parse().ok()).collect() } else { None }
+    };
+    let day = numbers(day_text, '-', &[4, 2, 2])?;
+    let time = match time_text {
+        None => vec![0, 0, 0],
+        Some(text) if text.len() == 5 => numbers(&format!("{text}:00"), ':', &[2, 2, 2])?,
+        Some(text) => numbers(text, ':', &[2, 2, 2])?,
+    };
+    if time[0] > 23 || time[1] > 59 || time[2] > 59 {
+        return None;
+    }
+    let (year, month, of_month) = (day[0] as i64, day[1] as i64, day[2] as i64);
+    let days = days(year, month, of_month);
+    // Only a day that exists comes out as it went in.
+    if days < 0 || date(days) != (year, month, of_month) {
+        return None;
+    }
+    Some(days as u64 * DAY_S + time[0] * 3600 + time[1] * 60 + time[2])
+}
+
+/// Reads `7d`, `12h`, `30m`, `45s`, `2w`: at least a second, at most a hundred years.
+pub fn parse_span(text: &str) -> Option<u64> {
+    let unit = match text.chars().next_back()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => DAY_S,
+        'w' => 7 * DAY_S,
+        _ => return None,
+    };
+    let digits = &text[..text.len() - 1];
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let seconds = digits.parse::<u64>().ok()?.checked_mul(unit)?;
+    (1..=36_525 * DAY_S).contains(&seconds).then_some(seconds)
+}
+
+/// Days since 1970-01-01 to year, month and day, by counting 400-year periods that begin on 1 March.
+fn date(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let period = shifted.div_euclid(146_097);
+    let day_of_period = shifted.rem_euclid(146_097);
+    let year_of_period =
+        (day_of_period - day_of_period / 1460 + day_of_period / 36_524 - day_of_period / 146_096) / 365;
+    let day_of_year = day_of_period - (365 * year_of_period + year_of_period / 4 - year_of_period / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_period + period * 400 + i64::from(month <= 2), month, day)
+}
+
+/// The other way. Makes some number of what is no date, too.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let period = year.div_euclid(400);
+    let year_of_period = year.rem_euclid(400);
+    let shifted_month = if month > 2 { month - 3 } else { month + 9 };
+    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
+    let day_of_period = year_of_period * 365 + year_of_period / 4 - year_of_period / 100 + day_of_year;
+    period * 146_097 + day_of_period - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times come out right and are read back; days that do not exist, and nonsense, are not.
+    #[test]
+    fn moments() {
+        for (seconds, words) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_700_000_000, "2023-11-14 22:13:20 UTC"),
+            (LATEST_S, "9999-12-31 23:59:59 UTC"),
+        ] {
+            assert_eq!(moment(seconds), words);
+            assert_eq!(parse_moment(words), Some(seconds));
+            assert_eq!(parse_moment(&words.replace(" UTC", "Z").replacen(' ', "T", 1)), Some(seconds));
+        }
+        assert_eq!(moment(u64::MAX), "a time after the year 9999");
+        assert_eq!(parse_moment("2023-11-14"), Some(1_699_920_000));
+        assert_eq!(parse_moment("2023-11-14 00:01"), Some(1_699_920_060));
+        for nonsense in [
+            "",
+            "2023",
+            "2023-02-29",
+            "2023-13-01",
+            "2023-00-10",
+            "2023-01-32",
+            "2023-01-00",
+            "1969-12-31",
+            "2023-01-01 24:00",
+            "2023-01-01 1:00",
+            "2023-1-1",
+            "+023-01-01",
+            "2023-01-01 é:00:",
+        ] {
+            assert_eq!(parse_moment(nonsense), None, "{nonsense}");
+        }
+    }
+
+    /// Every day from 1970 to 2400 is read back as itself.
+    #[test]
+    fn every_day() {
+        for day in 0..157_000u64 {
+            assert_eq!(parse_moment(&moment(day * DAY_S)), Some(day * DAY_S));
+        }
+    }
+
+    /// Spans are read with their unit and said in the largest.
+    #[test]
+    fn spans() {
+        assert_eq!(parse_span("7d"), Some(604_800));
+        assert_eq!(parse_span("2w"), Some(1_209_600));
+        assert_eq!(parse_span("90m"), Some(5400));
+        for nonsense in ["", "d", "7", "0d", "-1d", "1.5d", "7 d", "99999999999999999999d", "40000d", "7é"] {
+            assert_eq!(parse_span(nonsense), None, "{nonsense}");
+        }
+        assert_eq!(span(1), "1 second");
+        assert_eq!(span(604_800), "7 days");
+        assert_eq!(span(86_400), "24 hours");
+    }
+}

@@ -1,0 +1,158 @@
+//! Publishing: makes the tree of a release from a directory.
+//!
+//! Two passes. The first ([`scan`]) looks at names and attributes only: it counts, for the progress bar, and finds
+//! which files have several names. The second ([`tree`]) goes through directories depth first, cuts and hashes what
+//! has changed since the last time ([`seen`]), and puts new blocks into packs ([`store`]): the subdirectories of a
+//! directory first, then its files in order of name, then its own nodes. So a directory with its small files is one
+//! piece of a pack. (The paper's database generator makes everything anew each time, and plans for what is done here.)
+//!
+//! Memory does not grow with the number of files but for some 60 bytes a block of the release, to know which are
+//! there, and for files with several names.
+
+pub mod folder;
+pub mod rules;
+mod scan;
+mod seen;
+pub mod store;
+mod tree;
+
+use crate::index::Index;
+use holdfast_content::Reference;
+use holdfast_crypto::DigestKey;
+use rules::Rules;
+use std::io;
+use std::path::{Path, PathBuf};
+use store::{Added, PackStore};
+
+/// What to publish, and how.
+pub struct Options<'a> {
+    /// The tree.
+    pub source: &'a Path,
+    /// The release directory; blocks go into its packs.
+    pub target: &'a Path,
+    /// Keys every digest of the release.
+    pub digest_key: DigestKey,
+    /// What to leave out, and which directories are opaque.
+    pub rules: &'a Rules,
+    /// Times later than this become this, in seconds since 1970 (SOURCE_DATE_EPOCH).
+    pub newest: Option<i64>,
+    /// zstd's level.
+    pub level: i32,
+    /// Threads that compress.
+    pub threads: usize,
+    /// Where it is remembered what was published, so that only what has changed is read next time; and which
+    /// state of the release directory that is good for. Trusted: keep it as safe as the tree.
+    pub memory: Option<Memory<'a>>,
+}
+
+/// What is remembered between publishing and publishing again.
+#[derive(Clone, Copy)]
+pub struct Memory<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// What must not have changed since for it to count: the blocks of that release are all there.
+    pub basis: Option<holdfast_crypto::Digest>,
+}
+
+/// What there is to do, and what is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Names so far, and in all.
+    pub names: (u64, u64),
+    /// Bytes of files so far, and in all.
+    pub bytes: (u64, u64),
+}
+
+/// The tree of a release.
+pub struct Published {
+    /// The root directory's inode.
+    pub root: Reference,
+    /// All blocks of the release directory, old and new.
+    pub index: Index,
+    /// What is new.
+    pub added: Added,
+    /// Names in the tree.
+    pub names: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Files that were read, as they were not known from the last time.
+    pub read: u64,
+    /// What could not be kept, for people: sockets without a meaning elsewhere are kept, foreign attributes are not.
+    pub notes: Vec<String>,
+    /// Makes what was seen count for the release whose record has this digest; call it once that is in force.
+    pub remember: Box<dyn FnOnce(holdfast_crypto::Digest) -> Result<(), PublishError>>,
+}
+
+/// Why nothing was published.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PublishError {
+    /// A file could not be read or written.
+    #[error("{path}: {why}")]
+    Local {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A file of the release directory is not what it should be.
+    #[error(
+        "{path} is damaged: {why}; get it from a mirror with `holdfast pull`, or publish into an empty directory"
+    )]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file changed while it was read, again and again.
+    #[error("{path} changes while it is read; publish a copy or a snapshot of the tree")]
+    Changing {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Something about the tree cannot be published.
+    #[error("{path} cannot be published: {why}")]
+    Unfit {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// Somebody wants to stop.
+    #[error("stopped; the release directory is as it was")]
+    Stopped,
+}
+
+impl PublishError {
+    /// A failure of the operating system.
+    pub fn local(path: &Path, error: &io::Error) -> PublishError {
+        PublishError::Local { path: path.to_owned(), why: error.to_string() }
+    }
+}
+
+/// Makes the tree of a release. `index` is that of the release directory as it is, `progress` is told now and then and
+/// says whether to go on. Nothing refers to what was added until a record does.
+///
+/// # Errors
+/// [`PublishError`]; the release directory is as it was but for packs that nothing refers to.
+pub fn publish(
+    options: &Options<'_>,
+    index: &Index,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Published, PublishError> {
+    let scan = scan::scan(options.source, options.rules, progress)?;
+    let store = PackStore::open(options.target, options.digest_key, index, options.level, options.threads)?;
+    let seen = seen::Seen::open(options.memory)?;
+    let (root, told) = tree::build(options, &scan, &store, seen, progress)?;
+    let (index, added) = store.finish()?;
+    Ok(Published {
+        root,
+        index,
+        added,
+        names: scan.names,
+        bytes: scan.bytes,
+        read: told.read,
+        notes: told.notes,
+        remember: told.remember,
+    })
+}

@@ -1,0 +1,168 @@
+//! What was seen when a tree was published last: file by file its attributes then, and what it became.
+//!
+//! A file whose size, times and number are as they were is not read again. Two cases are not trusted to that: what
+//! was changed so shortly before it was looked at that a later change could bear the same time, and anything if the
+//! release directory is not as the last publishing left it, since then blocks may be missing.
+
+use super::{Memory, PublishError};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::Value;
+use holdfast_crypto::Digest;
+use redb::{Database, Durability, ReadableDatabase, TableDefinition};
+use rustix::fs::Stat;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
+const BASIS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("basis");
+const BASIS_KEY: &[u8] = b"record";
+/// Files between two commits.
+const BATCH: usize = 20_000;
+/// Times younger than this when a file is looked at may be given to a later change as well.
+const YOUNG_NS: i64 = 2_000_000_000;
+
+/// What must be the same for a file to be taken as the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Signs {
+    device: u64,
+    number: u64,
+    size: u64,
+    mode: u32,
+    links: u32,
+    modified_ns: i64,
+    changed_ns: i64,
+    /// The options that a file's inode depends on.
+    options: u64,
+}
+
+impl Signs {
+    /// The signs of a file; `links` is the number of its names in the tree.
+    pub fn of(stat: &Stat, links: u32, options: u64) -> Signs {
+        Signs {
+            device: stat.st_dev,
+            number: stat.st_ino,
+            size: stat.st_size as u64,
+            mode: stat.st_mode,
+            links,
+            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
+            options,
+        }
+    }
+
+    fn is_young(&self, now_ns: i64) -> bool {
+        self.changed_ns.max(self.modified_ns) > now_ns - YOUNG_NS
+    }
+}
+
+/// A time as nanoseconds since 1970.
+pub fn nanoseconds(seconds: i64, rest: u64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest as i64)
+}
+
+/// What was seen the last time, and what is seen now.
+pub struct Seen {
+    last: Option<Database>,
+    next: Option<Next>,
+    now_ns: i64,
+}
+
+struct Next {
+    file: PathBuf,
+    made: PathBuf,
+    database: Database,
+    batch: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Seen {
+    /// Opens what was seen the last time, if it counts, and begins anew.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn open(memory: Option<Memory<'_>>) -> Result<Seen, PublishError> {
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
+        let Some(Memory { file, basis }) = memory else { return Ok(Seen { last: None, next: None, now_ns }) };
+        let last = basis.and_then(|basis| {
+            let database = Database::open(file).ok()?;
+            let read = database.begin_read().ok()?;
+            let table = read.open_table(BASIS).ok()?;
+            let same = table.get(BASIS_KEY).ok()??.value() == basis.0;
+            drop((table, read));
+            same.then_some(database)
+        });
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| PublishError::local(folder, &error))?;
+        }
+        let made = file.with_extension(format!("new-{}", std::process::id()));
+        let _ = std::fs::remove_file(&made);
+        let database = Database::create(&made).map_err(|error| failed(&made, &error))?;
+        let next = Next { file: file.to_owned(), made, database, batch: Vec::new() };
+        Ok(Seen { last, next: Some(next), now_ns })
+    }
+
+    /// What a file became, if it is as it was.
+    pub fn find(&self, path: &[u8], signs: &Signs) -> Option<Value> {
+        let read = self.last.as_ref()?.begin_read().ok()?;
+        let table = read.open_table(FILES).ok()?;
+        let known = table.get(path).ok()??;
+        let (then, value): (Signs, Value) = holdfast_crypto::decode(known.value()).ok()?;
+        (then == *signs).then_some(value)
+    }
+
+    /// Remembers what a file became.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn add(&mut self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
+        let Some(next) = &mut self.next else { return Ok(()) };
+        if signs.is_young(self.now_ns) {
+            return Ok(());
+        }
+        next.batch.push((path.to_vec(), holdfast_crypto::encode(&(*signs, value))));
+        if next.batch.len() >= BATCH { next.write() } else { Ok(()) }
+    }
+
+    /// Makes what was seen now count for the release whose record has the digest `basis`.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn keep(mut self, basis: Digest) -> Result<(), PublishError> {
+        self.last = None;
+        let Some(mut next) = self.next.take() else { return Ok(()) };
+        next.write()?;
+        let failed = |error: &dyn std::fmt::Display| failed(&next.made, error);
+        let write = next.database.begin_write().map_err(|error| failed(&error))?;
+        {
+            let mut table = write.open_table(BASIS).map_err(|error| failed(&error))?;
+            table.insert(BASIS_KEY, &basis.0[..]).map_err(|error| failed(&error))?;
+        }
+        write.commit().map_err(|error| failed(&error))?;
+        std::fs::rename(&next.made, &next.file).map_err(|error| PublishError::local(&next.file, &error))
+    }
+}
+
+impl Next {
+    fn write(&mut self) -> Result<(), PublishError> {
+        let failed = |error: &dyn std::fmt::Display| failed(&self.made, error);
+        let mut write = self.database.begin_write().map_err(|error| failed(&error))?;
+        // It only saves time: if the machine dies, everything is read once more.
+        write.set_durability(Durability::None).map_err(|error| failed(&error))?;
+        {
+            let mut table = write.open_table(FILES).map_err(|error| failed(&error))?;
+            for (path, value) in self.batch.drain(..) {
+                table.insert(&path[..], &value[..]).map_err(|error| failed(&error))?;
+            }
+        }
+        write.commit().map_err(|error| failed(&error))
+    }
+}
+
+impl Drop for Next {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.made);
+    }
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> PublishError {
+    PublishError::Local { path: path.to_owned(), why: error.to_string() }
+}

@@ -1,0 +1,254 @@
+//! The record of a release (the read-only paper's FSINFO, section 3.2), its renewal, and the file they lie in.
+//!
+//! A record says what tree a release is, from when and until when. A renewal, signed by a key that may do nothing
+//! else, says that it still is and moves the end. Where the blocks lie is in the same file and is *not* signed: it
+//! is a hint, and every block is checked against the record, wherever it came from.
+//!
+//! Invariant of [`Authentic`]: the record and the renewal are of the release and signed as its key set demands. Only
+//! [`authenticate`] makes one. Whether they count *now* is decided in [`crate::accept`].
+
+use crate::form::Kind;
+use crate::keys::{KeyChain, KeySet, ReleaseId, whose};
+use crate::moment::{LATEST_S, moment};
+use crate::signing::{Signable, SignatureError, Signed};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::Reference;
+use holdfast_crypto::{Digest, DigestKey, Domain};
+
+/// Most bytes of a note.
+pub const NOTE_BYTES_MAX: usize = 256;
+
+/// What a release is.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Record {
+    /// Of which release.
+    pub release: ReleaseId,
+    /// Number of the key set that signs it.
+    pub key_set: u64,
+    /// Which one it is: from 1, each greater than the one before.
+    pub sequence: u64,
+    /// When it was signed, in seconds since 1970 (the paper's `start`).
+    pub issued_s: u64,
+    /// The last second at which it counts, unless renewed (the paper's `start` + `duration`).
+    pub expires_s: u64,
+    /// Key of all digests in it (the paper's `iv`).
+    pub digest_key: DigestKey,
+    /// Inode block of the root directory (the paper's `rootfh`).
+    pub root_dir: Reference,
+    /// Digest of the record before it.
+    pub previous: Option<Digest>,
+    /// A title or version for people: at most [`NOTE_BYTES_MAX`] bytes, no control characters.
+    pub note: String,
+}
+
+impl Signable for Record {
+    const DOMAIN: Domain = Domain::ReleaseRecord;
+    const WHAT: &'static str = "record";
+}
+
+/// A statement that a record is still the current one.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Freshness {
+    /// Of which release.
+    pub release: ReleaseId,
+    /// Digest of the record.
+    pub record: Digest,
+    /// When it was signed, in seconds since 1970.
+    pub issued_s: u64,
+    /// The last second at which the record counts by it.
+    pub expires_s: u64,
+}
+
+impl Signable for Freshness {
+    const DOMAIN: Domain = Domain::ReleaseFreshness;
+    const WHAT: &'static str = "renewal";
+}
+
+/// Where a file lies that is named by its digest. Not signed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Location {
+    /// Digest of its bytes.
+    pub digest: Digest,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
+/// The file `root`, and each `records/SEQUENCE`.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct RootFile {
+    /// The record.
+    pub record: Signed<Record>,
+    /// The last renewal of it.
+    pub freshness: Option<Signed<Freshness>>,
+    /// Which block is where. A hint.
+    pub index: Location,
+    /// Which blocks a path needs. A hint.
+    pub hints: Option<Location>,
+}
+
+impl Kind for RootFile {
+    const MAGIC: &'static [u8; 7] = b"HF-root";
+    const WHAT: &'static str = "signed record of a release";
+    const BYTES_MAX: u64 = 8 * 1024;
+
+    fn well_formed(&self) -> Result<(), String> {
+        let record = &self.record.value;
+        if record.sequence == 0 {
+            return Err("records are numbered from 1".to_owned());
+        }
+        if record.sequence == 1 && record.previous.is_some() {
+            return Err("the first record names one before it".to_owned());
+        }
+        if record.note.len() > NOTE_BYTES_MAX {
+            return Err(format!("its note has {} bytes; {NOTE_BYTES_MAX} are allowed", record.note.len()));
+        }
+        if record.note.chars().any(char::is_control) {
+            return Err("its note has control characters".to_owned());
+        }
+        lasts("it", record.issued_s, record.expires_s)?;
+        if let Some(Signed { value, .. }) = &self.freshness {
+            lasts("its renewal", value.issued_s, value.expires_s)?;
+        }
+        Ok(())
+    }
+}
+
+fn lasts(what: &str, issued_s: u64, expires_s: u64) -> Result<(), String> {
+    if expires_s <= issued_s || expires_s > LATEST_S {
+        return Err(format!("{what} lasts from {} to {}", moment(issued_s), moment(expires_s)));
+    }
+    Ok(())
+}
+
+/// From when to when a record counts by what was signed last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Validity {
+    /// When that was signed.
+    pub from_s: u64,
+    /// The last second.
+    pub until_s: u64,
+}
+
+impl Validity {
+    /// Whichever of the two lasts longer.
+    pub fn longer(self, other: Validity) -> Validity {
+        if other.until_s > self.until_s { other } else { self }
+    }
+
+    /// The middle, from which on people are warned.
+    pub fn half_life_s(&self) -> u64 {
+        self.from_s + self.until_s.saturating_sub(self.from_s) / 2
+    }
+}
+
+/// Why a file is not the release's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAuthentic {
+    /// It is another release's.
+    #[error("the record is of the release {found}, not of {expected}")]
+    WrongRelease {
+        /// What was asked for.
+        expected: ReleaseId,
+        /// What it is of.
+        found: ReleaseId,
+    },
+    /// It names a key set that is not known (yet).
+    #[error(
+        "the record is signed by key set {found}, and only key sets up to {last} are known; the mirror may not have \
+         all of `keys` yet"
+    )]
+    UnknownKeySet {
+        /// What it names.
+        found: u64,
+        /// The last one known.
+        last: u64,
+    },
+    /// Signatures of the record or its renewal.
+    #[error(transparent)]
+    Signatures(#[from] SignatureError),
+    /// It carries a renewal, and the key set allows none.
+    #[error("the record carries a renewal, and key set {0} allows none")]
+    NoRenewals(u64),
+    /// The renewal is of another record or release.
+    #[error("the renewal is of another record: {found:?}, not {expected:?}")]
+    OtherRecord {
+        /// The record's digest.
+        expected: Digest,
+        /// The digest in the renewal, or the other release's id.
+        found: Digest,
+    },
+    /// The renewal lasts longer than the key set allows.
+    #[error("the renewal ends at {}, and key set {key_set} allows {} at most", moment(*found_s), moment(*allowed_s))]
+    TermTooLong {
+        /// Which key set.
+        key_set: u64,
+        /// When it ends.
+        found_s: u64,
+        /// When it may end.
+        allowed_s: u64,
+    },
+}
+
+/// A record, and perhaps a renewal, that the release's keys have signed.
+#[derive(Clone, Copy, Debug)]
+pub struct Authentic<'a> {
+    file: &'a RootFile,
+    validity: Validity,
+    issued_last_s: u64,
+}
+
+impl Authentic<'_> {
+    /// The record.
+    pub fn record(&self) -> &Record {
+        &self.file.record.value
+    }
+
+    /// From when to when it counts, renewal included.
+    pub fn validity(&self) -> Validity {
+        self.validity
+    }
+
+    /// When the renewal was signed, or without one the record: it was at least this late then.
+    pub fn issued_last_s(&self) -> u64 {
+        self.issued_last_s
+    }
+}
+
+/// Checks that `file` is of the release and signed as the key set demands that it names, current or not.
+///
+/// # Errors
+/// [`NotAuthentic`].
+pub fn authenticate<'a>(chain: &KeyChain, file: &'a RootFile) -> Result<Authentic<'a>, NotAuthentic> {
+    let record = &file.record.value;
+    if record.release != chain.id() {
+        return Err(NotAuthentic::WrongRelease { expected: chain.id(), found: record.release });
+    }
+    let Some(set) = chain.set(record.key_set) else {
+        return Err(NotAuthentic::UnknownKeySet { found: record.key_set, last: chain.current().number });
+    };
+    file.record.check(&[(&whose(set.number), &set.role)])?;
+    let by_record = Validity { from_s: record.issued_s, until_s: record.expires_s };
+    let Some(renewal) = &file.freshness else {
+        return Ok(Authentic { file, validity: by_record, issued_last_s: record.issued_s });
+    };
+    let by_renewal = renewed(set, record, renewal)?;
+    let issued_last_s = record.issued_s.max(by_renewal.from_s);
+    Ok(Authentic { file, validity: by_record.longer(by_renewal), issued_last_s })
+}
+
+fn renewed(set: &KeySet, record: &Record, renewal: &Signed<Freshness>) -> Result<Validity, NotAuthentic> {
+    let Some(allowed) = &set.freshness else { return Err(NotAuthentic::NoRenewals(set.number)) };
+    renewal.check(&[(&format!("{} for renewals", whose(set.number)), &allowed.role)])?;
+    let Freshness { release, record: renewed, issued_s, expires_s } = renewal.value;
+    if release != record.release {
+        return Err(NotAuthentic::OtherRecord { expected: record.release.0, found: release.0 });
+    }
+    if renewed != record.digest() {
+        return Err(NotAuthentic::OtherRecord { expected: record.digest(), found: renewed });
+    }
+    let allowed_s = issued_s.saturating_add(allowed.term_max_s).min(allowed.until_s);
+    if expires_s > allowed_s {
+        return Err(NotAuthentic::TermTooLong { key_set: set.number, found_s: expires_s, allowed_s });
+    }
+    Ok(Validity { from_s: issued_s, until_s: expires_s })
+}

@@ -1,0 +1,165 @@
+//! Revocation: a release that is over for good.
+//!
+//! A certificate proves itself from the id alone (as in the read-only paper's system): it carries the key sets from
+//! the first on, and a statement signed by enough keys of *any* of them. So anybody may carry it anywhere, and it is
+//! honoured wherever it is found; a false one is never honoured. Old key sets may revoke, too: whoever has stolen
+//! them can end the release, but not speak for it.
+
+use crate::form::{self, Kind, Malformed};
+use crate::keys::{KeyChain, KeySet, KeysError, ReleaseId, SETS_MAX, SignedKeySet, whose};
+use crate::signing::{Signable, SignatureError, Signed};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::Domain;
+
+/// Most bytes of a reason.
+pub const REASON_BYTES_MAX: usize = 1024;
+
+/// That a release is over.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Statement {
+    /// Which release.
+    pub release: ReleaseId,
+    /// Why, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters but line ends.
+    pub reason: String,
+    /// The release that takes its place. People are told; nobody is led there unasked.
+    pub successor: Option<ReleaseId>,
+}
+
+impl Signable for Statement {
+    const DOMAIN: Domain = Domain::ReleaseRevocation;
+    const WHAT: &'static str = "revocation";
+}
+
+impl Statement {
+    /// Whether it may be signed.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn well_formed(&self) -> Result<(), String> {
+        if self.reason.len() > REASON_BYTES_MAX {
+            return Err(format!(
+                "its reason has {} bytes; {REASON_BYTES_MAX} are allowed",
+                self.reason.len()
+            ));
+        }
+        if self.reason.chars().any(|c| c.is_control() && c != '\n') {
+            return Err("its reason has control characters".to_owned());
+        }
+        if self.successor == Some(self.release) {
+            return Err("it names the release as its own successor".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A revocation certificate, as it lies in a directory or at a mirror. Proves nothing before [`Revocation::verify`].
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Revocation {
+    /// The key sets of the release, first to last known.
+    pub sets: Vec<SignedKeySet>,
+    /// The statement.
+    pub statement: Signed<Statement>,
+}
+
+impl Kind for Revocation {
+    const MAGIC: &'static [u8; 7] = b"HF-revo";
+    const WHAT: &'static str = "revocation certificate";
+    const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 8 * 1024;
+
+    fn well_formed(&self) -> Result<(), String> {
+        self.statement.value.well_formed()
+    }
+}
+
+/// A release that is over: somebody who may say so has said it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Revoked {
+    /// Which.
+    pub release: ReleaseId,
+    /// Why.
+    pub reason: String,
+    /// What takes its place.
+    pub successor: Option<ReleaseId>,
+}
+
+impl std::fmt::Display for Revoked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the release {} was revoked for good by its publisher", self.release)?;
+        match self.reason.as_str() {
+            "" => write!(f, ", without a reason")?,
+            reason => write!(f, ": {reason}")?,
+        }
+        match &self.successor {
+            Some(successor) => write!(f, ". Its successor is {successor}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a certificate is not honoured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RevocationError {
+    /// Not a certificate at all.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Its key sets are not the release's.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// It is of another release.
+    #[error("the certificate revokes the release {found}, not {expected}")]
+    WrongRelease {
+        /// What was asked for.
+        expected: ReleaseId,
+        /// What it revokes.
+        found: ReleaseId,
+    },
+    /// Too few signatures, or false ones.
+    #[error(transparent)]
+    Signatures(#[from] SignatureError),
+}
+
+impl Revocation {
+    /// Checks that it revokes the release `id`.
+    ///
+    /// # Errors
+    /// [`RevocationError`]: it is not honoured.
+    pub fn verify(self, id: ReleaseId) -> Result<Revoked, RevocationError> {
+        let Statement { release, .. } = self.statement.value;
+        if release != id {
+            return Err(RevocationError::WrongRelease { expected: id, found: release });
+        }
+        let chain = KeyChain::of_sets(id, self.sets)?;
+        signed_by_any(&chain, &self.statement)?;
+        let Statement { release, reason, successor } = self.statement.value;
+        Ok(Revoked { release, reason, successor })
+    }
+}
+
+/// Reads and checks a certificate.
+///
+/// # Errors
+/// [`RevocationError`]: it is not honoured.
+pub fn verify(id: ReleaseId, bytes: &[u8]) -> Result<Revoked, RevocationError> {
+    form::read::<Revocation>(bytes)?.verify(id)
+}
+
+/// Whether enough keys of one of the sets have signed, and nobody else.
+fn signed_by_any(chain: &KeyChain, statement: &Signed<Statement>) -> Result<(), SignatureError> {
+    let sets = || chain.sets().iter().rev().map(|set| &set.value);
+    let signers = statement.signers(|key| sets().any(|set: &KeySet| set.role.keys.contains(key)))?;
+    if sets().any(|set| set.role.is_met_by(&signers)) {
+        return Ok(());
+    }
+    // The one that lacks least is the one to tell about.
+    let lacking = |set: &KeySet| {
+        usize::from(set.role.threshold).saturating_sub(set.role.keys.intersection(&signers).count())
+    };
+    let nearest = sets().min_by_key(|set| lacking(set)).expect("a chain has a first set");
+    Err(SignatureError::TooFew {
+        what: Statement::WHAT,
+        whose: whose(nearest.number),
+        needed: nearest.role.threshold,
+        signed_by: nearest.role.keys.intersection(&signers).copied().collect(),
+    })
+}

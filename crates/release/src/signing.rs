@@ -1,0 +1,174 @@
+//! Values that several keys sign, and how many of them must.
+//!
+//! Invariant: a value counts as signed only if *every* signature it carries is good and by a key that may sign it,
+//! and enough of them do. So nothing can be added to a file or changed in it without its being refused. Signatures
+//! are a map from key to signature, so one key cannot sign twice.
+
+use crate::form::FORMAT;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{
+    Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, encode, keyfile,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most keys of one role.
+pub const KEYS_MAX: usize = 16;
+
+/// Something that is signed.
+pub trait Signable: BorshSerialize {
+    /// Sets its signatures apart from all others.
+    const DOMAIN: Domain;
+    /// What it is called in messages.
+    const WHAT: &'static str;
+
+    /// What signatures cover: the format, then the value.
+    fn signed_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![FORMAT];
+        bytes.extend(encode(self));
+        bytes
+    }
+
+    /// Its digest, under the well-known key. Signatures are over this.
+    fn digest(&self) -> Digest {
+        DigestKey::WELL_KNOWN.digest(Self::DOMAIN, &self.signed_bytes())
+    }
+}
+
+/// Keys, and how many of them must sign.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Role {
+    /// Who may sign: 1 to [`KEYS_MAX`] keys.
+    pub keys: BTreeSet<PublicKey>,
+    /// How many must, at least 1.
+    pub threshold: u16,
+}
+
+impl Role {
+    /// Whether the numbers make sense.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn well_formed(&self) -> Result<(), String> {
+        let count = self.keys.len();
+        if count == 0 || count > KEYS_MAX {
+            return Err(format!("it has {count} keys, and there must be 1 to {KEYS_MAX}"));
+        }
+        if self.threshold == 0 || usize::from(self.threshold) > count {
+            return Err(format!("it asks for {} signatures of {count} keys", self.threshold));
+        }
+        Ok(())
+    }
+
+    /// Whether these signers are enough.
+    pub fn is_met_by(&self, signers: &BTreeSet<PublicKey>) -> bool {
+        self.keys.intersection(signers).count() >= usize::from(self.threshold)
+    }
+}
+
+/// Why signatures do not make a value believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SignatureError {
+    /// A key signed that may not.
+    #[error("the {what} is signed by a key that may not sign it: {}", keyfile::fingerprint(signer))]
+    Stranger {
+        /// What is signed.
+        what: &'static str,
+        /// Whose signature it claims to be.
+        signer: PublicKey,
+    },
+    /// A signature is false: the value or the signature was altered, or forged.
+    #[error(
+        "the {what} does not fit the signature of {}: it was altered or forged",
+        keyfile::fingerprint(signer)
+    )]
+    False {
+        /// What is signed.
+        what: &'static str,
+        /// Whose signature it claims to be.
+        signer: PublicKey,
+    },
+    /// Too few signatures.
+    #[error(
+        "the {what} is signed by {} of the {needed} keys needed of {whose}{}",
+        signed_by.len(), named(signed_by)
+    )]
+    TooFew {
+        /// What is signed.
+        what: &'static str,
+        /// Whose signatures are needed.
+        whose: String,
+        /// How many are needed.
+        needed: u16,
+        /// Who has signed.
+        signed_by: Vec<PublicKey>,
+    },
+}
+
+/// Keys in words, in brackets; nothing for none.
+fn named(keys: &[PublicKey]) -> String {
+    match keys {
+        [] => String::new(),
+        keys => format!(" ({})", keys.iter().map(keyfile::fingerprint).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// A value with signatures that nobody has checked.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Signed<T> {
+    /// The value.
+    pub value: T,
+    /// Signatures by key.
+    pub signatures: BTreeMap<PublicKey, Signature>,
+}
+
+impl<T: Signable> Signed<T> {
+    /// A value that nobody has signed.
+    pub fn unsigned(value: T) -> Signed<T> {
+        Signed { value, signatures: BTreeMap::new() }
+    }
+
+    /// Adds a signature.
+    ///
+    /// # Errors
+    /// Whoever keeps the key does not sign.
+    pub fn sign(&mut self, key: &dyn KeyHolder) -> Result<(), NotSigned> {
+        let signature = key.try_sign(T::DOMAIN, &self.value.signed_bytes())?;
+        self.signatures.insert(key.public(), signature);
+        Ok(())
+    }
+
+    /// Who has signed, if every signature is good and by a key that `may` sign.
+    ///
+    /// # Errors
+    /// [`SignatureError::Stranger`], [`SignatureError::False`].
+    pub fn signers(&self, may: impl Fn(&PublicKey) -> bool) -> Result<BTreeSet<PublicKey>, SignatureError> {
+        // Strangers first: a signature is only looked into when somebody known is said to have made it.
+        if let Some(signer) = self.signatures.keys().find(|signer| !may(signer)) {
+            return Err(SignatureError::Stranger { what: T::WHAT, signer: *signer });
+        }
+        let bytes = self.value.signed_bytes();
+        for (signer, signature) in &self.signatures {
+            if !signer.verify(T::DOMAIN, &bytes, signature) {
+                return Err(SignatureError::False { what: T::WHAT, signer: *signer });
+            }
+        }
+        Ok(self.signatures.keys().copied().collect())
+    }
+
+    /// Checks that nobody but these roles signed and that each of them signed enough. Each has a name for messages.
+    ///
+    /// # Errors
+    /// [`SignatureError`].
+    pub fn check(&self, roles: &[(&str, &Role)]) -> Result<(), SignatureError> {
+        let signers = self.signers(|key| roles.iter().any(|(_, role)| role.keys.contains(key)))?;
+        match roles.iter().find(|(_, role)| !role.is_met_by(&signers)) {
+            None => Ok(()),
+            Some((whose, role)) => Err(SignatureError::TooFew {
+                what: T::WHAT,
+                whose: (*whose).to_owned(),
+                needed: role.threshold,
+                signed_by: role.keys.intersection(&signers).copied().collect(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A release's tree, read through verified blocks.
+
+use holdfast_content::catalog::{self, CatalogEntry};
+use holdfast_content::{BlockSource, Content, ContentError, Inode, InodeKind, Misuse, Reference, file};
+use std::sync::Arc;
+
+/// Longest chain of symbolic links that is followed.
+const LINKS_MAX: usize = 40;
+
+/// A tree.
+#[derive(Clone)]
+pub struct Tree {
+    source: Arc<dyn BlockSource + Send + Sync>,
+    root: Reference,
+}
+
+/// Something in a tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// Its attributes and content.
+    pub inode: Arc<Inode>,
+    /// The number that all its names share, if it has several.
+    pub link: Option<u64>,
+}
+
+/// Where a path leads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// To something.
+    Node(Node),
+    /// To nothing: the directory that should have the name provably has not, or is none.
+    Nothing,
+    /// Out of the tree, by a symbolic link to an absolute path or above the root.
+    Outside,
+}
+
+impl Tree {
+    /// The tree below a root directory's inode.
+    pub fn new(source: Arc<dyn BlockSource + Send + Sync>, root: Reference) -> Tree {
+        Tree { source, root }
+    }
+
+    /// The root directory's inode.
+    pub fn reference(&self) -> Reference {
+        self.root
+    }
+
+    /// Its blocks.
+    pub fn source(&self) -> &Arc<dyn BlockSource + Send + Sync> {
+        &self.source
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// [`ContentError`].
+    pub fn root(&self) -> Result<Node, ContentError> {
+        let inode = Inode::load(&*self.source, &self.root)?;
+        catalog::directory_root(&inode)?;
+        Ok(Node { inode: Arc::new(inode), link: None })
+    }
+
+    /// What a name in a directory stands for; `None` proves that there is no such name.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a block could not be had or is malformed; `directory` is none.
+    pub fn child(&self, directory: &Node, name: &[u8]) -> Result<Option<Node>, ContentError> {
+        let root = catalog::directory_root(&directory.inode)?;
+        let Some(entry) = catalog::lookup(&*self.source, &root, name)? else { return Ok(None) };
+        self.node(entry).map(Some)
+    }
+
+    /// What an entry of a directory stands for.
+    ///
+    /// # Errors
+    /// [`ContentError`].
+    pub fn node(&self, entry: CatalogEntry) -> Result<Node, ContentError> {
+        let link = entry.link;
+        Ok(Node { inode: Arc::new(entry.into_inode(&*self.source)?), link })
+    }
+
+    /// At most `limit` names of a directory after `after`, in order of bytes.
+    ///
+    /// # Errors
+    /// [`ContentError`].
+    pub fn entries(
+        &self,
+        directory: &Node,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, CatalogEntry)>, ContentError> {
+        let root = catalog::directory_root(&directory.inode)?;
+        catalog::list(&*self.source, &root, after, limit)
+    }
+
+    /// Bytes of a file.
+    ///
+    /// # Errors
+    /// [`ContentError`].
+    pub fn read(&self, node: &Node, offset: u64, length: usize) -> Result<Vec<u8>, ContentError> {
+        file::read(&*self.source, &node.inode, offset, length)
+    }
+
+    /// Where a path leads, following symbolic links, that at its end too if `follow`.
+    ///
+    /// # Errors
+    /// [`ContentError`]; a circle of links is [`Misuse`].
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Found, ContentError> {
+        let mut rest: Vec<Vec<u8>> = components(path);
+        rest.reverse();
+        let mut way = vec![self.root()?];
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            if name == b".." {
+                way.pop();
+                if way.is_empty() {
+                    return Ok(Found::Outside);
+                }
+                continue;
+            }
+            let here = way.last().expect("the root is never left");
+            if here.inode.kind != InodeKind::Directory {
+                return Ok(Found::Nothing);
+            }
+            let Some(found) = self.child(here, &name)? else { return Ok(Found::Nothing) };
+            match &found.inode.content {
+                Content::Target(target) if follow || !rest.is_empty() => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Misuse::Rule("too many symbolic links in a row".into()).into());
+                    }
+                    if target.starts_with(b"/") {
+                        return Ok(Found::Outside);
+                    }
+                    rest.extend(components(target).into_iter().rev());
+                }
+                _ => way.push(found),
+            }
+        }
+        Ok(Found::Node(way.pop().expect("the root is never left")))
+    }
+}
+
+/// The names of a path; `.` and empty ones are left out.
+pub fn components(path: &[u8]) -> Vec<Vec<u8>> {
+    let names = path.split(|byte| *byte == b'/');
+    names.filter(|name| !matches!(name, [] | [b'.'])).map(<[u8]>::to_vec).collect()
+}

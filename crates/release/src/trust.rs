@@ -1,0 +1,422 @@
+//! What a client remembers of a release: the keys it has followed, the highest record, the time of what it has seen,
+//! every record it has accepted, and that the release was revoked.
+//!
+//! ```text
+//! ID/                                 one folder a release, only its owner may look into it
+//!   lock                              held while anything here is read or changed
+//!   state                             key sets and what was seen, with a checksum
+//!   archive/SEQUENCE-DIGEST           the `root` file of each record accepted, with the renewal that lasts longest
+//!   evidence/                         two signed things of which only one could be honest
+//!   revoked                           the certificate, once one was seen
+//! ```
+//!
+//! Invariants: what is remembered only grows (more key sets, higher sequence, later time), also when several
+//! processes use it at once; it is durable before a record counts as accepted; a damaged file is an error, never
+//! taken for an empty one. The archive is written before the state, so a record that the state names is there.
+//!
+//! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
+
+use crate::accept::{Accepted, Refusal, Seen, Stale, accept};
+use crate::files;
+use crate::form::{self, Kind};
+use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
+use crate::record::{RootFile, Validity, authenticate};
+use crate::revocation::{self, Revocation, Revoked};
+use crate::signing::Signable;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, DigestKey, Domain};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Most records that are kept; those of the lowest sequences go first.
+pub const ARCHIVE_MAX: usize = 1000;
+/// Most files kept as evidence; the first ones stay.
+const EVIDENCE_MAX: usize = 100;
+const DIGEST_BYTES: usize = 32;
+
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+struct State {
+    release: ReleaseId,
+    sets: Vec<SignedKeySet>,
+    seen: Option<Seen>,
+}
+
+impl Kind for State {
+    const MAGIC: &'static [u8; 7] = b"HF-seen";
+    const WHAT: &'static str = "memory of a release";
+    const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 8 * 1024;
+
+    fn well_formed(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Why something is not accepted, or not remembered.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The record does not count.
+    #[error("{refusal}{}", kept(evidence))]
+    Refused {
+        /// Why.
+        refusal: Refusal,
+        /// Where proof of it is kept for others, if it proves something.
+        evidence: Option<PathBuf>,
+    },
+    /// The key sets are refused.
+    #[error("{error}{}", kept(evidence))]
+    Keys {
+        /// Why.
+        error: KeysError,
+        /// Where proof of it is kept for others, if it proves something.
+        evidence: Option<PathBuf>,
+    },
+    /// The release is over.
+    #[error("{0}")]
+    Revoked(Revoked),
+    /// What was remembered is damaged.
+    #[error(
+        "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or, if \
+         you accept that a mirror may once show an older release than was seen here, remove it",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The disk.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What happened.
+        error: io::Error,
+    },
+}
+
+fn kept(evidence: &Option<PathBuf>) -> String {
+    match evidence {
+        Some(path) => format!(". The proof is kept in {}", path.display()),
+        None => String::new(),
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> TrustError {
+    let path = path.to_owned();
+    move |error| TrustError::Io { path, error }
+}
+
+/// The record that was in force at some time, as far as this machine has seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct InForce {
+    /// The file as it was accepted. Its record is the release's.
+    pub file: RootFile,
+    /// From when to when its last renewal counted. The time asked for may be after it.
+    pub validity: Validity,
+}
+
+/// What this machine remembers of one release.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    directory: PathBuf,
+    id: ReleaseId,
+}
+
+impl Trust {
+    /// The memory of the release `id`, in the folder of that name in `base`. Both are made if they are not there.
+    ///
+    /// # Errors
+    /// [`TrustError::Io`].
+    pub fn open(base: &Path, id: ReleaseId) -> Result<Trust, TrustError> {
+        let directory = base.join(id.to_string());
+        for folder in [directory.clone(), directory.join("archive"), directory.join("evidence")] {
+            files::make_directory(&folder, 0o700).map_err(io_error(&folder))?;
+        }
+        Ok(Trust { directory, id })
+    }
+
+    /// Which release.
+    pub fn id(&self) -> ReleaseId {
+        self.id
+    }
+
+    /// The folder.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The key sets as far as they were followed; `None` before the first.
+    ///
+    /// # Errors
+    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    pub fn chain(&self) -> Result<Option<KeyChain>, TrustError> {
+        let _lock = self.lock()?;
+        Ok(self.load()?.map(|(chain, _)| chain))
+    }
+
+    /// The highest record; `None` before the first.
+    ///
+    /// # Errors
+    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    pub fn seen(&self) -> Result<Option<Seen>, TrustError> {
+        let _lock = self.lock()?;
+        Ok(self.load()?.and_then(|(_, seen)| seen))
+    }
+
+    /// Remembers key sets. Returns all that are known, which may be more.
+    ///
+    /// # Errors
+    /// [`TrustError::Keys`] if they are not the ones seen first; nothing is changed then.
+    pub fn learn(&self, chain: &KeyChain) -> Result<KeyChain, TrustError> {
+        let _lock = self.lock()?;
+        let (chain, seen, changed) = self.load_with(chain)?;
+        if changed {
+            self.store(&chain, seen)?;
+        }
+        Ok(chain)
+    }
+
+    /// Decides whether the record of `file` counts, and remembers it if it does.
+    ///
+    /// # Errors
+    /// [`TrustError::Refused`], [`TrustError::Keys`], [`TrustError::Revoked`]: nothing but evidence is written then.
+    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    pub fn accept(
+        &self,
+        chain: &KeyChain,
+        file: &RootFile,
+        now_s: u64,
+        stale: Stale,
+    ) -> Result<Accepted, TrustError> {
+        let _lock = self.lock()?;
+        if let Some(revoked) = self.load_revoked()? {
+            return Err(TrustError::Revoked(revoked));
+        }
+        let (chain, seen, mut changed) = self.load_with(chain)?;
+        let accepted = match accept(&chain, file, seen.as_ref(), now_s, stale) {
+            Ok(accepted) => accepted,
+            Err(refusal) => {
+                let evidence = self.prove(&refusal, file)?;
+                return Err(TrustError::Refused { refusal, evidence });
+            }
+        };
+        if seen != Some(accepted.seen) {
+            let lasts_longer = seen
+                .is_none_or(|seen| seen.record != accepted.digest || seen.validity != accepted.seen.validity);
+            if lasts_longer {
+                self.archive(&accepted, file)?;
+            }
+            changed = true;
+        }
+        if changed {
+            self.store(&chain, Some(accepted.seen))?;
+        }
+        Ok(accepted)
+    }
+
+    /// The record that was in force at `time_s`: of those that this machine has accepted, the highest that was
+    /// signed by then. `None` if there is none.
+    ///
+    /// # Errors
+    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    pub fn as_of(&self, time_s: u64) -> Result<Option<InForce>, TrustError> {
+        let _lock = self.lock()?;
+        let Some((chain, _)) = self.load()? else { return Ok(None) };
+        let mut archived = self.archived()?;
+        archived.sort_by_key(|(sequence, _)| std::cmp::Reverse(*sequence));
+        for (_, path) in archived {
+            let damaged = |why: String| TrustError::Damaged { path: path.clone(), why };
+            let bytes = files::read(&path, RootFile::BYTES_MAX)
+                .map_err(io_error(&path))?
+                .ok_or_else(|| damaged("it has vanished".to_owned()))?;
+            let file: RootFile = form::read(&bytes).map_err(|error| damaged(error.to_string()))?;
+            let validity =
+                authenticate(&chain, &file).map_err(|error| damaged(error.to_string()))?.validity();
+            if file.record.value.issued_s <= time_s {
+                return Ok(Some(InForce { file, validity }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a certificate was seen that revokes the release.
+    ///
+    /// # Errors
+    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    pub fn revoked(&self) -> Result<Option<Revoked>, TrustError> {
+        let _lock = self.lock()?;
+        self.load_revoked()
+    }
+
+    /// Remembers for good that the release is revoked, if the certificate says so.
+    ///
+    /// # Errors
+    /// `Ok(Err(...))` if the certificate is not to be honoured; else [`TrustError::Io`].
+    pub fn revoke(
+        &self,
+        certificate: &[u8],
+    ) -> Result<Result<Revoked, revocation::RevocationError>, TrustError> {
+        let revoked = match revocation::verify(self.id, certificate) {
+            Ok(revoked) => revoked,
+            Err(error) => return Ok(Err(error)),
+        };
+        let _lock = self.lock()?;
+        let path = self.directory.join("revoked");
+        files::replace(&path, certificate, 0o600).map_err(io_error(&path))?;
+        Ok(Ok(revoked))
+    }
+
+    /// Keeps what proves something to others. Returns the folder, or `None` if there is enough already.
+    ///
+    /// # Errors
+    /// [`TrustError::Io`].
+    pub fn keep_evidence(&self, name: &str, bytes: &[u8]) -> Result<Option<PathBuf>, TrustError> {
+        let folder = self.directory.join("evidence");
+        let path = folder.join(name);
+        if !path.exists() {
+            let kept = std::fs::read_dir(&folder).map_err(io_error(&folder))?.count();
+            if kept >= EVIDENCE_MAX {
+                return Ok(None);
+            }
+            files::replace(&path, bytes, 0o600).map_err(io_error(&path))?;
+        }
+        Ok(Some(folder))
+    }
+
+    /// Keeps a key set that forks the succession beside the one that is known, and makes an error of it.
+    pub(crate) fn forked(&self, error: KeysError, found: &SignedKeySet) -> TrustError {
+        let KeysError::Forked { number, known, .. } = error else {
+            return TrustError::Keys { error, evidence: None };
+        };
+        let keep = || -> Result<Option<PathBuf>, TrustError> {
+            let _lock = self.lock()?;
+            if let Some((chain, _)) = self.load()? {
+                for set in chain.sets().iter().filter(|set| set.value.number == number) {
+                    self.keep_evidence(&format!("keys-{number}-{}", known.short()), &form::write(set))?;
+                }
+            }
+            let name = format!("keys-{}-{}", found.value.number, found.value.digest().short());
+            self.keep_evidence(&name, &form::write(found))
+        };
+        match keep() {
+            Ok(evidence) => TrustError::Keys { error, evidence },
+            Err(failed) => failed,
+        }
+    }
+
+    /// Keeps both records if they prove that whoever holds the keys has signed two of one number.
+    fn prove(&self, refusal: &Refusal, shown: &RootFile) -> Result<Option<PathBuf>, TrustError> {
+        let Refusal::Equivocation { sequence, seen, shown: digest } = refusal else { return Ok(None) };
+        let known = self.archive_path(*sequence, seen);
+        if let Some(bytes) = files::read(&known, RootFile::BYTES_MAX).map_err(io_error(&known))? {
+            self.keep_evidence(&format!("release-{sequence}-{}", seen.short()), &bytes)?;
+        }
+        self.keep_evidence(&format!("release-{sequence}-{}", digest.short()), &form::write(shown))
+    }
+
+    fn archive_path(&self, sequence: u64, digest: &Digest) -> PathBuf {
+        self.directory.join("archive").join(format!("{sequence}-{}", digest.short()))
+    }
+
+    fn archive(&self, accepted: &Accepted, file: &RootFile) -> Result<(), TrustError> {
+        let path = self.archive_path(accepted.record.sequence, &accepted.digest);
+        files::replace(&path, &form::write(file), 0o600).map_err(io_error(&path))?;
+        let mut archived = self.archived()?;
+        if archived.len() > ARCHIVE_MAX {
+            archived.sort_unstable();
+            for (_, path) in &archived[..archived.len() - ARCHIVE_MAX] {
+                std::fs::remove_file(path).map_err(io_error(path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The archived records by sequence, in no order.
+    fn archived(&self) -> Result<Vec<(u64, PathBuf)>, TrustError> {
+        let folder = self.directory.join("archive");
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(io_error(&folder))? {
+            let entry = entry.map_err(io_error(&folder))?;
+            let name = entry.file_name();
+            let sequence =
+                name.to_str().and_then(|name| name.split_once('-')).and_then(|(sequence, digest)| {
+                    // A file that was not finished has a longer name.
+                    let finished = digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+                    sequence.parse().ok().filter(|_| finished)
+                });
+            found.extend(sequence.map(|sequence: u64| (sequence, entry.path())));
+        }
+        Ok(found)
+    }
+
+    fn lock(&self) -> Result<File, TrustError> {
+        let path = self.directory.join("lock");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(io_error(&path))?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|error| TrustError::Io { path, error: error.into() })?;
+        Ok(file)
+    }
+
+    fn load_revoked(&self) -> Result<Option<Revoked>, TrustError> {
+        let path = self.directory.join("revoked");
+        let Some(bytes) = files::read(&path, Revocation::BYTES_MAX).map_err(io_error(&path))? else {
+            return Ok(None);
+        };
+        match revocation::verify(self.id, &bytes) {
+            Ok(revoked) => Ok(Some(revoked)),
+            Err(error) => Err(TrustError::Damaged { path, why: error.to_string() }),
+        }
+    }
+
+    /// What is remembered, with these key sets taken in; and whether they were more than what was known.
+    fn load_with(&self, chain: &KeyChain) -> Result<(KeyChain, Option<Seen>, bool), TrustError> {
+        let Some((mut known, seen)) = self.load()? else { return Ok((chain.clone(), None, true)) };
+        let before = known.sets().len();
+        known.merge(chain).map_err(|error| TrustError::Keys { error, evidence: None })?;
+        let more = known.sets().len() > before;
+        Ok((known, seen, more))
+    }
+
+    fn load(&self) -> Result<Option<(KeyChain, Option<Seen>)>, TrustError> {
+        let path = self.directory.join("state");
+        let bytes_max = State::BYTES_MAX + DIGEST_BYTES as u64;
+        let Some(bytes) = files::read(&path, bytes_max).map_err(io_error(&path))? else { return Ok(None) };
+        let damaged = |why: String| TrustError::Damaged { path: path.clone(), why };
+        let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
+            return Err(damaged("it is too short".to_owned()));
+        };
+        if checksum(body).0 != *digest {
+            return Err(damaged("its checksum is wrong".to_owned()));
+        }
+        let state: State = form::read(body).map_err(|error| damaged(error.to_string()))?;
+        if state.release != self.id {
+            return Err(damaged(format!("it is of the release {}", state.release)));
+        }
+        let chain = KeyChain::of_sets(self.id, state.sets).map_err(|error| damaged(error.to_string()))?;
+        Ok(Some((chain, state.seen)))
+    }
+
+    fn store(&self, chain: &KeyChain, seen: Option<Seen>) -> Result<(), TrustError> {
+        let state = State { release: self.id, sets: chain.sets().to_vec(), seen };
+        let mut bytes = form::write(&state);
+        let digest = checksum(&bytes);
+        bytes.extend(digest.0);
+        let path = self.directory.join("state");
+        files::replace(&path, &bytes, 0o600).map_err(io_error(&path))
+    }
+}
+
+fn checksum(bytes: &[u8]) -> Digest {
+    DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes)
+}
