@@ -9,6 +9,7 @@
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
+//! - [`serve`]: a web server for them; understands nothing of them.
 //! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`]: what is signed and by whom; [`accept`]: whether it
 //!   counts now. Pure: time is an argument, in seconds since 1970 ([`moment`]).
 //! - [`trust`]: what a client remembers; [`admit`]: all that it does before it believes a mirror.
@@ -19,6 +20,7 @@ pub mod accept;
 pub mod admit;
 pub mod draft;
 mod files;
+pub mod folder;
 pub mod form;
 pub mod index;
 pub mod keys;
@@ -30,6 +32,7 @@ pub mod publish;
 pub mod record;
 pub mod release_dir;
 pub mod revocation;
+pub mod serve;
 pub mod signing;
 pub mod tree;
 pub mod trust;
