@@ -179,7 +179,11 @@ pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Optio
     Ok(public_path)
 }
 
-fn random(bytes: &mut [u8]) -> Outcome {
+/// Fills `bytes` from the system's randomness.
+///
+/// # Errors
+/// The system has none.
+pub fn random(bytes: &mut [u8]) -> Outcome {
     getrandom::fill(bytes)
         .map_err(|error| Failure::new(Exit::System, format!("the system has no randomness: {error}")))
 }

@@ -17,7 +17,9 @@ mod manual;
 mod mount;
 mod output;
 mod paths;
+mod publish;
 mod reclaim;
+mod releases;
 mod salvage;
 mod server;
 mod serving;
@@ -72,6 +74,11 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
+        Command::Publish(arguments) => publish::run(arguments, directories, format),
+        Command::Ls(arguments) => releases::ls(arguments, directories, format),
+        Command::Cat(arguments) => releases::cat(arguments, directories),
+        Command::Get(arguments) => releases::get(arguments, directories, format),
+        Command::Verify(arguments) => releases::verify(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

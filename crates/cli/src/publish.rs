@@ -1,10 +1,10 @@
 //! `holdfast publish`: a directory becomes a signed release.
 
-use crate::args::Publish;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, make_private};
+use crate::releases::args::Publish;
 use crate::releases::{release_failure, span_of};
 use holdfast_crypto::{DigestKey, KeyHolder};
 use holdfast_release::draft::Draft;
@@ -52,12 +52,12 @@ impl From<PublishError> for Failure {
 pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
     let target = std::path::absolute(&arguments.to)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.to.display())))?;
-    let source = arguments
-        .directory
-        .canonicalize()
-        .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.directory.display())))?;
+    let source = arguments.directory.canonicalize().map_err(|error| {
+        Failure::new(Exit::NoInput, format!("{}: {error}", arguments.directory.display()))
+    })?;
     if target.starts_with(&source) {
-        let message = format!("{} lies in {}, and would become part of itself", target.display(), source.display());
+        let message =
+            format!("{} lies in {}, and would become part of itself", target.display(), source.display());
         return Err(Failure::new(Exit::Usage, message).hint("publish into a directory elsewhere"));
     }
     let rules = Rules::new(&arguments.exclude, &arguments.opaque)
@@ -79,10 +79,10 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         true => None,
         false => Some(memory_file(directories, &source, &target)?),
     };
-    let first_key = match arguments.private_digests {
-        true => DigestKey(*keys::random_seed()?),
-        false => DigestKey::WELL_KNOWN,
-    };
+    let mut first_key = DigestKey::WELL_KNOWN;
+    if arguments.private_digests {
+        keys::random(&mut first_key.0)?;
+    }
     let terms = Terms {
         source: &source,
         target: &target,
@@ -144,14 +144,17 @@ fn first_keys(dir: &ReleaseDir, target: &Path, holders: &[Arc<dyn KeyHolder>]) -
     let is_empty = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
     if !is_empty {
         let message = format!("{} is not empty, and holds no release", target.display());
-        return Err(Failure::new(Exit::CannotCreate, message).hint("name an empty directory, or one of a release"));
+        return Err(
+            Failure::new(Exit::CannotCreate, message).hint("name an empty directory, or one of a release")
+        );
     }
     let keys: BTreeSet<_> = holders.iter().map(|holder| holder.public()).collect();
     let threshold = keys.len() as u16;
-    let random = *keys::random_seed()?;
+    let mut salt = [0; 16];
+    keys::random(&mut salt)?;
     let set = KeySet {
         number: 1,
-        origin: Origin::First { random },
+        origin: Origin::First { salt },
         role: Role { keys, threshold },
         freshness: None,
         certificates: false,

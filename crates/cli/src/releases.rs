@@ -1,9 +1,11 @@
 //! Naming and opening releases; and `holdfast ls`, `cat`, `get`, `verify`, which read them without a mount.
 
-use crate::args::{Cat, Get, Ls, ReleaseSource, Verify};
+pub mod args;
+
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, progress};
 use crate::paths::{Directories, make_private};
+use args::{Cat, Get, Ls, ReleaseSource, Verify};
 use holdfast_content::{Content, ContentError, Inode, InodeKind, SourceError};
 use holdfast_release::accept::Stale;
 use holdfast_release::admit::AdmitError;
@@ -83,7 +85,8 @@ impl ReleaseSource {
         // A directory that was named from here.
         for mirror in &mut mirrors {
             if !mirror.contains("://") && !mirror.starts_with('/') {
-                let path = std::path::absolute(&*mirror).map_err(|error| usage(format!("{mirror}: {error}")))?;
+                let path =
+                    std::path::absolute(&*mirror).map_err(|error| usage(format!("{mirror}: {error}")))?;
                 *mirror = path.display().to_string();
             }
         }
@@ -136,15 +139,18 @@ pub fn open_failure(error: OpenError) -> Failure {
             .hint("ask the publisher where its successor is; nothing of this release is to be trusted"),
         OpenError::Final(_) | OpenError::Trust(_) => Failure::new(Exit::Data, text),
         OpenError::NoMirror { why, .. } => {
-            let unreachable =
-                why.iter().all(|error| matches!(error, AdmitError::Mirror(mirror::MirrorError::Unreachable { .. })));
+            let unreachable = why
+                .iter()
+                .all(|error| matches!(error, AdmitError::Mirror(mirror::MirrorError::Unreachable { .. })));
             let failure = Failure::new(if unreachable { Exit::Unavailable } else { Exit::Protocol }, text);
             failure.hint(match unreachable {
                 true => "check the address, or name another mirror with --mirror",
                 false => "try another mirror with --mirror; if all are behind, ask the publisher",
             })
         }
-        OpenError::Blocks(_) => Failure::new(Exit::Unavailable, text).hint("name another mirror with --mirror"),
+        OpenError::Blocks(_) => {
+            Failure::new(Exit::Unavailable, text).hint("name another mirror with --mirror")
+        }
     }
 }
 
@@ -170,9 +176,7 @@ fn find(tree: &Tree, path: &[u8], follow: bool) -> Outcome<Node> {
     let shown = String::from_utf8_lossy(path).into_owned();
     match tree.resolve(path, follow).map_err(|error| content_failure(path, &error))? {
         Found::Node(node) => Ok(node),
-        Found::Nothing => {
-            Err(Failure::new(Exit::NoInput, format!("{shown}: provably not in the release")))
-        }
+        Found::Nothing => Err(Failure::new(Exit::NoInput, format!("{shown}: provably not in the release"))),
         Found::Outside => Err(Failure::new(Exit::NoInput, format!("{shown}: leads out of the release"))),
     }
 }
@@ -245,7 +249,10 @@ pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome 
             }
             match arguments.long {
                 true => {
-                    format!("{:<9} {} {:>3} {:>12} {} {name}", one.kind, one.mode, one.links, one.size, one.modified)
+                    format!(
+                        "{:<9} {} {:>3} {:>12} {} {name}",
+                        one.kind, one.mode, one.links, one.size, one.modified
+                    )
                 }
                 false if one.kind == "directory" => name + "/",
                 false => name,
@@ -314,7 +321,8 @@ pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcom
         return Err(Failure::new(Exit::CannotCreate, message).hint("name something that is not there yet"));
     }
     let bar = progress("fetching");
-    let mut taken = Taken { tree, bar: &bar, links: Default::default(), count: 0, bytes: 0, left_out: Vec::new() };
+    let mut taken =
+        Taken { tree, bar: &bar, links: Default::default(), count: 0, bytes: 0, left_out: Vec::new() };
     taken.take(&node, path, to)?;
     bar.finish_and_clear();
     let Taken { count, bytes, left_out, .. } = taken;
@@ -324,7 +332,10 @@ pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcom
         "left_out": left_out,
     });
     format.print(&report, |_| {
-        let mut text = format!("{count} names and {bytes} bytes of release {sequence}, all verified, are in {}.", to.display());
+        let mut text = format!(
+            "{count} names and {bytes} bytes of release {sequence}, all verified, are in {}.",
+            to.display()
+        );
         for name in &left_out {
             text += &format!("\nLeft out, as only root can make it: {name}");
         }
@@ -490,7 +501,8 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
         }
         Some(date) => {
             let time_s = parse_moment(date).ok_or_else(|| {
-                Failure::new(Exit::Usage, format!("--as-of {date}: no time")).hint("such as 2026-11-21 or 2026-11-21T08:00Z")
+                Failure::new(Exit::Usage, format!("--as-of {date}: no time"))
+                    .hint("such as 2026-11-21 or 2026-11-21T08:00Z")
             })?;
             let found = release.trust().as_of(time_s).map_err(release_failure)?;
             let found = found.ok_or_else(|| {
@@ -529,7 +541,10 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
         );
         let name = if verified.path.is_empty() { "the whole tree" } else { &verified.path };
         head + &match verified.present {
-            true => format!("{name} is there; {} names and {} bytes are as signed.", verified.names, verified.bytes),
+            true => format!(
+                "{name} is there; {} names and {} bytes are as signed.",
+                verified.names, verified.bytes
+            ),
             false => format!("{name} is provably not there."),
         }
     })

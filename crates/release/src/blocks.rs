@@ -75,10 +75,7 @@ struct RemoteIndex {
 
 impl MirroredBlocks {
     /// The blocks at `mirrors`, found by an index of this name. `more` names others when it does not do.
-    pub fn new(
-        mirrors: Arc<Mirrors>,
-        more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
-    ) -> MirroredBlocks {
+    pub fn new(mirrors: Arc<Mirrors>, more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>) -> MirroredBlocks {
         MirroredBlocks {
             mirrors,
             indexes: Mutex::default(),
@@ -140,7 +137,8 @@ impl MirroredBlocks {
                     let _ = self.use_index(name);
                 }
             }
-            known = self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
+            known =
+                self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
         }
         Ok(addresses.iter().map(|address| found.remove(address)).collect())
     }
@@ -208,7 +206,7 @@ impl MirroredBlocks {
             Ok(bytes)
         };
         let bytes_max = range.end - range.start;
-        let (bytes, mirror) = self.mirrors.get_checked_from(file, Some(range), bytes_max, &check)?;
+        let (bytes, mirror) = self.mirrors.get_checked(file, Some(range), bytes_max, &check)?;
         self.received.fetch_add(bytes.len() as u64, Relaxed);
         let mut beside = Vec::new();
         for frame in pack::Frame::all(&bytes) {
@@ -276,7 +274,7 @@ impl RemoteIndex {
                 let entries = bytes.split_off(head.sizes.head_bytes() as usize);
                 Ok((head, entries))
             };
-            let (head, whole) = mirrors.get_checked(&file, None, name.bytes, &check)?;
+            let ((head, whole), _) = mirrors.get_checked(&file, None, name.bytes, &check)?;
             return Ok(RemoteIndex { name, head, whole: Some(whole), pages });
         }
         let sizes = |bytes: Vec<u8>| {
@@ -287,10 +285,10 @@ impl RemoteIndex {
             }
         };
         let fixed = Some(0..FIXED_BYTES as u64);
-        let sizes = mirrors.get_checked(&file, fixed, FIXED_BYTES as u64, &sizes)?;
+        let (sizes, _) = mirrors.get_checked(&file, fixed, FIXED_BYTES as u64, &sizes)?;
         let read = |bytes: Vec<u8>| Head::read(&bytes).map_err(|error| error.to_string());
         let length = sizes.head_bytes();
-        let head = mirrors.get_checked(&file, Some(0..length), length, &read)?;
+        let (head, _) = mirrors.get_checked(&file, Some(0..length), length, &read)?;
         Ok(RemoteIndex { name, head, whole: None, pages })
     }
 
@@ -302,7 +300,12 @@ impl RemoteIndex {
         if range.is_empty() {
             return Ok(None);
         }
-        let known = self.pages.lock().get(&range.start).filter(|page| page.len() as u64 >= range.end - range.start).cloned();
+        let known = self
+            .pages
+            .lock()
+            .get(&range.start)
+            .filter(|page| page.len() as u64 >= range.end - range.start)
+            .cloned();
         let page = match known {
             Some(page) => page,
             None => {
@@ -312,7 +315,7 @@ impl RemoteIndex {
                     false => Err("it is cut short".to_owned()),
                 };
                 let file = layout::index(&self.name.digest);
-                let page = mirrors.get_checked(&file, Some(range.clone()), length, &check)?;
+                let (page, _) = mirrors.get_checked(&file, Some(range.clone()), length, &check)?;
                 self.pages.lock().put(range.start, page.clone());
                 page
             }

@@ -5,7 +5,7 @@
 //! digest, up to the record, and the record against the keys that the release's id stands for.
 //!
 //! - [`publish`]: makes the tree of a release from a directory.
-//! - [`tree`]: reads it.
+//! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
@@ -18,6 +18,7 @@
 
 pub mod accept;
 pub mod admit;
+pub mod blocks;
 pub mod draft;
 mod files;
 pub mod folder;
@@ -27,6 +28,7 @@ pub mod keys;
 pub mod layout;
 pub mod mirror;
 pub mod moment;
+pub mod open;
 pub mod pack;
 pub mod publish;
 pub mod record;
