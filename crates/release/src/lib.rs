@@ -7,6 +7,7 @@
 //! - [`publish`]: makes the tree of a release from a directory.
 //! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
+//! - [`mount`]: a release as a tree for the kernel.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 //! - [`serve`]: a web server for them; understands nothing of them.
@@ -28,6 +29,7 @@ pub mod keys;
 pub mod layout;
 pub mod mirror;
 pub mod moment;
+pub mod mount;
 pub mod open;
 pub mod pack;
 pub mod publish;

@@ -35,9 +35,9 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Bytes and blocks of one RETRIEVE or STORE, so that several can be under way at once.
