@@ -53,6 +53,8 @@ pub enum Command {
     Conflicts(Conflicts),
     /// Remove files of this user and its groups that no directory names any more.
     Reclaim(Reclaim),
+    /// Keys, renewals and revocation of signed releases.
+    Release(crate::release::args::Release),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.

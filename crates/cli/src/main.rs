@@ -18,6 +18,7 @@ mod mount;
 mod output;
 mod paths;
 mod reclaim;
+mod release;
 mod salvage;
 mod server;
 mod serving;
@@ -71,6 +72,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
+        Command::Release(arguments) => release::run(arguments, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),

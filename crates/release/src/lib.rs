@@ -18,7 +18,7 @@
 pub mod accept;
 pub mod admit;
 pub mod draft;
-mod files;
+pub mod files;
 pub mod form;
 pub mod index;
 pub mod keys;
