@@ -156,6 +156,7 @@ fn a_release_of_two_of_three() {
     assert!(said.contains("signed: key set 1") && said.contains("--to PATH"), "{said}");
     assert!(!desk.path("site").exists());
     desk.done(&["release", "sign", draft, "--to", "site"]);
+    assert!(!desk.path(draft).exists(), "it has done its work");
     assert_eq!(desk.release().chain().expect("key sets").current().role.threshold, 2);
 
     desk.publish(1, &["anna"]);
@@ -214,7 +215,9 @@ fn rotating() {
     let bens = desk.done(&["release", "sign", draft, "--key", "ben.key"]);
     assert!(bens.contains("signed: key set 2, record 2"), "{bens}");
     desk.done(&["release", "sign", "copy.draft", "--key", "carla.key"]);
-    desk.done(&["release", "sign", draft, "--merge", "copy.draft", "--to", "site"]);
+    desk.done(&["release", "sign", draft, "--merge", "copy.draft"]);
+    std::fs::copy(desk.path(draft), desk.path("late.draft")).expect("copied");
+    desk.done(&["release", "sign", draft, "--to", "site"]);
 
     let chain = desk.release().chain().expect("key sets");
     assert_eq!(chain.sets().len(), 2);
@@ -228,7 +231,7 @@ fn rotating() {
     let old = desk.refused(1, &["release", "show", "site"]);
     assert!(old.contains("NOT VALID") && old.contains("may not sign it"), "{old}");
     desk.publish(4, &["carla", "ben"]);
-    let outdated = desk.refused(1, &["release", "sign", draft, "--to", "site"]);
+    let outdated = desk.refused(1, &["release", "sign", "late.draft", "--to", "site"]);
     assert!(outdated.contains("people would refuse it, so nothing was changed"), "{outdated}");
     assert_eq!(desk.sequence_accepted(), 4);
 }

@@ -209,7 +209,7 @@ pub struct Revoke {
 
 A draft holds all that is to be signed and all that is needed to check it; `holdfast release show DRAFT` shows it.
 It goes from one to the next, or copies are signed side by side and put together with --merge. Nothing in it counts
-before enough have signed; then --to puts it in its place.")]
+before enough have signed; then --to puts what is signed in its place and removes the draft.")]
 pub struct Sign {
     /// The draft; signatures are added to it.
     #[arg(value_name = "DRAFT")]

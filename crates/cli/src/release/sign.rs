@@ -49,6 +49,8 @@ pub fn sign(arguments: &Sign, format: Format) -> Outcome {
                 None => Place::Directory(to.clone()),
             };
             install(&finished, &place)?;
+            // It has done its work, and would be in the way of the next of its name.
+            std::fs::remove_file(path).map_err(|error| io(path, error))?;
             done.path = to.clone();
         }
         (Some(to), None) => {
