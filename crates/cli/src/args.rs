@@ -1,7 +1,7 @@
 //! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
 
 use crate::paths::Directories;
-use crate::releases;
+use crate::reading;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -55,15 +55,17 @@ pub enum Command {
     /// Remove files of this user and its groups that no directory names any more.
     Reclaim(Reclaim),
     /// Publish a directory as a signed release.
-    Publish(releases::args::Publish),
+    Publish(reading::args::Publish),
     /// List a directory of a release, without a mount.
-    Ls(releases::args::Ls),
+    Ls(reading::args::Ls),
     /// Print files of a release, verified.
-    Cat(releases::args::Cat),
+    Cat(reading::args::Cat),
     /// Copy a file or a tree out of a release, verified.
-    Get(releases::args::Get),
+    Get(reading::args::Get),
     /// Verify a release, or one path of it, every byte.
-    Verify(releases::args::Verify),
+    Verify(reading::args::Verify),
+    /// Keys, renewals and revocation of signed releases.
+    Release(crate::release::args::Release),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.

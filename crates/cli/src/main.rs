@@ -19,7 +19,8 @@ mod output;
 mod paths;
 mod publish;
 mod reclaim;
-mod releases;
+mod release;
+mod reading;
 mod salvage;
 mod server;
 mod serving;
@@ -73,12 +74,13 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
+        Command::Release(arguments) => release::run(arguments, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
         Command::Publish(arguments) => publish::run(arguments, directories, format),
-        Command::Ls(arguments) => releases::ls(arguments, directories, format),
-        Command::Cat(arguments) => releases::cat(arguments, directories),
-        Command::Get(arguments) => releases::get(arguments, directories, format),
-        Command::Verify(arguments) => releases::verify(arguments, directories, format),
+        Command::Ls(arguments) => reading::ls(arguments, directories, format),
+        Command::Cat(arguments) => reading::cat(arguments, directories),
+        Command::Get(arguments) => reading::get(arguments, directories, format),
+        Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

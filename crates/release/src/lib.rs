@@ -21,7 +21,7 @@ pub mod accept;
 pub mod admit;
 pub mod blocks;
 pub mod draft;
-mod files;
+pub mod files;
 pub mod folder;
 pub mod form;
 pub mod index;

@@ -1,7 +1,8 @@
 //! The directory in which a publisher keeps a release: its signed files, and the order in which they change.
 //!
 //! Invariant: at every moment the directory is a whole release. New keys are in place before the record that names
-//! them; a record that is kept before `root`; nothing newer is ever replaced by something older.
+//! them; a record that is kept before `root`; nothing newer is ever replaced by something older, also when a timer
+//! renews while somebody publishes.
 
 use crate::draft::Finished;
 use crate::files;
@@ -11,6 +12,7 @@ use crate::layout;
 use crate::record::{NotAuthentic, RootFile, authenticate};
 use crate::revocation::{self, Revocation, RevocationError};
 use crate::signing::Signable;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -139,6 +141,8 @@ impl ReleaseDir {
     /// # Errors
     /// [`ReleaseDirError`]: something newer is there, or the disk failed. What was there is whole in any case.
     pub fn install(&self, finished: &Finished) -> Result<(), ReleaseDirError> {
+        files::make_directory(&self.path, 0o755).map_err(|error| io_error(&self.path, error))?;
+        let _lock = self.lock()?;
         let first = finished.keys_are_new && finished.chain.sets().len() == 1;
         let known = match first {
             true => None,
@@ -165,6 +169,15 @@ impl ReleaseDir {
             self.put(layout::REVOKED, &form::write(revocation))?;
         }
         Ok(())
+    }
+
+    /// Nobody else installs anything meanwhile.
+    fn lock(&self) -> Result<File, ReleaseDirError> {
+        let failed = |error: io::Error| io_error(&self.path, error);
+        let folder = File::open(&self.path).map_err(failed)?;
+        rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|error| failed(error.into()))?;
+        Ok(folder)
     }
 
     fn install_keys(&self, chain: &KeyChain) -> Result<(), ReleaseDirError> {

@@ -77,8 +77,8 @@ pub enum TrustError {
     Revoked(Revoked),
     /// What was remembered is damaged.
     #[error(
-        "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or, if \
-         you accept that a mirror may once show an older release than was seen here, remove it",
+        "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or remove \
+         it, if you accept that {price}",
         path.display()
     )]
     Damaged {
@@ -86,6 +86,8 @@ pub enum TrustError {
         path: PathBuf,
         /// What is wrong with it.
         why: String,
+        /// What removing it means.
+        price: &'static str,
     },
     /// The disk.
     #[error("{}: {error}", path.display())]
@@ -229,7 +231,8 @@ impl Trust {
         let mut archived = self.archived()?;
         archived.sort_by_key(|(sequence, _)| std::cmp::Reverse(*sequence));
         for (_, path) in archived {
-            let damaged = |why: String| TrustError::Damaged { path: path.clone(), why };
+            let price = "nobody can say from here what was in force in its time";
+            let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
             let bytes = files::read(&path, RootFile::BYTES_MAX)
                 .map_err(io_error(&path))?
                 .ok_or_else(|| damaged("it has vanished".to_owned()))?;
@@ -375,7 +378,11 @@ impl Trust {
         };
         match revocation::verify(self.id, &bytes) {
             Ok(revoked) => Ok(Some(revoked)),
-            Err(error) => Err(TrustError::Damaged { path, why: error.to_string() }),
+            Err(error) => Err(TrustError::Damaged {
+                path,
+                why: error.to_string(),
+                price: "the release, which was revoked, may be used until a certificate is found again",
+            }),
         }
     }
 
@@ -392,7 +399,8 @@ impl Trust {
         let path = self.directory.join("state");
         let bytes_max = State::BYTES_MAX + DIGEST_BYTES as u64;
         let Some(bytes) = files::read(&path, bytes_max).map_err(io_error(&path))? else { return Ok(None) };
-        let damaged = |why: String| TrustError::Damaged { path: path.clone(), why };
+        let price = "a mirror may once show an older release than was seen here";
+        let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
         let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
             return Err(damaged("it is too short".to_owned()));
         };

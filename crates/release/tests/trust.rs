@@ -90,7 +90,7 @@ fn damaged_memory_is_never_begun_anew() {
         let error = trust.accept(&chain(), &published(&chain(), 6), at(6), Stale::Refuse).unwrap_err();
         let words = error.to_string();
         assert!(matches!(error, TrustError::Damaged { .. }), "{words}");
-        assert!(words.contains(path.to_str().unwrap()) && words.contains("remove it"), "{words}");
+        assert!(words.contains(path.to_str().unwrap()) && words.contains("or remove it"), "{words}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
     };
     for at in (0..good.len()).step_by(7) {
@@ -300,6 +300,11 @@ fn keys_out_of_place() {
     let junk = Shelf::of(&rotated(), &published(&rotated(), 6)).with("root", b"<html>404</html>".to_vec());
     let error = admit(&trust, &junk, &[], at(6), Stale::Refuse).unwrap_err();
     assert!(matches!(error, AdmitError::Malformed { .. }), "{error}");
+    // A certificate that was damaged here is not taken for none.
+    std::fs::write(trust.directory().join("revoked"), b"damaged").unwrap();
+    let error = trust.accept(&rotated(), &published(&rotated(), 6), at(6), Stale::Refuse).unwrap_err();
+    assert!(error.to_string().contains("may be used until"), "{error}");
+    std::fs::remove_file(trust.directory().join("revoked")).unwrap();
     let mut none = good;
     none.files.clear();
     assert!(matches!(admit(&trust, &none, &[], at(6), Stale::Refuse), Err(AdmitError::Mirror(_))));
