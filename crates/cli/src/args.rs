@@ -444,6 +444,7 @@ pub enum DeviceCommand {
   holdfast mount hf://files.example.org/FSID ~/shared --key ~/.ssh/id_ed25519
   holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
   holdfast mount hf://files.example.org/FSID ~/shared --key agent:anna@laptop
+  holdfast mount https://mirror.example.org/release/ /mnt --id ID
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
 log in the state directory. A second mount with the same key is served by the same process.
@@ -458,15 +459,19 @@ Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, m
 map_group=NAME=GID, unmapped_chown=WHAT, hard, local_locks, allow_other, ro, noexec. The
 key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs.")]
 pub struct Mount {
-    /// Address: hf://HOST:PORT/FSID
+    /// Address: hf://HOST:PORT/FSID; or of a release hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/) and --id
     #[arg(value_name = "URL")]
     pub url: String,
     /// Empty directory to mount on.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// This device's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    /// Releases need none.
     #[arg(long, value_name = "KEY")]
-    pub key: PathBuf,
+    pub key: Option<PathBuf>,
+    /// What concerns releases only.
+    #[command(flatten)]
+    pub release: reading::args::ReleaseMount,
     /// Let other users of this machine (root too) use the mount; they act with this key's rights.
     #[arg(long)]
     pub allow_other: bool,

@@ -81,6 +81,27 @@ pub struct ReleaseSource {
     pub cache_mib: u64,
 }
 
+/// What concerns mounts of releases only.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Releases")]
+pub struct ReleaseMount {
+    /// The release's ID, as the publisher tells it
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Another mirror; the fastest one that is right is used
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// A directory of revocation certificates to be honoured
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
+    pub revocations: Vec<PathBuf>,
+    /// Use a release although it has expired: it may be OLD, with faults that were corrected since
+    #[arg(long)]
+    pub allow_stale: bool,
+    /// Seconds between looks for a new release
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = value_parser!(u64).range(1..=86_400))]
+    pub refresh: u64,
+}
+
 /// `holdfast ls`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
