@@ -1,6 +1,7 @@
 //! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
 
 use crate::paths::Directories;
+use crate::releases;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -55,6 +56,16 @@ pub enum Command {
     Reclaim(Reclaim),
     /// Keys, renewals and revocation of signed releases.
     Release(crate::release::args::Release),
+    /// Publish a directory as a signed release.
+    Publish(releases::args::Publish),
+    /// List a directory of a release, without a mount.
+    Ls(releases::args::Ls),
+    /// Print files of a release, verified.
+    Cat(releases::args::Cat),
+    /// Copy a file or a tree out of a release, verified.
+    Get(releases::args::Get),
+    /// Verify a release, or one path of it, every byte.
+    Verify(releases::args::Verify),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.

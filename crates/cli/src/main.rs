@@ -17,8 +17,10 @@ mod manual;
 mod mount;
 mod output;
 mod paths;
+mod publish;
 mod reclaim;
 mod release;
+mod releases;
 mod salvage;
 mod server;
 mod serving;
@@ -74,6 +76,11 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
         Command::Release(arguments) => release::run(arguments, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
+        Command::Publish(arguments) => publish::run(arguments, directories, format),
+        Command::Ls(arguments) => releases::ls(arguments, directories, format),
+        Command::Cat(arguments) => releases::cat(arguments, directories),
+        Command::Get(arguments) => releases::get(arguments, directories, format),
+        Command::Verify(arguments) => releases::verify(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

@@ -5,10 +5,11 @@
 //! digest, up to the record, and the record against the keys that the release's id stands for.
 //!
 //! - [`publish`]: makes the tree of a release from a directory.
-//! - [`tree`]: reads it.
+//! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
+//! - [`serve`]: a web server for them; understands nothing of them.
 //! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`]: what is signed and by whom; [`accept`]: whether it
 //!   counts now. Pure: time is an argument, in seconds since 1970 ([`moment`]).
 //! - [`trust`]: what a client remembers; [`admit`]: all that it does before it believes a mirror.
@@ -17,19 +18,23 @@
 
 pub mod accept;
 pub mod admit;
+pub mod blocks;
 pub mod draft;
 pub mod files;
+pub mod folder;
 pub mod form;
 pub mod index;
 pub mod keys;
 pub mod layout;
 pub mod mirror;
 pub mod moment;
+pub mod open;
 pub mod pack;
 pub mod publish;
 pub mod record;
 pub mod release_dir;
 pub mod revocation;
+pub mod serve;
 pub mod signing;
 pub mod tree;
 pub mod trust;

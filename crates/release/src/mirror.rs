@@ -1,4 +1,24 @@
 //! Where the files of a release come from.
+//!
+//! A mirror is not trusted with anything: what it gives is checked by whoever asked. What is bounded here is what it
+//! can *cost*: memory (an answer that is too long is given up before it is read), time (deadlines, and a least speed),
+//! and attention (requests go where they were sent, never where a mirror sends them).
+//!
+//! - [`Directory`] and [`Http`] are mirrors; [`parse`] makes one of what a person wrote.
+//! - [`Mirrors`] asks several, the fastest first, and drops those whose content is bad.
+
+mod address;
+mod directory;
+mod http;
+mod many;
+mod names;
+mod pace;
+mod speed;
+
+pub use address::{AddressError, parse};
+pub use directory::Directory;
+pub use http::{Http, Patience};
+pub use many::{Answer, Mirrors, NotHad, Standing, State};
 
 use std::ops::Range;
 
@@ -46,4 +66,91 @@ pub enum MirrorError {
         /// Why.
         why: String,
     },
+}
+
+/// A [`MirrorError`] before it is known of whom and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fault {
+    Missing,
+    Wrong(String),
+    Unreachable(String),
+}
+
+impl Fault {
+    fn too_long(bytes_max: u64) -> Fault {
+        Fault::Wrong(format!("it is longer than {bytes_max} bytes"))
+    }
+
+    fn name() -> Fault {
+        Fault::Wrong("no file of a release has such a name".to_owned())
+    }
+
+    fn of(self, mirror: &str, file: &str) -> MirrorError {
+        let (mirror, file) = (mirror.to_owned(), file.to_owned());
+        match self {
+            Fault::Missing => MirrorError::Missing { mirror, file },
+            Fault::Wrong(why) => MirrorError::Wrong { mirror, file, why },
+            Fault::Unreachable(why) => MirrorError::Unreachable { mirror, file, why },
+        }
+    }
+}
+
+/// Whether `file` is made of the characters of [`crate::layout`] only, so that it means the same in a URL and in a
+/// directory.
+fn is_name(file: &str) -> bool {
+    file.len() <= 128
+        && file.split('/').all(|part| {
+            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        })
+}
+
+/// Text of a mirror, fit for a message: short, on one line, without control characters.
+fn shown(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 200;
+    let mut out: String =
+        text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if text.chars().nth(CHARACTERS_MAX).is_some() {
+        out.push_str("...");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout;
+    use holdfast_crypto::Digest;
+
+    /// Every name of the layout is a name; nothing that means something else somewhere is.
+    #[test]
+    fn names() {
+        let digest = Digest([0xab; 32]);
+        let good = [
+            layout::ROOT.to_owned(),
+            layout::REVOKED.to_owned(),
+            layout::keys(7),
+            layout::record(u64::MAX),
+            layout::pack(&digest),
+            layout::index(&digest),
+            layout::hints(&digest),
+        ];
+        for name in good {
+            assert!(is_name(&name), "{name}");
+        }
+        for name in [
+            "", "/", "root/", "/root", "keys//1", "..", "keys/..", "keys/%2e", "a b", "root?x", "root#x",
+            "Root", "a\\b",
+        ] {
+            assert!(!is_name(name), "{name}");
+        }
+        assert!(!is_name(&"a".repeat(129)));
+    }
+
+    /// What a mirror says cannot garble a terminal or a log.
+    #[test]
+    fn text_of_mirrors() {
+        assert_eq!(shown("fine"), "fine");
+        assert_eq!(shown("a\r\n\u{1b}[31mb"), "a\u{fffd}\u{fffd}\u{fffd}[31mb");
+        assert_eq!(shown(&"x".repeat(300)).len(), 203);
+    }
 }

@@ -1,0 +1,41 @@
+//! What people write to name a mirror.
+
+use super::{Directory, Http, Mirror};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Why something does not name a mirror.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{address}' names no mirror: {why}")]
+pub struct AddressError {
+    /// What was given.
+    pub address: String,
+    /// What is wrong with it, and how it should be.
+    pub why: String,
+}
+
+/// The mirror that `address` names: `https://HOST/PATH/`, `http://HOST:PORT/PATH/`, `/DIRECTORY` or
+/// `file:///DIRECTORY`. Nothing is asked of it yet.
+///
+/// # Errors
+/// [`AddressError`].
+pub fn parse(address: &str) -> Result<Arc<dyn Mirror>, AddressError> {
+    let wrong = |why: &str| AddressError { address: address.to_owned(), why: why.to_owned() };
+    if let Some(path) = address.strip_prefix("file://") {
+        if !path.starts_with('/') {
+            return Err(wrong("only directories of this machine can be named so: file:///DIRECTORY"));
+        }
+        // A percent sign may be part of the name or stand for something: whoever means a directory can say so plainly.
+        if path.contains('%') {
+            return Err(wrong("escapes such as %20 are not understood here; give the directory itself"));
+        }
+        return Ok(Arc::new(Directory::new(Path::new(path))));
+    }
+    if address.starts_with('/') {
+        return Ok(Arc::new(Directory::new(Path::new(address))));
+    }
+    if address.starts_with("https://") || address.starts_with("http://") {
+        return Ok(Arc::new(Http::new(address).map_err(|why| wrong(&why))?));
+    }
+    Err(wrong("a mirror is https://HOST/PATH/, http://HOST/PATH/ or an absolute /DIRECTORY"))
+}

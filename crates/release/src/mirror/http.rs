@@ -1,0 +1,418 @@
+//! A mirror at a web server or in a bucket.
+
+use super::names::Remembering;
+use super::pace::PaceConnector;
+use super::{Fault, Mirror, MirrorError, is_name, shown};
+use std::io::Read;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use ureq::http::header::{CONTENT_ENCODING, CONTENT_RANGE, HeaderValue, LOCATION};
+use ureq::http::uri::{Authority, Scheme};
+use ureq::http::{Response, StatusCode, Uri};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::transport::{ConnectProxyConnector, Connector, RustlsConnector, TcpConnector};
+use ureq::{Agent, Body, Error, Proxy};
+
+/// How many redirections are followed.
+const REDIRECTS_MAX: usize = 3;
+/// How much of a file is read to find a range in it, if a server knows no ranges.
+const WHOLE_FILE_BYTES_MAX: u64 = 4 << 20;
+/// How long the head of an answer may be.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// How much is read of what comes with an answer that is not the file.
+const ASIDE_BYTES_MAX: u64 = 16 << 10;
+/// How much is read at a time; also how much one byte of an answer can make us set aside.
+const PIECE_BYTES: usize = 64 << 10;
+/// How many connections to a mirror are kept open when idle.
+const IDLE_CONNECTIONS_MAX: usize = 16;
+
+/// How long a mirror is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For its address, and as long again for a connection.
+    pub connect: Duration,
+    /// For the head of an answer, and for each next part of it.
+    pub answer: Duration,
+    /// How many bytes it has to send a second, on the whole, apart from `answer`.
+    pub bytes_per_s_min: u64,
+    /// For any answer, however long.
+    pub total: Duration,
+}
+
+impl Default for Patience {
+    /// Slow links are fine, dead ones are not waited for long.
+    fn default() -> Patience {
+        Patience {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(10),
+            bytes_per_s_min: 8 << 10,
+            total: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// A web server with the files of a release.
+///
+/// Redirections are followed within its origin only. There are no cookies, no passwords, no compression. Proxies are
+/// taken from the environment, as usual (`HTTPS_PROXY`, `NO_PROXY`, ...).
+pub struct Http {
+    /// The URL, with a slash at the end.
+    url: String,
+    origin: Origin,
+    agent: Agent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Origin {
+    scheme: Scheme,
+    host: String,
+    port: u16,
+}
+
+impl Origin {
+    fn of(uri: &Uri) -> Option<Origin> {
+        let scheme = uri.scheme()?.clone();
+        let host = uri.host()?;
+        let port = match uri.authority()?.as_str().strip_prefix(host) {
+            Some("") => {
+                if scheme == Scheme::HTTPS {
+                    443
+                } else {
+                    80
+                }
+            }
+            // A port, of which there must be one; or else there is a name before the host.
+            _ => uri.port_u16()?,
+        };
+        Some(Origin { scheme, host: host.to_ascii_lowercase(), port })
+    }
+}
+
+impl Http {
+    /// `url` is where the files are, as in `https://HOST/PATH/`.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    pub fn new(url: &str) -> Result<Http, String> {
+        Http::with_patience(url, Patience::default())
+    }
+
+    /// As [`Http::new`], with deadlines of the caller's.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    pub fn with_patience(url: &str, patience: Patience) -> Result<Http, String> {
+        if url.contains(['?', '#']) {
+            return Err("it must end with a path, without ? and #".to_owned());
+        }
+        let uri: Uri = url.parse().map_err(|error| format!("it is not a URL: {error}"))?;
+        let origin = Origin::of(&uri).ok_or("it has no host, or a port that is none")?;
+        if uri.authority().map(Authority::as_str).is_some_and(|authority| authority.contains('@')) {
+            return Err("mirrors are public: a name or password cannot be given".to_owned());
+        }
+        let mut url = url.to_owned();
+        if !url.ends_with('/') {
+            url.push('/');
+        }
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(authorities(&origin)))
+            .unversioned_rustls_crypto_provider(crypto())
+            .build();
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // Redirections are followed here, by stricter rules.
+            .max_redirects(0)
+            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding("identity")
+            .tls_config(tls)
+            .timeout_resolve(Some(patience.connect))
+            .timeout_connect(Some(patience.connect))
+            .timeout_send_request(Some(patience.answer))
+            .timeout_recv_response(Some(patience.answer))
+            .timeout_per_read(Some(patience.answer))
+            .timeout_recv_body(Some(patience.total))
+            .max_response_header_size(HEAD_BYTES_MAX)
+            .input_buffer_size(PIECE_BYTES)
+            .output_buffer_size(HEAD_BYTES_MAX)
+            .max_idle_connections(IDLE_CONNECTIONS_MAX)
+            .max_idle_connections_per_host(IDLE_CONNECTIONS_MAX)
+            .build();
+        let connector =
+            ().chain(ConnectProxyConnector::default())
+                .chain(TcpConnector::default())
+                .chain(PaceConnector(patience))
+                .chain(RustlsConnector::default());
+        Ok(Http { url, origin, agent: Agent::with_parts(config, connector, Remembering::default()) })
+    }
+
+    fn fetch(&self, file: &str, range: Option<&Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
+        if !is_name(file) {
+            return Err(Fault::name());
+        }
+        if range.is_some_and(Range::is_empty) {
+            return Ok(Vec::new());
+        }
+        let mut target = format!("{}{file}", self.url);
+        for _ in 0..=REDIRECTS_MAX {
+            let mut request = self.agent.get(&target);
+            if let Some(range) = range {
+                request = request.header("range", format!("bytes={}-{}", range.start, range.end - 1));
+            }
+            let answer = request.call().map_err(fault)?;
+            let status = answer.status();
+            if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+                return read(answer, range, bytes_max);
+            }
+            let location = answer.headers().get(LOCATION).cloned();
+            // What it says besides does not matter, but read to its end the connection can be used again.
+            let _ = take(answer, ASIDE_BYTES_MAX);
+            match status {
+                // A bucket that does not let strangers list it says so for what it does not have.
+                StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
+                    return Err(Fault::Missing);
+                }
+                // The range begins behind the end.
+                StatusCode::RANGE_NOT_SATISFIABLE if range.is_some() => return Ok(Vec::new()),
+                StatusCode::MOVED_PERMANENTLY
+                | StatusCode::FOUND
+                | StatusCode::SEE_OTHER
+                | StatusCode::TEMPORARY_REDIRECT
+                | StatusCode::PERMANENT_REDIRECT => target = self.follow(&target, location.as_ref())?,
+                status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                    return Err(Fault::Unreachable(format!("it says '{status}'")));
+                }
+                status => return Err(Fault::Wrong(format!("it says '{status}'"))),
+            }
+        }
+        Err(Fault::Wrong(format!("it redirects more than {REDIRECTS_MAX} times")))
+    }
+
+    /// Where a redirection leads, if that is within the origin.
+    fn follow(&self, from: &str, location: Option<&HeaderValue>) -> Result<String, Fault> {
+        let location = location
+            .and_then(|location| location.to_str().ok())
+            .ok_or_else(|| Fault::Wrong("it redirects nowhere".to_owned()))?;
+        let base: Uri = from.parse().map_err(|_| Fault::name())?;
+        let authority = base.authority().map_or("", Authority::as_str);
+        let scheme = &self.origin.scheme;
+        let target = if location.contains("://") {
+            location.to_owned()
+        } else if location.starts_with("//") {
+            format!("{scheme}:{location}")
+        } else if location.starts_with('/') {
+            format!("{scheme}://{authority}{location}")
+        } else {
+            let directory = base.path().rsplit_once('/').map_or("", |(directory, _)| directory);
+            format!("{scheme}://{authority}{directory}/{location}")
+        };
+        let within = target.parse().ok().and_then(|uri: Uri| {
+            let named = uri.authority()?.as_str().contains('@');
+            (!named && Origin::of(&uri)? == self.origin).then_some(())
+        });
+        within.map(|()| target.clone()).ok_or_else(|| {
+            let target = shown(&target);
+            Fault::Wrong(format!("it redirects to {target}; if that is a mirror you mean, give its address"))
+        })
+    }
+}
+
+impl Mirror for Http {
+    fn name(&self) -> &str {
+        &self.url
+    }
+
+    fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
+        self.fetch(file, range.as_ref(), bytes_max).map_err(|fault| fault.of(&self.url, file))
+    }
+}
+
+/// Reads an answer that claims to be what was asked for.
+fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
+    let wrong = |why: String| Err(Fault::Wrong(why));
+    let encodings = answer.headers().get_all(CONTENT_ENCODING);
+    if let Some(encoding) = encodings.iter().find(|encoding| *encoding != "identity") {
+        let encoding = shown(&String::from_utf8_lossy(encoding.as_bytes()));
+        return wrong(format!("it is encoded ({encoding}), which was not asked for"));
+    }
+    let length = answer.body().content_length();
+    let partial = answer.status() == StatusCode::PARTIAL_CONTENT;
+    match range {
+        None if partial => wrong("it is a part, but the whole was asked for".to_owned()),
+        None => {
+            if length.is_some_and(|length| length > bytes_max) {
+                return Err(Fault::too_long(bytes_max));
+            }
+            let bytes = take(answer, bytes_max.saturating_add(1))?;
+            if bytes.len() as u64 > bytes_max { Err(Fault::too_long(bytes_max)) } else { Ok(bytes) }
+        }
+        Some(range) if partial => {
+            let header = answer.headers().get(CONTENT_RANGE).and_then(|header| header.to_str().ok());
+            let Some((given, total)) = header.and_then(content_range) else {
+                return wrong("it does not say which part it is".to_owned());
+            };
+            // It may end early only where the file does.
+            let fits = given.start == range.start
+                && (given.end == range.end || (given.end < range.end && total == Some(given.end)));
+            if !fits {
+                let Range { start, end } = given;
+                return wrong(format!("it is bytes {start} to {end}, not {} to {}", range.start, range.end));
+            }
+            let wanted = given.end - given.start;
+            if wanted > bytes_max {
+                return Err(Fault::too_long(bytes_max));
+            }
+            let bytes = take(answer, wanted + 1)?;
+            if bytes.len() as u64 == wanted {
+                return Ok(bytes);
+            }
+            wrong(format!("it claims to have {wanted} bytes and has not"))
+        }
+        // The whole, by a server that knows no ranges.
+        Some(range) => {
+            let needed = range.end.min(length.unwrap_or(u64::MAX));
+            if needed.saturating_sub(range.start) > bytes_max && length.is_some() {
+                return Err(Fault::too_long(bytes_max));
+            }
+            let needed = needed.min(range.start.saturating_add(bytes_max).saturating_add(1));
+            if range.start > 0 && needed > WHOLE_FILE_BYTES_MAX {
+                return wrong("it sends the whole file, which is long, instead of a part".to_owned());
+            }
+            let mut bytes = take(answer, needed)?;
+            let before = range.start.min(bytes.len() as u64) as usize;
+            bytes.drain(..before);
+            if bytes.len() as u64 > bytes_max { Err(Fault::too_long(bytes_max)) } else { Ok(bytes) }
+        }
+    }
+}
+
+/// At most the first `bytes_max` bytes; the connection is closed if there are more.
+fn take(answer: Response<Body>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
+    let mut reader = answer.into_body().into_reader().take(bytes_max);
+    let mut bytes = Vec::new();
+    loop {
+        let filled = bytes.len();
+        // As much again as has come, so that memory is spent only on what is there.
+        let piece = PIECE_BYTES.max(filled).min(1 << 20).min((reader.limit()) as usize);
+        if piece == 0 {
+            return Ok(bytes);
+        }
+        bytes.resize(filled + piece, 0);
+        let read = reader.read(&mut bytes[filled..]).map_err(|error| match fault(Error::from(error)) {
+            Fault::Unreachable(why) => Fault::Unreachable(format!("after {filled} bytes: {why}")),
+            other => other,
+        })?;
+        bytes.truncate(filled + read);
+        if read == 0 {
+            return Ok(bytes);
+        }
+    }
+}
+
+/// `bytes FIRST-LAST/TOTAL`, as what is before the end, and the total if it is told.
+fn content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
+    let (range, total) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    let end = last.checked_add(1)?;
+    let total = match total.trim() {
+        "*" => None,
+        total => Some(total.parse().ok()?),
+    };
+    (first < end && total.is_none_or(|total| end <= total)).then_some((first..end, total))
+}
+
+/// Whose fault an error is, in words.
+fn fault(error: Error) -> Fault {
+    match error {
+        Error::Timeout(ureq::Timeout::PerRead) => Fault::Unreachable("it is too slow".to_owned()),
+        Error::Timeout(phase) => Fault::Unreachable(format!("it did not answer in time ({phase})")),
+        Error::HostNotFound => Fault::Unreachable("there is no such host".to_owned()),
+        Error::Io(error) => Fault::Unreachable(shown(&error.to_string())),
+        Error::LargeResponseHeader(..) => Fault::Wrong("the head of its answer is too long".to_owned()),
+        Error::Protocol(error) => Fault::Wrong(shown(&format!("not HTTP: {error}"))),
+        other => Fault::Unreachable(shown(&other.to_string())),
+    }
+}
+
+fn crypto() -> Arc<rustls::crypto::CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<rustls::crypto::CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
+}
+
+/// The certificate authorities of this machine, if they are needed: only for HTTPS, also to a proxy. That they are
+/// trusted matters little: they vouch for names of hosts, not for what hosts send.
+fn authorities(origin: &Origin) -> Arc<Vec<Certificate<'static>>> {
+    static SYSTEM: OnceLock<Arc<Vec<Certificate<'static>>>> = OnceLock::new();
+    if origin.scheme != Scheme::HTTPS && Proxy::try_from_env().is_none() {
+        return Arc::default();
+    }
+    let system = SYSTEM.get_or_init(|| {
+        let found = rustls_native_certs::load_native_certs();
+        if found.certs.is_empty() {
+            tracing::warn!(
+                "this machine has no certificate authorities (package ca-certificates): no https mirror can be reached"
+            );
+        }
+        Arc::new(found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
+    });
+    system.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a part is said to be is read strictly.
+    #[test]
+    fn content_ranges() {
+        assert_eq!(content_range("bytes 0-9/100"), Some((0..10, Some(100))));
+        assert_eq!(content_range("bytes 5-5/*"), Some((5..6, None)));
+        for bad in [
+            "",
+            "bytes",
+            "bytes */100",
+            "bytes 9-0/100",
+            "bytes 0-100/100",
+            "bytes 0-18446744073709551615/*",
+            "bytes -1-5/10",
+            "lines 0-9/100",
+            "bytes 0-9",
+            "bytes 0-9/x",
+        ] {
+            assert_eq!(content_range(bad), None, "{bad}");
+        }
+    }
+
+    fn redirected(from: &str, to: &str) -> Result<String, Fault> {
+        let mirror = Http::new("http://host:8080/dir/").expect("a URL");
+        mirror.follow(from, Some(&HeaderValue::from_str(to).expect("a header")))
+    }
+
+    /// Redirections stay within scheme, host and port.
+    #[test]
+    fn redirections() {
+        let from = "http://host:8080/dir/packs/a";
+        for (to, leads) in [
+            ("/other/a", "http://host:8080/other/a"),
+            ("b", "http://host:8080/dir/packs/b"),
+            ("http://HOST:8080/x", "http://HOST:8080/x"),
+            ("//host:8080/y", "http://host:8080/y"),
+        ] {
+            assert_eq!(redirected(from, to).as_deref(), Ok(leads), "{to}");
+        }
+        for to in [
+            "https://host:8080/x",
+            "http://host/x",
+            "http://host:8081/x",
+            "http://other:8080/x",
+            "//other/x",
+            "http://user@host:8080/x",
+            "file:///etc/passwd",
+            "http://host:8080@other/x",
+            "http://",
+        ] {
+            assert!(matches!(redirected(from, to), Err(Fault::Wrong(_))), "{to}");
+        }
+    }
+}

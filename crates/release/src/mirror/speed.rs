@@ -1,0 +1,78 @@
+//! How fast a mirror is, from what it did so far.
+
+use std::time::{Duration, Instant};
+
+/// Answers shorter than this say how long a mirror takes to answer at all; longer ones, how fast it sends.
+const SHORT_BYTES: u64 = 32 << 10;
+/// How much the latest answer counts.
+const WEIGHT: f64 = 0.25;
+/// What is assumed of a mirror that has sent nothing long yet.
+const BYTES_PER_S_ASSUMED: f64 = 10e6;
+
+/// A running estimate.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Speed {
+    /// Seconds before the first byte.
+    pub latency_s: Option<f64>,
+    /// Bytes a second after that.
+    pub bytes_per_s: Option<f64>,
+    /// When it was last asked.
+    pub asked: Option<Instant>,
+}
+
+impl Speed {
+    /// Counts an answer.
+    pub fn record(&mut self, now: Instant, took: Duration, bytes: u64) {
+        self.asked = Some(now);
+        let took = took.as_secs_f64();
+        if bytes < SHORT_BYTES {
+            self.latency_s = Some(mixed(self.latency_s, took));
+            return;
+        }
+        // Nothing is known of what part of it was waiting: half, until a short answer tells.
+        let waiting = *self.latency_s.get_or_insert(took / 2.0);
+        let sending = (took - waiting).max(took / 10.0).max(1e-6);
+        self.bytes_per_s = Some(mixed(self.bytes_per_s, bytes as f64 / sending));
+    }
+
+    /// How long an answer of so many bytes will take, in seconds; `None` for a mirror that was never measured.
+    pub fn expected_s(&self, bytes: u64) -> Option<f64> {
+        let latency = self.latency_s?;
+        Some(latency + bytes as f64 / self.bytes_per_s.unwrap_or(BYTES_PER_S_ASSUMED))
+    }
+}
+
+fn mixed(before: Option<f64>, latest: f64) -> f64 {
+    before.map_or(latest, |before| before + WEIGHT * (latest - before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(answers: &[(u64, u64)]) -> Speed {
+        let mut speed = Speed::default();
+        for (milliseconds, bytes) in answers {
+            speed.record(Instant::now(), Duration::from_millis(*milliseconds), *bytes);
+        }
+        speed
+    }
+
+    /// A near mirror on a thin line is the better one for short answers, a far one on a thick line for long ones.
+    #[test]
+    fn what_is_faster_depends_on_the_length() {
+        let near = measured(&[(5, 1000), (1005, 1_000_000)]);
+        let far = measured(&[(100, 1000), (200, 10_000_000)]);
+        assert!(near.expected_s(1000) < far.expected_s(1000));
+        assert!(far.expected_s(10_000_000) < near.expected_s(10_000_000));
+        assert_eq!(Speed::default().expected_s(1), None);
+    }
+
+    /// A slow start is forgotten.
+    #[test]
+    fn a_slow_start() {
+        let mut answers = vec![(5000, 100)];
+        answers.extend([(10, 100); 20]);
+        assert!(measured(&answers).expected_s(0).expect("measured") < 0.1);
+    }
+}

@@ -1,0 +1,280 @@
+//! `holdfast serve`: a small, fast web server for the files of one release (the paper's `sfsrosd`).
+//!
+//! It holds no secret and understands nothing of what it serves; clients check every byte. What it answers for is that
+//! it serves the release and nothing else of the machine, and that nobody can make it spend more than its bounds:
+//! connections, memory for each of them, and time for those who do nothing or next to nothing.
+//!
+//! - `GET` and `HEAD` of the names of [`crate::layout`], whole or a range.
+
+mod answer;
+mod body;
+mod connection;
+mod files;
+mod names;
+mod range;
+
+use answer::{Answerer, Site};
+use connection::{Activity, Stream, Watch};
+use files::Files;
+use hyper::server::conn::http1;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+/// The longest head of a request, and how much of an answer waits in memory for a slow reader, but for one piece.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Threads that wait for the disk.
+const DISK_THREADS_MAX: usize = 16;
+/// How long answers under way may take when the server is told to stop.
+const STOPPING_MAX: Duration = Duration::from_secs(10);
+/// How long nobody is let in when the system has no more files or memory for connections.
+const SHORTAGE: Duration = Duration::from_millis(100);
+
+/// What to serve, and within what bounds.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// The directory of the release.
+    pub directory: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// How many threads answer.
+    pub threads: usize,
+    /// How many connections there may be at once. Others wait.
+    pub connections_max: usize,
+    /// Seconds after which a connection without requests is closed (at most twice as many).
+    pub idle_s: u64,
+    /// How much memory is used for small files.
+    pub cache_bytes_max: u64,
+}
+
+impl ServeConfig {
+    /// One thread, 4,096 connections, 20 seconds, 64 MiB.
+    pub fn new(directory: PathBuf, listen: SocketAddr) -> ServeConfig {
+        ServeConfig {
+            directory,
+            listen,
+            threads: 1,
+            connections_max: 4096,
+            idle_s: 20,
+            cache_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// Why a release cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The directory cannot be opened.
+    #[error("{directory}: {error}", directory = .directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is no `root` in it.
+    #[error("{directory} holds no release: it has no file '{file}'", directory = .directory.display(), file = crate::layout::ROOT)]
+    NoRelease {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The system refuses threads or sockets.
+    #[error("cannot serve: {0}")]
+    System(io::Error),
+}
+
+/// A server that listens already.
+pub struct Server {
+    site: Arc<Site>,
+    listener: TcpListener,
+    local_address: SocketAddr,
+    config: ServeConfig,
+}
+
+impl Server {
+    /// Opens the release and listens.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn open(config: ServeConfig) -> Result<Server, ServeError> {
+        let directory = config.directory.clone();
+        let failed = |error| ServeError::Directory { directory: directory.clone(), error };
+        let files = Files::open(&config.directory, config.cache_bytes_max).map_err(failed)?;
+        if files.load(crate::layout::ROOT).map_err(failed)?.is_none() {
+            return Err(ServeError::NoRelease { directory });
+        }
+        let address = config.listen;
+        let cannot_listen = |error| ServeError::Listen { address, error };
+        let listener = TcpListener::bind(address).map_err(cannot_listen)?;
+        // Connections inherit it: the last piece of an answer must not wait for an acknowledgement.
+        rustix::net::sockopt::set_tcp_nodelay(&listener, true)
+            .map_err(|error| cannot_listen(error.into()))?;
+        listener.set_nonblocking(true).map_err(cannot_listen)?;
+        let local_address = listener.local_addr().map_err(cannot_listen)?;
+        let site = Arc::new(Site {
+            files,
+            connections: Arc::new(Semaphore::new(config.connections_max)),
+            connections_scarce: config.connections_max / 4,
+        });
+        Ok(Server { site, listener, local_address, config })
+    }
+
+    /// Where it listens.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Serves until `until` is done, and then a little longer, so that answers under way arrive.
+    ///
+    /// # Errors
+    /// [`ServeError::System`].
+    pub fn run(self, until: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let (stop, stopping) = watch::channel(false);
+        let mut others = Vec::new();
+        let threads = self.config.threads;
+        for number in 1..threads.max(1) {
+            let worker = self.worker(stopping.clone()).map_err(ServeError::System)?;
+            let thread = std::thread::Builder::new().name(format!("serve-{number}"));
+            others
+                .push(thread.spawn(move || worker.run(std::future::pending())).map_err(ServeError::System)?);
+        }
+        let worker = self.worker(stopping).map_err(ServeError::System)?;
+        // Whoever still listened would let connections wait for nobody.
+        drop(self);
+        let result = worker.run(async {
+            until.await;
+            let _ = stop.send(true);
+        });
+        // Also when this thread failed: the others must not outlive it.
+        let _ = stop.send(true);
+        for other in others {
+            let joined = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            joined.map_err(ServeError::System)?;
+        }
+        result.map_err(ServeError::System)
+    }
+
+    fn worker(&self, stopping: watch::Receiver<bool>) -> io::Result<Worker> {
+        let mut http = http1::Builder::new();
+        http.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
+        let shared = Shared { site: self.site.clone(), http, idle_s: self.config.idle_s.max(1), stopping };
+        Ok(Worker { shared, listener: self.listener.try_clone()? })
+    }
+}
+
+/// One thread's share.
+struct Worker {
+    listener: TcpListener,
+    shared: Shared,
+}
+
+/// What its connections need.
+struct Shared {
+    site: Arc<Site>,
+    http: http1::Builder,
+    idle_s: u64,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Worker {
+    /// Lets connections in until `until` is done or the server stops; then waits for those that are there.
+    fn run(self, until: impl Future<Output = ()>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(DISK_THREADS_MAX)
+            .build()?;
+        runtime.block_on(async {
+            let Worker { shared, listener } = self;
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let mut stopping = shared.stopping.clone();
+            let connections = shared.site.connections.clone();
+            let (alive, mut ended) = tokio::sync::mpsc::channel::<()>(1);
+            let accept = async {
+                loop {
+                    // Whoever comes when all places are taken waits in the system's queue.
+                    let Ok(place) = connections.clone().acquire_owned().await else { return };
+                    match listener.accept().await {
+                        Ok((stream, peer)) => {
+                            tokio::spawn(shared.connection(stream, peer, place, alive.clone()));
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "a connection was not let in");
+                            tokio::time::sleep(SHORTAGE).await;
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                () = accept => {}
+                () = until => {}
+                _ = stopping.wait_for(|stop| *stop) => {}
+            }
+            drop(listener);
+            drop(alive);
+            let _ = tokio::time::timeout(STOPPING_MAX, ended.recv()).await;
+            Ok(())
+        })
+    }
+}
+
+impl Shared {
+    /// Serves one connection.
+    fn connection(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        place: OwnedSemaphorePermit,
+        alive: tokio::sync::mpsc::Sender<()>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let activity = Arc::new(Activity::default());
+        let answerer = Answerer::new(self.site.clone(), peer, activity.clone());
+        let connection = self.http.serve_connection(Stream::new(stream, activity.clone()), answerer);
+        let mut stopping = self.stopping.clone();
+        let idle_s = self.idle_s;
+        async move {
+            let mut connection = pin!(connection);
+            let mut look = pin!(tokio::time::sleep(Duration::from_secs(idle_s)));
+            let mut stop = pin!(stopping.wait_for(|stop| *stop));
+            let mut told = false;
+            let mut watch = Watch::default();
+            poll_fn(|cx| {
+                if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+                    if let Err(error) = result {
+                        tracing::debug!(%peer, %error, "a connection ended");
+                    }
+                    return Poll::Ready(());
+                }
+                if !told && stop.as_mut().poll(cx).is_ready() {
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                    cx.waker().wake_by_ref();
+                }
+                while look.as_mut().poll(cx).is_ready() {
+                    if !watch.still_active(&activity, idle_s) {
+                        tracing::debug!(%peer, "an idle connection is closed");
+                        return Poll::Ready(());
+                    }
+                    look.as_mut().reset(tokio::time::Instant::now() + Duration::from_secs(idle_s));
+                }
+                Poll::Pending
+            })
+            .await;
+            drop((place, alive));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! From requests to answers.
+
+use super::body::Sent;
+use super::files::{Files, Found};
+use super::names::{Lifetime, lifetime};
+use super::range::{Wanted, wanted};
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH,
+    CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::service::Service;
+use hyper::{Method, Request, Response, StatusCode};
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::Semaphore;
+
+/// Everything that answers need. One for all connections.
+pub struct Site {
+    /// The release.
+    pub files: Files,
+    /// A permit for each connection that may still come.
+    pub connections: Arc<Semaphore>,
+    /// When fewer than this are left, connections are closed after each answer, so that others get a turn.
+    pub connections_scarce: usize,
+}
+
+/// Answers the requests of one connection.
+pub struct Answerer {
+    site: Arc<Site>,
+    peer: SocketAddr,
+    activity: Arc<super::connection::Activity>,
+}
+
+impl Answerer {
+    /// For a connection from `peer`.
+    pub fn new(site: Arc<Site>, peer: SocketAddr, activity: Arc<super::connection::Activity>) -> Answerer {
+        Answerer { site, peer, activity }
+    }
+}
+
+/// An answer, at once or after the disk.
+pub enum Answering {
+    /// At once.
+    Now(Option<Response<Sent>>),
+    /// Later.
+    Later(Pin<Box<dyn Future<Output = Response<Sent>> + Send>>),
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Sent>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Answering::Now(answer) => match answer.take() {
+                Some(answer) => Poll::Ready(Ok(answer)),
+                None => Poll::Pending,
+            },
+            Answering::Later(answer) => answer.as_mut().poll(cx).map(Ok),
+        }
+    }
+}
+
+impl Service<Request<Incoming>> for Answerer {
+    type Response = Response<Sent>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        self.activity.request();
+        let crowded = self.site.connections.available_permits() < self.site.connections_scarce;
+        let finish = move |mut answer: Response<Sent>| {
+            if crowded {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            answer
+        };
+        let name = request.uri().path().strip_prefix('/').unwrap_or("");
+        let asked = Asked { peer: self.peer, method: request.method(), headers: request.headers(), name };
+        if *asked.method != Method::GET && *asked.method != Method::HEAD {
+            return Answering::Now(Some(finish(asked.log(not_allowed("GET, HEAD")))));
+        }
+        if lifetime(name).is_none() {
+            return Answering::Now(Some(finish(asked.log(not_here()))));
+        }
+        if let Some(found) = self.site.files.known(name) {
+            return Answering::Now(Some(finish(asked.log(asked.file(&found)))));
+        }
+        let (site, peer) = (self.site.clone(), self.peer);
+        Answering::Later(Box::pin(async move {
+            let name = request.uri().path().trim_start_matches('/');
+            let asked = Asked { peer, method: request.method(), headers: request.headers(), name };
+            let loaded = tokio::task::spawn_blocking({
+                let name = name.to_owned();
+                move || site.files.load(&name)
+            });
+            let answer = match loaded.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+                Ok(Some(found)) => asked.file(&found),
+                Ok(None) => not_here(),
+                Err(error) => {
+                    tracing::error!(file = name, %error, "a file of the release cannot be read");
+                    plain(StatusCode::INTERNAL_SERVER_ERROR, "This file cannot be read at the moment.\n")
+                }
+            };
+            finish(asked.log(answer))
+        }))
+    }
+}
+
+/// A request.
+struct Asked<'a> {
+    peer: SocketAddr,
+    method: &'a Method,
+    headers: &'a HeaderMap,
+    name: &'a str,
+}
+
+impl Asked<'_> {
+    fn log(&self, answer: Response<Sent>) -> Response<Sent> {
+        tracing::debug!(
+            peer = %self.peer,
+            method = %self.method,
+            name = %self.name.escape_default(),
+            status = answer.status().as_u16(),
+            bytes = answer.body().length(),
+            "answered"
+        );
+        answer
+    }
+
+    fn header(&self, name: HeaderName) -> Option<&[u8]> {
+        self.headers.get(name).map(HeaderValue::as_bytes)
+    }
+
+    /// A file, or the part of it that is asked for.
+    fn file(&self, found: &Arc<Found>) -> Response<Sent> {
+        let etag = found.etag.as_bytes();
+        if self.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag)) {
+            return described(found, StatusCode::NOT_MODIFIED, Sent::nothing());
+        }
+        let range = match self.header(RANGE) {
+            Some(range) if self.header(IF_RANGE).is_none_or(|tag| tag == etag) => wanted(range, found.bytes),
+            _ => Wanted::Whole,
+        };
+        let (status, part) = match range {
+            Wanted::Whole => (StatusCode::OK, 0..found.bytes),
+            Wanted::Part(part) => (StatusCode::PARTIAL_CONTENT, part),
+            Wanted::Beyond => {
+                let mut answer = plain(StatusCode::RANGE_NOT_SATISFIABLE, "The file is shorter.\n");
+                insert_text(answer.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", found.bytes));
+                return answer;
+            }
+        };
+        let bytes = part.end - part.start;
+        let content_range = (status == StatusCode::PARTIAL_CONTENT)
+            .then(|| format!("bytes {}-{}/{}", part.start, part.end - 1, found.bytes));
+        let body = if *self.method == Method::HEAD { Sent::nothing() } else { Sent::part(found, part) };
+        let mut answer = described(found, status, body);
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
+        if let Some(content_range) = content_range {
+            insert_text(headers, CONTENT_RANGE, &content_range);
+        }
+        answer
+    }
+}
+
+/// Whether an `If-None-Match` names this tag.
+fn matches_any(tags: &[u8], etag: &[u8]) -> bool {
+    tags.split(|byte| *byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .any(|tag| tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag)
+}
+
+/// An answer with what is to be said of a file whenever it is mentioned.
+fn described(found: &Found, status: StatusCode, body: Sent) -> Response<Sent> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.reserve(9);
+    headers.insert(ETAG, found.etag.clone());
+    headers.insert(CACHE_CONTROL, cache_control(found.lifetime));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    describe_bytes(headers);
+    answer
+}
+
+/// How long others may keep a file.
+fn cache_control(lifetime: Lifetime) -> HeaderValue {
+    HeaderValue::from_static(match lifetime {
+        Lifetime::Immutable => "public, max-age=31536000, immutable",
+        Lifetime::Changing => "public, max-age=10",
+    })
+}
+
+/// That what is sent is bytes, which no browser should take for a page of ours, but any page may read: they are public.
+fn describe_bytes(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+}
+
+fn not_here() -> Response<Sent> {
+    plain(StatusCode::NOT_FOUND, "There is no such file in this release.\n")
+}
+
+fn not_allowed(methods: &'static str) -> Response<Sent> {
+    let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.\n");
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
+/// A few words, which are not to be kept: what is missing now may come.
+fn plain(status: StatusCode, text: &'static str) -> Response<Sent> {
+    let mut answer = Response::new(Sent::bytes(Bytes::from_static(text.as_bytes())));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    answer
+}
+
+/// A header made of digits and the like.
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        headers.insert(name, value);
+    }
+}

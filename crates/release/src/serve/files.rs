@@ -1,0 +1,137 @@
+//! The files that are served: small ones in memory, large ones open.
+
+use super::names::{Lifetime, lifetime};
+use crate::folder::Folder;
+use bytes::Bytes;
+use hyper::header::HeaderValue;
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Files up to this long are kept in memory, and longer ones are sent in pieces of this length.
+pub const PIECE_BYTES: u64 = 64 << 10;
+/// How many long files are kept open at most.
+const OPEN_FILES_MAX: u64 = 512;
+/// How long a file that can change is taken to be as it was.
+const CHANGING_FOR: Duration = Duration::from_secs(1);
+/// How long one that cannot is kept without looking whether it is still there, so that what a new release no longer
+/// needs does not stay on the disk because we have it open.
+const IMMUTABLE_FOR: Duration = Duration::from_secs(60);
+
+/// A file of the release.
+#[derive(Debug)]
+pub struct Found {
+    /// How long it is.
+    pub bytes: u64,
+    /// Changes when its content does.
+    pub etag: HeaderValue,
+    /// How long it stays as it is.
+    pub lifetime: Lifetime,
+    /// Where its bytes are.
+    pub content: Content,
+}
+
+/// Where bytes are.
+#[derive(Debug)]
+pub enum Content {
+    /// Here.
+    Memory(Bytes),
+    /// In an open file.
+    Open(File),
+}
+
+/// The directory, and what is known of it. Shared by all threads.
+pub struct Files {
+    folder: Folder,
+    cache: Mutex<Cache>,
+    /// How much memory small files may take; each open file counts as the part that leaves room for
+    /// [`OPEN_FILES_MAX`].
+    bytes_max: u64,
+}
+
+struct Cache {
+    entries: LruCache<Box<str>, Entry>,
+    bytes: u64,
+}
+
+struct Entry {
+    found: Arc<Found>,
+    looked: Instant,
+    weight: u64,
+}
+
+impl Files {
+    /// Serves the files of `directory`, keeping at most `cache_bytes_max` of small ones in memory.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(directory: &Path, cache_bytes_max: u64) -> io::Result<Files> {
+        Ok(Files {
+            folder: Folder::open(directory)?,
+            cache: Mutex::new(Cache { entries: LruCache::unbounded(), bytes: 0 }),
+            bytes_max: cache_bytes_max.max(PIECE_BYTES),
+        })
+    }
+
+    /// A file that is known. Never waits for a disk.
+    pub fn known(&self, name: &str) -> Option<Arc<Found>> {
+        let mut cache = self.cache.lock();
+        let entry = cache.entries.get(name)?;
+        let fresh_for = match entry.found.lifetime {
+            Lifetime::Immutable => IMMUTABLE_FOR,
+            Lifetime::Changing => CHANGING_FOR,
+        };
+        (entry.looked.elapsed() < fresh_for).then(|| entry.found.clone())
+    }
+
+    /// A file, from the disk; `None` if there is none, or the name is not of the layout.
+    ///
+    /// # Errors
+    /// It cannot be read, or is something else than a file.
+    pub fn load(&self, name: &str) -> io::Result<Option<Arc<Found>>> {
+        let Some(lifetime) = lifetime(name) else { return Ok(None) };
+        let found =
+            self.folder.file(name)?.map(|(file, bytes)| read(name, lifetime, file, bytes)).transpose()?;
+        let mut cache = self.cache.lock();
+        if let Some(before) = cache.entries.pop(name) {
+            cache.bytes -= before.weight;
+        }
+        let Some(found) = found.map(Arc::new) else { return Ok(None) };
+        let weight = match &found.content {
+            Content::Memory(bytes) => bytes.len() as u64 + 512,
+            Content::Open(_) => self.bytes_max / OPEN_FILES_MAX,
+        };
+        cache.bytes += weight;
+        cache.entries.put(name.into(), Entry { found: found.clone(), looked: Instant::now(), weight });
+        while cache.bytes > self.bytes_max {
+            let Some((_, oldest)) = cache.entries.pop_lru() else { break };
+            cache.bytes -= oldest.weight;
+        }
+        Ok(Some(found))
+    }
+}
+
+fn read(name: &str, lifetime: Lifetime, file: File, bytes: u64) -> io::Result<Found> {
+    let etag = match lifetime {
+        Lifetime::Immutable => format!("\"{}\"", name.rsplit('/').next().unwrap_or(name)),
+        Lifetime::Changing => {
+            let metadata = file.metadata()?;
+            format!("\"{:x}.{:x}-{bytes:x}\"", metadata.mtime(), metadata.mtime_nsec())
+        }
+    };
+    let etag = HeaderValue::try_from(etag).map_err(io::Error::other)?;
+    let content = match bytes <= PIECE_BYTES {
+        true => {
+            let mut content = vec![0; bytes as usize];
+            file.read_exact_at(&mut content, 0)?;
+            Content::Memory(content.into())
+        }
+        false => Content::Open(file),
+    };
+    Ok(Found { bytes, etag, lifetime, content })
+}

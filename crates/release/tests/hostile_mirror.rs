@@ -1,0 +1,450 @@
+//! What hostile mirrors can do: nothing, if there is another mirror; and alone, no more than be of no use, which is
+//! said in words, soon, and without memory.
+
+use holdfast_crypto::{Digest, DigestKey, Domain};
+use holdfast_release::layout;
+use holdfast_release::mirror::{
+    Answer, Directory, Http, Mirror, MirrorError, Mirrors, NotHad, Patience, State, parse,
+};
+use holdfast_sim::mirror::{HostileMirror, Misdeed};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PART: Range<u64> = 1000..50_000;
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Waits for nobody long.
+const PATIENCE: Patience = Patience {
+    connect: Duration::from_secs(2),
+    answer: Duration::from_secs(1),
+    bytes_per_s_min: 50_000,
+    total: Duration::from_secs(20),
+};
+
+struct Release {
+    files: BTreeMap<String, Vec<u8>>,
+    pack: String,
+    digest: Digest,
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, bytes)
+}
+
+fn noise(seed: u32, length: usize) -> Vec<u8> {
+    (0..length as u32).map(|n| ((n ^ seed).wrapping_mul(2_654_435_761) >> 11) as u8).collect()
+}
+
+fn release(pack_bytes: usize) -> Release {
+    let pack = noise(1, pack_bytes);
+    let digest = digest(&pack);
+    let name = layout::pack(&digest);
+    let files = BTreeMap::from([
+        (layout::ROOT.to_owned(), b"the record".to_vec()),
+        (layout::keys(1), noise(2, 500)),
+        (name.clone(), pack),
+    ]);
+    Release { files, pack: name, digest }
+}
+
+impl Release {
+    fn start(&self, misdeed: Misdeed) -> HostileMirror {
+        HostileMirror::start(self.files.clone(), misdeed)
+    }
+
+    /// The pack, or a part of it, checked as a client would.
+    fn get(&self, mirrors: &Mirrors, part: Option<Range<u64>>) -> Result<Vec<u8>, NotHad> {
+        let wanted = match &part {
+            None => self.digest,
+            Some(part) => digest(&self.files[&self.pack][part.start as usize..part.end as usize]),
+        };
+        let check = |bytes: Vec<u8>| match digest(&bytes) == wanted {
+            true => Ok(bytes),
+            false => Err("its digest is another".to_owned()),
+        };
+        mirrors.get_checked(&self.pack, part, BYTES_MAX, &check).map(|(bytes, _)| bytes)
+    }
+}
+
+fn mirrors(of: &[&HostileMirror]) -> Mirrors {
+    let http = |mirror: &&HostileMirror| -> Arc<dyn Mirror> {
+        Arc::new(Http::with_patience(&mirror.url(), PATIENCE).expect("a URL"))
+    };
+    Mirrors::new(of.iter().map(http).collect())
+}
+
+/// What comes of one mirror, alone; with words that its error must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// What was asked for.
+    Given,
+    Missing,
+    Wrong(&'static str),
+    Unreachable(&'static str),
+    /// Something false, as only the digest tells.
+    Bad,
+}
+
+use Verdict::{Bad, Given, Missing, Unreachable, Wrong};
+
+/// What each misdeed comes to for a whole file and for a part.
+fn verdicts(misdeed: Misdeed) -> (Verdict, Verdict) {
+    match misdeed {
+        Misdeed::Honest => (Given, Given),
+        Misdeed::Denies => (Missing, Missing),
+        Misdeed::Forbids => (Missing, Missing),
+        Misdeed::Breaks => (Unreachable("503"), Unreachable("503")),
+        Misdeed::Drops => (Unreachable(""), Unreachable("")),
+        Misdeed::Silent => (Unreachable(""), Unreachable("")),
+        Misdeed::DripsHead => (Unreachable(""), Unreachable("")),
+        Misdeed::DripsBody => (Unreachable("too slow"), Unreachable("too slow")),
+        Misdeed::Truncates => (Unreachable("after "), Unreachable("after ")),
+        Misdeed::TruncatesQuietly => (Bad, Bad),
+        Misdeed::SaysLess => (Bad, Bad),
+        Misdeed::SaysHuge => (Wrong("longer than 1048576 bytes"), Bad),
+        Misdeed::Endless => (Wrong("longer than 1048576 bytes"), Bad),
+        Misdeed::EndlessHead => (Wrong("head"), Wrong("head")),
+        Misdeed::EndlessContinue => (Wrong("head"), Wrong("head")),
+        Misdeed::Garbage => (Wrong("not HTTP"), Wrong("not HTTP")),
+        Misdeed::RedirectsElsewhere => (Wrong("http://localhost:1/packs"), Wrong("http://localhost:1/packs")),
+        Misdeed::RedirectsToFile => (Wrong("file:///etc/passwd"), Wrong("file:///etc/passwd")),
+        Misdeed::RedirectsForEver => (Wrong("more than 3 times"), Wrong("more than 3 times")),
+        Misdeed::RedirectsWithin => (Given, Given),
+        Misdeed::Compresses => (Wrong("gzip"), Wrong("gzip")),
+        Misdeed::IgnoresRanges => (Given, Given),
+        Misdeed::OtherRange => (Wrong("a part"), Wrong("bytes 999 to 49999, not 1000 to 50000")),
+        Misdeed::LiesAboutRange => (Bad, Bad),
+        Misdeed::NamelessRange => (Wrong("a part"), Wrong("which part")),
+        Misdeed::ShortRange => (Bad, Wrong("49000 bytes")),
+        Misdeed::UnaskedRange => (Wrong("a part"), Wrong("not 1000 to 50000")),
+        Misdeed::MixesUp => (Bad, Bad),
+        Misdeed::FlipsByte => (Bad, Bad),
+    }
+}
+
+fn judged(answer: &Result<Vec<u8>, NotHad>) -> (Verdict, String) {
+    let error = match answer {
+        Ok(_) => return (Given, String::new()),
+        Err(error) => error,
+    };
+    let [said] = &error.said[..] else { panic!("one mirror, one answer: {error}") };
+    let verdict = match said {
+        Answer::Failed(MirrorError::Missing { .. }) => Missing,
+        Answer::Failed(MirrorError::Wrong { .. }) => Wrong(""),
+        Answer::Failed(MirrorError::Unreachable { .. }) => Unreachable(""),
+        Answer::Bad { .. } => Bad,
+        Answer::NotAsked { .. } => panic!("the only mirror must be asked"),
+    };
+    (verdict, error.to_string())
+}
+
+/// Each misdeed, by a single mirror: the verdict of the table, in words that name mirror and file, soon, and without
+/// taking more from the mirror than was asked for (but for what the system's buffers hold).
+#[test]
+fn alone() {
+    let release = release(100_000);
+    std::thread::scope(|scope| {
+        for misdeed in Misdeed::ALL {
+            let release = &release;
+            scope.spawn(move || {
+                let expected = verdicts(misdeed);
+                for (part, expected) in [(None, expected.0), (Some(PART), expected.1)] {
+                    let mirror = release.start(misdeed);
+                    let start = Instant::now();
+                    let answer = release.get(&mirrors(&[&mirror]), part.clone());
+                    let took = start.elapsed();
+                    let (verdict, words) = judged(&answer);
+                    let (fits, needed) = match expected {
+                        Wrong(needed) => (verdict == Wrong(""), needed),
+                        Unreachable(needed) => (verdict == Unreachable(""), needed),
+                        expected => (verdict == expected, ""),
+                    };
+                    assert!(fits && words.contains(needed), "{misdeed:?} {part:?}: {verdict:?}: {words}");
+                    if verdict != Given {
+                        assert!(words.contains(&mirror.url()) && words.contains(&release.pack), "{words}");
+                    }
+                    assert!(took < Duration::from_secs(10), "{misdeed:?} {part:?} took {took:?}");
+                    assert!(mirror.sent() < BYTES_MAX + (16 << 20), "{misdeed:?}: {} bytes", mirror.sent());
+                }
+            });
+        }
+    });
+}
+
+/// Each misdeed, by the first of two mirrors: everything is had from the other, and the bad one is named and put back,
+/// or dropped if what it sent was false; one that is dropped is not asked again.
+#[test]
+fn one_of_two() {
+    let release = release(100_000);
+    std::thread::scope(|scope| {
+        for misdeed in Misdeed::ALL {
+            let release = &release;
+            scope.spawn(move || {
+                let expected = verdicts(misdeed);
+                for (part, expected) in [(None, expected.0), (Some(PART), expected.1)] {
+                    let (bad, good) = (release.start(misdeed), release.start(Misdeed::Honest));
+                    let mirrors = mirrors(&[&bad, &good]);
+                    release
+                        .get(&mirrors, part.clone())
+                        .unwrap_or_else(|error| panic!("{misdeed:?}: {error}"));
+                    let state = match expected {
+                        Given => State::Good,
+                        Bad => State::Dropped,
+                        Missing | Wrong(_) | Unreachable(_) => State::Paused,
+                    };
+                    let [standing, other] = &mirrors.standings()[..] else { panic!("two mirrors") };
+                    // A pause may be over before we look.
+                    let over = state == State::Paused && standing.state == State::Good;
+                    assert!(standing.state == state || over, "{misdeed:?} {part:?}: {standing:?}");
+                    assert_eq!(standing.mirror, bad.url());
+                    assert_eq!(other.state, State::Good);
+                    if expected != Given {
+                        assert!(standing.failures > 0 && standing.why.is_some(), "{standing:?}");
+                        assert_eq!(other.answers, 1);
+                    }
+                    if expected == Bad {
+                        let asked = bad.requests();
+                        release.get(&mirrors, part).expect("the other has it");
+                        assert_eq!(bad.requests(), asked, "{misdeed:?}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// A server that knows no ranges is put up with for small files only.
+#[test]
+fn no_ranges_of_long_files() {
+    let release = release(8 << 20);
+    let mirror = release.start(Misdeed::IgnoresRanges);
+    let error =
+        release.get(&mirrors(&[&mirror]), Some((6 << 20)..(6 << 20) + 100)).expect_err("too long a way");
+    assert!(error.to_string().contains("sends the whole file"), "{error}");
+    // What it is: a server where ranges do not work, and where the beginning of a file can be had.
+    release.get(&mirrors(&[&mirror]), Some(0..100)).expect("the beginning");
+}
+
+/// Ends of files, as [`Mirror::get`] has them, by an honest web server and in a directory.
+#[test]
+fn parts() {
+    let release = release(1000);
+    let server = release.start(Misdeed::Honest);
+    let folder = tempfile::tempdir().expect("a directory");
+    for (name, bytes) in &release.files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        std::fs::write(path, bytes).expect("written");
+    }
+    let whole = &release.files[&release.pack];
+    let path = folder.path().to_str().expect("text");
+    for address in [server.url(), path.to_owned(), format!("file://{path}")] {
+        let mirror = parse(&address).expect("a mirror");
+        let get = |range: Option<Range<u64>>, bytes_max| mirror.get(&release.pack, range, bytes_max);
+        assert_eq!(get(None, 1000).as_ref(), Ok(whole), "{address}");
+        assert_eq!(get(Some(0..1000), 1000).as_ref(), Ok(whole));
+        assert_eq!(get(Some(10..20), 10).as_deref(), Ok(&whole[10..20]));
+        assert_eq!(get(Some(990..2000), 10).as_deref(), Ok(&whole[990..]), "so much as there is");
+        assert_eq!(get(Some(1000..2000), 10).as_deref(), Ok(&[][..]));
+        assert_eq!(get(Some(5000..6000), 10).as_deref(), Ok(&[][..]));
+        assert_eq!(get(Some(10..10), 10).as_deref(), Ok(&[][..]));
+        for too_long in [get(None, 999), get(Some(10..21), 10), get(Some(10..u64::MAX), 10)] {
+            let error = too_long.expect_err("too long");
+            assert!(matches!(&error, MirrorError::Wrong { why, .. } if why.contains("longer")), "{error}");
+        }
+        let absent = layout::keys(2);
+        assert!(
+            matches!(mirror.get(&absent, None, 10), Err(MirrorError::Missing { file, .. }) if file == absent)
+        );
+        for name in ["../secret", "", "keys/../root", "root?", "/etc/passwd"] {
+            assert!(matches!(mirror.get(name, None, 10), Err(MirrorError::Wrong { .. })), "{name}");
+        }
+    }
+    let gone = Directory::new(&folder.path().join("gone"));
+    assert!(matches!(gone.get(layout::ROOT, None, 10), Err(MirrorError::Unreachable { .. })));
+}
+
+/// Requests that follow each other use one connection.
+#[test]
+fn connections_are_kept() {
+    let release = release(300_000);
+    let server = release.start(Misdeed::Honest);
+    let mirrors = mirrors(&[&server]);
+    for start in 0..20 {
+        release.get(&mirrors, Some(start * 1000..start * 1000 + 70_000)).expect("a part");
+        assert!(
+            mirrors.get_checked("keys/9", None, 10, &|_| Ok::<_, String>(())).expect_err("none").missing()
+        );
+    }
+    assert_eq!((server.requests(), server.connections()), (40, 1));
+}
+
+/// A file that no mirror has is missing, and that is nobody's fault; if one has it, the others are incomplete.
+#[test]
+fn missing_files() {
+    let release = release(100_000);
+    let (empty, full) = (release.start(Misdeed::Denies), release.start(Misdeed::Honest));
+    let both = mirrors(&[&empty, &full]);
+    let error = both.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
+    assert!(error.missing() && error.missing_somewhere(), "{error}");
+    assert!(error.to_string().contains(&empty.url()) && error.to_string().contains(&full.url()), "{error}");
+    assert!(both.standings().iter().all(|standing| standing.state == State::Good && standing.failures == 0));
+    assert!(matches!(MirrorError::from(error), MirrorError::Missing { .. }));
+    let (_, from) =
+        both.get_checked(&release.pack, None, BYTES_MAX, &Ok::<_, String>).expect("the other has it");
+    assert_eq!(from, full.url());
+    assert_eq!(both.standings()[0].failures, 1);
+    // With one that cannot be reached, it is not certain.
+    let dead = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let dead: Arc<dyn Mirror> = parse(&format!("http://{dead}/")).expect("a mirror");
+    let empty: Arc<dyn Mirror> = parse(&empty.url()).expect("a mirror");
+    let some = Mirrors::new(vec![dead, empty]);
+    let error = some.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
+    assert!(!error.missing() && error.missing_somewhere(), "{error}");
+    assert!(matches!(MirrorError::from(error), MirrorError::Unreachable { .. }));
+    let none = Mirrors::new(Vec::new());
+    let error = none.get_checked("root", None, 100, &|_| Ok::<_, String>(())).expect_err("there is none");
+    assert!(!error.missing() && error.to_string().contains("there is no mirror"), "{error}");
+}
+
+/// A mirror with an old record is no liar, only late: the caller sees all of them and takes the best.
+#[test]
+fn an_old_record() {
+    let mut release = release(10);
+    let new = release.start(Misdeed::Honest);
+    release.files.insert(layout::ROOT.to_owned(), b"an old record".to_vec());
+    let (old, mute) = (release.start(Misdeed::Honest), release.start(Misdeed::Drops));
+    let mirrors = mirrors(&[&old, &mute, &new]);
+    let roots = mirrors.every(layout::ROOT, 100);
+    let names: Vec<&str> = roots.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, [old.url(), mute.url(), new.url()]);
+    assert_eq!(roots[0].1.as_deref(), Ok(&b"an old record"[..]));
+    assert!(matches!(roots[1].1, Err(MirrorError::Unreachable { .. })));
+    assert_eq!(roots[2].1.as_deref(), Ok(&b"the record"[..]));
+    let states: Vec<State> = mirrors.standings().iter().map(|standing| standing.state).collect();
+    assert_eq!(states, [State::Good, State::Paused, State::Good]);
+}
+
+/// The faster mirror is asked, though it was named last.
+#[test]
+fn the_fastest_first() {
+    struct Slow(Duration, &'static str);
+    impl Mirror for Slow {
+        fn name(&self) -> &str {
+            self.1
+        }
+        fn get(&self, _: &str, _: Option<Range<u64>>, _: u64) -> Result<Vec<u8>, MirrorError> {
+            std::thread::sleep(self.0);
+            Ok(vec![1])
+        }
+    }
+    let slow = Arc::new(Slow(Duration::from_millis(50), "slow"));
+    let fast = Arc::new(Slow(Duration::from_millis(1), "fast"));
+    let mirrors = Mirrors::new(vec![slow, fast]);
+    for _ in 0..50 {
+        mirrors.get_checked(layout::ROOT, None, 10, &Ok::<_, String>).expect("given");
+    }
+    let answers: Vec<u64> = mirrors.standings().iter().map(|standing| standing.answers).collect();
+    assert_eq!(answers, [1, 49]);
+}
+
+/// When the last mirror was dropped, the error says so, and it is asked again only after a pause.
+#[test]
+fn all_dropped() {
+    let release = release(1000);
+    let bad = release.start(Misdeed::FlipsByte);
+    let mirrors = mirrors(&[&bad]);
+    for _ in 0..3 {
+        let error = release.get(&mirrors, None).expect_err("false");
+        assert!(error.to_string().contains("digest") && error.to_string().contains(&bad.url()), "{error}");
+    }
+    assert_eq!(bad.requests(), 1);
+    assert!(!mirrors.report_bad("http://nobody/", "not one of ours"), "none is left");
+    assert!(mirrors.each().is_empty());
+    std::thread::sleep(Duration::from_millis(600));
+    release.get(&mirrors, None).expect_err("still false");
+    assert_eq!(bad.requests(), 2);
+}
+
+/// Answers that are damaged at random, thousands of them: none makes a client panic, hang, or take more than it asked
+/// for.
+#[test]
+fn damaged_answers() {
+    let good: &[u8] =
+        b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 5-14/100\r\nTransfer-Encoding: chunked\r\n\
+        Location: /packs/a\r\n\r\n5\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    const ROUNDS: u32 = 3000;
+    let server = std::thread::spawn(move || {
+        let mut round = 0u32;
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let mut request = [0; 2048];
+            if stream.read(&mut request).expect("read") == 0 {
+                break;
+            }
+            round = round.wrapping_add(1);
+            let mut answer = good.to_vec();
+            for change in noise(round, 1 + round as usize % 6).chunks(3) {
+                let random =
+                    u32::from_le_bytes([change[0], *change.get(1).unwrap_or(&7), 0, 0]).wrapping_mul(round);
+                let place = random as usize % answer.len();
+                match random >> 8 & 3 {
+                    0 => answer[place] = (random >> 16) as u8,
+                    1 => drop(answer.remove(place)),
+                    2 => answer.truncate(place.max(1)),
+                    _ => answer.insert(place, b"\r\n0: 9"[random as usize >> 10 & 5]),
+                }
+            }
+            let _ = stream.write_all(&answer);
+        }
+    });
+    let mirror = Http::with_patience(&format!("http://{address}/"), PATIENCE).expect("a URL");
+    let (mut given, mut refused) = (0, 0);
+    for _ in 0..ROUNDS {
+        match mirror.get("packs/a", Some(5..15), 10) {
+            Ok(bytes) => {
+                assert!(bytes.len() <= 10);
+                given += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(given > 0 && refused > 0, "{given} given, {refused} refused");
+    drop(std::net::TcpStream::connect(address));
+    server.join().expect("the server did not panic");
+}
+
+/// What names no mirror is refused in words.
+#[test]
+fn addresses() {
+    for good in
+        ["https://host/path", "http://127.0.0.1:8080/", "http://[::1]:80/x/", "/srv/release", "file:///srv/a"]
+    {
+        parse(good).unwrap_or_else(|error| panic!("{error}"));
+    }
+    assert_eq!(parse("https://host/path").expect("a mirror").name(), "https://host/path/");
+    for bad in [
+        "",
+        "release",
+        "./release",
+        "ftp://host/",
+        "hf://host/",
+        "https://",
+        "http://user:secret@host/",
+        "https://host/?a",
+        "https://host/#a",
+        "http://ho st/",
+        "file://host/dir",
+        "file:///with%20blank",
+        "http://host:99999/",
+    ] {
+        let error = parse(bad).map(|mirror| mirror.name().to_owned()).expect_err("no mirror");
+        assert!(error.to_string().contains(&format!("'{bad}'")), "{error}");
+    }
+}

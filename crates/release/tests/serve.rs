@@ -1,0 +1,458 @@
+//! `holdfast serve` as its clients see it: honest ones, odd ones and hostile ones.
+
+use holdfast_crypto::Digest;
+use holdfast_release::layout;
+use holdfast_release::mirror::{MirrorError, parse};
+use holdfast_release::serve::{ServeConfig, ServeError, Server};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const PACK_BYTES: usize = 1 << 20;
+
+struct Serving {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
+    folder: TempDir,
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
+}
+
+fn pack() -> String {
+    layout::pack(&Digest([0xa1; 32]))
+}
+
+fn index() -> String {
+    layout::index(&Digest([0xb2; 32]))
+}
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+    std::fs::write(path, bytes).expect("written");
+}
+
+impl Serving {
+    fn start() -> Serving {
+        Serving::start_with(|_| {})
+    }
+
+    fn start_with(change: impl FnOnce(&mut ServeConfig)) -> Serving {
+        let folder = tempfile::tempdir().expect("a directory");
+        write(folder.path(), layout::ROOT, b"the record");
+        write(folder.path(), &layout::keys(1), b"the keys");
+        write(folder.path(), &layout::record(12), b"an older record");
+        write(folder.path(), &pack(), &noise(PACK_BYTES));
+        write(folder.path(), &index(), &noise(1000));
+        let mut config =
+            ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        change(&mut config);
+        let server = Server::open(config).expect("it listens");
+        let address = server.local_address();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            server.run(async {
+                let _ = stopped.await;
+            })
+        });
+        Serving { address, stop: Some(stop), thread: Some(thread), folder }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        stream
+    }
+
+    /// Sends a request as it is, on a connection of its own, and reads to the end.
+    fn raw(&self, request: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        stream.write_all(request).expect("sent");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("read");
+        Answer::parse(&bytes)
+    }
+
+    fn request(&self, method: &str, target: &str, headers: &str) -> Answer {
+        self.raw(
+            format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").as_bytes(),
+        )
+    }
+
+    fn get(&self, target: &str) -> Answer {
+        self.request("GET", target, "")
+    }
+
+    fn end(&mut self) -> Result<(), ServeError> {
+        drop(self.stop.take());
+        self.thread.take().expect("it runs").join().expect("no panic")
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end().expect("it ended well");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Answer {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
+        let head = String::from_utf8(bytes[..end].to_vec()).expect("text");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        Answer { status, head, body: bytes[end + 4..].to_vec() }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (given, value) = line.split_once(": ")?;
+            given.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+}
+
+/// Every file of the layout is served, whole, with what caches need to know.
+#[test]
+fn files() {
+    let serving = Serving::start();
+    let digest = Digest([0xa1; 32]).to_string();
+    for (name, body, cache) in [
+        (layout::ROOT.to_owned(), b"the record".to_vec(), "public, max-age=10"),
+        (layout::keys(1), b"the keys".to_vec(), "public, max-age=10"),
+        (layout::record(12), b"an older record".to_vec(), "public, max-age=10"),
+        (index(), noise(1000), "public, max-age=31536000, immutable"),
+        (pack(), noise(PACK_BYTES), "public, max-age=31536000, immutable"),
+    ] {
+        // Once from the disk, once as it is kept.
+        for _ in 0..2 {
+            let answer = serving.get(&format!("/{name}"));
+            assert_eq!(answer.status, 200, "{name}: {}", answer.head);
+            assert!(answer.body == body, "{name}");
+            assert_eq!(answer.header("content-length"), Some(body.len().to_string().as_str()));
+            assert_eq!(answer.header("cache-control"), Some(cache));
+            assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+            assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+            assert_eq!(answer.header("accept-ranges"), Some("bytes"));
+            let etag = answer.header("etag").expect("a tag").to_owned();
+            let head = serving.request("HEAD", &format!("/{name}"), "");
+            assert_eq!((head.status, head.body.len()), (200, 0));
+            assert_eq!(head.header("content-length"), answer.header("content-length"));
+            assert_eq!(head.header("etag"), Some(etag.as_str()));
+            let unchanged =
+                serving.request("GET", &format!("/{name}"), &format!("If-None-Match: \"x\", {etag}\r\n"));
+            assert_eq!((unchanged.status, unchanged.body.len()), (304, 0));
+            assert_eq!(unchanged.header("etag"), Some(etag.as_str()));
+        }
+    }
+    assert_eq!(serving.get(&format!("/{}", pack())).header("etag"), Some(format!("\"{digest}\"").as_str()));
+}
+
+/// Parts of files, small and large, by the rules of HTTP.
+#[test]
+fn ranges() {
+    let serving = Serving::start();
+    for (name, body) in [(index(), noise(1000)), (pack(), noise(PACK_BYTES))] {
+        let length = body.len();
+        let target = format!("/{name}");
+        let range = |range: &str| serving.request("GET", &target, &format!("Range: {range}\r\n"));
+        for (asked, part) in [
+            ("bytes=0-0".to_owned(), 0..1),
+            ("bytes=10-899".to_owned(), 10..900),
+            ("bytes=990-".to_owned(), 990..length),
+            ("bytes=-10".to_owned(), length - 10..length),
+            (format!("bytes=5-{}", u64::MAX), 5..length),
+            (format!("bytes=100-{}", length - 2), 100..length - 1),
+        ] {
+            let answer = range(&asked);
+            assert_eq!(answer.status, 206, "{asked}");
+            assert!(answer.body == body[part.clone()], "{asked}");
+            let said = format!("bytes {}-{}/{length}", part.start, part.end - 1);
+            assert_eq!(answer.header("content-range"), Some(said.as_str()));
+            assert_eq!(answer.header("content-length"), Some(part.len().to_string().as_str()));
+            let head = serving.request("HEAD", &target, &format!("Range: {asked}\r\n"));
+            assert_eq!((head.status, head.body.len()), (206, 0));
+        }
+        let beyond = range(&format!("bytes={length}-"));
+        assert_eq!(beyond.status, 416);
+        assert_eq!(beyond.header("content-range"), Some(format!("bytes */{length}").as_str()));
+        for ignored in ["bytes=5-1", "bytes=0-1,5-6", "lines=1-2", "bytes=x-y"] {
+            let answer = range(ignored);
+            assert_eq!((answer.status, answer.body.len()), (200, length), "{ignored}");
+        }
+        let etag = serving.get(&target).header("etag").expect("a tag").to_owned();
+        let part = |tag: &str| {
+            serving.request("GET", &target, &format!("Range: bytes=0-9\r\nIf-Range: {tag}\r\n")).status
+        };
+        assert_eq!((part(&etag), part("\"another\"")), (206, 200));
+    }
+}
+
+/// Nothing but the layout is served, however it is asked for, also if it is in the directory; links lead nowhere.
+#[test]
+fn nothing_else() {
+    let serving = Serving::start();
+    let folder = serving.folder.path();
+    let outside = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(outside.path(), "secret").expect("written");
+    write(folder, "secret", b"secret");
+    write(folder, "packs/secret", b"secret");
+    symlink(outside.path(), folder.join(layout::REVOKED)).expect("linked");
+    symlink("root", folder.join(layout::keys(2))).expect("linked");
+    std::fs::create_dir(folder.join(layout::keys(3))).expect("made");
+    let mut targets: Vec<String> = [
+        "/",
+        "/secret",
+        "/packs",
+        "/packs/",
+        "/packs/secret",
+        "/../secret",
+        "/packs/../secret",
+        "/packs/%2e%2e/secret",
+        "//root",
+        "/root/",
+        "/root%00",
+        "/%72oot",
+        "/./root",
+        "/keys/01",
+        "/keys/../root",
+        "*",
+        "/index.html",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    targets.push(format!("/packs/..{}", outside.path().display()));
+    targets.push(format!("/{}", layout::keys(4)));
+    targets.push(format!("/{}", layout::pack(&Digest([1; 32]))));
+    for target in targets {
+        let answer = serving.get(&target);
+        assert!(matches!(answer.status, 400 | 404), "{target}: {}", answer.head);
+        assert!(!String::from_utf8_lossy(&answer.body).contains("secret"), "{target}");
+        if answer.status == 404 {
+            assert_eq!(answer.header("cache-control"), Some("no-store"), "{target}");
+        }
+    }
+    for name in [layout::REVOKED.to_owned(), layout::keys(2), layout::keys(3)] {
+        let answer = serving.get(&format!("/{name}"));
+        assert_eq!(answer.status, 500, "{name}");
+        assert!(!String::from_utf8_lossy(&answer.body).contains("secret"));
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"] {
+        let answer = serving.request(method, "/root", "Content-Length: 0\r\n");
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method}");
+    }
+    // A query changes nothing: some caches add one.
+    assert_eq!(serving.get("/root?x=/../secret").body, b"the record");
+}
+
+/// What changes is seen within a second or so; what is removed, too.
+#[test]
+fn changes() {
+    let serving = Serving::start();
+    let folder = serving.folder.path();
+    assert_eq!(serving.get("/root").body, b"the record");
+    assert_eq!(serving.get("/revoked").status, 404);
+    let before = serving.get("/root").header("etag").expect("a tag").to_owned();
+    write(folder, "new", b"a new record");
+    std::fs::rename(folder.join("new"), folder.join(layout::ROOT)).expect("replaced");
+    write(folder, layout::REVOKED, b"revoked");
+    std::fs::remove_file(folder.join(layout::keys(1))).expect("removed");
+    let start = Instant::now();
+    while serving.get("/root").body != b"a new record" || serving.get("/keys/1").status != 404 {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(serving.get("/revoked").body, b"revoked");
+    assert_ne!(serving.get("/root").header("etag"), Some(before.as_str()));
+}
+
+/// Several requests on one connection, also sent at once, are answered in order; HTTP/1.0 works.
+#[test]
+fn connections() {
+    let serving = Serving::start();
+    let mut stream = serving.connect();
+    let index = index();
+    let requests = format!(
+        "GET /root HTTP/1.1\r\nHost: x\r\n\r\nGET /{index} HTTP/1.1\r\nHost: x\r\nRange: bytes=0-3\r\n\r\n\
+         GET /nothing HTTP/1.1\r\nHost: x\r\n\r\nGET /keys/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(requests.as_bytes()).expect("sent");
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).expect("read");
+    let all = String::from_utf8_lossy(&all);
+    let statuses: Vec<&str> = all.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+    assert_eq!(statuses, ["200", "206", "404", "200"]);
+    assert!(all.ends_with("the keys"));
+    assert_eq!(serving.raw(b"GET /root HTTP/1.0\r\n\r\n").body, b"the record");
+}
+
+/// Requests without sense or without end are refused, and cost a connection at most.
+#[test]
+fn bad_requests() {
+    let serving = Serving::start();
+    let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(100_000));
+    let many = format!("GET /root HTTP/1.1\r\n{}\r\n", "X-More: and more\r\n".repeat(10_000));
+    for bad in [
+        b"GET /root\r\n\r\n".as_slice(),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /root HTTP/1.1\r\nBad Header\r\n\r\n",
+        b"GET /root HTTP/9.9\r\n\r\n",
+        b"\0\0\0\0",
+        long.as_bytes(),
+        many.as_bytes(),
+    ] {
+        let mut stream = serving.connect();
+        // It may close before it has read all.
+        let _ = stream.write_all(bad);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(answer.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
+    }
+    assert_eq!(serving.get("/root").status, 200);
+}
+
+/// Whoever asks for nothing, asks without end, or does not take what was asked for, is shown out; others are served.
+#[test]
+fn the_idle_and_the_slow() {
+    let serving = Serving::start_with(|config| config.idle_s = 1);
+    let start = Instant::now();
+    let mut idle = serving.connect();
+    let mut slow = serving.connect();
+    let mut unread = serving.connect();
+    for _ in 0..20 {
+        write!(unread, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", pack()).expect("sent");
+    }
+    let mut used = serving.connect();
+    let mut answer = [0; 1000];
+    let (mut closed, mut byte) = (0, [0]);
+    slow.set_nonblocking(true).expect("set");
+    idle.set_nonblocking(true).expect("set");
+    let ended = |stream: &mut TcpStream, byte: &mut [u8]| match stream.read(byte) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    };
+    while closed < 2 {
+        assert!(start.elapsed() < Duration::from_secs(15));
+        let _ = slow.write_all(b"X");
+        used.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        assert!(used.read(&mut answer).expect("one that is used stays") > 0);
+        std::thread::sleep(Duration::from_millis(100));
+        closed = [&mut idle, &mut slow].into_iter().filter_map(|s| ended(s, &mut byte).then_some(())).count();
+    }
+    // It asked for something, so it has a little longer. What the system had taken already arrives, but not everything.
+    std::thread::sleep(Duration::from_secs(4).saturating_sub(start.elapsed()));
+    let mut arrived = Vec::new();
+    let _ = unread.read_to_end(&mut arrived);
+    assert!(arrived.len() < 20 * PACK_BYTES, "{}", arrived.len());
+}
+
+/// A thousand connections at once are served in bounded memory; one more than the most waits its turn.
+#[test]
+fn a_thousand_connections() {
+    let serving = Serving::start_with(|config| config.connections_max = 1000);
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("read");
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+    };
+    let before = resident();
+    let mut streams: Vec<TcpStream> = (0..1000).map(|_| serving.connect()).collect();
+    for stream in &mut streams {
+        // Each asks for everything and takes nothing yet.
+        write!(stream, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", pack()).expect("sent");
+    }
+    let mut late = serving.connect();
+    late.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
+    std::thread::sleep(Duration::from_secs(1));
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 256 << 20, "{grown} bytes for 1,000 connections");
+    let whole = noise(PACK_BYTES);
+    for mut stream in streams.drain(..) {
+        let mut answer = vec![0; 4096];
+        let mut received = Vec::new();
+        while received.len() < PACK_BYTES {
+            let read = stream.read(&mut answer).expect("read");
+            assert!(read > 0, "it ended after {} bytes", received.len());
+            received.extend_from_slice(&answer[..read]);
+        }
+        let answer = Answer::parse(&received);
+        assert!(whole.starts_with(&answer.body));
+    }
+    let mut answer = Vec::new();
+    late.read_to_end(&mut answer).expect("its turn comes");
+    assert_eq!(Answer::parse(&answer).body, b"the record");
+}
+
+/// Told to stop, it finishes what it is sending, lets nobody in any more, and ends.
+#[test]
+fn stopping() {
+    for threads in [1, 3] {
+        let mut serving = Serving::start_with(|config| config.threads = threads);
+        let mut idle = serving.connect();
+        let mut busy = serving.connect();
+        write!(busy, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", pack()).expect("sent");
+        let mut first = [0; 100];
+        busy.read_exact(&mut first).expect("it has begun");
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            let mut rest = Vec::new();
+            busy.read_to_end(&mut rest).expect("read");
+            rest.len()
+        });
+        let start = Instant::now();
+        serving.end().expect("it ended well");
+        assert!(start.elapsed() < Duration::from_secs(9));
+        assert!(reader.join().expect("no panic") > PACK_BYTES - 100);
+        assert_eq!(idle.read(&mut first).expect("closed"), 0);
+        assert!(TcpStream::connect(serving.address).is_err());
+    }
+}
+
+/// What cannot be served is said at once.
+#[test]
+fn what_cannot_be_served() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let open = |path: &Path, address| {
+        Server::open(ServeConfig::new(path.to_owned(), address)).map(|_| ()).expect_err("refused").to_string()
+    };
+    assert!(open(&folder.path().join("gone"), any).contains("gone: No such file"));
+    assert!(open(folder.path(), any).contains("holds no release"));
+    write(folder.path(), layout::ROOT, b"the record");
+    let taken = std::net::TcpListener::bind(any).expect("a port").local_addr().expect("an address");
+    let holder = std::net::TcpListener::bind(taken).expect("the port");
+    assert!(open(folder.path(), taken).contains(&format!("cannot listen on {taken}")));
+    drop(holder);
+}
+
+/// The server is a mirror like any other to our own client.
+#[test]
+fn as_a_mirror() {
+    let serving = Serving::start_with(|config| config.threads = 2);
+    let mirror = parse(&format!("http://{}/", serving.address)).expect("a mirror");
+    let whole = noise(PACK_BYTES);
+    assert!(mirror.get(&pack(), None, PACK_BYTES as u64).expect("whole") == whole);
+    let part = mirror.get(&pack(), Some(70_000..500_000), 1 << 20).expect("a part");
+    assert!(part == whole[70_000..500_000]);
+    let end = mirror.get(&pack(), Some(PACK_BYTES as u64 - 5..u64::MAX), 10).expect("the end");
+    assert!(end == whole[PACK_BYTES - 5..]);
+    assert!(mirror.get(&pack(), Some(PACK_BYTES as u64..u64::MAX), 10).expect("nothing").is_empty());
+    assert!(matches!(mirror.get(&layout::keys(2), None, 10), Err(MirrorError::Missing { .. })));
+}
