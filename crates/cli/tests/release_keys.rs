@@ -291,6 +291,29 @@ fn what_is_no_release() {
     assert!(alone.contains("nobody can check it"), "{alone}");
 }
 
+/// A mirror that shows another record of a number that was seen is named, with the proof, though another mirror is
+/// as it should be and is used.
+#[test]
+fn a_second_record_of_one_number_is_told() {
+    let desk = Desk::new(&["anna"]);
+    std::fs::create_dir(desk.path("tree")).expect("a folder");
+    std::fs::write(desk.path("tree/hello"), "one").expect("written");
+    desk.done(&["publish", "tree", "--key", "anna.key", "--to", "site"]);
+    let id = desk.release().chain().expect("key sets").id();
+    let link = format!("hf+release:{id}@site");
+    desk.done(&["cat", &link, "hello"]);
+    std::fs::create_dir_all(desk.path("other/keys")).expect("a folder");
+    std::fs::copy(desk.path("site/keys/1"), desk.path("other/keys/1")).expect("copied");
+    let honest = std::fs::read(desk.path("site/root")).expect("a record");
+    desk.publish(1, &["anna"]);
+    std::fs::rename(desk.path("site/root"), desk.path("other/root")).expect("moved");
+    std::fs::write(desk.path("site/root"), honest).expect("as it was");
+    let output = desk.run(&["cat", &link, "hello", "--mirror", "other"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && output.stdout == b"one", "{said}");
+    assert!(said.contains("two releases 1, both signed") && said.contains("proof is kept"), "{said}");
+}
+
 /// With real trees: somebody who reads a release goes on across a renewal and a rotation, is told of what the old
 /// key publishes afterwards, and of a revocation, for good.
 #[test]
