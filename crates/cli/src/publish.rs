@@ -206,7 +206,7 @@ fn describe(done: &Done) -> String {
         text += "It is not in force yet. What it lacks:\n";
         text += &done.lacking.iter().map(|part| format!("  {part}\n")).collect::<String>();
         text += &format!(
-            "Let them sign {} with `holdfast release sign`, then install it with --into {}.",
+            "Let them sign {0} with `holdfast release sign {0} --key KEY`, the last of them with --to {1}.",
             draft.display(),
             done.directory.display()
         );

@@ -35,6 +35,8 @@ impl Desk {
         Command::new(env!("CARGO_BIN_EXE_holdfast"))
             .args(arguments)
             .current_dir(self.folder.path())
+            .env("HOLDFAST_STATE_DIR", self.path("state"))
+            .env("HOLDFAST_CACHE_DIR", self.path("cache"))
             .env_remove("SSH_AUTH_SOCK")
             .output()
             .expect("it runs")
@@ -287,4 +289,71 @@ fn what_is_no_release() {
     std::fs::copy(desk.path("site/root"), desk.path("alone")).expect("copied");
     let alone = desk.refused(1, &["release", "show", "alone"]);
     assert!(alone.contains("nobody can check it"), "{alone}");
+}
+
+/// A mirror that shows another record of a number that was seen is named, with the proof, though another mirror is
+/// as it should be and is used.
+#[test]
+fn a_second_record_of_one_number_is_told() {
+    let desk = Desk::new(&["anna"]);
+    std::fs::create_dir(desk.path("tree")).expect("a folder");
+    std::fs::write(desk.path("tree/hello"), "one").expect("written");
+    desk.done(&["publish", "tree", "--key", "anna.key", "--to", "site"]);
+    let id = desk.release().chain().expect("key sets").id();
+    let link = format!("hf+release:{id}@site");
+    desk.done(&["cat", &link, "hello"]);
+    std::fs::create_dir_all(desk.path("other/keys")).expect("a folder");
+    std::fs::copy(desk.path("site/keys/1"), desk.path("other/keys/1")).expect("copied");
+    let honest = std::fs::read(desk.path("site/root")).expect("a record");
+    desk.publish(1, &["anna"]);
+    std::fs::rename(desk.path("site/root"), desk.path("other/root")).expect("moved");
+    std::fs::write(desk.path("site/root"), honest).expect("as it was");
+    let output = desk.run(&["cat", &link, "hello", "--mirror", "other"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && output.stdout == b"one", "{said}");
+    assert!(said.contains("two releases 1, both signed") && said.contains("proof is kept"), "{said}");
+}
+
+/// With real trees: somebody who reads a release goes on across a renewal and a rotation, is told of what the old
+/// key publishes afterwards, and of a revocation, for good.
+#[test]
+fn a_reader_goes_along() {
+    let desk = Desk::new(&["anna", "ben", "timer"]);
+    std::fs::create_dir(desk.path("tree")).expect("a folder");
+    std::fs::write(desk.path("tree/hello"), "one").expect("written");
+    let mut begin = vec!["release", "keys", "init", "--out", "site", "--key", "anna.key"];
+    begin.extend(["--freshness-key", "timer.key.pub", "--freshness-until", YEARS_AHEAD]);
+    desk.done(&begin);
+    let id = desk.release().chain().expect("key sets").id();
+    let link = format!("hf+release:{id}@site");
+    desk.done(&["publish", "tree", "--key", "anna.key", "--to", "site", "--expires", "3d"]);
+    assert_eq!(desk.done(&["cat", &link, "hello"]), "one");
+    desk.done(&["release", "renew", "site", "--key", "timer.key"]);
+    assert_eq!(desk.done(&["cat", &link, "hello"]), "one");
+    let as_published = std::fs::read(desk.path("site/root")).expect("a record");
+
+    let mut rotate = vec!["release", "keys", "rotate", "site", "--key", "anna.key", "--key", "ben.key"];
+    rotate.extend(["--remove", "anna.key"]);
+    desk.done(&rotate);
+    assert_eq!(desk.done(&["cat", &link, "hello"]), "one");
+    std::fs::write(desk.path("tree/hello"), "two").expect("written");
+    desk.done(&["publish", "tree", "--key", "ben.key", "--to", "site"]);
+    assert_eq!(desk.done(&["cat", &link, "hello"]), "two");
+
+    let good = std::fs::read(desk.path("site/root")).expect("a record");
+    std::fs::write(desk.path("site/root"), as_published).expect("rolled back");
+    let back = desk.run(&["cat", &link, "hello"]);
+    assert!(!back.status.success());
+    let said = String::from_utf8_lossy(&back.stderr).into_owned();
+    assert!(said.contains("which key set 2 has replaced"), "{said}");
+    std::fs::write(desk.path("site/root"), good).expect("as it was");
+
+    desk.done(&["release", "revoke", "site", "--key", "ben.key", "--out", "end", "--reason", "it is over"]);
+    std::fs::copy(desk.path("end"), desk.path("site/revoked")).expect("copied");
+    for _ in 0..2 {
+        let over = desk.run(&["cat", &link, "hello"]);
+        let said = String::from_utf8_lossy(&over.stderr).into_owned();
+        assert!(!over.status.success() && said.contains("it is over"), "{said}");
+        let _ = std::fs::remove_file(desk.path("site/revoked"));
+    }
 }

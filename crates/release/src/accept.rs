@@ -83,6 +83,15 @@ pub enum Warning {
         /// When the one seen before ends.
         known_until_s: u64,
     },
+    /// The record follows another one than was seen before under that number. Somebody was shown that other one.
+    OtherHistory {
+        /// The number of the record seen before.
+        sequence: u64,
+        /// Its digest.
+        seen: Digest,
+        /// What the new record names in its place.
+        named: Digest,
+    },
     /// The clock here is behind what is known.
     ClockBehind {
         /// What it says.
@@ -113,6 +122,13 @@ impl std::fmt::Display for Warning {
                 "the mirror is behind: it shows a renewal until {}, and one until {} was seen before",
                 moment(*shown_until_s),
                 moment(*known_until_s)
+            ),
+            Warning::OtherHistory { sequence, seen, named } => write!(
+                f,
+                "there were two releases {sequence}: {} was seen here, and the new one follows {}. The publisher has \
+                 lost and replaced one, or shows different people different things",
+                seen.short(),
+                named.short()
             ),
             Warning::ClockBehind { clock_s, latest_s } => write!(
                 f,
@@ -251,6 +267,12 @@ pub fn accept(
     let mut warnings = Vec::new();
     if latest_s > now_s.saturating_add(AHEAD_MAX_S) {
         warnings.push(Warning::ClockBehind { clock_s: now_s, latest_s });
+    }
+    if let (Some(seen), Some(named)) = (seen, record.previous)
+        && record.sequence == seen.sequence.saturating_add(1)
+        && named != seen.record
+    {
+        warnings.push(Warning::OtherHistory { sequence: seen.sequence, seen: seen.record, named });
     }
     let shown = authentic.validity();
     let validity = match seen.filter(|seen| seen.record == digest) {

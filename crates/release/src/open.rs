@@ -201,6 +201,9 @@ fn best(trust: &Trust, mirrors: &[Arc<dyn Mirror>], options: &Options) -> Result
             }
         }
     }
+    if let Some(best) = &mut best {
+        best.notices.extend(why.iter().filter(|error| error.is_proof()).map(ToString::to_string));
+    }
     best.ok_or(OpenError::NoMirror { id: options.id, why })
 }
 

@@ -141,7 +141,6 @@ impl ReleaseDir {
     /// # Errors
     /// [`ReleaseDirError`]: something newer is there, or the disk failed. What was there is whole in any case.
     pub fn install(&self, finished: &Finished) -> Result<(), ReleaseDirError> {
-        files::make_directory(&self.path, 0o755).map_err(|error| io_error(&self.path, error))?;
         let _lock = self.lock()?;
         let first = finished.keys_are_new && finished.chain.sets().len() == 1;
         let known = match first {
@@ -171,10 +170,13 @@ impl ReleaseDir {
         Ok(())
     }
 
-    /// Nobody else installs anything meanwhile.
+    /// Nobody else installs anything meanwhile. Not the directory itself is locked, as it is by who publishes into it,
+    /// for long, while a renewal must not have to wait.
     fn lock(&self) -> Result<File, ReleaseDirError> {
-        let failed = |error: io::Error| io_error(&self.path, error);
-        let folder = File::open(&self.path).map_err(failed)?;
+        let path = self.path.join("keys");
+        let failed = |error: io::Error| io_error(&path, error);
+        files::make_directory(&path, 0o755).map_err(failed)?;
+        let folder = File::open(&path).map_err(failed)?;
         rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
             .map_err(|error| failed(error.into()))?;
         Ok(folder)

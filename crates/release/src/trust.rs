@@ -16,7 +16,7 @@
 //!
 //! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
 
-use crate::accept::{Accepted, Refusal, Seen, Stale, accept};
+use crate::accept::{Accepted, Refusal, Seen, Stale, Warning, accept};
 use crate::files;
 use crate::form::{self, Kind};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
@@ -206,6 +206,11 @@ impl Trust {
                 return Err(TrustError::Refused { refusal, evidence });
             }
         };
+        if let Some(Warning::OtherHistory { sequence, seen, .. }) =
+            accepted.warnings.iter().find(|warning| matches!(warning, Warning::OtherHistory { .. }))
+        {
+            self.keep_both((*sequence, seen), (accepted.record.sequence, &accepted.digest), file)?;
+        }
         if seen != Some(accepted.seen) {
             let lasts_longer = seen
                 .is_none_or(|seen| seen.record != accepted.digest || seen.validity != accepted.seen.validity);
@@ -314,11 +319,22 @@ impl Trust {
     /// Keeps both records if they prove that whoever holds the keys has signed two of one number.
     fn prove(&self, refusal: &Refusal, shown: &RootFile) -> Result<Option<PathBuf>, TrustError> {
         let Refusal::Equivocation { sequence, seen, shown: digest } = refusal else { return Ok(None) };
-        let known = self.archive_path(*sequence, seen);
+        self.keep_both((*sequence, seen), (*sequence, digest), shown)
+    }
+
+    /// Keeps a record that was seen before, and one that contradicts it.
+    fn keep_both(
+        &self,
+        seen: (u64, &Digest),
+        shown: (u64, &Digest),
+        file: &RootFile,
+    ) -> Result<Option<PathBuf>, TrustError> {
+        let name = |(sequence, digest): (u64, &Digest)| format!("release-{sequence}-{}", digest.short());
+        let known = self.archive_path(seen.0, seen.1);
         if let Some(bytes) = files::read(&known, RootFile::BYTES_MAX).map_err(io_error(&known))? {
-            self.keep_evidence(&format!("release-{sequence}-{}", seen.short()), &bytes)?;
+            self.keep_evidence(&name(seen), &bytes)?;
         }
-        self.keep_evidence(&format!("release-{sequence}-{}", digest.short()), &form::write(shown))
+        self.keep_evidence(&name(shown), &form::write(file))
     }
 
     fn archive_path(&self, sequence: u64, digest: &Digest) -> PathBuf {
