@@ -171,6 +171,12 @@ fn content_failure(path: &[u8], error: &ContentError) -> Failure {
     }
 }
 
+/// A path in a release as it is shown before names below it.
+fn inside(path: &Path) -> &[u8] {
+    let path = path.as_os_str().as_bytes();
+    if path == b"." { b"" } else { path }
+}
+
 /// The node of a path that must be there.
 fn find(tree: &Tree, path: &[u8], follow: bool) -> Outcome<Node> {
     let shown = String::from_utf8_lossy(path).into_owned();
@@ -313,7 +319,7 @@ fn copy(
 pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
     let tree = &release.current().tree;
-    let path = arguments.path.as_os_str().as_bytes();
+    let path = inside(&arguments.path);
     let node = find(tree, path, true)?;
     let to = &arguments.to;
     if to.symlink_metadata().is_ok() {
@@ -521,14 +527,14 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
         issued: moment(record.issued_s),
         valid_until: moment(valid_until_s),
         note: record.note.clone(),
-        path: String::from_utf8_lossy(path).into_owned(),
+        path: if path == b"." { String::new() } else { String::from_utf8_lossy(path).into_owned() },
         present: matches!(found, Found::Node(_)),
         names: 0,
         bytes: 0,
     };
     if let Found::Node(node) = found {
         let bar = bytes_bar("verifying");
-        check_all(&tree, &node, path, &mut verified, &bar)?;
+        check_all(&tree, &node, inside(&arguments.path), &mut verified, &bar)?;
         bar.finish_and_clear();
     }
     format.print(&verified, |verified| {

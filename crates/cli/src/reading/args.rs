@@ -112,7 +112,7 @@ pub struct Ls {
     #[command(flatten)]
     pub source: ReleaseSource,
     /// A path in it
-    #[arg(value_name = "PATH", default_value = "")]
+    #[arg(value_name = "PATH", default_value = ".")]
     pub path: PathBuf,
     /// Show kind, mode, links, size and time too
     #[arg(short, long)]
@@ -167,7 +167,7 @@ pub struct Verify {
     #[command(flatten)]
     pub source: ReleaseSource,
     /// A path in it; everything if there is none
-    #[arg(value_name = "PATH", default_value = "")]
+    #[arg(value_name = "PATH", default_value = ".")]
     pub path: PathBuf,
     /// By the record in force at this time (UTC), such as 2026-11-21 or 2026-11-21T08:00Z
     #[arg(long, value_name = "TIME")]
