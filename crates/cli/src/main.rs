@@ -19,6 +19,7 @@ mod output;
 mod paths;
 mod reclaim;
 mod salvage;
+mod serve;
 mod server;
 mod serving;
 mod status;
@@ -72,6 +73,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

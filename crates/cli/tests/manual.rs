@@ -44,6 +44,7 @@ fn every_command_has_help_a_page_and_completions() {
         "salvage",
         "conflicts",
         "reclaim",
+        "serve",
         "man",
     ] {
         assert!(run(&[command, "--help"]).contains("Example"), "{command}");
