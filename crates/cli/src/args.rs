@@ -66,6 +66,8 @@ pub enum Command {
     Verify(reading::args::Verify),
     /// Keys, renewals and revocation of signed releases.
     Release(crate::release::args::Release),
+    /// Serve a signed release to anybody, as a mirror.
+    Serve(Serve),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -674,6 +676,40 @@ pub enum ConflictsCommand {
         #[arg(long, value_name = "URL-or-DIR")]
         of: Option<String>,
     },
+}
+
+/// `holdfast serve`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast serve /srv/release
+  holdfast serve /srv/release --listen '[::]:80' --threads 2
+
+RELEASEDIR is what `holdfast publish` makes and any mirror is a copy of. The server holds no key
+and understands nothing of it: whoever reads the release checks every byte, so it does not matter
+who serves it. What changes in the directory is served within a second or so. Plain HTTP will do;
+where HTTPS is wanted, put any web server before it, or let that serve the directory itself: the
+files are all there is to it.
+
+SIGTERM or SIGINT ends it, after the answers under way. HOLDFAST_LOG=debug shows each request.")]
+pub struct Serve {
+    /// Directory of the release.
+    #[arg(value_name = "RELEASEDIR")]
+    pub directory: PathBuf,
+    /// Address and port to listen on.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8080")]
+    pub listen: String,
+    /// Threads that answer. One is enough for most links.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    /// Connections at once; others wait. One costs up to 100 KiB of memory.
+    #[arg(long, value_name = "NUMBER", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections_max: u32,
+    /// Seconds after which a connection is closed that asks for nothing or takes nothing.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub idle: u64,
+    /// MiB of memory for small files.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub memory: u64,
 }
 
 /// `holdfast completions`

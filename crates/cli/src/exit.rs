@@ -238,6 +238,17 @@ impl From<holdfast_server::RunError> for Failure {
     }
 }
 
+impl From<holdfast_release::serve::ServeError> for Failure {
+    fn from(error: holdfast_release::serve::ServeError) -> Failure {
+        use holdfast_release::serve::ServeError;
+        let code = match &error {
+            ServeError::Directory { .. } | ServeError::NoRelease { .. } => Exit::NoInput,
+            ServeError::Listen { .. } | ServeError::System(_) => Exit::System,
+        };
+        Failure::new(code, error)
+    }
+}
+
 fn store_code(error: &StoreError) -> Exit {
     match error {
         StoreError::InUse { .. } => Exit::InUse,

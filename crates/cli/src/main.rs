@@ -22,6 +22,7 @@ mod reading;
 mod reclaim;
 mod release;
 mod salvage;
+mod serve;
 mod server;
 mod serving;
 mod status;
@@ -81,6 +82,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Cat(arguments) => reading::cat(arguments, directories),
         Command::Get(arguments) => reading::get(arguments, directories, format),
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
+        Command::Serve(arguments) => serve::run(arguments),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

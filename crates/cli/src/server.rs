@@ -50,7 +50,7 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
 }
 
 /// What an address that is listened on means; the first of several.
-fn resolve(listen: &str) -> Outcome<SocketAddr> {
+pub fn resolve(listen: &str) -> Outcome<SocketAddr> {
     let wrong = |why: String| {
         Failure::new(Exit::Usage, format!("'{listen}' cannot be listened on: {why}"))
             .hint("an address reads 0.0.0.0:7440, '[::]:7440' or HOST:PORT")

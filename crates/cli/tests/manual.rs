@@ -45,6 +45,12 @@ fn every_command_has_help_a_page_and_completions() {
         "conflicts",
         "reclaim",
         "release",
+        "publish",
+        "ls",
+        "cat",
+        "get",
+        "verify",
+        "serve",
         "man",
     ] {
         assert!(run(&[command, "--help"]).contains("Example"), "{command}");

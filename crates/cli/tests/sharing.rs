@@ -73,7 +73,7 @@ fn listing_trees_takes_few_operations() {
         let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
         stats[0][1]["operations"].as_u64().expect("a number")
     };
-    let mut counted = |what: &str, most: u64, command: &mut Command| {
+    let counted = |what: &str, most: u64, command: &mut Command| {
         let before = operations(&world);
         let out = run(command);
         let made = operations(&world) - before;

@@ -4,19 +4,23 @@
 //! it serves the release and nothing else of the machine, and that nobody can make it spend more than its bounds:
 //! connections, memory for each of them, and time for those who do nothing or next to nothing.
 //!
-//! - `GET` and `HEAD` of the names of [`crate::layout`], whole or a range.
+//! - `GET` and `HEAD` of the names of [`crate::layout`], whole or a range; `root` is the paper's `getfsinfo`.
+//! - `GET` and `HEAD` of `object/ADDRESS`: a stored block, found through the index; the paper's `getdata`.
 
 mod answer;
 mod body;
 mod connection;
 mod files;
 mod names;
+mod objects;
+mod part;
 mod range;
 
 use answer::{Answerer, Site};
 use connection::{Activity, Stream, Watch};
-use files::Files;
+use files::{Files, Trouble, Wait};
 use hyper::server::conn::http1;
+use rustix::process::{Resource, getrlimit};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -34,6 +38,10 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const DISK_THREADS_MAX: usize = 16;
 /// How long answers under way may take when the server is told to stop.
 const STOPPING_MAX: Duration = Duration::from_secs(10);
+/// Connections that the system keeps waiting until they are let in.
+const BACKLOG: i32 = 4096;
+/// How many files a server has open besides connections.
+const FILES_BESIDES: usize = 1024;
 /// How long nobody is let in when the system has no more files or memory for connections.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
@@ -115,21 +123,28 @@ impl Server {
         let directory = config.directory.clone();
         let failed = |error| ServeError::Directory { directory: directory.clone(), error };
         let files = Files::open(&config.directory, config.cache_bytes_max).map_err(failed)?;
-        if files.load(crate::layout::ROOT).map_err(failed)?.is_none() {
-            return Err(ServeError::NoRelease { directory });
+        match files.get(crate::layout::ROOT, Wait::Yes) {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(ServeError::NoRelease { directory }),
+            Err(Trouble::Failed(error)) => return Err(failed(error)),
+            Err(Trouble::WouldWait) => return Err(failed(io::ErrorKind::WouldBlock.into())),
         }
         let address = config.listen;
         let cannot_listen = |error| ServeError::Listen { address, error };
         let listener = TcpListener::bind(address).map_err(cannot_listen)?;
+        // The usual queue is short, and who does not fit in it comes again a second later.
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| cannot_listen(error.into()))?;
         // Connections inherit it: the last piece of an answer must not wait for an acknowledgement.
         rustix::net::sockopt::set_tcp_nodelay(&listener, true)
             .map_err(|error| cannot_listen(error.into()))?;
         listener.set_nonblocking(true).map_err(cannot_listen)?;
         let local_address = listener.local_addr().map_err(cannot_listen)?;
+        let connections_max = possible(config.connections_max);
         let site = Arc::new(Site {
             files,
-            connections: Arc::new(Semaphore::new(config.connections_max)),
-            connections_scarce: config.connections_max / 4,
+            objects: objects::Objects::default(),
+            connections: Arc::new(Semaphore::new(connections_max)),
+            connections_scarce: connections_max / 4,
         });
         Ok(Server { site, listener, local_address, config })
     }
@@ -175,6 +190,19 @@ impl Server {
         let shared = Shared { site: self.site.clone(), http, idle_s: self.config.idle_s.max(1), stopping };
         Ok(Worker { shared, listener: self.listener.try_clone()? })
     }
+}
+
+/// As many connections as were asked for, or as the system's limit on open files leaves room for.
+fn possible(connections_max: usize) -> usize {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return connections_max.max(1) };
+    let room = (limit as usize).saturating_sub(FILES_BESIDES).max(limit as usize / 2);
+    if room < connections_max {
+        tracing::warn!(
+            limit,
+            "at most {room} connections, not {connections_max}: the limit on open files is too low"
+        );
+    }
+    connections_max.clamp(1, room.max(1))
 }
 
 /// One thread's share.

@@ -1,9 +1,14 @@
 //! `holdfast serve` as its clients see it: honest ones, odd ones and hostile ones.
 
-use holdfast_crypto::Digest;
-use holdfast_release::layout;
+mod publisher;
+
+use holdfast_content::{Block, BlockKind};
+use holdfast_crypto::{Digest, DigestKey, Domain};
+use holdfast_release::index::{Index, PackName, Place, key_of};
 use holdfast_release::mirror::{MirrorError, parse};
+use holdfast_release::record::Location;
 use holdfast_release::serve::{ServeConfig, ServeError, Server};
+use holdfast_release::{form, layout, pack};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
@@ -259,6 +264,109 @@ fn nothing_else() {
     }
     // A query changes nothing: some caches add one.
     assert_eq!(serving.get("/root?x=/../secret").body, b"the record");
+}
+
+/// Puts a release of these blocks into the directory, without looking like one in any other way.
+fn publish(folder: &Path, sequence: u64, blocks: &[Block]) {
+    let mut bytes = pack::MAGIC.to_vec();
+    let mut places = Vec::new();
+    for block in blocks {
+        let frame = pack::frame(&block.reference().address, &block.to_stored());
+        let place = Place { pack: 0, offset: bytes.len() as u32, bytes: frame.len() as u32 };
+        places.push((key_of(&block.reference().address), place));
+        bytes.extend(frame);
+    }
+    let named = |bytes: &[u8]| DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, bytes);
+    let name = PackName { digest: named(&bytes), bytes: bytes.len() as u64 };
+    write(folder, &layout::pack(&name.digest), &bytes);
+    let index = Index { packs: vec![name], entries: places }.encode();
+    let location = Location { digest: named(&index), bytes: index.len() as u64 };
+    write(folder, &layout::index(&location.digest), &index);
+    let mut root = publisher::published(&publisher::chain(), sequence);
+    root.index = location;
+    write(folder, "root.new", &form::write(&root));
+    std::fs::rename(folder.join("root.new"), folder.join(layout::ROOT)).expect("replaced");
+}
+
+fn blocks(range: std::ops::Range<u32>) -> Vec<Block> {
+    let block = |n: u32| {
+        Block::new(
+            &DigestKey::WELL_KNOWN,
+            BlockKind::Chunk,
+            vec![],
+            format!("block {n}").repeat(20).into_bytes(),
+        )
+    };
+    range.map(block).collect()
+}
+
+/// Blocks are found by address through the index that `root` names at the moment, small index or large; damage makes
+/// that fail, and nothing else.
+#[test]
+fn objects() {
+    let serving = Serving::start();
+    let folder = serving.folder.path();
+    let target = |block: &Block| format!("/object/{}", block.reference().address);
+    let stored = |block: &Block| holdfast_crypto::encode(&block.to_stored());
+    let eventually = |done: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let (few, many) = (blocks(0..10), blocks(100..4000));
+    assert_eq!(serving.get(&target(&few[0])).status, 500, "root is not one");
+    publish(folder, 1, &few);
+    eventually(&|| serving.get(&target(&few[0])).status == 200);
+    assert_eq!(serving.get(&target(&many[0])).status, 404);
+    publish(folder, 2, &many);
+    eventually(&|| serving.get(&target(&few[0])).status == 404);
+    for block in many.iter().step_by(97) {
+        let answer = serving.get(&target(block));
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        assert!(answer.body == stored(block));
+        let etag = format!("\"{}\"", block.reference().address);
+        assert_eq!(answer.header("etag"), Some(etag.as_str()));
+        assert_eq!(answer.header("cache-control"), Some("public, max-age=31536000, immutable"));
+        let unchanged = serving.request("GET", &target(block), &format!("If-None-Match: {etag}\r\n"));
+        assert_eq!((unchanged.status, unchanged.body.len()), (304, 0));
+        let part = serving.request("GET", &target(block), "Range: bytes=2-5\r\n");
+        assert_eq!((part.status, &part.body[..]), (206, &stored(block)[2..6]));
+        let head = serving.request("HEAD", &target(block), "");
+        assert_eq!(head.header("content-length"), answer.header("content-length"));
+    }
+    let address = many[0].reference().address.to_string();
+    for bad in [
+        address.to_uppercase(),
+        address[1..].to_owned(),
+        format!("{address}0"),
+        format!("{address}/"),
+        String::new(),
+    ] {
+        assert_eq!(serving.get(&format!("/object/{bad}")).status, 404, "{bad}");
+    }
+    // The pack is cut short, then gone, and root is damaged.
+    let packs: Vec<_> =
+        std::fs::read_dir(folder.join("packs")).expect("read").map(|entry| entry.expect("entry")).collect();
+    for entry in &packs {
+        let file = std::fs::OpenOptions::new().write(true).open(entry.path()).expect("opened");
+        file.set_len(300).expect("cut");
+    }
+    let last = many.last().expect("some");
+    // An answer that cannot be given to its end is broken off.
+    let given = |target: &str| {
+        let mut stream = serving.connect();
+        let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    };
+    assert!(!given(&target(last)).ends_with(&stored(last)), "what is not there is not sent");
+    std::fs::write(folder.join(layout::ROOT), b"damaged").expect("written");
+    eventually(&|| given(&target(last)).starts_with(b"HTTP/1.1 500"));
+    assert_eq!(serving.get("/root").body, b"damaged");
 }
 
 /// What changes is seen within a second or so; what is removed, too.

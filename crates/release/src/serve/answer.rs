@@ -1,10 +1,13 @@
 //! From requests to answers.
 
 use super::body::Sent;
-use super::files::{Files, Found};
-use super::names::{Lifetime, lifetime};
-use super::range::{Wanted, wanted};
+use super::files::{Files, Trouble, Wait};
+use super::names::{Lifetime, is_digest, lifetime};
+use super::objects::Objects;
+use super::part::Part;
+use super::range::{Range, wanted};
 use bytes::Bytes;
+use holdfast_crypto::Digest;
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH,
@@ -25,6 +28,8 @@ use tokio::sync::Semaphore;
 pub struct Site {
     /// The release.
     pub files: Files,
+    /// Where its blocks are.
+    pub objects: Objects,
     /// A permit for each connection that may still come.
     pub connections: Arc<Semaphore>,
     /// When fewer than this are left, connections are closed after each answer, so that others get a turn.
@@ -81,35 +86,50 @@ impl Service<Request<Incoming>> for Answerer {
             }
             answer
         };
-        let name = request.uri().path().strip_prefix('/').unwrap_or("");
-        let asked = Asked { peer: self.peer, method: request.method(), headers: request.headers(), name };
-        if *asked.method != Method::GET && *asked.method != Method::HEAD {
+        let asked = Asked::new(self.peer, &request);
+        if !matches!(*asked.method, Method::GET | Method::HEAD) {
             return Answering::Now(Some(finish(asked.log(not_allowed("GET, HEAD")))));
         }
-        if lifetime(name).is_none() {
+        let Some(wanted) = Wanted::of(asked.name) else {
             return Answering::Now(Some(finish(asked.log(not_here()))));
-        }
-        if let Some(found) = self.site.files.known(name) {
-            return Answering::Now(Some(finish(asked.log(asked.file(&found)))));
+        };
+        match self.site.find(&wanted, Wait::No) {
+            Err(Trouble::WouldWait) => {}
+            found => return Answering::Now(Some(finish(asked.log(asked.answer(found))))),
         }
         let (site, peer) = (self.site.clone(), self.peer);
         Answering::Later(Box::pin(async move {
-            let name = request.uri().path().trim_start_matches('/');
-            let asked = Asked { peer, method: request.method(), headers: request.headers(), name };
-            let loaded = tokio::task::spawn_blocking({
-                let name = name.to_owned();
-                move || site.files.load(&name)
-            });
-            let answer = match loaded.await.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-                Ok(Some(found)) => asked.file(&found),
-                Ok(None) => not_here(),
-                Err(error) => {
-                    tracing::error!(file = name, %error, "a file of the release cannot be read");
-                    plain(StatusCode::INTERNAL_SERVER_ERROR, "This file cannot be read at the moment.\n")
-                }
-            };
-            finish(asked.log(answer))
+            let found = tokio::task::spawn_blocking(move || site.find(&wanted, Wait::Yes)).await;
+            let found = found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))));
+            let asked = Asked::new(peer, &request);
+            finish(asked.log(asked.answer(found)))
         }))
+    }
+}
+
+/// What is asked for.
+enum Wanted {
+    /// A file of the layout, by name.
+    File(String),
+    /// A block.
+    Object(Digest),
+}
+
+impl Wanted {
+    fn of(name: &str) -> Option<Wanted> {
+        match name.strip_prefix("object/") {
+            Some(digest) => is_digest(digest).then(|| Digest::from_hex(digest)).flatten().map(Wanted::Object),
+            None => lifetime(name).map(|_| Wanted::File(name.to_owned())),
+        }
+    }
+}
+
+impl Site {
+    fn find(&self, wanted: &Wanted, wait: Wait) -> Result<Option<Part>, Trouble> {
+        match wanted {
+            Wanted::File(name) => Ok(self.files.get(name, wait)?.map(Part::whole)),
+            Wanted::Object(digest) => self.objects.find(&self.files, digest, wait),
+        }
     }
 }
 
@@ -121,7 +141,28 @@ struct Asked<'a> {
     name: &'a str,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    fn new(peer: SocketAddr, request: &'a Request<Incoming>) -> Asked<'a> {
+        let name = request.uri().path();
+        let name = name.strip_prefix('/').unwrap_or(name);
+        Asked { peer, method: request.method(), headers: request.headers(), name }
+    }
+
+    fn answer(&self, found: Result<Option<Part>, Trouble>) -> Response<Sent> {
+        match found {
+            Ok(Some(part)) => self.part(&part),
+            Ok(None) => not_here(),
+            Err(trouble) => {
+                let error = match trouble {
+                    Trouble::Failed(error) => error,
+                    Trouble::WouldWait => std::io::ErrorKind::WouldBlock.into(),
+                };
+                tracing::error!(name = self.name, %error, "something of the release cannot be read");
+                plain(StatusCode::INTERNAL_SERVER_ERROR, "This cannot be read at the moment.\n")
+            }
+        }
+    }
+
     fn log(&self, answer: Response<Sent>) -> Response<Sent> {
         tracing::debug!(
             peer = %self.peer,
@@ -138,29 +179,30 @@ impl Asked<'_> {
         self.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    /// A file, or the part of it that is asked for.
-    fn file(&self, found: &Arc<Found>) -> Response<Sent> {
+    /// All of it, or the range that is asked for.
+    fn part(&self, found: &Part) -> Response<Sent> {
         let etag = found.etag.as_bytes();
         if self.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag)) {
             return described(found, StatusCode::NOT_MODIFIED, Sent::nothing());
         }
+        let length = found.bytes();
         let range = match self.header(RANGE) {
-            Some(range) if self.header(IF_RANGE).is_none_or(|tag| tag == etag) => wanted(range, found.bytes),
-            _ => Wanted::Whole,
+            Some(range) if self.header(IF_RANGE).is_none_or(|tag| tag == etag) => wanted(range, length),
+            _ => Range::Whole,
         };
         let (status, part) = match range {
-            Wanted::Whole => (StatusCode::OK, 0..found.bytes),
-            Wanted::Part(part) => (StatusCode::PARTIAL_CONTENT, part),
-            Wanted::Beyond => {
+            Range::Whole => (StatusCode::OK, 0..length),
+            Range::Part(part) => (StatusCode::PARTIAL_CONTENT, part),
+            Range::Beyond => {
                 let mut answer = plain(StatusCode::RANGE_NOT_SATISFIABLE, "The file is shorter.\n");
-                insert_text(answer.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", found.bytes));
+                insert_text(answer.headers_mut(), CONTENT_RANGE, &format!("bytes */{length}"));
                 return answer;
             }
         };
         let bytes = part.end - part.start;
         let content_range = (status == StatusCode::PARTIAL_CONTENT)
-            .then(|| format!("bytes {}-{}/{}", part.start, part.end - 1, found.bytes));
-        let body = if *self.method == Method::HEAD { Sent::nothing() } else { Sent::part(found, part) };
+            .then(|| format!("bytes {}-{}/{length}", part.start, part.end - 1));
+        let body = if *self.method == Method::HEAD { Sent::nothing() } else { found.sent(part) };
         let mut answer = described(found, status, body);
         let headers = answer.headers_mut();
         headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
@@ -179,7 +221,7 @@ fn matches_any(tags: &[u8], etag: &[u8]) -> bool {
 }
 
 /// An answer with what is to be said of a file whenever it is mentioned.
-fn described(found: &Found, status: StatusCode, body: Sent) -> Response<Sent> {
+fn described(found: &Part, status: StatusCode, body: Sent) -> Response<Sent> {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();

@@ -1,13 +1,11 @@
 //! What is sent: bytes in memory, or pieces of a file, one at a time.
 
-use super::files::{Content, Found, PIECE_BYTES};
+use super::files::{Content, Found, PIECE_BYTES, Trouble, Wait};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::future::Future;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -26,7 +24,7 @@ pub struct Pieces {
     found: Arc<Found>,
     left: Range<u64>,
     /// A piece that has to be waited for.
-    reading: Option<JoinHandle<io::Result<Bytes>>>,
+    reading: Option<JoinHandle<Result<Bytes, Trouble>>>,
 }
 
 impl Sent {
@@ -93,50 +91,23 @@ impl Pieces {
             Some(reading) => {
                 let read = ready!(Pin::new(reading).poll(cx));
                 self.reading = None;
-                read.unwrap_or_else(|error| Err(io::Error::other(error)))
+                read.unwrap_or_else(|error| Err(Trouble::Failed(io::Error::other(error))))
             }
-            None => match read_now(&self.found, &piece) {
-                Some(read) => read,
-                None => {
-                    let found = self.found.clone();
-                    self.reading = Some(tokio::task::spawn_blocking(move || read_through(&found, &piece)));
-                    return self.poll_next(cx);
-                }
-            },
+            None => self.found.read(piece.clone(), Wait::No),
+        };
+        let read = match read {
+            Ok(bytes) => Ok(bytes),
+            Err(Trouble::Failed(error)) => Err(error),
+            Err(Trouble::WouldWait) => {
+                let found = self.found.clone();
+                self.reading = Some(tokio::task::spawn_blocking(move || found.read(piece, Wait::Yes)));
+                return self.poll_next(cx);
+            }
         };
         Poll::Ready(Some(read.inspect(|bytes| {
             self.left.start += bytes.len() as u64;
         })))
     }
-}
-
-/// A piece that the system has in memory; `None` if it must be waited for.
-fn read_now(found: &Found, piece: &Range<u64>) -> Option<io::Result<Bytes>> {
-    let Content::Open(file) = &found.content else { return Some(Err(ended())) };
-    let mut bytes = vec![0; (piece.end - piece.start) as usize];
-    match preadv2(file, &mut [IoSliceMut::new(&mut bytes)], piece.start, ReadWriteFlags::NOWAIT) {
-        // What is there is sent; the next piece begins after it.
-        Ok(read) if read > 0 => {
-            bytes.truncate(read);
-            Some(Ok(bytes.into()))
-        }
-        // The file was cut short under us.
-        Ok(_) => Some(Err(ended())),
-        Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => None,
-        Err(error) => Some(Err(error.into())),
-    }
-}
-
-/// A piece, waited for.
-fn read_through(found: &Found, piece: &Range<u64>) -> io::Result<Bytes> {
-    let Content::Open(file) = &found.content else { return Err(ended()) };
-    let mut bytes = vec![0; (piece.end - piece.start) as usize];
-    file.read_exact_at(&mut bytes, piece.start)?;
-    Ok(bytes.into())
-}
-
-fn ended() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter")
 }
 
 impl Drop for Pieces {

@@ -6,8 +6,10 @@ use bytes::Bytes;
 use hyper::header::HeaderValue;
 use lru::LruCache;
 use parking_lot::Mutex;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +24,30 @@ const CHANGING_FOR: Duration = Duration::from_secs(1);
 /// How long one that cannot is kept without looking whether it is still there, so that what a new release no longer
 /// needs does not stay on the disk because we have it open.
 const IMMUTABLE_FOR: Duration = Duration::from_secs(60);
+
+/// Whether the disk may be waited for: not where connections are served, which would all wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// No; what has to be waited for is [`Trouble::WouldWait`].
+    No,
+    /// Yes.
+    Yes,
+}
+
+/// Why something is not had.
+#[derive(Debug)]
+pub enum Trouble {
+    /// It has to be waited for.
+    WouldWait,
+    /// It cannot be read.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Failed(error)
+    }
+}
 
 /// A file of the release.
 #[derive(Debug)]
@@ -78,8 +104,19 @@ impl Files {
         })
     }
 
-    /// A file that is known. Never waits for a disk.
-    pub fn known(&self, name: &str) -> Option<Arc<Found>> {
+    /// A file; `None` if there is none, or the name is not of the layout.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub fn get(&self, name: &str, wait: Wait) -> Result<Option<Arc<Found>>, Trouble> {
+        match (self.known(name), wait) {
+            (Some(found), _) => Ok(Some(found)),
+            (None, Wait::No) => Err(Trouble::WouldWait),
+            (None, Wait::Yes) => Ok(self.load(name)?),
+        }
+    }
+
+    fn known(&self, name: &str) -> Option<Arc<Found>> {
         let mut cache = self.cache.lock();
         let entry = cache.entries.get(name)?;
         let fresh_for = match entry.found.lifetime {
@@ -89,11 +126,8 @@ impl Files {
         (entry.looked.elapsed() < fresh_for).then(|| entry.found.clone())
     }
 
-    /// A file, from the disk; `None` if there is none, or the name is not of the layout.
-    ///
-    /// # Errors
-    /// It cannot be read, or is something else than a file.
-    pub fn load(&self, name: &str) -> io::Result<Option<Arc<Found>>> {
+    /// A file, from the disk.
+    fn load(&self, name: &str) -> io::Result<Option<Arc<Found>>> {
         let Some(lifetime) = lifetime(name) else { return Ok(None) };
         let found =
             self.folder.file(name)?.map(|(file, bytes)| read(name, lifetime, file, bytes)).transpose()?;
@@ -113,6 +147,38 @@ impl Files {
             cache.bytes -= oldest.weight;
         }
         Ok(Some(found))
+    }
+}
+
+impl Found {
+    /// Bytes of the file, all of them.
+    ///
+    /// # Errors
+    /// [`Trouble`]; also if the file is shorter.
+    pub fn read(&self, range: Range<u64>, wait: Wait) -> Result<Bytes, Trouble> {
+        if range.start > range.end || range.end > self.bytes {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter").into());
+        }
+        let file = match &self.content {
+            Content::Memory(bytes) => return Ok(bytes.slice(range.start as usize..range.end as usize)),
+            Content::Open(file) => file,
+        };
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        match wait {
+            Wait::Yes => file.read_exact_at(&mut bytes, range.start)?,
+            Wait::No => {
+                let now = ReadWriteFlags::NOWAIT;
+                match preadv2(file, &mut [IoSliceMut::new(&mut bytes)], range.start, now) {
+                    Ok(read) if read == bytes.len() => {}
+                    // The rest is not in memory, or the file system cannot tell.
+                    Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => {
+                        return Err(Trouble::WouldWait);
+                    }
+                    Err(error) => return Err(io::Error::from(error).into()),
+                }
+            }
+        }
+        Ok(bytes.into())
     }
 }
 

@@ -1,32 +1,30 @@
 //! The one kind of range that is served: a single one, in bytes.
 
-use std::ops::Range;
-
 /// What a `Range` header asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Range {
     /// Everything: there is no such header, or one that is not understood, which HTTP says to ignore.
     Whole,
     /// Part of it. Not empty, and within it.
-    Part(Range<u64>),
+    Part(std::ops::Range<u64>),
     /// A part that is not there.
     Beyond,
 }
 
 /// Reads a `Range` header for a file of `bytes` bytes.
-pub fn wanted(header: &[u8], bytes: u64) -> Wanted {
+pub fn wanted(header: &[u8], bytes: u64) -> Range {
     let parsed =
         std::str::from_utf8(header).ok().and_then(|text| text.strip_prefix("bytes=")).and_then(parse);
     match parsed {
-        None => Wanted::Whole,
-        Some((Some(first), _)) if first >= bytes => Wanted::Beyond,
-        Some((Some(first), None)) => Wanted::Part(first..bytes),
-        Some((Some(first), Some(last))) => Wanted::Part(first..bytes.min(last.saturating_add(1))),
+        None => Range::Whole,
+        Some((Some(first), _)) if first >= bytes => Range::Beyond,
+        Some((Some(first), None)) => Range::Part(first..bytes),
+        Some((Some(first), Some(last))) => Range::Part(first..bytes.min(last.saturating_add(1))),
         // The last so many bytes.
-        Some((None, Some(0))) => Wanted::Beyond,
-        Some((None, Some(_))) if bytes == 0 => Wanted::Beyond,
-        Some((None, Some(length))) => Wanted::Part(bytes.saturating_sub(length)..bytes),
-        Some((None, None)) => Wanted::Whole,
+        Some((None, Some(0))) => Range::Beyond,
+        Some((None, Some(_))) if bytes == 0 => Range::Beyond,
+        Some((None, Some(length))) => Range::Part(bytes.saturating_sub(length)..bytes),
+        Some((None, None)) => Range::Whole,
     }
 }
 
@@ -51,23 +49,23 @@ mod tests {
     #[test]
     fn ranges() {
         for (header, bytes, expected) in [
-            ("bytes=0-9", 100, Wanted::Part(0..10)),
-            ("bytes=90-", 100, Wanted::Part(90..100)),
-            ("bytes=90-1000", 100, Wanted::Part(90..100)),
-            ("bytes=0-18446744073709551615", 100, Wanted::Part(0..100)),
-            ("bytes=-10", 100, Wanted::Part(90..100)),
-            ("bytes=-1000", 100, Wanted::Part(0..100)),
-            ("bytes=100-", 100, Wanted::Beyond),
-            ("bytes=0-0", 0, Wanted::Beyond),
-            ("bytes=-0", 100, Wanted::Beyond),
-            ("bytes=-5", 0, Wanted::Beyond),
-            ("bytes=9-0", 100, Wanted::Whole),
-            ("bytes=0-1,5-6", 100, Wanted::Whole),
-            ("bytes=-", 100, Wanted::Whole),
-            ("bytes=+1-2", 100, Wanted::Whole),
-            ("bytes=0-99999999999999999999", 100, Wanted::Whole),
-            ("lines=0-9", 100, Wanted::Whole),
-            ("", 100, Wanted::Whole),
+            ("bytes=0-9", 100, Range::Part(0..10)),
+            ("bytes=90-", 100, Range::Part(90..100)),
+            ("bytes=90-1000", 100, Range::Part(90..100)),
+            ("bytes=0-18446744073709551615", 100, Range::Part(0..100)),
+            ("bytes=-10", 100, Range::Part(90..100)),
+            ("bytes=-1000", 100, Range::Part(0..100)),
+            ("bytes=100-", 100, Range::Beyond),
+            ("bytes=0-0", 0, Range::Beyond),
+            ("bytes=-0", 100, Range::Beyond),
+            ("bytes=-5", 0, Range::Beyond),
+            ("bytes=9-0", 100, Range::Whole),
+            ("bytes=0-1,5-6", 100, Range::Whole),
+            ("bytes=-", 100, Range::Whole),
+            ("bytes=+1-2", 100, Range::Whole),
+            ("bytes=0-99999999999999999999", 100, Range::Whole),
+            ("lines=0-9", 100, Range::Whole),
+            ("", 100, Range::Whole),
         ] {
             assert_eq!(wanted(header.as_bytes(), bytes), expected, "{header}");
         }

@@ -1,0 +1,26 @@
+//! `holdfast serve`: a mirror of a signed release.
+
+use crate::args::Serve;
+use crate::exit::Outcome;
+use crate::output::line;
+use crate::{limits, logging, server};
+use holdfast_release::serve::{ServeConfig, Server};
+use holdfast_server::until_signalled;
+
+/// `holdfast serve`
+pub fn run(arguments: &Serve) -> Outcome {
+    logging::to_stderr();
+    limits::raise_open_files();
+    let mut config = ServeConfig::new(arguments.directory.clone(), server::resolve(&arguments.listen)?);
+    config.threads = arguments.threads.into();
+    config.connections_max = arguments.connections_max as usize;
+    config.idle_s = arguments.idle;
+    config.cache_bytes_max = arguments.memory << 20;
+    let server = Server::open(config)?;
+    line(&format!(
+        "holdfast serves {} on http://{}/",
+        arguments.directory.display(),
+        server.local_address()
+    ))?;
+    Ok(server.run(until_signalled())?)
+}

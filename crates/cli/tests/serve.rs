@@ -1,0 +1,60 @@
+//! `holdfast serve` as a command: starting, serving, ending, and what it says when it cannot.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn serve(directory: &Path, options: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_holdfast"))
+        .arg("serve")
+        .arg(directory)
+        .args(["--listen", "127.0.0.1:0"])
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts")
+}
+
+/// Serves a directory until it is told to end by either signal, and ends well, at once.
+#[test]
+fn until_a_signal() {
+    let folder = tempfile::tempdir().expect("a directory");
+    std::fs::write(folder.path().join("root"), "the record").expect("written");
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        let mut child = serve(folder.path(), &["--threads", "2"]);
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
+        let address = said.trim().rsplit_once("http://").expect("a URL").1.trim_end_matches('/').to_owned();
+        let mut stream = TcpStream::connect(&address).expect("connected");
+        stream.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+        let mut answer = [0; 1000];
+        let read = stream.read(&mut answer).expect("read");
+        assert!(answer[..read].ends_with(b"the record"));
+        let start = Instant::now();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).expect("told");
+        assert!(child.wait().expect("ended").success());
+        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(TcpStream::connect(&address).is_err());
+    }
+}
+
+/// What is no release, or an address that cannot be had, is an error with its own exit code.
+#[test]
+fn what_cannot_be_served() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let failed = |directory: &Path, options: &[&str]| {
+        let output = serve(directory, options).wait_with_output().expect("ended");
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    let (code, said) = failed(folder.path(), &[]);
+    assert!(code == Some(66) && said.contains("holds no release"), "{code:?} {said}");
+    let (code, said) = failed(&folder.path().join("gone"), &[]);
+    assert!(code == Some(66) && said.contains("No such file"), "{code:?} {said}");
+    for options in [["--threads", "0"], ["--connections-max", "0"], ["--idle", "x"]] {
+        assert_eq!(failed(folder.path(), &options).0, Some(64), "{options:?}");
+    }
+}
