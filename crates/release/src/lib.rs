@@ -7,6 +7,7 @@
 //! - [`publish`]: makes the tree of a release from a directory.
 //! - [`tree`]: reads it.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
+//! - [`hints`]: which blocks a path needs.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 //! - [`serve`]: a web server for them; understands nothing of them.
@@ -22,6 +23,7 @@ pub mod draft;
 mod files;
 pub mod folder;
 pub mod form;
+pub mod hints;
 pub mod index;
 pub mod keys;
 pub mod layout;
