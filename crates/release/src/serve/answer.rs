@@ -180,6 +180,9 @@ impl Site {
 
 /// The body of a request; `None` if it is longer than `bytes_max`, or does not come.
 async fn read(body: &mut Incoming, bytes_max: usize) -> Option<Bytes> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return None;
+    }
     let mut bytes = Vec::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
         let Ok(piece) = frame.ok()?.into_data() else { continue };
