@@ -5,7 +5,7 @@ mod publisher;
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_release::index::{Index, PackName, Place, key_of};
-use holdfast_release::mirror::{MirrorError, parse};
+use holdfast_release::mirror::{MirrorError, Mirrors, parse};
 use holdfast_release::publish::folder::FolderBlocks;
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::{self as release, Options};
@@ -461,6 +461,10 @@ fn paths() {
         assert!(matches!(resolve("no/thing"), Found::Nothing));
         tree.resolve(b"many/name 00001", false).expect_err("not asked for");
     }
+    let mirrors = Mirrors::parse(&[format!("http://{}/", serving.address)]).expect("a mirror");
+    let frames = mirrors.paths(&[deep.as_bytes(), b"many/name 04321"], 1 << 20).expect("it can");
+    assert!(pack::Frame::all(&frames).count() > 5);
+    assert_eq!(mirrors.standings()[0].answers, 1);
     let many: Vec<String> = (0..6000).step_by(20).map(|n| format!("many/name {n:05}")).collect();
     let answer = ask(many.join("\0").as_bytes());
     assert!(answer.status == 200 && answer.body.len() <= 128 << 10, "{}", answer.body.len());

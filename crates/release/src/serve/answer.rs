@@ -6,6 +6,7 @@ use super::names::{Lifetime, is_digest, lifetime};
 use super::objects::Objects;
 use super::part::Part;
 use super::range::{Range, wanted};
+use crate::mirror::{PATHS, PATHS_BYTES_MAX};
 use bytes::Bytes;
 use holdfast_crypto::Digest;
 use hyper::body::{Body, Incoming};
@@ -24,11 +25,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::Semaphore;
 
-/// Where paths are looked up.
-const PATHS: &str = "paths";
-/// How many, and how long they may be together.
+/// How many paths are looked up at once.
 const PATHS_MAX: usize = 256;
-const PATHS_BYTES_MAX: usize = 16 << 10;
 
 /// Everything that answers need. One for all connections.
 pub struct Site {
