@@ -1,6 +1,7 @@
 //! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
 
 use crate::paths::Directories;
+use crate::reading;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -53,6 +54,18 @@ pub enum Command {
     Conflicts(Conflicts),
     /// Remove files of this user and its groups that no directory names any more.
     Reclaim(Reclaim),
+    /// Publish a directory as a signed release.
+    Publish(reading::args::Publish),
+    /// List a directory of a release, without a mount.
+    Ls(reading::args::Ls),
+    /// Print files of a release, verified.
+    Cat(reading::args::Cat),
+    /// Copy a file or a tree out of a release, verified.
+    Get(reading::args::Get),
+    /// Verify a release, or one path of it, every byte.
+    Verify(reading::args::Verify),
+    /// Keys, renewals and revocation of signed releases.
+    Release(crate::release::args::Release),
     /// Serve a signed release to anybody, as a mirror.
     Serve(Serve),
     /// Print a completion script for a shell.
@@ -433,6 +446,7 @@ pub enum DeviceCommand {
   holdfast mount hf://files.example.org/FSID ~/shared --key ~/.ssh/id_ed25519
   holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
   holdfast mount hf://files.example.org/FSID ~/shared --key agent:anna@laptop
+  holdfast mount https://mirror.example.org/release/ /mnt --id ID
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
 log in the state directory. A second mount with the same key is served by the same process.
@@ -447,15 +461,19 @@ Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, m
 map_group=NAME=GID, unmapped_chown=WHAT, hard, local_locks, allow_other, ro, noexec. The
 key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs.")]
 pub struct Mount {
-    /// Address: hf://HOST:PORT/FSID
+    /// Address: hf://HOST:PORT/FSID; or of a release hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/) and --id
     #[arg(value_name = "URL")]
     pub url: String,
     /// Empty directory to mount on.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// This device's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    /// Releases need none.
     #[arg(long, value_name = "KEY")]
-    pub key: PathBuf,
+    pub key: Option<PathBuf>,
+    /// What concerns releases only.
+    #[command(flatten)]
+    pub release: reading::args::ReleaseMount,
     /// Let other users of this machine (root too) use the mount; they act with this key's rights.
     #[arg(long)]
     pub allow_other: bool,

@@ -159,9 +159,12 @@ impl From<FsError> for Failure {
         let code = match &error {
             FsError::Integrity(_) | FsError::Frozen(_) => Exit::Alarm,
             FsError::Unreachable(_) | FsError::Key(_) => Exit::Unavailable,
-            FsError::Access(_) | FsError::NotPermitted(_) | FsError::ReadOnly | FsError::Refused(_) => {
-                Exit::NotAllowed
-            }
+            FsError::Access(_)
+            | FsError::NotPermitted(_)
+            | FsError::ReadOnly
+            | FsError::Refused(_)
+            | FsError::Expired(_)
+            | FsError::Revoked(_) => Exit::NotAllowed,
             FsError::NoSpace | FsError::Local { .. } => Exit::Io,
             FsError::Busy => Exit::InUse,
             FsError::NotFound

@@ -125,6 +125,23 @@ pub fn read_public(argument: &str) -> Outcome<PublicKey> {
     keyfile::parse_public(&text).map_err(malformed)
 }
 
+/// The public half of a key, however it is named: a public key line, a file that holds one, or a private key file,
+/// which is not opened for it.
+///
+/// # Errors
+/// None of them, or not an Ed25519 key.
+pub fn public_of(argument: &str) -> Outcome<PublicKey> {
+    if argument.trim_start().starts_with("ssh-") {
+        return read_public(argument);
+    }
+    let text = read_bounded(Path::new(argument))?;
+    if text.contains("PRIVATE KEY") {
+        return keyfile::public_half(&text)
+            .map_err(|error| Failure::new(Exit::NoInput, format!("{argument}: {error}")));
+    }
+    read_public(argument)
+}
+
 /// The passphrase: from the file that the environment names, or from the terminal.
 ///
 /// # Errors
@@ -179,7 +196,11 @@ pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Optio
     Ok(public_path)
 }
 
-fn random(bytes: &mut [u8]) -> Outcome {
+/// Fills `bytes` from the system's randomness.
+///
+/// # Errors
+/// The system has none.
+pub fn random(bytes: &mut [u8]) -> Outcome {
     getrandom::fill(bytes)
         .map_err(|error| Failure::new(Exit::System, format!("the system has no randomness: {error}")))
 }

@@ -17,7 +17,10 @@ mod manual;
 mod mount;
 mod output;
 mod paths;
+mod publish;
+mod reading;
 mod reclaim;
+mod release;
 mod salvage;
 mod serve;
 mod server;
@@ -72,7 +75,13 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
+        Command::Release(arguments) => release::run(arguments, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
+        Command::Publish(arguments) => publish::run(arguments, directories, format),
+        Command::Ls(arguments) => reading::ls(arguments, directories, format),
+        Command::Cat(arguments) => reading::cat(arguments, directories),
+        Command::Get(arguments) => reading::get(arguments, directories, format),
+        Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),

@@ -49,13 +49,28 @@ impl Directories {
         Ok(self.state_base()?.join(file_system.to_string()).join(key.to_string()))
     }
 
+    /// Where it is remembered which records and keys of releases were seen.
+    ///
+    /// # Errors
+    /// No home directory is known.
+    pub fn releases_base(&self) -> Outcome<PathBuf> {
+        Ok(self.state_base()?.join("releases"))
+    }
+
+    /// The base of all caches.
+    ///
+    /// # Errors
+    /// No home directory is known.
+    pub fn cache_base(&self) -> Outcome<PathBuf> {
+        base(self.cache.as_deref(), "XDG_CACHE_HOME", ".cache", "/var/cache/holdfast")
+    }
+
     /// The cache of one file system: what it holds is verified on every use, so all keys of a user share it.
     ///
     /// # Errors
     /// No home directory is known.
     pub fn cache_of(&self, file_system: &Digest) -> Outcome<PathBuf> {
-        let base = base(self.cache.as_deref(), "XDG_CACHE_HOME", ".cache", "/var/cache/holdfast")?;
-        Ok(base.join(file_system.to_string()))
+        Ok(self.cache_base()?.join(file_system.to_string()))
     }
 
     /// State directories of all keys: `FSID/KEY` below the base.

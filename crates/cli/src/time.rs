@@ -1,5 +1,7 @@
 //! Moments in words.
 
+use holdfast_release::moment::date;
+
 /// Nanoseconds since the epoch, now.
 pub fn now_ns() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -13,20 +15,6 @@ pub fn moment(ns: i64) -> String {
     let (year, month, day) = date(days);
     let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-/// Days since 1970-01-01 to year, month and day, by counting 400-year periods that begin on 1 March.
-fn date(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let period = shifted.div_euclid(146_097);
-    let day_of_period = shifted.rem_euclid(146_097);
-    let year_of_period =
-        (day_of_period - day_of_period / 1460 + day_of_period / 36_524 - day_of_period / 146_096) / 365;
-    let day_of_year = day_of_period - (365 * year_of_period + year_of_period / 4 - year_of_period / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_period + period * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

@@ -44,6 +44,12 @@ fn every_command_has_help_a_page_and_completions() {
         "salvage",
         "conflicts",
         "reclaim",
+        "release",
+        "publish",
+        "ls",
+        "cat",
+        "get",
+        "verify",
         "serve",
         "man",
     ] {
@@ -54,6 +60,12 @@ fn every_command_has_help_a_page_and_completions() {
     for command in ["create", "user", "group", "device"] {
         assert!(run(&["fs", command, "--help"]).contains("Example"), "fs {command}");
         assert!(run(&["help", "fs", command]).contains("Example"), "help fs {command}");
+    }
+    for command in ["keys", "renew", "revoke", "sign", "show"] {
+        assert!(run(&["release", command, "--help"]).contains("Example"), "release {command}");
+    }
+    for command in ["init", "rotate"] {
+        assert!(run(&["release", "keys", command, "--help"]).contains("Example"), "release keys {command}");
     }
     assert!(folder.path().join("holdfast-exit-codes.1").is_file());
 }

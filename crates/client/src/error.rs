@@ -70,6 +70,12 @@ pub enum FsError {
     /// In use.
     #[error("busy")]
     Busy,
+    /// What was signed for a time counts no more.
+    #[error("{0}")]
+    Expired(String),
+    /// What was signed was revoked.
+    #[error("{0}")]
+    Revoked(String),
     /// Those who are in the way of a lock wait for the one who asks.
     #[error("waiting for this lock would never end")]
     Deadlock,

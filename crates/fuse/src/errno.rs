@@ -3,7 +3,7 @@
 //! The match is exhaustive on purpose: whoever adds an error must say here what programs will see. Altered
 //! data and a wrong order are EIO, never ENOENT and never zeroes; a file that others deleted while it was open
 //! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss; a key whose agent
-//! does not sign is ENOKEY.
+//! does not sign is ENOKEY; a release that counts no more is EKEYEXPIRED or EKEYREVOKED.
 
 use fuser::Errno;
 use holdfast_client::FsError;
@@ -37,6 +37,8 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::Interrupted => Errno::EINTR,
         FsError::Unreachable(_) => Errno::ETIMEDOUT,
         FsError::Key(_) => Errno::from_i32(libc::ENOKEY),
+        FsError::Expired(_) => Errno::from_i32(libc::EKEYEXPIRED),
+        FsError::Revoked(_) => Errno::from_i32(libc::EKEYREVOKED),
         FsError::Local { kind, .. } => local(*kind),
     }
 }

@@ -4,10 +4,11 @@
 //! without asking, because the answer never changes: `security.capability` (the kernel asks for it before every
 //! write; mounts are nosuid, so file capabilities mean nothing) and POSIX ACLs (there are none).
 
+use crate::answering::Answering;
 use crate::convert;
 use crate::errno::errno;
-use crate::outstanding::{Outstanding, Yields};
-use crate::pool::{Pool, THREADS_MAX, contain};
+use crate::outstanding::Yields;
+use crate::pool::contain;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -38,10 +39,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// Serves one mount.
 pub(crate) struct Handler {
     fs: Arc<FileSystem>,
-    readers: usize,
-    busy: AtomicUsize,
-    outstanding: Outstanding,
-    pool: Pool,
+    answering: Answering,
     /// The kernel keeps locks, among the programs of this machine.
     local_locks: bool,
     /// Requests that wait for locks.
@@ -51,28 +49,12 @@ pub(crate) struct Handler {
 impl Handler {
     /// For a session with `readers` threads that read requests.
     pub(crate) fn new(fs: Arc<FileSystem>, readers: usize, local_locks: bool) -> Handler {
-        Handler {
-            fs,
-            readers,
-            busy: AtomicUsize::new(0),
-            outstanding: Outstanding::default(),
-            pool: Pool::new(THREADS_MAX),
-            local_locks,
-            lock_waits: Arc::default(),
-        }
+        Handler { fs, answering: Answering::new(readers), local_locks, lock_waits: Arc::default() }
     }
 
-    /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
-    /// up.
     fn answer(&self, request: &Request, job: impl FnOnce(&FileSystem) + Send + 'static) {
-        let call = self.outstanding.begin(request.unique().0, Yields::ToDeath(request.pid()));
-        match self.reader() {
-            Some(_busy) => contain(|| call.run(|| job(&self.fs))),
-            None => {
-                let fs = Arc::clone(&self.fs);
-                self.pool.submit(Box::new(move || call.run(|| job(&fs))));
-            }
-        }
+        let fs = Arc::clone(&self.fs);
+        self.answering.answer(request, move || job(&fs));
     }
 
     /// Answers on a thread of its own: what waits for a lock may wait for what the other threads are to answer.
@@ -82,7 +64,7 @@ impl Handler {
         waiting: LockWait,
         job: impl FnOnce(&FileSystem) + Send + 'static,
     ) {
-        let call = self.outstanding.begin(request.unique().0, Yields::ToAnySignal);
+        let call = self.answering.outstanding.begin(request.unique().0, Yields::ToAnySignal);
         let fs = Arc::clone(&self.fs);
         let answer = move || {
             let _waiting = waiting;
@@ -92,20 +74,6 @@ impl Handler {
         if let Err(error) = std::thread::Builder::new().name("lock".to_owned()).spawn(answer) {
             tracing::warn!(%error, "no thread to wait for a lock");
         }
-    }
-
-    fn reader(&self) -> Option<Busy<'_>> {
-        let busy = Busy(&self.busy);
-        (self.busy.fetch_add(1, Ordering::SeqCst) + 1 < self.readers).then_some(busy)
-    }
-}
-
-/// Counts a thread that reads requests as busy.
-struct Busy<'a>(&'a AtomicUsize);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -156,7 +124,7 @@ fn attr(reply: ReplyAttr, result: Result<files::Attributes, FsError>) {
     }
 }
 
-fn data(reply: ReplyData, result: Result<Vec<u8>, FsError>) {
+pub(crate) fn data(reply: ReplyData, result: Result<Vec<u8>, FsError>) {
     match result {
         Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(errno(&error)),
@@ -172,7 +140,7 @@ fn written(reply: ReplyWrite, result: Result<usize, FsError>) {
 }
 
 /// Extended attributes answer either their size or, if they fit, themselves.
-fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsError>) {
+pub(crate) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsError>) {
     match result {
         Ok(value) => match u32::try_from(value.len()) {
             Ok(length) if room == 0 => reply.size(length),
@@ -198,7 +166,7 @@ fn keep_cache(opened: &files::Opened) -> FopenFlags {
     if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
 }
 
-fn is_acl(name: &[u8]) -> bool {
+pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
 }
 
@@ -235,7 +203,7 @@ impl Filesystem for Handler {
 
     fn interrupt(&self, _request: &Request, unique: RequestId) -> Result<(), Errno> {
         // Not known: answered already, or read by another thread that is about to begin it.
-        if self.outstanding.interrupt(unique.0) { Ok(()) } else { Err(Errno::EAGAIN) }
+        if self.answering.outstanding.interrupt(unique.0) { Ok(()) } else { Err(Errno::EAGAIN) }
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -439,13 +407,11 @@ impl Filesystem for Handler {
         };
         let handle = FileHandleId(handle.0);
         // Not through `answer`: on this thread the bytes need no copy.
-        match self.reader() {
-            Some(_busy) => contain(|| written(reply, self.fs.write(handle, offset, bytes, source))),
-            None => {
-                let (fs, bytes) = (Arc::clone(&self.fs), bytes.to_vec());
-                self.pool.submit(Box::new(move || written(reply, fs.write(handle, offset, &bytes, source))));
-            }
+        if let Some(_busy) = self.answering.reader() {
+            return contain(|| written(reply, self.fs.write(handle, offset, bytes, source)));
         }
+        let (fs, bytes) = (Arc::clone(&self.fs), bytes.to_vec());
+        self.answering.elsewhere(move || written(reply, fs.write(handle, offset, &bytes, source)));
     }
 
     fn flush(

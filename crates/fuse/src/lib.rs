@@ -10,9 +10,11 @@
 //! - a mount of a process that died can be recognised and removed.
 #![forbid(unsafe_code)]
 
+mod answering;
 mod attach;
 mod convert;
 mod errno;
+pub mod fixed;
 mod handler;
 mod invalidate;
 pub mod mountpoint;
@@ -22,4 +24,4 @@ mod session;
 
 pub use attach::Options;
 pub use mountpoint::{Manner, MountError};
-pub use session::{Session, mount};
+pub use session::{Session, mount, mount_fixed};

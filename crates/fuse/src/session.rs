@@ -1,6 +1,7 @@
 //! A mount, from mount(2) to its end.
 
 use crate::attach::{Options, attach};
+use crate::fixed::{FixedHandler, FixedTree, Forgetter};
 use crate::handler::Handler;
 use crate::invalidate::Invalidator;
 use crate::mountpoint::{self, Manner, MountError};
@@ -38,6 +39,42 @@ pub fn mount(
     options: &Options,
     ended: impl FnOnce() + Send + 'static,
 ) -> Result<Session, MountError> {
+    let local_locks = options.local_locks;
+    let start = |channel| {
+        let handler = Handler::new(Arc::clone(&fs), READERS, local_locks);
+        let session = handshake(handler, channel)?;
+        let invalidator = Invalidator::start(&fs, session.notifier())?;
+        Ok((session, invalidator))
+    };
+    serve(directory, options, start, ended)
+}
+
+/// The same for a tree that is for reading only.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_fixed(
+    tree: Arc<dyn FixedTree>,
+    directory: &Path,
+    options: &Options,
+    ended: impl FnOnce() + Send + 'static,
+) -> Result<Session, MountError> {
+    let options = Options { read_only: true, ..options.clone() };
+    let start = |channel| {
+        let session = handshake(FixedHandler::new(Arc::clone(&tree), READERS), channel)?;
+        let forgetter = Forgetter::start(&*tree, session.notifier())?;
+        Ok((session, forgetter))
+    };
+    serve(directory, &options, start, ended)
+}
+
+/// Mounts, and serves on a thread of its own. `start` shakes hands, and makes what is to be dropped at the end.
+fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
+    directory: &Path,
+    options: &Options,
+    start: impl FnOnce(OwnedFd) -> io::Result<(fuser::Session<H>, G)>,
+    ended: impl FnOnce() + Send + 'static,
+) -> Result<Session, MountError> {
     let directory = mountpoint::prepare(directory)?;
     let refused = |error: io::Error| MountError::Refused {
         directory: directory.clone(),
@@ -45,7 +82,7 @@ pub fn mount(
         reason: error.to_string(),
     };
     let channel = attach(&directory, options)?;
-    let (session, invalidator) = match start(fs, channel, options.local_locks) {
+    let (session, guard) = match start(channel) {
         Ok(started) => started,
         Err(error) => {
             let _ = mountpoint::unmount(&directory, Manner::Lazily);
@@ -59,7 +96,7 @@ pub fn mount(
         if let Err(error) = session.run() {
             tracing::error!(directory = %name.display(), %error, "the mount ended with an error");
         }
-        drop(invalidator);
+        drop(guard);
         remove_if_dead(&name);
         ended();
         *signal.reached.lock() = true;
@@ -85,19 +122,12 @@ fn remove_if_dead(directory: &Path) {
 }
 
 /// Shakes hands with the kernel.
-fn start(
-    fs: Arc<FileSystem>,
-    channel: OwnedFd,
-    local_locks: bool,
-) -> io::Result<(fuser::Session<Handler>, Invalidator)> {
+fn handshake<H: fuser::Filesystem>(handler: H, channel: OwnedFd) -> io::Result<fuser::Session<H>> {
     let mut config = Config::default();
     config.n_threads = Some(READERS);
     // The kernel itself refuses strangers; asking for the mounting user again would only refuse those who were
     // handed an open descriptor.
-    let handler = Handler::new(Arc::clone(&fs), READERS, local_locks);
-    let session = fuser::Session::from_fd(handler, channel, SessionACL::All, config)?;
-    let invalidator = Invalidator::start(&fs, session.notifier())?;
-    Ok((session, invalidator))
+    fuser::Session::from_fd(handler, channel, SessionACL::All, config)
 }
 
 impl Session {

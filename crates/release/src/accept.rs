@@ -15,7 +15,7 @@ use crate::signing::Signable;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::Digest;
 
-/// How far ahead of the time here something may have been signed: clocks differ.
+/// How far ahead of the clock here something may have been signed: clocks differ.
 pub const AHEAD_MAX_S: u64 = 600;
 
 /// What a client has seen of a release: its highest record.
@@ -83,6 +83,15 @@ pub enum Warning {
         /// When the one seen before ends.
         known_until_s: u64,
     },
+    /// The record follows another one than was seen before under that number. Somebody was shown that other one.
+    OtherHistory {
+        /// The number of the record seen before.
+        sequence: u64,
+        /// Its digest.
+        seen: Digest,
+        /// What the new record names in its place.
+        named: Digest,
+    },
     /// The clock here is behind what is known.
     ClockBehind {
         /// What it says.
@@ -113,6 +122,13 @@ impl std::fmt::Display for Warning {
                 "the mirror is behind: it shows a renewal until {}, and one until {} was seen before",
                 moment(*shown_until_s),
                 moment(*known_until_s)
+            ),
+            Warning::OtherHistory { sequence, seen, named } => write!(
+                f,
+                "there were two releases {sequence}: {} was seen here, and the new one follows {}. The publisher has \
+                 lost and replaced one, or shows different people different things",
+                seen.short(),
+                named.short()
             ),
             Warning::ClockBehind { clock_s, latest_s } => write!(
                 f,
@@ -242,13 +258,21 @@ pub fn accept(
     let latest_s = seen.map_or(0, |seen| seen.latest_s);
     let time_s = now_s.max(latest_s);
     let issued_s = authentic.issued_last_s();
-    if issued_s > time_s.saturating_add(AHEAD_MAX_S) {
+    // The tolerance is the clock's alone: counted from what was seen, it would let somebody with a renewer's key lead
+    // a client into the future, ten minutes a step.
+    if issued_s > now_s.saturating_add(AHEAD_MAX_S).max(latest_s) {
         return Err(Refusal::Future { clock_s: now_s, issued_s });
     }
 
     let mut warnings = Vec::new();
     if latest_s > now_s.saturating_add(AHEAD_MAX_S) {
         warnings.push(Warning::ClockBehind { clock_s: now_s, latest_s });
+    }
+    if let (Some(seen), Some(named)) = (seen, record.previous)
+        && record.sequence == seen.sequence.saturating_add(1)
+        && named != seen.record
+    {
+        warnings.push(Warning::OtherHistory { sequence: seen.sequence, seen: seen.record, named });
     }
     let shown = authentic.validity();
     let validity = match seen.filter(|seen| seen.record == digest) {

@@ -1,6 +1,6 @@
 //! What a client does before it believes a mirror: it looks for revocations, follows the keys, and judges the record.
 
-use crate::accept::{Accepted, Stale};
+use crate::accept::{Accepted, Refusal, Stale};
 use crate::files;
 use crate::form::{self, Kind, Malformed};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
@@ -22,7 +22,7 @@ pub struct Admitted {
     pub file: RootFile,
     /// The keys that count.
     pub chain: KeyChain,
-    /// What else people should be told: revocations that were found and are false.
+    /// What else people should be told: revocations that were found and are false, proofs against other mirrors' records.
     pub notices: Vec<String>,
 }
 
@@ -75,6 +75,19 @@ pub enum AdmitError {
         /// Why.
         error: io::Error,
     },
+}
+
+impl AdmitError {
+    /// Whether it proves that whoever holds the keys has signed two things of which only one could be honest. People
+    /// must be told even if another mirror is as it should be.
+    pub fn is_proof(&self) -> bool {
+        let AdmitError::Refused { error, .. } = self else { return false };
+        matches!(
+            **error,
+            TrustError::Refused { refusal: Refusal::Equivocation { .. }, .. }
+                | TrustError::Keys { error: KeysError::Forked { .. }, .. }
+        )
+    }
 }
 
 /// Does all of it, and remembers what it learns.

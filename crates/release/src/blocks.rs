@@ -8,10 +8,10 @@
 //! nothing; then the indexes that other mirrors name are asked, before the block counts as missing.
 
 use crate::index::{self, FIXED_BYTES, Head, Key, Place, Sizes, key_of};
-use crate::mirror::{MirrorError, Mirrors};
+use crate::mirror::{Mirrors, NotHad};
 use crate::{layout, pack};
 use holdfast_client::remote::Remote;
-use holdfast_client::store::VerifiedStore;
+use holdfast_client::store::{VerifiedStore, WeakStore};
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, StoreHeader, Welcome};
@@ -57,7 +57,7 @@ pub struct MirroredBlocks {
     /// Names the indexes that mirrors have now, when a block is in none that is known.
     more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
     /// Takes what was fetched beside what was asked for.
-    beside: OnceLock<VerifiedStore>,
+    beside: OnceLock<WeakStore>,
     /// Which mirror gave a block, until it is verified.
     givers: Mutex<LruCache<Digest, String>>,
     received: AtomicU64,
@@ -75,10 +75,7 @@ struct RemoteIndex {
 
 impl MirroredBlocks {
     /// The blocks at `mirrors`, found by an index of this name. `more` names others when it does not do.
-    pub fn new(
-        mirrors: Arc<Mirrors>,
-        more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
-    ) -> MirroredBlocks {
+    pub fn new(mirrors: Arc<Mirrors>, more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>) -> MirroredBlocks {
         MirroredBlocks {
             mirrors,
             indexes: Mutex::default(),
@@ -90,15 +87,15 @@ impl MirroredBlocks {
     }
 
     /// Where blocks go that were fetched beside others.
-    pub fn set_beside(&self, store: VerifiedStore) {
-        let _ = self.beside.set(store);
+    pub fn set_beside(&self, store: &VerifiedStore) {
+        let _ = self.beside.set(store.downgrade());
     }
 
     /// Uses another index first, as that of a newer release.
     ///
     /// # Errors
-    /// [`MirrorError`]: no mirror has it.
-    pub fn use_index(&self, name: IndexName) -> Result<(), MirrorError> {
+    /// [`NotHad`]: no mirror has it.
+    pub fn use_index(&self, name: IndexName) -> Result<(), NotHad> {
         if self.indexes.lock().first().is_some_and(|known| known.name == name) {
             return Ok(());
         }
@@ -112,15 +109,11 @@ impl MirroredBlocks {
 
     /// Tells that a block was not what it should have been. Whether it makes sense to ask for it again.
     fn blame(&self, address: &Digest) -> bool {
-        match self.givers.lock().pop(address) {
-            Some(mirror) => {
-                self.mirrors.report_bad(&mirror, &format!("it gave something else as block {}", address.short()))
-            }
-            None => false,
-        }
+        let Some(mirror) = self.givers.lock().pop(address) else { return false };
+        self.mirrors.report_bad(&mirror, &format!("it gave something else as block {}", address.short()))
     }
 
-    fn retrieve(&self, addresses: &[Digest]) -> Result<Vec<Option<StoredBlock>>, MirrorError> {
+    fn retrieve(&self, addresses: &[Digest]) -> Result<Vec<Option<StoredBlock>>, NotHad> {
         let mut found: HashMap<Digest, StoredBlock> = HashMap::new();
         let mut known = self.indexes.lock().clone();
         let mut asked_for_more = false;
@@ -144,7 +137,8 @@ impl MirroredBlocks {
                     let _ = self.use_index(name);
                 }
             }
-            known = self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
+            known =
+                self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
         }
         Ok(addresses.iter().map(|address| found.remove(address)).collect())
     }
@@ -154,7 +148,7 @@ impl MirroredBlocks {
         index: &RemoteIndex,
         addresses: &[Digest],
         found: &mut HashMap<Digest, StoredBlock>,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<(), NotHad> {
         let mut places = Vec::new();
         for address in addresses {
             if let Some(place) = index.find(&self.mirrors, &key_of(address))? {
@@ -184,7 +178,8 @@ impl MirroredBlocks {
             }
             match self.fetch(&layout::pack(&pack.digest), start..end, group, found) {
                 // The index is of another time than the mirror's packs; another index may know better.
-                Ok(()) | Err(MirrorError::Missing { .. }) => {}
+                Ok(()) => {}
+                Err(error) if error.missing_somewhere() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -198,7 +193,7 @@ impl MirroredBlocks {
         range: Range<u64>,
         wanted: &[(Place, Digest)],
         found: &mut HashMap<Digest, StoredBlock>,
-    ) -> Result<(), MirrorError> {
+    ) -> Result<(), NotHad> {
         let start = range.start;
         let check = |bytes: Vec<u8>| {
             for (place, address) in wanted {
@@ -223,7 +218,7 @@ impl MirroredBlocks {
                 beside.push(AddressedBlock { address: frame.address, block: stored });
             }
         }
-        if let Some(store) = self.beside.get() {
+        if let Some(store) = self.beside.get().and_then(WeakStore::upgrade) {
             store.accept_hints(beside);
         }
         Ok(())
@@ -244,7 +239,7 @@ impl Remote for MirroredBlocks {
                 Ok(Response::Blocks(blocks.into_iter().zip(&addresses).map(addressed).collect()))
             }
             Err(error) => {
-                Err(RpcError::Unreachable { address: self.mirrors.to_string(), why: error.to_string() })
+                Err(RpcError::Unreachable { address: "its mirrors".into(), why: error.to_string() })
             }
         }
     }
@@ -267,7 +262,7 @@ impl Remote for MirroredBlocks {
 }
 
 impl RemoteIndex {
-    fn open(mirrors: &Mirrors, name: IndexName) -> Result<RemoteIndex, MirrorError> {
+    fn open(mirrors: &Mirrors, name: IndexName) -> Result<RemoteIndex, NotHad> {
         let file = layout::index(&name.digest);
         let pages = Mutex::new(LruCache::new(NonZeroUsize::new(PAGES_KEPT).expect("not zero")));
         if name.bytes <= WHOLE_INDEX_BYTES {
@@ -297,7 +292,7 @@ impl RemoteIndex {
         Ok(RemoteIndex { name, head, whole: None, pages })
     }
 
-    fn find(&self, mirrors: &Mirrors, key: &Key) -> Result<Option<Place>, MirrorError> {
+    fn find(&self, mirrors: &Mirrors, key: &Key) -> Result<Option<Place>, NotHad> {
         if let Some(entries) = &self.whole {
             return Ok(self.head.find(entries, key));
         }
@@ -305,7 +300,12 @@ impl RemoteIndex {
         if range.is_empty() {
             return Ok(None);
         }
-        let known = self.pages.lock().get(&range.start).filter(|page| page.len() as u64 >= range.end - range.start).cloned();
+        let known = self
+            .pages
+            .lock()
+            .get(&range.start)
+            .filter(|page| page.len() as u64 >= range.end - range.start)
+            .cloned();
         let page = match known {
             Some(page) => page,
             None => {

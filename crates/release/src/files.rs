@@ -10,7 +10,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for what is no regular file.
-pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     // Not to wait for ever if it is a pipe.
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = match opened {
@@ -27,7 +27,10 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Puts a file in place whole and durably, or not at all. One process at a time may do this to one path.
-pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+///
+/// # Errors
+/// The file system's. The file at `path` is what it was, or the new one.
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&partial)?;
@@ -38,13 +41,19 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// Makes names in a directory durable.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The file system's.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     File::open(path)?.sync_all()
 }
 
 /// Makes a directory with everything above it.
-pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+///
+/// # Errors
+/// The file system's.
+pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

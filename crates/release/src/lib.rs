@@ -5,9 +5,10 @@
 //! digest, up to the record, and the record against the keys that the release's id stands for.
 //!
 //! - [`publish`]: makes the tree of a release from a directory.
-//! - [`tree`]: reads it.
+//! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`hints`]: which blocks a path needs.
+//! - [`mount`]: a release as a tree for the kernel.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 //! - [`serve`]: a web server for them; understands nothing of them.
@@ -19,8 +20,9 @@
 
 pub mod accept;
 pub mod admit;
+pub mod blocks;
 pub mod draft;
-mod files;
+pub mod files;
 pub mod folder;
 pub mod form;
 pub mod hints;
@@ -29,6 +31,8 @@ pub mod keys;
 pub mod layout;
 pub mod mirror;
 pub mod moment;
+pub mod mount;
+pub mod open;
 pub mod pack;
 pub mod publish;
 pub mod record;

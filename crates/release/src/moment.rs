@@ -85,7 +85,7 @@ pub fn parse_span(text: &str) -> Option<u64> {
 }
 
 /// Days since 1970-01-01 to year, month and day, by counting 400-year periods that begin on 1 March.
-fn date(days: i64) -> (i64, i64, i64) {
+pub fn date(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let period = shifted.div_euclid(146_097);
     let day_of_period = shifted.rem_euclid(146_097);

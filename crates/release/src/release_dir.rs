@@ -1,7 +1,8 @@
 //! The directory in which a publisher keeps a release: its signed files, and the order in which they change.
 //!
 //! Invariant: at every moment the directory is a whole release. New keys are in place before the record that names
-//! them; a record that is kept before `root`; nothing newer is ever replaced by something older.
+//! them; a record that is kept before `root`; nothing newer is ever replaced by something older, also when a timer
+//! renews while somebody publishes.
 
 use crate::draft::Finished;
 use crate::files;
@@ -11,6 +12,7 @@ use crate::layout;
 use crate::record::{NotAuthentic, RootFile, authenticate};
 use crate::revocation::{self, Revocation, RevocationError};
 use crate::signing::Signable;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -139,6 +141,7 @@ impl ReleaseDir {
     /// # Errors
     /// [`ReleaseDirError`]: something newer is there, or the disk failed. What was there is whole in any case.
     pub fn install(&self, finished: &Finished) -> Result<(), ReleaseDirError> {
+        let _lock = self.lock()?;
         let first = finished.keys_are_new && finished.chain.sets().len() == 1;
         let known = match first {
             true => None,
@@ -165,6 +168,18 @@ impl ReleaseDir {
             self.put(layout::REVOKED, &form::write(revocation))?;
         }
         Ok(())
+    }
+
+    /// Nobody else installs anything meanwhile. Not the directory itself is locked, as it is by who publishes into it,
+    /// for long, while a renewal must not have to wait.
+    fn lock(&self) -> Result<File, ReleaseDirError> {
+        let path = self.path.join("keys");
+        let failed = |error: io::Error| io_error(&path, error);
+        files::make_directory(&path, 0o755).map_err(failed)?;
+        let folder = File::open(&path).map_err(failed)?;
+        rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|error| failed(error.into()))?;
+        Ok(folder)
     }
 
     fn install_keys(&self, chain: &KeyChain) -> Result<(), ReleaseDirError> {

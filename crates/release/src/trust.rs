@@ -16,7 +16,7 @@
 //!
 //! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
 
-use crate::accept::{Accepted, Refusal, Seen, Stale, accept};
+use crate::accept::{Accepted, Refusal, Seen, Stale, Warning, accept};
 use crate::files;
 use crate::form::{self, Kind};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
@@ -77,8 +77,8 @@ pub enum TrustError {
     Revoked(Revoked),
     /// What was remembered is damaged.
     #[error(
-        "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or, if \
-         you accept that a mirror may once show an older release than was seen here, remove it",
+        "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or remove \
+         it, if you accept that {price}",
         path.display()
     )]
     Damaged {
@@ -86,6 +86,8 @@ pub enum TrustError {
         path: PathBuf,
         /// What is wrong with it.
         why: String,
+        /// What removing it means.
+        price: &'static str,
     },
     /// The disk.
     #[error("{}: {error}", path.display())]
@@ -204,6 +206,11 @@ impl Trust {
                 return Err(TrustError::Refused { refusal, evidence });
             }
         };
+        if let Some(Warning::OtherHistory { sequence, seen, .. }) =
+            accepted.warnings.iter().find(|warning| matches!(warning, Warning::OtherHistory { .. }))
+        {
+            self.keep_both((*sequence, seen), (accepted.record.sequence, &accepted.digest), file)?;
+        }
         if seen != Some(accepted.seen) {
             let lasts_longer = seen
                 .is_none_or(|seen| seen.record != accepted.digest || seen.validity != accepted.seen.validity);
@@ -229,7 +236,8 @@ impl Trust {
         let mut archived = self.archived()?;
         archived.sort_by_key(|(sequence, _)| std::cmp::Reverse(*sequence));
         for (_, path) in archived {
-            let damaged = |why: String| TrustError::Damaged { path: path.clone(), why };
+            let price = "nobody can say from here what was in force in its time";
+            let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
             let bytes = files::read(&path, RootFile::BYTES_MAX)
                 .map_err(io_error(&path))?
                 .ok_or_else(|| damaged("it has vanished".to_owned()))?;
@@ -311,11 +319,22 @@ impl Trust {
     /// Keeps both records if they prove that whoever holds the keys has signed two of one number.
     fn prove(&self, refusal: &Refusal, shown: &RootFile) -> Result<Option<PathBuf>, TrustError> {
         let Refusal::Equivocation { sequence, seen, shown: digest } = refusal else { return Ok(None) };
-        let known = self.archive_path(*sequence, seen);
+        self.keep_both((*sequence, seen), (*sequence, digest), shown)
+    }
+
+    /// Keeps a record that was seen before, and one that contradicts it.
+    fn keep_both(
+        &self,
+        seen: (u64, &Digest),
+        shown: (u64, &Digest),
+        file: &RootFile,
+    ) -> Result<Option<PathBuf>, TrustError> {
+        let name = |(sequence, digest): (u64, &Digest)| format!("release-{sequence}-{}", digest.short());
+        let known = self.archive_path(seen.0, seen.1);
         if let Some(bytes) = files::read(&known, RootFile::BYTES_MAX).map_err(io_error(&known))? {
-            self.keep_evidence(&format!("release-{sequence}-{}", seen.short()), &bytes)?;
+            self.keep_evidence(&name(seen), &bytes)?;
         }
-        self.keep_evidence(&format!("release-{sequence}-{}", digest.short()), &form::write(shown))
+        self.keep_evidence(&name(shown), &form::write(file))
     }
 
     fn archive_path(&self, sequence: u64, digest: &Digest) -> PathBuf {
@@ -375,7 +394,11 @@ impl Trust {
         };
         match revocation::verify(self.id, &bytes) {
             Ok(revoked) => Ok(Some(revoked)),
-            Err(error) => Err(TrustError::Damaged { path, why: error.to_string() }),
+            Err(error) => Err(TrustError::Damaged {
+                path,
+                why: error.to_string(),
+                price: "the release, which was revoked, may be used until a certificate is found again",
+            }),
         }
     }
 
@@ -392,7 +415,8 @@ impl Trust {
         let path = self.directory.join("state");
         let bytes_max = State::BYTES_MAX + DIGEST_BYTES as u64;
         let Some(bytes) = files::read(&path, bytes_max).map_err(io_error(&path))? else { return Ok(None) };
-        let damaged = |why: String| TrustError::Damaged { path: path.clone(), why };
+        let price = "a mirror may once show an older release than was seen here";
+        let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
         let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
             return Err(damaged("it is too short".to_owned()));
         };

@@ -216,6 +216,9 @@ fn attacks() -> Vec<Attack> {
         .file(published(&chain, 6))
         .now(0)
         .with_latest(at(6) + LIFE_S + 1),
+        Attack::new("a clock behind, led on in small steps", |r| matches!(r, Refusal::Future { .. }))
+            .file(renewed(&honest, at(5) + 1))
+            .now(0),
         Attack::new("a clock ahead by years", |r| matches!(r, Refusal::Expired { .. })).now(at(5) + 3650 * DAY_S),
     ]
 }

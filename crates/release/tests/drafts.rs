@@ -192,7 +192,10 @@ fn a_directory_only_goes_forward() {
         let root = holdfast_release::record::RootFile { freshness: Some(freshness), ..published.clone() };
         Draft { root: Some(root), ..empty() }
     };
+    // A renewal does not have to wait for somebody who publishes, which takes long.
+    let publishing = holdfast_release::publish::compose::lock(&folder.path().join("release")).unwrap();
     install(&renewal(START_S + 29 * DAY_S), &[RENEWER]).unwrap();
+    drop(publishing);
     assert!(matches!(
         install(&renewal(START_S + 28 * DAY_S), &[RENEWER]),
         Err(ReleaseDirError::Newer { .. })
@@ -215,4 +218,34 @@ fn a_directory_only_goes_forward() {
     let sets = chain.sets().to_vec();
     install(&Draft { sets, statement, keys: None, root: None }, &[1, 2]).unwrap();
     assert_eq!(directory.revoked(chain.id()).unwrap().unwrap().reason, "the keys were stolen");
+}
+
+/// A timer renews while somebody publishes: whatever the order, the newest record stays, and the directory is whole
+/// at every moment.
+#[test]
+fn renewing_while_publishing() {
+    let folder = tempfile::Builder::new().prefix("holdfast-release.").tempdir().unwrap();
+    let directory = ReleaseDir::new(folder.path());
+    let first = Draft { sets: vec![], keys: Some(signed(first_set(), &[1, 2])), ..empty() };
+    directory.install(&first.finish().unwrap()).unwrap();
+    let finished = |root| Draft { root: Some(root), ..empty() }.finish().unwrap();
+    directory.install(&finished(published(&chain(), 1))).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for sequence in 2..=30 {
+                directory.install(&finished(published(&chain(), sequence))).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..60 {
+                let root = directory.root(&chain()).unwrap().expect("there is one at every moment");
+                let issued_s = root.record.value.issued_s + LIFE_S;
+                match directory.install(&finished(renewed(&root, issued_s))) {
+                    Ok(()) | Err(ReleaseDirError::Newer { .. }) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        });
+    });
+    assert_eq!(directory.root(&chain()).unwrap().unwrap().record.value.sequence, 30);
 }

@@ -3,7 +3,8 @@
 
 mod publisher;
 
-use holdfast_release::accept::{Refusal, Stale};
+use holdfast_crypto::Digest;
+use holdfast_release::accept::{Refusal, Stale, Warning};
 use holdfast_release::admit::{AdmitError, admit, not_revoked};
 use holdfast_release::form;
 use holdfast_release::keys::{KeyChain, KeysError};
@@ -90,7 +91,7 @@ fn damaged_memory_is_never_begun_anew() {
         let error = trust.accept(&chain(), &published(&chain(), 6), at(6), Stale::Refuse).unwrap_err();
         let words = error.to_string();
         assert!(matches!(error, TrustError::Damaged { .. }), "{words}");
-        assert!(words.contains(path.to_str().unwrap()) && words.contains("remove it"), "{words}");
+        assert!(words.contains(path.to_str().unwrap()) && words.contains("or remove it"), "{words}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
     };
     for at in (0..good.len()).step_by(7) {
@@ -140,6 +141,29 @@ fn equivocation_is_proven() {
         .collect();
     kept.sort_by_key(|file| file.record.value.root_dir.address);
     assert_eq!(kept, [first, other]);
+}
+
+/// A record that follows another one than was seen is accepted, as the publisher may have lost one, but people are
+/// told and both are kept.
+#[test]
+fn another_history_is_told() {
+    let base = folder();
+    let trust = trust(base.path());
+    trust.accept(&chain(), &published(&chain(), 5), at(5), Stale::Refuse).unwrap();
+    let next = trust.accept(&chain(), &published(&chain(), 6), at(6), Stale::Refuse).unwrap();
+    assert_eq!(next.warnings, []);
+    let mut other = record(&chain(), 7);
+    other.previous = Some(Digest([6; 32]));
+    let other = file(signed(other, &[1, 2]));
+    let accepted = trust.accept(&chain(), &other, at(7), Stale::Refuse).unwrap();
+    let (sequence, seen, named) = (6, next.digest, Digest([6; 32]));
+    assert_eq!(accepted.warnings, [Warning::OtherHistory { sequence, seen, named }]);
+    let mut kept: Vec<RootFile> = walk(&trust.directory().join("evidence"))
+        .iter()
+        .map(|path| form::read(&std::fs::read(path).unwrap()).unwrap())
+        .collect();
+    kept.sort_by_key(|file| file.record.value.sequence);
+    assert_eq!(kept, [published(&chain(), 6), other]);
 }
 
 /// The record in force at a time is the highest that was signed by then; a renewed record is kept with the renewal
@@ -300,6 +324,11 @@ fn keys_out_of_place() {
     let junk = Shelf::of(&rotated(), &published(&rotated(), 6)).with("root", b"<html>404</html>".to_vec());
     let error = admit(&trust, &junk, &[], at(6), Stale::Refuse).unwrap_err();
     assert!(matches!(error, AdmitError::Malformed { .. }), "{error}");
+    // A certificate that was damaged here is not taken for none.
+    std::fs::write(trust.directory().join("revoked"), b"damaged").unwrap();
+    let error = trust.accept(&rotated(), &published(&rotated(), 6), at(6), Stale::Refuse).unwrap_err();
+    assert!(error.to_string().contains("may be used until"), "{error}");
+    std::fs::remove_file(trust.directory().join("revoked")).unwrap();
     let mut none = good;
     none.files.clear();
     assert!(matches!(admit(&trust, &none, &[], at(6), Stale::Refuse), Err(AdmitError::Mirror(_))));

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use zeroize::{Zeroize, Zeroizing};
 
 /// All that a process which serves mounts needs to know.
@@ -129,6 +129,17 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         // When it died at once, the report below says so.
         let _ = pipe.write_all(&text);
     }
+    await_report(child, &log)
+}
+
+/// Waits until a background process says that it has mounted, or why not.
+///
+/// # Errors
+/// What it reports, or that it died.
+pub fn await_report(mut child: Child, log: &Path) -> Outcome {
+    let failed = |what: &str, error: io::Error| {
+        Failure::new(Exit::System, format!("the background process {what}: {error}"))
+    };
     let mut report = Vec::new();
     if let Some(pipe) = child.stdout.take() {
         pipe.take(1 << 20).read_to_end(&mut report).map_err(|error| failed("does not report", error))?;
@@ -157,8 +168,7 @@ pub fn receive() -> Outcome<Job> {
     let mut text = Zeroizing::new(Vec::new());
     io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
     let letter: Letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
-    // Fails only for a process that leads a session already, and then there is nothing to leave.
-    let _ = rustix::process::setsid();
+    leave_terminal();
     Ok(Job {
         url: letter.url,
         key: letter.key.read(),
@@ -170,6 +180,12 @@ pub fn receive() -> Outcome<Job> {
         hard: letter.hard,
         acknowledge_alarm: letter.acknowledge_alarm,
     })
+}
+
+/// In the background process: what happens at the terminal does not concern it.
+pub fn leave_terminal() {
+    // Fails only for a process that leads a session already, and then there is nothing to leave.
+    let _ = rustix::process::setsid();
 }
 
 /// In the background process: tells the waiting command how it went, once, and lets go of its streams. `false`

@@ -11,6 +11,15 @@ const PUBLISH_WAIT: Duration = Duration::from_secs(20);
 
 /// SIGTERM, SIGINT and SIGHUP end the process in order.
 pub fn on_signals(host: Weak<Host>) -> Outcome {
+    on_signal(move || {
+        if let Some(host) = host.upgrade() {
+            host.hurry();
+        }
+    })
+}
+
+/// Does something at the first of SIGTERM, SIGINT and SIGHUP, which end nothing by themselves from now on.
+pub fn on_signal(end: impl FnOnce() + Send + 'static) -> Outcome {
     let failed = |error: std::io::Error| Failure::new(Exit::System, format!("signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let (mut terminate, mut interrupt, mut hangup) = {
@@ -27,9 +36,7 @@ pub fn on_signals(host: Weak<Host>) -> Outcome {
                 _ = hangup.recv() => {}
             }
         });
-        if let Some(host) = host.upgrade() {
-            host.hurry();
-        }
+        end();
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
     Ok(())

@@ -9,6 +9,7 @@ mod ending;
 pub mod helper;
 mod host;
 mod owners;
+mod release;
 mod telling;
 mod tidying;
 
@@ -42,6 +43,20 @@ pub struct Mounted {
 
 /// `holdfast mount`
 pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Outcome {
+    if release::is_meant(arguments) {
+        if arguments.background_process {
+            return release::run_in_background(arguments, directories);
+        }
+        return match release::establish(arguments, directories)? {
+            Some((directory, address)) => {
+                let done = Mounted { directory, address };
+                format.print(&done, |done| {
+                    format!("{} is mounted on {}", done.address, done.directory.display())
+                })
+            }
+            None => Ok(()),
+        };
+    }
     if arguments.background_process {
         let job = daemon::receive()?;
         return host::run_in_background(job);
@@ -57,7 +72,11 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
     let address: Address = arguments.url.parse()?;
     // Before anything slow: a mount point that cannot be used is said at once.
     let directory = mountpoint::prepare(&arguments.directory)?;
-    let key = keys::read(&arguments.key)?;
+    let Some(key_name) = &arguments.key else {
+        return Err(Failure::new(Exit::Usage, "which key this device has is not said")
+            .hint("give --key KEY; only releases are mounted without one"));
+    };
+    let key = keys::read(key_name)?;
     let job = Job {
         url: address.to_string(),
         order: MountOrder {
@@ -92,7 +111,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
             return host::run_in_foreground(job).map(|()| None);
         }
         let bar = progress("mounting");
-        let started = daemon::start(&job, &process_arguments(arguments, &job));
+        let started = daemon::start(&job, &process_arguments(key_name, &job));
         bar.finish_and_clear();
         match started {
             // Another process is about to serve this key, or about to end: see what it becomes.
@@ -106,13 +125,13 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
 }
 
 /// What the background process shows of itself in `ps`.
-fn process_arguments(arguments: &Mount, job: &Job) -> Vec<OsString> {
+fn process_arguments(key: &Path, job: &Job) -> Vec<OsString> {
     let mut shown: Vec<OsString> = vec!["mount".into(), job.url.clone().into()];
     shown.push(job.order.directory.clone().into());
     shown.push("--key".into());
-    shown.push(match keys::in_agent(&arguments.key) {
-        Some(_) => arguments.key.clone().into(),
-        None => std::path::absolute(&arguments.key).unwrap_or_else(|_| arguments.key.clone()).into(),
+    shown.push(match keys::in_agent(key) {
+        Some(_) => key.into(),
+        None => std::path::absolute(key).unwrap_or_else(|_| key.to_owned()).into(),
     });
     shown
 }

@@ -35,9 +35,9 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Bytes and blocks of one RETRIEVE or STORE, so that several can be under way at once.
@@ -143,6 +143,19 @@ pub struct VerifiedStore {
     lanes: Arc<Lanes>,
 }
 
+/// A store that goes when its users go.
+pub struct WeakStore {
+    shared: Weak<Shared>,
+    lanes: Weak<Lanes>,
+}
+
+impl WeakStore {
+    /// The store, while somebody uses it.
+    pub fn upgrade(&self) -> Option<VerifiedStore> {
+        Some(VerifiedStore { shared: self.shared.upgrade()?, lanes: self.lanes.upgrade()? })
+    }
+}
+
 /// The ways to the workers, which end when these are gone.
 struct Lanes {
     shared: Arc<Shared>,
@@ -203,6 +216,11 @@ impl VerifiedStore {
         });
         let lanes = Arc::new(Lanes { shared: shared.clone(), retrievals, keep, storing });
         VerifiedStore { shared, lanes }
+    }
+
+    /// This, for who is not to keep it: what it gets its blocks from.
+    pub fn downgrade(&self) -> WeakStore {
+        WeakStore { shared: Arc::downgrade(&self.shared), lanes: Arc::downgrade(&self.lanes) }
     }
 
     /// Starts a write that is not yet part of an operation: a file's data.

@@ -9,7 +9,9 @@
 //! Memory does not grow with the number of files but for some 60 bytes a block of the release, to know which are
 //! there, and for files with several names.
 
+pub mod compose;
 pub mod folder;
+mod keep;
 pub mod rules;
 mod scan;
 mod seen;

@@ -104,7 +104,7 @@ pub fn record(chain: &KeyChain, sequence: u64) -> Record {
         expires_s: issued_s + LIFE_S,
         digest_key: DigestKey::WELL_KNOWN,
         root_dir: reference(sequence as u8),
-        previous: (sequence > 1).then_some(Digest([sequence as u8 - 1; 32])),
+        previous: (sequence > 1).then(|| record(chain, sequence - 1).digest()),
         note: format!("version {sequence}"),
     }
 }

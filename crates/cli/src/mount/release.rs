@@ -1,0 +1,189 @@
+//! Mounting a release: a process of its own, which needs no key.
+
+use super::daemon;
+use super::ending::on_signal;
+use crate::args::Mount;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::progress;
+use crate::paths::Directories;
+use crate::reading::{SCHEME, args::ReleaseSource};
+use crate::watch::Watcher;
+use crate::{limits, logging};
+use holdfast_fuse::mountpoint::{self, Manner};
+use holdfast_fuse::{Options, Session, mount_fixed};
+use holdfast_release::mount::{MountedRelease, Owner};
+use std::collections::BTreeSet;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Whether a release is meant, not a writable file system.
+pub fn is_meant(arguments: &Mount) -> bool {
+    let url = &arguments.url;
+    arguments.release.id.is_some()
+        || [SCHEME, "http://", "https://", "file://"].iter().any(|scheme| url.starts_with(scheme))
+        || Path::new(url).is_dir()
+}
+
+/// Mounts. Returns what it is called; `None` when it was served in the foreground and is gone again.
+pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(PathBuf, String)>> {
+    if arguments.key.is_some() {
+        return Err(Failure::new(Exit::Usage, "a release is mounted without a key"));
+    }
+    let source = source(arguments);
+    let named = source.named()?;
+    let directory = mountpoint::prepare(&arguments.directory)?;
+    let title = format!("{SCHEME}{}@{}", named.id, named.mirrors[0]);
+    if arguments.foreground {
+        logging::to_stderr();
+        let serving = Serving::start(arguments, &source, &directory, &title, directories)?;
+        serving.serve();
+        return Ok(None);
+    }
+    let bar = progress("mounting");
+    let started = start_background(directories, &named.id.to_string());
+    bar.finish_and_clear();
+    started.map(|()| Some((directory, title)))
+}
+
+/// The background process.
+pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcome {
+    daemon::leave_terminal();
+    let source = source(arguments);
+    let serve = || {
+        let named = source.named()?;
+        let directory = mountpoint::prepare(&arguments.directory)?;
+        let log = log_path(directories, &named.id.to_string())?;
+        logging::to_file(&log)
+            .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
+        let title = format!("{SCHEME}{}@{}", named.id, named.mirrors[0]);
+        Serving::start(arguments, &source, &directory, &title, directories)
+    };
+    let started = serve();
+    let heard = daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
+    let Ok(serving) = started else { return Ok(()) };
+    // Not to keep another file system from being unmounted.
+    let _ = std::env::set_current_dir("/");
+    if !heard {
+        serving.stop();
+    }
+    serving.serve();
+    Ok(())
+}
+
+fn source(arguments: &Mount) -> ReleaseSource {
+    let release = &arguments.release;
+    ReleaseSource {
+        release: arguments.url.clone(),
+        id: release.id.clone(),
+        mirror: release.mirror.clone(),
+        revocations: release.revocations.clone(),
+        allow_stale: release.allow_stale,
+        cache_mib: arguments.cache_mib,
+    }
+}
+
+fn log_path(directories: &Directories, id: &str) -> Outcome<PathBuf> {
+    let folder = directories.releases_base()?.join(id);
+    crate::paths::make_private(&folder)?;
+    Ok(folder.join("log"))
+}
+
+/// Starts this command once more, in the background, and waits until it has mounted.
+fn start_background(directories: &Directories, id: &str) -> Outcome {
+    let log = log_path(directories, id)?;
+    let errors = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
+    let mut command = Command::new("/proc/self/exe");
+    std::os::unix::process::CommandExt::arg0(&mut command, "holdfast");
+    let child = command
+        .args(std::env::args_os().skip(1))
+        .arg("--background-process")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| {
+            Failure::new(Exit::System, format!("the background process cannot be started: {error}"))
+        })?;
+    daemon::await_report(child, &log)
+}
+
+/// A mount that is served.
+struct Serving {
+    session: Arc<Session>,
+    mounted: Arc<MountedRelease>,
+    watcher: Watcher,
+    refresh: Duration,
+    /// Ends the looking for new releases.
+    ended: std::sync::mpsc::Receiver<()>,
+}
+
+impl Serving {
+    fn start(
+        arguments: &Mount,
+        source: &ReleaseSource,
+        directory: &Path,
+        title: &str,
+        directories: &Directories,
+    ) -> Outcome<Serving> {
+        limits::raise_open_files();
+        let release = source.open(directories)?;
+        let owner =
+            Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
+        let mounted = MountedRelease::new(Arc::new(release), owner);
+        let options = Options {
+            source: title.to_owned(),
+            allow_other: arguments.allow_other,
+            read_only: true,
+            no_exec: arguments.no_exec,
+            local_locks: true,
+        };
+        let watcher = Watcher::start();
+        watcher.mounted(directory);
+        let (over, ended) = channel();
+        let session = mount_fixed(mounted.clone(), directory, &options, move || {
+            let _ = over.send(());
+        })
+        .inspect_err(|_| watcher.unmounted(directory))?;
+        let session = Arc::new(session);
+        let weak = Arc::downgrade(&session);
+        on_signal(move || {
+            if let Some(session) = weak.upgrade() {
+                let _ = session.unmount(Manner::Lazily);
+            }
+        })?;
+        let refresh = Duration::from_secs(arguments.release.refresh);
+        Ok(Serving { session, mounted, watcher, refresh, ended })
+    }
+
+    fn stop(&self) {
+        let _ = self.session.unmount(Manner::Lazily);
+    }
+
+    /// Serves until it is unmounted; looks for new releases now and then.
+    fn serve(self) {
+        let told = Mutex::new(BTreeSet::new());
+        loop {
+            match self.ended.recv_timeout(self.refresh) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let now: BTreeSet<String> = self.mounted.refresh().into_iter().collect();
+            let mut before = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            for text in now.difference(&before) {
+                tracing::warn!("{text}");
+            }
+            *before = now;
+        }
+        self.session.wait();
+        self.watcher.unmounted(self.session.directory());
+    }
+}

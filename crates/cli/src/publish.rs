@@ -1,0 +1,228 @@
+//! `holdfast publish`: a directory becomes a signed release.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::output::{Format, bytes_bar};
+use crate::paths::{Directories, make_private};
+use crate::reading::args::Publish;
+use crate::reading::{release_failure, span_of};
+use holdfast_crypto::{DigestKey, KeyHolder};
+use holdfast_release::draft::Draft;
+use holdfast_release::form;
+use holdfast_release::keys::{KeySet, Origin, ReleaseId};
+use holdfast_release::moment::moment;
+use holdfast_release::open::now_s;
+use holdfast_release::publish::compose::{Report, Terms, compose, lock, tidy};
+use holdfast_release::publish::rules::Rules;
+use holdfast_release::publish::{Progress, PublishError};
+use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
+use holdfast_release::signing::{Role, Signed};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Serialize)]
+struct Done {
+    id: String,
+    directory: PathBuf,
+    expires: String,
+    #[serde(flatten)]
+    report: Report,
+    /// Whether the release is new: this is the first one.
+    first: bool,
+    /// What lacks signatures, and where it waits for them.
+    draft: Option<PathBuf>,
+    lacking: Vec<String>,
+}
+
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Failure {
+        let code = match &error {
+            PublishError::Local { .. } => Exit::Io,
+            PublishError::Damaged { .. } => Exit::Data,
+            PublishError::Changing { .. } => Exit::InUse,
+            PublishError::Unfit { .. } | PublishError::Stopped => Exit::Failed,
+        };
+        Failure::new(code, error.to_string())
+    }
+}
+
+/// `holdfast publish`
+pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
+    let target = std::path::absolute(&arguments.to)
+        .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.to.display())))?;
+    let source = arguments.directory.canonicalize().map_err(|error| {
+        Failure::new(Exit::NoInput, format!("{}: {error}", arguments.directory.display()))
+    })?;
+    if target.starts_with(&source) {
+        let message =
+            format!("{} lies in {}, and would become part of itself", target.display(), source.display());
+        return Err(Failure::new(Exit::Usage, message).hint("publish into a directory elsewhere"));
+    }
+    let rules = Rules::new(&arguments.exclude, &arguments.opaque)
+        .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let life_s = span_of("--expires", &arguments.expires)?;
+    let holders: Vec<Arc<dyn KeyHolder>> =
+        arguments.key.iter().map(|key| keys::read(key).map(Into::into)).collect::<Outcome<_>>()?;
+
+    std::fs::create_dir_all(&target)
+        .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", target.display())))?;
+    let _lock = lock(&target)?;
+    let dir = ReleaseDir::new(&target);
+    let (id, first) = match dir.chain() {
+        Ok(chain) => (chain.id(), false),
+        Err(ReleaseDirError::Missing(_)) => (first_keys(&dir, &target, &holders)?, true),
+        Err(error) => return Err(release_failure(error)),
+    };
+    let memory = match arguments.forget {
+        true => None,
+        false => Some(memory_file(directories, &source, &target)?),
+    };
+    let mut first_key = DigestKey::WELL_KNOWN;
+    if arguments.private_digests {
+        keys::random(&mut first_key.0)?;
+    }
+    let terms = Terms {
+        source: &source,
+        target: &target,
+        now_s: now_s(),
+        life_s,
+        note: &arguments.note,
+        keep: arguments.keep.into(),
+        first_key,
+        rules: &rules,
+        newest: arguments.newest,
+        level: arguments.level.into(),
+        threads: std::thread::available_parallelism().map_or(1, Into::into),
+        memory: memory.as_deref(),
+    };
+    let bar = bytes_bar("looking");
+    let mut shown = |progress: Progress| {
+        if progress.names.0 > 0 {
+            bar.set_message(format!("publishing {}/{} files", progress.names.0, progress.names.1));
+        } else {
+            bar.set_message(format!("looking: {} files", progress.names.1));
+        }
+        bar.set_length(progress.bytes.1);
+        bar.set_position(progress.bytes.0);
+        true
+    };
+    let mut composed = compose(&terms, &mut shown)?;
+    bar.finish_and_clear();
+    for holder in &holders {
+        composed.draft.sign(&**holder).map_err(release_failure)?;
+    }
+    let expires_s = terms.now_s.saturating_add(life_s);
+    let mut done = Done {
+        id: id.to_string(),
+        directory: target.clone(),
+        expires: moment(expires_s),
+        report: composed.report.clone(),
+        first,
+        draft: None,
+        lacking: Vec::new(),
+    };
+    let parts = composed.draft.parts().map_err(release_failure)?;
+    done.lacking = parts.iter().filter(|part| !part.is_signed()).map(ToString::to_string).collect();
+    if done.lacking.is_empty() {
+        let finished = composed.draft.finish().map_err(release_failure)?;
+        dir.install(&finished).map_err(release_failure)?;
+        composed.remember()?;
+        tidy(&target, arguments.keep.into())?;
+    } else {
+        let draft = draft_file(&target, done.report.sequence);
+        write_draft(&draft, &composed.draft)?;
+        composed.remember()?;
+        done.draft = Some(draft);
+    }
+    format.print(&done, describe)
+}
+
+/// Makes the first key set of a release: these keys, all of which must sign.
+fn first_keys(dir: &ReleaseDir, target: &Path, holders: &[Arc<dyn KeyHolder>]) -> Outcome<ReleaseId> {
+    let is_empty = std::fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_none());
+    if !is_empty {
+        let message = format!("{} is not empty, and holds no release", target.display());
+        return Err(
+            Failure::new(Exit::CannotCreate, message).hint("name an empty directory, or one of a release")
+        );
+    }
+    let keys: BTreeSet<_> = holders.iter().map(|holder| holder.public()).collect();
+    let threshold = keys.len() as u16;
+    let mut salt = [0; 16];
+    keys::random(&mut salt)?;
+    let set = KeySet {
+        number: 1,
+        origin: Origin::First { salt },
+        role: Role { keys, threshold },
+        freshness: None,
+        certificates: false,
+    };
+    let mut draft =
+        Draft { sets: Vec::new(), keys: Some(Signed::unsigned(set)), root: None, statement: None };
+    for holder in holders {
+        draft.sign(&**holder).map_err(release_failure)?;
+    }
+    let finished = draft.finish().map_err(release_failure)?;
+    dir.install(&finished).map_err(release_failure)?;
+    Ok(finished.chain.id())
+}
+
+/// Beside the release directory, since it is no file of a release.
+fn draft_file(target: &Path, sequence: u64) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_owned();
+    name.push(format!("-{sequence}.draft"));
+    target.with_file_name(name)
+}
+
+fn write_draft(path: &Path, draft: &Draft) -> Outcome {
+    std::fs::write(path, form::write(draft))
+        .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display())))
+}
+
+/// Where it is remembered what of `source` is in `target`.
+fn memory_file(directories: &Directories, source: &Path, target: &Path) -> Outcome<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = directories.cache_base()?.join("publish");
+    make_private(&folder)?;
+    let both = [source.as_os_str().as_bytes(), b"\0", target.as_os_str().as_bytes()].concat();
+    let name = DigestKey::WELL_KNOWN.digest(holdfast_crypto::Domain::ReleasePath, &both);
+    Ok(folder.join(format!("{}.seen", name.short())))
+}
+
+fn describe(done: &Done) -> String {
+    let Report { sequence, names, bytes, files_read, blocks_added, bytes_added, .. } = done.report;
+    let mut text = String::new();
+    for note in &done.report.notes {
+        text += &format!("Note: {note}\n");
+    }
+    text += &format!(
+        "Release {sequence}: {names} names, {bytes} bytes; {files_read} files read, {blocks_added} blocks new \
+         ({bytes_added} bytes){}.\n",
+        if done.report.unchanged { "; the tree is as it was" } else { "" },
+    );
+    if let Some(draft) = &done.draft {
+        text += "It is not in force yet. What it lacks:\n";
+        text += &done.lacking.iter().map(|part| format!("  {part}\n")).collect::<String>();
+        text += &format!(
+            "Let them sign {0} with `holdfast release sign {0} --key KEY`, the last of them with --to {1}.",
+            draft.display(),
+            done.directory.display()
+        );
+        return text;
+    }
+    text += &format!("It counts until {}.\nID: {}\n", done.expires, done.id);
+    let link = format!("hf+release:{}@{}", done.id, done.directory.display());
+    text += &match done.first {
+        true => format!(
+            "\nCopy {} to any web server (or run `holdfast serve` on it) and tell people its ID, by a way that they \
+             trust. They can then, from anywhere:\n  holdfast mount https://HOST/PATH/ DIR --id {}\nTry it here:\n  \
+             holdfast ls {link}",
+            done.directory.display(),
+            done.id
+        ),
+        false => format!("Try it: holdfast ls {link}"),
+    };
+    text
+}

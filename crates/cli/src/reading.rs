@@ -1,0 +1,595 @@
+//! Naming and opening releases; and `holdfast ls`, `cat`, `get`, `verify`, which read them without a mount.
+
+pub mod args;
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, bytes_bar, progress};
+use crate::paths::{Directories, make_private};
+use args::{Cat, Get, Ls, ReleaseSource, Verify};
+use holdfast_content::{Content, ContentError, Inode, InodeKind, SourceError};
+use holdfast_release::accept::Stale;
+use holdfast_release::admit::AdmitError;
+use holdfast_release::keys::ReleaseId;
+use holdfast_release::mirror;
+use holdfast_release::moment::{moment, parse_moment, parse_span};
+use holdfast_release::open::{OpenError, Options, Release};
+use holdfast_release::tree::{Found, Node, Tree};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// How links to releases begin.
+pub const SCHEME: &str = "hf+release:";
+/// Bytes read at once.
+const READ_BYTES: usize = 4 << 20;
+/// Names listed at once.
+const PAGE: usize = 1024;
+
+/// A failure about a release that needs no code of its own.
+pub fn release_failure(error: impl Display) -> Failure {
+    Failure::new(Exit::Failed, error.to_string())
+}
+
+/// A span of time in an argument.
+pub fn span_of(name: &str, text: &str) -> Outcome<u64> {
+    parse_span(text).ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("{name} {text}: no span of time")).hint("such as 30d, 12h or 90m")
+    })
+}
+
+/// A release and its mirrors, as arguments name them.
+pub struct Named {
+    /// Which.
+    pub id: ReleaseId,
+    /// Where, as given.
+    pub mirrors: Vec<String>,
+}
+
+impl ReleaseSource {
+    /// Which release is meant, and where it is.
+    ///
+    /// # Errors
+    /// The id is missing or malformed, or there are two.
+    pub fn named(&self) -> Outcome<Named> {
+        let usage = |message: String| Failure::new(Exit::Usage, message);
+        let (mut ids, mut mirrors) = (Vec::new(), Vec::new());
+        match self.release.strip_prefix(SCHEME) {
+            Some(rest) => match rest.split_once('@') {
+                Some((id, mirror)) => {
+                    ids.push(id);
+                    mirrors.push(mirror.to_owned());
+                }
+                None => ids.push(rest),
+            },
+            None => mirrors.push(self.release.clone()),
+        }
+        ids.extend(self.id.iter().map(String::as_str));
+        mirrors.extend(self.mirror.iter().cloned());
+        let Some(id) = ids.first() else {
+            let hint = "give --id ID, or hf+release:ID@MIRROR; the publisher tells the ID. A mirror cannot vouch for \
+                        itself";
+            return Err(usage(format!("{}: which release is not said", self.release)).hint(hint));
+        };
+        if ids.iter().any(|other| other != id) {
+            return Err(usage("the link and --id name two releases".into()));
+        }
+        let id = ReleaseId::from_hex(id)
+            .ok_or_else(|| usage(format!("{id}: no id of a release")).hint("it has 64 hexadecimal digits"))?;
+        if mirrors.is_empty() {
+            return Err(usage(format!("{}: no mirror is named", self.release))
+                .hint("give hf+release:ID@https://HOST/PATH/, or --mirror"));
+        }
+        // A directory that was named from here.
+        for mirror in &mut mirrors {
+            if !mirror.contains("://") && !mirror.starts_with('/') {
+                let path =
+                    std::path::absolute(&*mirror).map_err(|error| usage(format!("{mirror}: {error}")))?;
+                *mirror = path.display().to_string();
+            }
+        }
+        Ok(Named { id, mirrors })
+    }
+
+    /// Opens it. What people should be told goes to standard error.
+    ///
+    /// # Errors
+    /// No mirror has it as it should be, it is revoked, or something here is damaged.
+    pub fn open(&self, directories: &Directories) -> Outcome<Release> {
+        let Named { id, mirrors } = self.named()?;
+        let trust = directories.releases_base()?;
+        make_private(&trust)?;
+        let cache = directories.cache_base()?.join("releases").join(id.to_string());
+        make_private(&cache)?;
+        let options = Options {
+            id,
+            trust,
+            revocations: self.revocations.clone(),
+            stale: if self.allow_stale { Stale::Allow } else { Stale::Refuse },
+            cache: Some((cache, self.cache_mib.saturating_mul(1 << 20))),
+            memory_bytes: 64 << 20,
+        };
+        let mirrors = mirrors
+            .iter()
+            .map(|address| mirror::parse(address))
+            .collect::<Result<_, _>>()
+            .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let release = Release::open(options, mirrors).map_err(open_failure)?;
+        tell(&release);
+        Ok(release)
+    }
+}
+
+/// Says what people should know about what was accepted.
+pub fn tell(release: &Release) {
+    let current = release.current();
+    let warnings = current.accepted.warnings.iter().map(ToString::to_string);
+    for text in warnings.chain(current.notices.iter().cloned()) {
+        let _ = writeln!(std::io::stderr(), "holdfast: warning: {text}");
+    }
+}
+
+/// What a release that cannot be opened means for people.
+pub fn open_failure(error: OpenError) -> Failure {
+    let text = error.to_string();
+    match error {
+        OpenError::Final(AdmitError::Revoked { .. }) => Failure::new(Exit::NotAllowed, text)
+            .hint("ask the publisher where its successor is; nothing of this release is to be trusted"),
+        OpenError::Final(_) | OpenError::Trust(_) => Failure::new(Exit::Data, text),
+        OpenError::NoMirror { why, .. } => {
+            let unreachable = why
+                .iter()
+                .all(|error| matches!(error, AdmitError::Mirror(mirror::MirrorError::Unreachable { .. })));
+            let failure = Failure::new(if unreachable { Exit::Unavailable } else { Exit::Protocol }, text);
+            failure.hint(match unreachable {
+                true => "check the address, or name another mirror with --mirror",
+                false => "try another mirror with --mirror; if all are behind, ask the publisher",
+            })
+        }
+        OpenError::Blocks(_) => {
+            Failure::new(Exit::Unavailable, text).hint("name another mirror with --mirror")
+        }
+    }
+}
+
+/// What content that cannot be had means for people.
+fn content_failure(path: &[u8], error: &ContentError) -> Failure {
+    let path = String::from_utf8_lossy(path).into_owned();
+    let name = if path.is_empty() { "the root directory".to_owned() } else { path };
+    match error {
+        ContentError::Source(SourceError::Unreachable(_, why)) => {
+            Failure::new(Exit::Unavailable, format!("{name}: {why}"))
+        }
+        ContentError::Source(SourceError::Missing(address)) => {
+            Failure::new(Exit::Unavailable, format!("{name}: no mirror has block {}", address.short()))
+                .hint("the mirror may not be whole; name another with --mirror")
+        }
+        error => Failure::new(Exit::Alarm, format!("{name}: {error}"))
+            .hint("what the mirrors sent is not what the publisher signed; name another with --mirror"),
+    }
+}
+
+/// A path in a release as it is shown before names below it.
+fn inside(path: &Path) -> &[u8] {
+    let path = path.as_os_str().as_bytes();
+    if path == b"." { b"" } else { path }
+}
+
+/// The node of a path that must be there.
+fn find(tree: &Tree, path: &[u8], follow: bool) -> Outcome<Node> {
+    let shown = String::from_utf8_lossy(path).into_owned();
+    match tree.resolve(path, follow).map_err(|error| content_failure(path, &error))? {
+        Found::Node(node) => Ok(node),
+        Found::Nothing => Err(Failure::new(Exit::NoInput, format!("{shown}: provably not in the release"))),
+        Found::Outside => Err(Failure::new(Exit::NoInput, format!("{shown}: leads out of the release"))),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    kind: &'static str,
+    mode: String,
+    links: u32,
+    size: u64,
+    modified: String,
+    target: Option<String>,
+}
+
+fn kind_of(kind: InodeKind) -> &'static str {
+    match kind {
+        InodeKind::File => "file",
+        InodeKind::Directory => "directory",
+        InodeKind::Symlink => "link",
+        InodeKind::Fifo => "fifo",
+        InodeKind::Socket => "socket",
+        InodeKind::CharDevice => "character device",
+        InodeKind::BlockDevice => "block device",
+    }
+}
+
+fn listed(name: &[u8], inode: &Inode) -> Listed {
+    Listed {
+        name: String::from_utf8_lossy(name).into_owned(),
+        kind: kind_of(inode.kind),
+        mode: format!("{:04o}", inode.mode),
+        links: inode.links,
+        size: inode.size,
+        modified: moment(u64::try_from(inode.modified_ns / 1_000_000_000).unwrap_or(0)),
+        target: match &inode.content {
+            Content::Target(target) => Some(String::from_utf8_lossy(target).into_owned()),
+            _ => None,
+        },
+    }
+}
+
+/// `holdfast ls`
+pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome {
+    let release = arguments.source.open(directories)?;
+    let tree = &release.current().tree;
+    let path = arguments.path.as_os_str().as_bytes();
+    let node = find(tree, path, true)?;
+    let failed = |error: ContentError| content_failure(path, &error);
+    let mut found = Vec::new();
+    if node.inode.kind == InodeKind::Directory {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = tree.entries(&node, after.as_deref(), PAGE).map_err(failed)?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (name, entry) in page {
+                let child = tree.node(entry).map_err(failed)?;
+                found.push(listed(&name, &child.inode));
+            }
+        }
+    } else {
+        found.push(listed(path, &node.inode));
+    }
+    format.print(&found, |found| {
+        let show = |one: &Listed| {
+            let mut name = one.name.escape_debug().to_string().replace("\\'", "'");
+            if let (Some(target), true) = (&one.target, arguments.long) {
+                name += &format!(" -> {target}");
+            }
+            match arguments.long {
+                true => {
+                    format!(
+                        "{:<9} {} {:>3} {:>12} {} {name}",
+                        one.kind, one.mode, one.links, one.size, one.modified
+                    )
+                }
+                false if one.kind == "directory" => name + "/",
+                false => name,
+            }
+        };
+        found.iter().map(show).collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// `holdfast cat`
+pub fn cat(arguments: &Cat, directories: &Directories) -> Outcome {
+    let release = arguments.source.open(directories)?;
+    let tree = &release.current().tree;
+    let mut out = std::io::stdout().lock();
+    for path in &arguments.paths {
+        let path = path.as_os_str().as_bytes();
+        let node = find(tree, path, true)?;
+        if node.inode.kind != InodeKind::File {
+            let message = format!("{}: a {}", String::from_utf8_lossy(path), kind_of(node.inode.kind));
+            return Err(Failure::new(Exit::NoInput, message).hint("`holdfast ls` lists directories"));
+        }
+        let written = copy(tree, &node, path, &mut |bytes| out.write_all(bytes));
+        match written {
+            Err(CopyError::Out(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(CopyError::Out(error)) => {
+                return Err(Failure::new(Exit::Io, format!("standard output: {error}")));
+            }
+            Err(CopyError::In(failure)) => return Err(failure),
+            Ok(()) => {}
+        }
+    }
+    out.flush().map_err(|error| Failure::new(Exit::Io, format!("standard output: {error}")))
+}
+
+enum CopyError {
+    In(Failure),
+    Out(std::io::Error),
+}
+
+/// Reads a file piece by piece, each verified before it is passed on.
+fn copy(
+    tree: &Tree,
+    node: &Node,
+    path: &[u8],
+    out: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+) -> Result<(), CopyError> {
+    let mut at = 0;
+    while at < node.inode.size {
+        let bytes =
+            tree.read(node, at, READ_BYTES).map_err(|error| CopyError::In(content_failure(path, &error)))?;
+        at += bytes.len() as u64;
+        out(&bytes).map_err(CopyError::Out)?;
+    }
+    Ok(())
+}
+
+/// `holdfast get`
+pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
+    let release = arguments.source.open(directories)?;
+    let tree = &release.current().tree;
+    let path = inside(&arguments.path);
+    let node = find(tree, path, true)?;
+    let to = &arguments.to;
+    if to.symlink_metadata().is_ok() {
+        let message = format!("{}: it is there already", to.display());
+        return Err(Failure::new(Exit::CannotCreate, message).hint("name something that is not there yet"));
+    }
+    let bar = progress("fetching");
+    let mut taken =
+        Taken { tree, bar: &bar, links: Default::default(), count: 0, bytes: 0, left_out: Vec::new() };
+    taken.take(&node, path, to)?;
+    bar.finish_and_clear();
+    let Taken { count, bytes, left_out, .. } = taken;
+    let sequence = release.current().accepted.record.sequence;
+    let report = serde_json::json!({
+        "release": release.id().to_string(), "sequence": sequence, "names": count, "bytes": bytes,
+        "left_out": left_out,
+    });
+    format.print(&report, |_| {
+        let mut text = format!(
+            "{count} names and {bytes} bytes of release {sequence}, all verified, are in {}.",
+            to.display()
+        );
+        for name in &left_out {
+            text += &format!("\nLeft out, as only root can make it: {name}");
+        }
+        text
+    })
+}
+
+/// A tree that is being copied out.
+struct Taken<'a> {
+    tree: &'a Tree,
+    bar: &'a indicatif::ProgressBar,
+    links: std::collections::HashMap<u64, PathBuf>,
+    count: u64,
+    bytes: u64,
+    left_out: Vec<String>,
+}
+
+impl Taken<'_> {
+    fn take(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
+        let failed =
+            |error: &std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
+        let inode = &node.inode;
+        self.count += 1;
+        self.bar.set_message(format!("fetching: {} names, {} bytes", self.count, self.bytes));
+        if let Some(first) = node.link.and_then(|link| self.links.get(&link)) {
+            return std::fs::hard_link(first, to).map_err(|error| failed(&error));
+        }
+        match inode.kind {
+            InodeKind::Directory => return self.directory(node, path, to),
+            InodeKind::File => self.file(node, path, to)?,
+            InodeKind::Symlink => {
+                let Content::Target(target) = &inode.content else { return Ok(()) };
+                let target = std::ffi::OsStr::from_bytes(target);
+                std::os::unix::fs::symlink(target, to).map_err(|error| failed(&error))?;
+            }
+            kind => {
+                let made = rustix::fs::mknodat(
+                    rustix::fs::CWD,
+                    to,
+                    match kind {
+                        InodeKind::Socket => rustix::fs::FileType::Socket,
+                        InodeKind::CharDevice => rustix::fs::FileType::CharacterDevice,
+                        InodeKind::BlockDevice => rustix::fs::FileType::BlockDevice,
+                        _ => rustix::fs::FileType::Fifo,
+                    },
+                    rustix::fs::Mode::from_raw_mode(inode.mode),
+                    inode.device_number.into(),
+                );
+                match made {
+                    Err(rustix::io::Errno::PERM) => {
+                        self.left_out.push(String::from_utf8_lossy(path).into_owned());
+                        return Ok(());
+                    }
+                    other => other.map_err(|error| failed(&error.into()))?,
+                }
+            }
+        }
+        if let Some(link) = node.link {
+            self.links.insert(link, to.to_owned());
+        }
+        set_time(inode, to).map_err(|error| failed(&error))
+    }
+
+    fn directory(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
+        let failed =
+            |error: &std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
+        std::fs::create_dir(to).map_err(|error| failed(&error))?;
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = self.tree.entries(node, after.as_deref(), PAGE);
+            let page = page.map_err(|error| content_failure(path, &error))?;
+            let Some((last, _)) = page.last() else { break };
+            after = Some(last.clone());
+            for (name, entry) in page {
+                let below = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
+                let child = self.tree.node(entry).map_err(|error| content_failure(&below, &error))?;
+                self.take(&child, &below, &to.join(std::ffi::OsString::from_vec(name)))?;
+            }
+        }
+        set_attributes(&node.inode, to).map_err(|error| failed(&error))?;
+        set_mode(&node.inode, to).map_err(|error| failed(&error))?;
+        set_time(&node.inode, to).map_err(|error| failed(&error))
+    }
+
+    fn file(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
+        let failed =
+            |error: &std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
+        let mut file = std::fs::File::create_new(to).map_err(|error| failed(&error))?;
+        let mut at = 0u64;
+        let out = &mut |bytes: &[u8]| {
+            // Zeroes stay holes.
+            if bytes.iter().any(|byte| *byte != 0) {
+                std::os::unix::fs::FileExt::write_all_at(&file, bytes, at)?;
+            }
+            at += bytes.len() as u64;
+            Ok(())
+        };
+        match copy(self.tree, node, path, out) {
+            Err(CopyError::In(failure)) => {
+                // Half a file would pass for a whole one.
+                let _ = std::fs::remove_file(to);
+                return Err(failure);
+            }
+            Err(CopyError::Out(error)) => return Err(failed(&error)),
+            Ok(()) => {}
+        }
+        file.set_len(node.inode.size).map_err(|error| failed(&error))?;
+        file.flush().map_err(|error| failed(&error))?;
+        self.bytes += node.inode.size;
+        set_attributes(&node.inode, to).map_err(|error| failed(&error))?;
+        set_mode(&node.inode, to).map_err(|error| failed(&error))
+    }
+}
+
+fn set_mode(inode: &Inode, path: &Path) -> std::io::Result<()> {
+    // What a stranger's release makes set-uid here would be the fetching user's own.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(inode.mode & 0o1777))
+}
+
+fn set_attributes(inode: &Inode, path: &Path) -> std::io::Result<()> {
+    for (name, value) in inode.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.")) {
+        let name = std::ffi::OsStr::from_bytes(name);
+        match rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()) {
+            // A file system without attributes.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn set_time(inode: &Inode, path: &Path) -> std::io::Result<()> {
+    let time = rustix::fs::Timespec {
+        tv_sec: inode.modified_ns.div_euclid(1_000_000_000),
+        tv_nsec: inode.modified_ns.rem_euclid(1_000_000_000),
+    };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).map_err(Into::into)
+}
+
+#[derive(Serialize)]
+struct Verified {
+    release: String,
+    sequence: u64,
+    issued: String,
+    valid_until: String,
+    note: String,
+    path: String,
+    /// Whether the path is there; that it is not is proven too.
+    present: bool,
+    names: u64,
+    bytes: u64,
+}
+
+/// `holdfast verify`
+pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> Outcome {
+    let release = arguments.source.open(directories)?;
+    let (tree, record, valid_until_s) = match &arguments.as_of {
+        None => {
+            let current = release.current();
+            (current.tree.clone(), current.accepted.record.clone(), current.accepted.valid_until_s)
+        }
+        Some(date) => {
+            let time_s = parse_moment(date).ok_or_else(|| {
+                Failure::new(Exit::Usage, format!("--as-of {date}: no time"))
+                    .hint("such as 2026-11-21 or 2026-11-21T08:00Z")
+            })?;
+            let found = release.trust().as_of(time_s).map_err(release_failure)?;
+            let found = found.ok_or_else(|| {
+                Failure::new(Exit::NoInput, format!("no record of {} or before was ever accepted here", moment(time_s)))
+                    .hint("records are archived when they are accepted; a machine that used the release then has it")
+            })?;
+            let tree = release.tree_of(&found.file).map_err(open_failure)?;
+            (tree, found.file.record.value.clone(), found.validity.until_s)
+        }
+    };
+    let path = arguments.path.as_os_str().as_bytes();
+    let found = tree.resolve(path, false).map_err(|error| content_failure(path, &error))?;
+    let mut verified = Verified {
+        release: release.id().to_string(),
+        sequence: record.sequence,
+        issued: moment(record.issued_s),
+        valid_until: moment(valid_until_s),
+        note: record.note.clone(),
+        path: if path == b"." { String::new() } else { String::from_utf8_lossy(path).into_owned() },
+        present: matches!(found, Found::Node(_)),
+        names: 0,
+        bytes: 0,
+    };
+    if let Found::Node(node) = found {
+        let bar = bytes_bar("verifying");
+        check_all(&tree, &node, inside(&arguments.path), &mut verified, &bar)?;
+        bar.finish_and_clear();
+    }
+    format.print(&verified, |verified| {
+        let head = format!(
+            "Release {} of {}{}, valid until {}: ",
+            verified.sequence,
+            verified.issued,
+            if verified.note.is_empty() { String::new() } else { format!(" ({})", verified.note) },
+            verified.valid_until
+        );
+        let name = if verified.path.is_empty() { "the whole tree" } else { &verified.path };
+        head + &match verified.present {
+            true => format!(
+                "{name} is there; {} names and {} bytes are as signed.",
+                verified.names, verified.bytes
+            ),
+            false => format!("{name} is provably not there."),
+        }
+    })
+}
+
+fn check_all(
+    tree: &Tree,
+    node: &Node,
+    path: &[u8],
+    verified: &mut Verified,
+    bar: &indicatif::ProgressBar,
+) -> Outcome {
+    verified.names += 1;
+    match node.inode.kind {
+        InodeKind::File => {
+            let count = &mut |bytes: &[u8]| {
+                verified.bytes += bytes.len() as u64;
+                bar.set_position(verified.bytes);
+                Ok(())
+            };
+            match copy(tree, node, path, count) {
+                Err(CopyError::In(failure)) => Err(failure),
+                Err(CopyError::Out(_)) | Ok(()) => Ok(()),
+            }
+        }
+        InodeKind::Directory => {
+            let mut after: Option<Vec<u8>> = None;
+            loop {
+                let page = tree.entries(node, after.as_deref(), PAGE);
+                let page = page.map_err(|error| content_failure(path, &error))?;
+                let Some((last, _)) = page.last() else { return Ok(()) };
+                after = Some(last.clone());
+                for (name, entry) in page {
+                    let below = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
+                    let child = tree.node(entry).map_err(|error| content_failure(&below, &error))?;
+                    check_all(tree, &child, &below, verified, bar)?;
+                }
+            }
+        }
+        _ => Ok(()),
+    }
+}

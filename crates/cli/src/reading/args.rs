@@ -1,0 +1,175 @@
+//! The command line of what has to do with reading and publishing releases.
+
+use clap::{Args, value_parser};
+use std::path::PathBuf;
+
+/// `holdfast publish`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast publish ./site --key ~/.config/holdfast/key --to ./release
+  holdfast publish ./site --key a.key --key b.key --to ./release --note 'Version 2.1' --expires 90d
+  holdfast publish ./tree --key k --to ./release --exclude '*.o' --exclude /build --opaque names
+
+The release directory then holds everything that a mirror needs; copy it to any web server. The first time, its keys \
+are made from those given, and an ID that people name it by; `holdfast release keys` makes keys of which fewer than all \
+must sign, and changes them later. Publishing again reads only what has changed, adds only what is new, and keeps the \
+last releases whole for those who still read them.
+
+Kept: names, content, holes, modes, times of modification, hard links, symbolic links, special files and user.* \
+attributes. Not kept: owners, times of change and access, other attributes.
+
+If not all signatures that are needed are made here, the release waits in a draft beside the release directory.")]
+pub struct Publish {
+    /// The directory to publish
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The release directory; made if it is not there
+    #[arg(long, value_name = "RELEASEDIR")]
+    pub to: PathBuf,
+    /// A key to sign with; several sign together
+    #[arg(long, value_name = "KEY", required = true)]
+    pub key: Vec<PathBuf>,
+    /// A title or version for people, at most 256 bytes
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub note: String,
+    /// How long it counts unless it is published or renewed again before, such as 30d or 12h
+    #[arg(long, value_name = "SPAN", default_value = "30d")]
+    pub expires: String,
+    /// How many releases stay whole, this one included
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u16).range(1..=1000))]
+    pub keep: u16,
+    /// Leave out what matches: `*` and `?` within a name, `**` over names; without a slash in every directory
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+    /// Directories of which listings show only names already referred to; `.` is the root
+    #[arg(long, value_name = "PATTERN")]
+    pub opaque: Vec<String>,
+    /// Times of modification later than this, in seconds since 1970, become this
+    #[arg(long, value_name = "SECONDS", env = "SOURCE_DATE_EPOCH")]
+    pub newest: Option<i64>,
+    /// zstd's level
+    #[arg(long, value_name = "LEVEL", default_value_t = 3, value_parser = value_parser!(u8).range(1..=19))]
+    pub level: u8,
+    /// For a first release: key its digests with a secret of its own, so that its blocks are like nobody else's
+    #[arg(long)]
+    pub private_digests: bool,
+    /// Read every file, also those that have not changed since the last time
+    #[arg(long)]
+    pub forget: bool,
+}
+
+/// Which release, and where it is.
+#[derive(Debug, Args)]
+pub struct ReleaseSource {
+    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., a directory) with --id
+    #[arg(value_name = "RELEASE")]
+    pub release: String,
+    /// Its ID, as the publisher tells it
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Another mirror; the fastest one that is right is used
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// A directory of revocation certificates to be honoured
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
+    pub revocations: Vec<PathBuf>,
+    /// Use it although it has expired: it may be OLD, with faults that were corrected since
+    #[arg(long)]
+    pub allow_stale: bool,
+    /// Most MiB of verified blocks to keep on disk
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub cache_mib: u64,
+}
+
+/// What concerns mounts of releases only.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Releases")]
+pub struct ReleaseMount {
+    /// The release's ID, as the publisher tells it
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Another mirror; the fastest one that is right is used
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// A directory of revocation certificates to be honoured
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
+    pub revocations: Vec<PathBuf>,
+    /// Use a release although it has expired: it may be OLD, with faults that were corrected since
+    #[arg(long)]
+    pub allow_stale: bool,
+    /// Seconds between looks for a new release
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = value_parser!(u64).range(1..=86_400))]
+    pub refresh: u64,
+}
+
+/// `holdfast ls`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast ls hf+release:4f1c...@https://mirror.example/release/ src
+  holdfast ls -l https://mirror.example/release/ --id 4f1c...")]
+pub struct Ls {
+    /// Which release
+    #[command(flatten)]
+    pub source: ReleaseSource,
+    /// A path in it
+    #[arg(value_name = "PATH", default_value = ".")]
+    pub path: PathBuf,
+    /// Show kind, mode, links, size and time too
+    #[arg(short, long)]
+    pub long: bool,
+}
+
+/// `holdfast cat`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast cat hf+release:4f1c...@https://mirror.example/release/ README
+
+Every byte is verified before it is printed.")]
+pub struct Cat {
+    /// Which release
+    #[command(flatten)]
+    pub source: ReleaseSource,
+    /// Paths of files in it
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+/// `holdfast get`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast get hf+release:4f1c...@https://mirror.example/release/ src ./src
+  holdfast get https://mirror.example/release/ . ./everything --id 4f1c...
+
+Every byte is verified before it is written. Owners are not kept, and set-user-ID bits are not set.")]
+pub struct Get {
+    /// Which release
+    #[command(flatten)]
+    pub source: ReleaseSource,
+    /// A path in it; `.` for all
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Where to; must not be there yet
+    #[arg(value_name = "TO")]
+    pub to: PathBuf,
+}
+
+/// `holdfast verify`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast verify hf+release:4f1c...@https://mirror.example/release/
+  holdfast verify ./release --id 4f1c... --as-of 2026-11-21 docs/price-list
+
+Says whether a path is there, and proves it either way; of what is there, every byte is fetched and verified. With \
+--as-of, by the record that was in force then, if this machine accepted it then: records are archived, so a publisher \
+cannot deny later what a release held.")]
+pub struct Verify {
+    /// Which release
+    #[command(flatten)]
+    pub source: ReleaseSource,
+    /// A path in it; everything if there is none
+    #[arg(value_name = "PATH", default_value = ".")]
+    pub path: PathBuf,
+    /// By the record in force at this time (UTC), such as 2026-11-21 or 2026-11-21T08:00Z
+    #[arg(long, value_name = "TIME")]
+    pub as_of: Option<String>,
+}

@@ -1,0 +1,56 @@
+//! Which thread answers a request.
+
+use crate::outstanding::{Outstanding, Yields};
+use crate::pool::{Pool, THREADS_MAX, contain};
+use fuser::Request;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Answers requests so that one which waits keeps no other from being answered.
+pub(crate) struct Answering {
+    readers: usize,
+    busy: AtomicUsize,
+    pub(crate) outstanding: Outstanding,
+    pool: Pool,
+}
+
+impl Answering {
+    /// For a session with `readers` threads that read requests.
+    pub(crate) fn new(readers: usize) -> Answering {
+        Answering {
+            readers,
+            busy: AtomicUsize::new(0),
+            outstanding: Outstanding::default(),
+            pool: Pool::new(THREADS_MAX),
+        }
+    }
+
+    /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
+    /// up.
+    pub(crate) fn answer(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
+        let call = self.outstanding.begin(request.unique().0, Yields::ToDeath(request.pid()));
+        match self.reader() {
+            Some(_busy) => contain(|| call.run(job)),
+            None => self.pool.submit(Box::new(move || call.run(job))),
+        }
+    }
+
+    /// This thread, if it may be kept busy while what is returned lives.
+    pub(crate) fn reader(&self) -> Option<Busy<'_>> {
+        let busy = Busy(&self.busy);
+        (self.busy.fetch_add(1, Ordering::SeqCst) + 1 < self.readers).then_some(busy)
+    }
+
+    /// Runs a job on another thread.
+    pub(crate) fn elsewhere(&self, job: impl FnOnce() + Send + 'static) {
+        self.pool.submit(Box::new(job));
+    }
+}
+
+/// Counts a thread that reads requests as busy.
+pub(crate) struct Busy<'a>(&'a AtomicUsize);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,597 @@
+//! A release as a tree for the kernel.
+//!
+//! Inodes are numbered by a digest of their path, or of the number that the names of a hard-linked file share: the same
+//! on all machines, and from release to release. What the kernel has looked up is kept as a name below a name; inodes
+//! themselves are in a bounded cache and are found again by their path. So when a new release comes, open files follow
+//! their paths into it (the read-only paper, 3.4), and say ESTALE only if the path is provably gone.
+
+use crate::accept::Stale;
+use crate::open::{Current, Release, now_s};
+use crate::tree::{Node, Tree};
+use holdfast_client::FsError;
+use holdfast_client::files::{Attributes, DirectoryItem, FileHandleId, Ino, Statistics};
+use holdfast_content::catalog::{self, CatalogEntry};
+use holdfast_content::{Content, ContentError, InodeKind, NAME_BYTES_MAX, SourceError, file};
+use holdfast_crypto::{DigestKey, Domain};
+use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, Listed};
+use lru::LruCache;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Inodes kept.
+const INODES_KEPT: usize = 16_384;
+/// How long the kernel may keep names: until it is told otherwise, and in case it missed that, a day.
+const LIVES: Duration = Duration::from_secs(24 * 3600);
+/// Names read at once.
+const PAGE: usize = 256;
+/// How far a sequential reader is fetched ahead of, in bytes.
+const AHEAD_BYTES: u64 = 8 << 20;
+/// Sequential readers known at once.
+const READERS_KEPT: usize = 256;
+/// Names of an opaque directory that are remembered as referred to.
+const REFERRED_MAX: usize = 65_536;
+/// Names that are not there and that the kernel may know of.
+const ABSENT_KEPT: usize = 65_536;
+/// No path is deeper.
+const DEPTH_MAX: usize = 2048;
+/// On the root: how the release stands, in words.
+const STATUS: &[u8] = b"user.holdfast.status";
+
+/// Who owns what is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// A release, mounted.
+pub struct MountedRelease {
+    release: Arc<Release>,
+    owner: Owner,
+    tree: RwLock<Arc<Tree>>,
+    known: Mutex<HashMap<Ino, Known>>,
+    inodes: Mutex<LruCache<Ino, Node>>,
+    directories: Mutex<HashMap<FileHandleId, Arc<Mutex<OpenDirectory>>>>,
+    next_handle: AtomicU64,
+    /// By file: where the reader that was seen last ended, and how far was fetched ahead.
+    readers: Mutex<LruCache<Ino, (u64, u64)>>,
+    referred: Mutex<HashMap<Ino, BTreeSet<Vec<u8>>>>,
+    /// Names that the kernel was told are not there.
+    absent: Mutex<LruCache<(Ino, Vec<u8>), ()>>,
+    /// Look-ups are refused: the release counts no more.
+    over: AtomicBool,
+    over_because: Mutex<Option<FsError>>,
+    sink: Mutex<Option<ForgetSink>>,
+}
+
+/// What the kernel has looked up.
+struct Known {
+    parent: Ino,
+    name: Box<[u8]>,
+    lookups: u64,
+}
+
+struct OpenDirectory {
+    ino: Ino,
+    node: Node,
+    tree: Arc<Tree>,
+    opaque: bool,
+    /// Names read last, the number of the first, and the name before it.
+    page: Vec<(Vec<u8>, CatalogEntry)>,
+    first: u64,
+}
+
+/// What programs see of content that cannot be had.
+fn failure(error: ContentError, path: &str) -> FsError {
+    match error {
+        ContentError::Source(SourceError::Unreachable(_, why)) => {
+            FsError::Unreachable(format!("{path}: {why}"))
+        }
+        other => {
+            tracing::error!(path, error = %other, "what the mirrors have is not what was signed");
+            FsError::Integrity(Arc::new(holdfast_client::IntegrityReport {
+                file: None,
+                path: Some(path.to_owned()),
+                what: other.to_string(),
+                missing: Default::default(),
+                noticed_ns: holdfast_client::evidence::now_ns(),
+                last_good_operation: 0,
+                evidence: None,
+            }))
+        }
+    }
+}
+
+fn ino_of(parent: Ino, name: &[u8], link: Option<u64>) -> Ino {
+    let bytes = match link {
+        Some(link) => [&b"link"[..], &link.to_le_bytes()].concat(),
+        None => [&parent.0.to_le_bytes()[..], name].concat(),
+    };
+    let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, &bytes);
+    // Some programs want numbers without a sign; 1 is the root's.
+    let number = u64::from_le_bytes(*digest.0.first_chunk().expect("32 bytes")) >> 1;
+    Ino(number.max(2))
+}
+
+fn bound(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count).expect("not zero")
+}
+
+impl MountedRelease {
+    /// A release to be mounted.
+    pub fn new(release: Arc<Release>, owner: Owner) -> Arc<MountedRelease> {
+        let tree = Arc::new(release.current().tree.clone());
+        Arc::new(MountedRelease {
+            release,
+            owner,
+            tree: RwLock::new(tree),
+            known: Mutex::default(),
+            inodes: Mutex::new(LruCache::new(bound(INODES_KEPT))),
+            directories: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            readers: Mutex::new(LruCache::new(bound(READERS_KEPT))),
+            referred: Mutex::default(),
+            absent: Mutex::new(LruCache::new(bound(ABSENT_KEPT))),
+            over: AtomicBool::new(false),
+            over_because: Mutex::default(),
+            sink: Mutex::default(),
+        })
+    }
+
+    /// Looks whether the release still counts and shows what counts now. Meant to be called now and then. Returns what
+    /// is worth telling, if anything.
+    pub fn refresh(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        match self.release.refresh() {
+            Ok(_) => {
+                let current = self.release.current();
+                told.extend(current.accepted.warnings.iter().map(ToString::to_string));
+                told.extend(current.notices.iter().cloned());
+                self.show(&current);
+                self.end_because(None);
+            }
+            Err(crate::open::OpenError::Final(error @ crate::admit::AdmitError::Revoked { .. })) => {
+                told.push(error.to_string());
+                self.end_because(Some(FsError::Revoked(error.to_string())));
+            }
+            Err(error) => told.push(error.to_string()),
+        }
+        self.check_expiry(&mut told);
+        told
+    }
+
+    /// What counts by its dates: the clock goes on also while no mirror answers.
+    fn check_expiry(&self, told: &mut Vec<String>) {
+        let current = self.release.current();
+        let until_s = current.accepted.valid_until_s;
+        if self.release.stale() == Stale::Refuse && now_s() > until_s {
+            let text = format!(
+                "the release expired at {} and was not renewed: open files can be read on, nothing else; mount it \
+                 with --allow-stale to use it nevertheless",
+                crate::moment::moment(until_s)
+            );
+            told.push(text.clone());
+            self.end_because(Some(FsError::Expired(text)));
+        }
+    }
+
+    fn end_because(&self, why: Option<FsError>) {
+        let mut because = self.over_because.lock();
+        // Revoked is for good.
+        if matches!(&*because, Some(FsError::Revoked(_))) {
+            return;
+        }
+        let over = why.is_some();
+        *because = why;
+        if self.over.swap(over, Ordering::SeqCst) != over && over {
+            // The kernel would go on to find names by itself.
+            let names: Vec<_> =
+                self.known.lock().values().map(|known| (known.parent, known.name.to_vec())).collect();
+            names.into_iter().for_each(|(parent, name)| self.tell(Forget::Name(parent, name)));
+        }
+    }
+
+    fn counts(&self) -> Result<(), FsError> {
+        match self.over.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => self.over_because.lock().clone().map_or(Ok(()), Err),
+        }
+    }
+
+    fn tell(&self, forget: Forget) {
+        if let Some(sink) = &*self.sink.lock() {
+            sink(forget);
+        }
+    }
+
+    /// Shows another tree: what the kernel knows and is not the same any more, it is told to forget.
+    fn show(&self, current: &Current) {
+        let (old, new) = (self.tree.read().clone(), Arc::new(current.tree.clone()));
+        if old.reference() == new.reference() {
+            return;
+        }
+        *self.tree.write() = new.clone();
+        self.inodes.lock().clear();
+        self.readers.lock().clear();
+        let mut below: HashMap<Ino, Vec<(Ino, Vec<u8>)>> = HashMap::new();
+        for (ino, known) in &*self.known.lock() {
+            below.entry(known.parent).or_default().push((*ino, known.name.to_vec()));
+        }
+        let (Ok(was), Ok(is)) = (old.root(), new.root()) else {
+            below.keys().for_each(|ino| self.tell(Forget::Inode(*ino)));
+            return;
+        };
+        // Explicitly, since trees may be deep.
+        let mut stack = vec![(Ino::ROOT, Some(was), Some(is))];
+        while let Some((ino, was, is)) = stack.pop() {
+            if was == is && was.is_some() {
+                continue;
+            }
+            self.tell(Forget::Inode(ino));
+            let child = |tree: &Tree, node: &Option<Node>, name: &[u8]| {
+                let node = node.as_ref().filter(|node| node.inode.kind == InodeKind::Directory)?;
+                tree.child(node, name).ok().flatten()
+            };
+            for (known, name) in below.remove(&ino).unwrap_or_default() {
+                let (before, after) = (child(&old, &was, &name), child(&new, &is, &name));
+                let number = |node: &Option<Node>| node.as_ref().map(|node| ino_of(ino, &name, node.link));
+                let kind = |node: &Option<Node>| node.as_ref().map(|node| node.inode.kind);
+                if number(&before) != number(&after) || kind(&before) != kind(&after) {
+                    self.tell(Forget::Name(ino, name));
+                }
+                stack.push((known, before, after));
+            }
+        }
+        let absent = std::mem::replace(&mut *self.absent.lock(), LruCache::new(bound(ABSENT_KEPT)));
+        absent.into_iter().for_each(|((parent, name), ())| self.tell(Forget::Name(parent, name)));
+        tracing::info!(sequence = current.accepted.record.sequence, "a new release is shown");
+    }
+
+    fn root(&self) -> Result<Node, FsError> {
+        self.node(Ino::ROOT)
+    }
+
+    /// The path of an inode from the root, as names.
+    fn way(&self, ino: Ino) -> Result<Vec<Box<[u8]>>, FsError> {
+        let known = self.known.lock();
+        let mut way = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let one = known.get(&at).ok_or(FsError::Stale)?;
+            way.push(one.name.clone());
+            at = one.parent;
+            if way.len() > DEPTH_MAX {
+                return Err(FsError::Loop);
+            }
+        }
+        way.reverse();
+        Ok(way)
+    }
+
+    fn path(&self, ino: Ino) -> String {
+        match self.way(ino) {
+            Ok(way) => way.iter().map(|name| format!("/{}", String::from_utf8_lossy(name))).collect(),
+            Err(_) => format!("inode {}", ino.0),
+        }
+    }
+
+    /// What an inode is now: from the cache, or by its path.
+    fn node(&self, ino: Ino) -> Result<Node, FsError> {
+        if let Some(node) = self.inodes.lock().get(&ino) {
+            return Ok(node.clone());
+        }
+        let tree = self.tree.read().clone();
+        let mut node = tree.root().map_err(|error| failure(error, "/"))?;
+        for name in self.way(ino)? {
+            let found = match node.inode.kind {
+                InodeKind::Directory => {
+                    tree.child(&node, &name).map_err(|error| failure(error, &self.path(ino)))?
+                }
+                _ => None,
+            };
+            node = found.ok_or(FsError::Stale)?;
+        }
+        self.keep(ino, &tree, &node);
+        Ok(node)
+    }
+
+    /// Keeps an inode, unless its tree is no longer the one that is shown.
+    fn keep(&self, ino: Ino, tree: &Tree, node: &Node) {
+        let shown = self.tree.read();
+        if shown.reference() == tree.reference() {
+            self.inodes.lock().put(ino, node.clone());
+        }
+    }
+
+    fn looked_up(&self, ino: Ino, parent: Ino, name: &[u8]) {
+        let mut known = self.known.lock();
+        let one = known.entry(ino).or_insert_with(|| Known { parent, name: name.into(), lookups: 0 });
+        // Of a file with several names, the one found last is as good as any, and surely there.
+        (one.parent, one.name) = (parent, name.into());
+        one.lookups += 1;
+    }
+
+    fn shown(&self, ino: Ino, node: &Node) -> Attributes {
+        let inode = &node.inode;
+        Attributes {
+            ino,
+            kind: inode.kind,
+            mode: inode.mode,
+            links: inode.links,
+            size: inode.size,
+            blocks: match &inode.content {
+                Content::Extents(_) => inode.size.div_ceil(512),
+                _ => 0,
+            },
+            modified_ns: inode.modified_ns,
+            changed_ns: inode.changed_ns,
+            uid: self.owner.uid,
+            gid: self.owner.gid,
+            device_number: inode.device_number,
+            generation: 0,
+        }
+    }
+
+    fn is_opaque(node: &Node) -> bool {
+        node.inode.xattrs.contains_key(catalog::OPAQUE)
+    }
+
+    fn status_text(&self) -> String {
+        let current = self.release.current();
+        let record = &current.accepted.record;
+        let mut lines = vec![format!(
+            "release {} of {}, valid until {}{}",
+            record.sequence,
+            record.release,
+            crate::moment::moment(current.accepted.valid_until_s),
+            if record.note.is_empty() { String::new() } else { format!(": {}", record.note) }
+        )];
+        if let Some(why) = &*self.over_because.lock() {
+            lines.push(why.to_string());
+        }
+        lines.extend(current.accepted.warnings.iter().map(ToString::to_string));
+        for mirror in self.release.mirrors().standings() {
+            let why = mirror.why.map(|why| format!(" ({why})")).unwrap_or_default();
+            lines.push(format!("mirror {}: {:?}{why}", mirror.mirror, mirror.state).to_lowercase());
+        }
+        lines.join("\n")
+    }
+}
+
+impl FixedTree for MountedRelease {
+    fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+        self.counts()?;
+        if name.len() > NAME_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let directory = self.node(parent)?;
+        if directory.inode.kind != InodeKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let tree = self.tree.read().clone();
+        let found = tree.child(&directory, name).map_err(|error| failure(error, &self.path(parent)))?;
+        let Some(node) = found else {
+            let dropped = self.absent.lock().push((parent, name.to_vec()), ());
+            if let Some(((of, other), ())) = dropped.filter(|(known, ())| *known != (parent, name.to_vec())) {
+                self.tell(Forget::Name(of, other));
+            }
+            return Err(FsError::NotFound);
+        };
+        let ino = ino_of(parent, name, node.link);
+        self.looked_up(ino, parent, name);
+        self.keep(ino, &tree, &node);
+        if Self::is_opaque(&directory) {
+            let mut referred = self.referred.lock();
+            let names = referred.entry(parent).or_default();
+            if names.len() < REFERRED_MAX {
+                names.insert(name.to_vec());
+            }
+        }
+        Ok(self.shown(ino, &node))
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        let mut known = self.known.lock();
+        if let Some(one) = known.get_mut(&ino) {
+            one.lookups = one.lookups.saturating_sub(count);
+            if one.lookups == 0 {
+                known.remove(&ino);
+            }
+        }
+    }
+
+    fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
+        Ok(self.shown(ino, &self.node(ino)?))
+    }
+
+    fn target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        match &self.node(ino)?.inode.content {
+            Content::Target(target) => Ok(target.clone()),
+            _ => Err(FsError::Invalid("not a symbolic link".into())),
+        }
+    }
+
+    fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>, FsError> {
+        let node = self.node(ino)?;
+        let tree = self.tree.read().clone();
+        let failed = |error| failure(error, &self.path(ino));
+        if let Content::Extents(map) = &node.inode.content {
+            let end = offset.saturating_add(length as u64);
+            let ahead = {
+                let mut readers = self.readers.lock();
+                let (expected, ahead) = readers.get(&ino).copied().unwrap_or((0, 0));
+                let sequential = offset <= expected && end >= expected;
+                // Half of what was fetched ahead is used up: fetch more.
+                let wanted = sequential && offset > 0 && end + AHEAD_BYTES / 2 > ahead;
+                let to = if wanted { (end + AHEAD_BYTES).min(node.inode.size) } else { ahead };
+                readers.put(ino, (end, if sequential { to } else { 0 }));
+                (wanted && to > ahead.max(end)).then(|| ahead.max(end)..to)
+            };
+            if let Some(range) = ahead {
+                file::prefetch(&**tree.source(), map, range).map_err(failed)?;
+            }
+        }
+        tree.read(&node, offset, length).map_err(failed)
+    }
+
+    fn open_directory(&self, ino: Ino) -> Result<(FileHandleId, bool), FsError> {
+        self.counts()?;
+        let node = self.node(ino)?;
+        if node.inode.kind != InodeKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let opaque = Self::is_opaque(&node);
+        let tree = self.tree.read().clone();
+        let open = OpenDirectory { ino, node, tree, opaque, page: Vec::new(), first: 0 };
+        let handle = FileHandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        self.directories.lock().insert(handle, Arc::new(Mutex::new(open)));
+        Ok((handle, !opaque))
+    }
+
+    fn list(
+        &self,
+        handle: FileHandleId,
+        offset: u64,
+        with_attributes: bool,
+        sink: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        let open = self.directories.lock().get(&handle).cloned();
+        let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
+        let mut open = open.lock();
+        let ino = open.ino;
+        let parent = self.known.lock().get(&ino).map_or(Ino::ROOT, |known| known.parent);
+        let dots: [(&[u8], Ino); 2] = [(b".", ino), (b"..", parent)];
+        for (number, (name, at)) in dots.into_iter().enumerate().skip(offset.min(2) as usize) {
+            let item =
+                DirectoryItem { ino: at, kind: InodeKind::Directory, name, next_offset: number as u64 + 1 };
+            let attributes = if with_attributes { Some(self.attributes(at)?) } else { None };
+            if !sink(Listed { item, attributes }) {
+                return Ok(());
+            }
+        }
+        let mut number = offset.saturating_sub(2);
+        loop {
+            let page = self.page(&mut open, number)?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            for (name, entry) in page {
+                number += 1;
+                let child = ino_of(ino, &name, entry.link);
+                let kind = entry.kind;
+                let item = DirectoryItem { ino: child, kind, name: &name, next_offset: number + 2 };
+                let mut attributes = None;
+                if with_attributes {
+                    let node = open.tree.node(entry).map_err(|error| {
+                        failure(error, &format!("{}/{}", self.path(ino), String::from_utf8_lossy(&name)))
+                    })?;
+                    self.keep(child, &open.tree, &node);
+                    attributes = Some(self.shown(child, &node));
+                }
+                // Before the kernel can ask for it.
+                if with_attributes {
+                    self.looked_up(child, ino, &name);
+                }
+                if !sink(Listed { item, attributes }) {
+                    if with_attributes {
+                        self.forget(child, 1);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn close_directory(&self, handle: FileHandleId) {
+        self.directories.lock().remove(&handle);
+    }
+
+    fn attribute(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        if ino == Ino::ROOT && name == STATUS {
+            return Ok(self.status_text().into_bytes());
+        }
+        if !name.starts_with(b"user.") {
+            return Err(FsError::Unsupported);
+        }
+        self.node(ino)?.inode.xattrs.get(name).cloned().ok_or(FsError::NoData)
+    }
+
+    fn attribute_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>, FsError> {
+        let node = self.node(ino)?;
+        Ok(node.inode.xattrs.keys().filter(|name| name.starts_with(b"user.")).cloned().collect())
+    }
+
+    fn statistics(&self) -> Statistics {
+        let files =
+            self.root().map_or(0, |root| catalog::directory_root(&root.inode).map_or(0, |map| map.len()));
+        Statistics {
+            block_bytes: 4096,
+            blocks: 0,
+            blocks_free: 0,
+            files,
+            files_free: 0,
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        }
+    }
+
+    fn lives(&self) -> Duration {
+        if self.over.load(Ordering::SeqCst) { Duration::ZERO } else { LIVES }
+    }
+
+    fn on_forget(&self, sink: ForgetSink) {
+        *self.sink.lock() = Some(sink);
+    }
+}
+
+impl MountedRelease {
+    /// Names from number `number` on.
+    fn page(&self, open: &mut OpenDirectory, number: u64) -> Result<Vec<(Vec<u8>, CatalogEntry)>, FsError> {
+        if open.opaque {
+            return self.referred_page(open, number);
+        }
+        let failed = |error| failure(error, &self.path(open.ino));
+        loop {
+            let end = open.first + open.page.len() as u64;
+            if (open.first..end).contains(&number) {
+                return Ok(open.page[(number - open.first) as usize..].to_vec());
+            }
+            let (from, after) = match open.page.last() {
+                Some((last, _)) if number >= end => (end, Some(last.clone())),
+                _ => (0, None),
+            };
+            let page = open.tree.entries(&open.node, after.as_deref(), PAGE).map_err(failed)?;
+            if page.is_empty() {
+                return Ok(Vec::new());
+            }
+            (open.first, open.page) = (from, page);
+        }
+    }
+
+    /// Of an opaque directory: the names that were referred to.
+    fn referred_page(
+        &self,
+        open: &OpenDirectory,
+        number: u64,
+    ) -> Result<Vec<(Vec<u8>, CatalogEntry)>, FsError> {
+        let names: BTreeMap<usize, Vec<u8>> = match self.referred.lock().get(&open.ino) {
+            Some(names) => names.iter().cloned().enumerate().skip(number as usize).take(PAGE).collect(),
+            None => BTreeMap::new(),
+        };
+        let root = catalog::directory_root(&open.node.inode)
+            .map_err(|error| failure(error, &self.path(open.ino)))?;
+        let mut page = Vec::new();
+        for name in names.into_values() {
+            let entry = catalog::lookup(&**open.tree.source(), &root, &name);
+            if let Some(entry) = entry.map_err(|error| failure(error, &self.path(open.ino)))? {
+                page.push((name, entry));
+            }
+        }
+        Ok(page)
+    }
+}

@@ -1,0 +1,260 @@
+//! A release as a client has it: its mirrors, what is believed of them, and the tree that counts now.
+
+use crate::accept::{Accepted, Stale};
+use crate::admit::{AdmitError, Admitted, admit};
+use crate::blocks::{IndexName, MirroredBlocks};
+use crate::form::{self, Kind};
+use crate::keys::ReleaseId;
+use crate::layout;
+use crate::mirror::{Mirror, Mirrors};
+use crate::record::RootFile;
+use crate::tree::Tree;
+use crate::trust::{Trust, TrustError};
+use holdfast_client::evidence::Evidence;
+use holdfast_client::remote::Remote;
+use holdfast_client::store::{StoreConfig, StoreStatus, VerifiedStore};
+use holdfast_crypto::DigestKey;
+use parking_lot::{Mutex, RwLock};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a block is waited for.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How a release is opened.
+pub struct Options {
+    /// Which.
+    pub id: ReleaseId,
+    /// Where this machine remembers releases.
+    pub trust: PathBuf,
+    /// Folders with revocation certificates.
+    pub revocations: Vec<PathBuf>,
+    /// What to do when it has expired.
+    pub stale: Stale,
+    /// Folder and bound in bytes of the persistent cache.
+    pub cache: Option<(PathBuf, u64)>,
+    /// Bound of the cache in memory, in bytes.
+    pub memory_bytes: usize,
+}
+
+/// Why a release cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No mirror has it as it should be.
+    #[error("no mirror has the release {id} as it should be:{}", lines(.why))]
+    NoMirror {
+        /// Which release.
+        id: ReleaseId,
+        /// What is wrong with each.
+        why: Vec<AdmitError>,
+    },
+    /// Something that no other mirror can mend: it is revoked, or what this machine remembers is damaged.
+    #[error(transparent)]
+    Final(AdmitError),
+    /// What this machine remembers cannot be read.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// No mirror has an index by which blocks are found.
+    #[error("the release is signed and counts, but its blocks cannot be found: {0}")]
+    Blocks(String),
+}
+
+fn lines(errors: &[AdmitError]) -> String {
+    errors.iter().map(|error| format!("\n  {error}")).collect()
+}
+
+/// What counts now.
+pub struct Current {
+    /// The record, and what people should be told.
+    pub accepted: Accepted,
+    /// What mirrors said that people should be told.
+    pub notices: Vec<String>,
+    /// Its tree.
+    pub tree: Tree,
+}
+
+/// A release, and its mirrors.
+pub struct Release {
+    options: Options,
+    trust: Trust,
+    single: Vec<Arc<dyn Mirror>>,
+    mirrors: Arc<Mirrors>,
+    /// Of one digest key; a release changes that hardly ever.
+    stores: Mutex<Option<Store>>,
+    current: RwLock<Arc<Current>>,
+}
+
+#[derive(Clone)]
+struct Store {
+    key: DigestKey,
+    blocks: Arc<MirroredBlocks>,
+    store: VerifiedStore,
+}
+
+/// Seconds since 1970 by this machine's clock.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl Release {
+    /// Opens a release at these mirrors.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: Options, mirrors: Vec<Arc<dyn Mirror>>) -> Result<Release, OpenError> {
+        let trust = Trust::open(&options.trust, options.id)?;
+        let all = Arc::new(Mirrors::new(mirrors.clone()));
+        let stores = Mutex::new(None);
+        let admitted = best(&trust, &mirrors, &options)?;
+        let current = believe(&options, &trust, &all, &stores, admitted)?;
+        Ok(Release { options, trust, single: mirrors, mirrors: all, stores, current: RwLock::new(current) })
+    }
+
+    /// What counts, as it was looked at last.
+    pub fn current(&self) -> Arc<Current> {
+        self.current.read().clone()
+    }
+
+    /// Asks the mirrors what counts now. Whether the tree is another than before.
+    ///
+    /// # Errors
+    /// [`OpenError`]; then [`Release::current`] is what it was, and whether it still counts is for its dates to say.
+    pub fn refresh(&self) -> Result<bool, OpenError> {
+        let admitted = best(&self.trust, &self.single, &self.options)?;
+        let current = believe(&self.options, &self.trust, &self.mirrors, &self.stores, admitted)?;
+        let mut known = self.current.write();
+        let changed = known.tree.reference() != current.tree.reference();
+        *known = current;
+        Ok(changed)
+    }
+
+    /// Which release.
+    pub fn id(&self) -> ReleaseId {
+        self.options.id
+    }
+
+    /// What this machine remembers of it.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// Its mirrors.
+    pub fn mirrors(&self) -> &Arc<Mirrors> {
+        &self.mirrors
+    }
+
+    /// What to do when it has expired.
+    pub fn stale(&self) -> Stale {
+        self.options.stale
+    }
+
+    /// A tree of another record of this release, as an archived one.
+    ///
+    /// # Errors
+    /// [`OpenError::Blocks`].
+    pub fn tree_of(&self, file: &RootFile) -> Result<Tree, OpenError> {
+        let record = &file.record.value;
+        let store = store_of(&self.options, &self.mirrors, &self.stores, record.digest_key);
+        use_index(&store, file)?;
+        Ok(Tree::new(Arc::new(store.store), record.root_dir))
+    }
+
+    /// Figures of the caches and of what came from mirrors.
+    pub fn status(&self) -> (StoreStatus, u64) {
+        match &*self.stores.lock() {
+            Some(store) => (store.store.status(), store.blocks.traffic().1),
+            None => (StoreStatus::default(), 0),
+        }
+    }
+}
+
+/// Asks every mirror; takes the newest record, and of those the one that counts for longest.
+fn best(trust: &Trust, mirrors: &[Arc<dyn Mirror>], options: &Options) -> Result<Admitted, OpenError> {
+    let ask =
+        |mirror: &Arc<dyn Mirror>| admit(trust, &**mirror, &options.revocations, now_s(), options.stale);
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = mirrors.iter().map(|mirror| scope.spawn(|| ask(mirror))).collect();
+        asked
+            .into_iter()
+            .map(|answer| answer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    });
+    let mut best: Option<Admitted> = None;
+    let mut why = Vec::new();
+    for answer in answers {
+        match answer {
+            Ok(admitted) => {
+                let rank = |one: &Admitted| (one.accepted.record.sequence, one.accepted.valid_until_s);
+                if best.as_ref().is_none_or(|best| rank(&admitted) > rank(best)) {
+                    best = Some(admitted);
+                }
+            }
+            Err(
+                error @ (AdmitError::Revoked { .. }
+                | AdmitError::Trust(_)
+                | AdmitError::RevocationsUnreadable { .. }),
+            ) => return Err(OpenError::Final(error)),
+            Err(error) => {
+                tracing::debug!(%error, "a mirror's record is of no use");
+                why.push(error);
+            }
+        }
+    }
+    if let Some(best) = &mut best {
+        best.notices.extend(why.iter().filter(|error| error.is_proof()).map(ToString::to_string));
+    }
+    best.ok_or(OpenError::NoMirror { id: options.id, why })
+}
+
+fn believe(
+    options: &Options,
+    trust: &Trust,
+    mirrors: &Arc<Mirrors>,
+    stores: &Mutex<Option<Store>>,
+    admitted: Admitted,
+) -> Result<Arc<Current>, OpenError> {
+    // Another mirror may have shown a newer one to another process meanwhile; then this one is old already.
+    debug_assert_eq!(trust.id(), admitted.accepted.record.release);
+    let store = store_of(options, mirrors, stores, admitted.accepted.record.digest_key);
+    use_index(&store, &admitted.file)?;
+    let tree = Tree::new(Arc::new(store.store), admitted.accepted.record.root_dir);
+    Ok(Arc::new(Current { accepted: admitted.accepted, notices: admitted.notices, tree }))
+}
+
+fn use_index(store: &Store, file: &RootFile) -> Result<(), OpenError> {
+    let name = IndexName { digest: file.index.digest, bytes: file.index.bytes };
+    store.blocks.use_index(name).map_err(|error| OpenError::Blocks(error.to_string()))
+}
+
+fn store_of(
+    options: &Options,
+    mirrors: &Arc<Mirrors>,
+    stores: &Mutex<Option<Store>>,
+    key: DigestKey,
+) -> Store {
+    let mut stores = stores.lock();
+    if let Some(store) = stores.as_ref().filter(|store| store.key == key) {
+        return store.clone();
+    }
+    let at_mirrors = mirrors.clone();
+    let more = move || {
+        let answers = at_mirrors.every(layout::ROOT, RootFile::BYTES_MAX);
+        let files = answers.into_iter().filter_map(|(_, answer)| form::read::<RootFile>(&answer.ok()?).ok());
+        files.map(|file| IndexName { digest: file.index.digest, bytes: file.index.bytes }).collect()
+    };
+    let blocks = Arc::new(MirroredBlocks::new(mirrors.clone(), Box::new(more)));
+    let folder = options.trust.join(options.id.to_string()).join("evidence");
+    let config = StoreConfig {
+        key,
+        memory_bytes: options.memory_bytes,
+        cache: options.cache.clone(),
+        evidence: Arc::new(Evidence::new(folder, options.id.0)),
+        deadline: DEADLINE,
+    };
+    let store = VerifiedStore::new(config, blocks.clone());
+    blocks.set_beside(&store);
+    let store = Store { key, blocks, store };
+    *stores = Some(store.clone());
+    store
+}

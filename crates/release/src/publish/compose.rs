@@ -1,0 +1,222 @@
+//! A whole release: the tree, the index, the record to be signed, and what is no longer needed.
+//!
+//! Order on disk: packs, then the index, then (when it is signed) the record. So whoever copies the directory at any
+//! moment has a release, the last one or this one; and one that was not finished costs nothing but packs that the
+//! next publishing removes.
+
+use super::folder::FolderBlocks;
+use super::keep::{self, Kept};
+use super::store::{read_index, sync_directory};
+use super::{Memory, Options, Progress, PublishError, publish, rules::Rules};
+use crate::draft::Draft;
+use crate::index::Index;
+use crate::record::{Location, Record, RootFile};
+use crate::release_dir::{ReleaseDir, ReleaseDirError};
+use crate::signing::{Signable, Signed};
+use crate::{form, layout};
+use holdfast_content::Reference;
+use holdfast_crypto::{Digest, DigestKey, Domain};
+use std::fs::{self, File};
+use std::path::Path;
+
+/// What a release is to be.
+pub struct Terms<'a> {
+    /// The tree.
+    pub source: &'a Path,
+    /// The release directory, which has its keys already.
+    pub target: &'a Path,
+    /// Now, in seconds since 1970.
+    pub now_s: u64,
+    /// How long the record counts, in seconds.
+    pub life_s: u64,
+    /// A title or version for people.
+    pub note: &'a str,
+    /// Releases that stay whole, this one included.
+    pub keep: usize,
+    /// The digest key of a first release; later ones keep to that.
+    pub first_key: DigestKey,
+    /// What to leave out, and which directories are opaque.
+    pub rules: &'a Rules,
+    /// Times later than this become this, in seconds since 1970.
+    pub newest: Option<i64>,
+    /// zstd's level.
+    pub level: i32,
+    /// Threads that compress.
+    pub threads: usize,
+    /// Where it is remembered what was published.
+    pub memory: Option<&'a Path>,
+}
+
+/// A release that waits for signatures.
+pub struct Composed {
+    /// The record and all that signers need.
+    pub draft: Draft,
+    /// What was published.
+    pub report: Report,
+    remember: Box<dyn FnOnce(Digest) -> Result<(), PublishError>>,
+}
+
+/// What was published, for people.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Report {
+    /// Its number.
+    pub sequence: u64,
+    /// Names in the tree.
+    pub names: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Files that were read, as they were not known from the last time.
+    pub files_read: u64,
+    /// Blocks that were not there before.
+    pub blocks_added: u64,
+    /// Their bytes as they lie in packs.
+    pub bytes_added: u64,
+    /// Whether the tree is the same as the last one's.
+    pub unchanged: bool,
+    /// What could not be kept.
+    pub notes: Vec<String>,
+}
+
+impl Composed {
+    /// To be called once the record is signed and installed: what was seen counts from now on.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn remember(self) -> Result<(), PublishError> {
+        let root = self.draft.root.as_ref().expect("it was made with one");
+        (self.remember)(root.record.value.digest())
+    }
+}
+
+fn bad_directory(error: &ReleaseDirError, target: &Path) -> PublishError {
+    PublishError::Damaged { path: target.to_owned(), why: error.to_string() }
+}
+
+/// Keeps others from publishing into the same directory meanwhile.
+///
+/// # Errors
+/// [`PublishError`]: somebody does, or it is no directory.
+pub fn lock(target: &Path) -> Result<File, PublishError> {
+    let folder = File::open(target).map_err(|error| PublishError::local(target, &error))?;
+    match rustix::fs::flock(&folder, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(folder),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(PublishError::Local {
+            path: target.to_owned(),
+            why: "somebody else is publishing into it or copying to it; try again later".into(),
+        }),
+        Err(error) => Err(PublishError::local(target, &error.into())),
+    }
+}
+
+/// Makes everything of a release but signatures.
+///
+/// # Errors
+/// [`PublishError`].
+pub fn compose(
+    terms: &Terms<'_>,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Composed, PublishError> {
+    let dir = ReleaseDir::new(terms.target);
+    let chain = dir.chain().map_err(|error| bad_directory(&error, terms.target))?;
+    let last = dir.root(&chain).map_err(|error| bad_directory(&error, terms.target))?;
+    let record = last.as_ref().map(|file| &file.record.value);
+    let index = match &last {
+        Some(file) => read_index(terms.target, &file.index.digest)?,
+        None => Index::default(),
+    };
+    let digest_key = record.map_or(terms.first_key, |record| record.digest_key);
+    let memory = terms.memory.map(|file| Memory { file, basis: record.map(Signable::digest) });
+    let options = Options {
+        source: terms.source,
+        target: terms.target,
+        digest_key,
+        rules: terms.rules,
+        newest: terms.newest,
+        level: terms.level,
+        threads: terms.threads,
+        memory,
+    };
+    let published = publish(&options, &index, progress)?;
+    let kept = keep::kept(terms.target, terms.keep.saturating_sub(1))?;
+    let roots: Vec<Reference> = kept.iter().map(Kept::root).chain([published.root]).collect();
+    let all = FolderBlocks::new(terms.target, digest_key, published.index);
+    let index = match keep::is_something_dropped(terms.target, terms.keep.saturating_sub(1))? {
+        true => keep::without_garbage(terms.target, &all, &roots)?,
+        false => all.index().clone(),
+    };
+    let location = write_named(terms.target, layout::index, &index.encode())?;
+    let record = Record {
+        release: chain.id(),
+        key_set: chain.current().number,
+        sequence: record.map_or(1, |record| record.sequence + 1),
+        issued_s: terms.now_s,
+        expires_s: terms.now_s.saturating_add(terms.life_s),
+        digest_key,
+        root_dir: published.root,
+        previous: record.map(Signable::digest),
+        note: terms.note.to_owned(),
+    };
+    let report = Report {
+        sequence: record.sequence,
+        names: published.names,
+        bytes: published.bytes,
+        files_read: published.read,
+        blocks_added: published.added.blocks,
+        bytes_added: published.added.bytes,
+        unchanged: last.as_ref().is_some_and(|last| last.record.value.root_dir == published.root),
+        notes: published.notes,
+    };
+    let root = RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints: None };
+    let draft = Draft { sets: chain.sets().to_vec(), keys: None, root: Some(root), statement: None };
+    Ok(Composed { draft, report, remember: published.remember })
+}
+
+/// Writes a file that is named by its digest.
+fn write_named(
+    target: &Path,
+    name: impl Fn(&Digest) -> String,
+    bytes: &[u8],
+) -> Result<Location, PublishError> {
+    let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, bytes);
+    let path = target.join(name(&digest));
+    let folder = path.parent().expect("it lies in a folder");
+    let written = fs::create_dir_all(folder).and_then(|()| {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        std::io::Write::write_all(&mut file, bytes)?;
+        file.as_file().sync_data()?;
+        rustix::fs::fchmod(file.as_file(), rustix::fs::Mode::from_raw_mode(0o644))?;
+        file.persist(&path)?;
+        Ok(())
+    });
+    written.map_err(|error| PublishError::local(&path, &error))?;
+    sync_directory(folder)?;
+    Ok(Location { digest, bytes: bytes.len() as u64 })
+}
+
+/// Removes what no release that is kept needs: records, packs, indexes, and what was left unfinished. To be called
+/// once a record is installed. Files that the record before this one names stay, for those who are reading by it.
+///
+/// # Errors
+/// [`PublishError`].
+pub fn tidy(target: &Path, keep: usize) -> Result<(), PublishError> {
+    let dir = ReleaseDir::new(target);
+    let chain = dir.chain().map_err(|error| bad_directory(&error, target))?;
+    let Some(root) = dir.root(&chain).map_err(|error| bad_directory(&error, target))? else { return Ok(()) };
+    let kept = keep::kept(target, keep)?;
+    let mut named = vec![root.index];
+    let before = root.record.value.sequence.saturating_sub(1);
+    named.extend(kept.iter().filter(|kept| kept.sequence() == before).map(|kept| kept.file.index));
+    named.extend(root.hints);
+    keep::remove_all_but(target, &kept, &named)?;
+    // Older records find what they need by the newest index.
+    for mut old in kept {
+        if old.sequence() < before && old.file.index != root.index {
+            old.file.index = root.index;
+            old.file.hints = root.hints;
+            let path = target.join(layout::record(old.sequence()));
+            crate::files::replace(&path, &form::write(&old.file), 0o644)
+                .map_err(|error| PublishError::local(&path, &error))?;
+        }
+    }
+    Ok(())
+}

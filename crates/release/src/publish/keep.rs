@@ -1,0 +1,180 @@
+//! Which releases stay, and what can go.
+
+use super::PublishError;
+use super::folder::FolderBlocks;
+use super::store::{Lane, PackStore, read_index};
+use crate::index::{Index, Key, Place, key_of};
+use crate::record::{Location, RootFile};
+use crate::{files, form, layout, pack};
+use holdfast_content::{BlockKind, Reference, StoredBlock};
+use holdfast_crypto::Digest;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+/// A pack of which less than this part is needed is written anew: half.
+const LIVE_PARTS: u64 = 2;
+
+/// The record of a release that is kept.
+pub struct Kept {
+    /// The file.
+    pub file: RootFile,
+}
+
+impl Kept {
+    /// Its number.
+    pub fn sequence(&self) -> u64 {
+        self.file.record.value.sequence
+    }
+
+    /// Its root directory's inode.
+    pub fn root(&self) -> Reference {
+        self.file.record.value.root_dir
+    }
+}
+
+/// The numbers of all records there, newest first.
+fn sequences(target: &Path) -> Result<Vec<u64>, PublishError> {
+    let folder = target.join("records");
+    let entries = match fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(PublishError::local(&folder, &error)),
+    };
+    let mut sequences: Vec<u64> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    sequences.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(sequences)
+}
+
+/// The newest `count` records that are there, newest first.
+///
+/// # Errors
+/// [`PublishError`].
+pub fn kept(target: &Path, count: usize) -> Result<Vec<Kept>, PublishError> {
+    let read = |sequence: u64| {
+        let path = target.join(layout::record(sequence));
+        let bytes = files::read(&path, <RootFile as form::Kind>::BYTES_MAX)
+            .map_err(|error| PublishError::local(&path, &error))?
+            .unwrap_or_default();
+        let file =
+            form::read(&bytes).map_err(|error| PublishError::Damaged { path, why: error.to_string() })?;
+        Ok(Kept { file })
+    };
+    sequences(target)?.into_iter().take(count).map(read).collect()
+}
+
+/// Whether there are more records than `count`.
+///
+/// # Errors
+/// [`PublishError`].
+pub fn is_something_dropped(target: &Path, count: usize) -> Result<bool, PublishError> {
+    Ok(sequences(target)?.len() > count)
+}
+
+/// An index of only what `roots` reach; packs of which much is not reached are written anew without it.
+///
+/// # Errors
+/// [`PublishError`]: something that is reached is not there, or cannot be written. Nothing is removed.
+pub fn without_garbage(
+    target: &Path,
+    blocks: &FolderBlocks,
+    roots: &[Reference],
+) -> Result<Index, PublishError> {
+    let live = reached(target, blocks, roots)?;
+    let index = blocks.index();
+    let mut bytes_live = vec![0u64; index.packs.len()];
+    for (_, place) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
+        bytes_live[place.pack as usize] += u64::from(place.bytes);
+    }
+    let stays: Vec<bool> =
+        index.packs.iter().zip(&bytes_live).map(|(pack, live)| live * LIVE_PARTS >= pack.bytes).collect();
+    // Packs that stay keep their blocks; numbers are given anew.
+    let mut numbers = BTreeMap::new();
+    let mut kept = Index::default();
+    for (number, pack) in index.packs.iter().enumerate().filter(|(number, _)| stays[*number]) {
+        numbers.insert(number as u32, kept.packs.len() as u32);
+        kept.packs.push(*pack);
+    }
+    let mut moved: Vec<(Place, Key)> = Vec::new();
+    for (key, place) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
+        match numbers.get(&place.pack) {
+            Some(pack) => kept.entries.push((*key, Place { pack: *pack, ..*place })),
+            None => moved.push((*place, *key)),
+        }
+    }
+    moved.sort_unstable();
+    let store = PackStore::open(target, holdfast_content::BlockSource::digest_key(blocks), &kept, 1, 1)?;
+    store.set_lane(Lane::Small);
+    for (place, _) in moved {
+        let path = target.join(layout::pack(&index.packs[place.pack as usize].digest));
+        let frame = blocks.frame(&place).map_err(|error| PublishError::local(&path, &error))?;
+        let found = pack::Frame::first(&frame).and_then(|(frame, _)| Some((frame.address, frame.stored()?)));
+        let (address, stored) =
+            found.ok_or_else(|| PublishError::Damaged { path, why: "a block in it is cut short".into() })?;
+        store.put_stored(address, stored);
+    }
+    Ok(store.finish()?.0)
+}
+
+/// All blocks that `roots` reach.
+fn reached(target: &Path, blocks: &FolderBlocks, roots: &[Reference]) -> Result<HashSet<Key>, PublishError> {
+    let mut reached = HashSet::new();
+    let mut stack: Vec<Digest> = roots.iter().map(|root| root.address).collect();
+    while let Some(address) = stack.pop() {
+        if !reached.insert(key_of(&address)) {
+            continue;
+        }
+        let damaged = |why: String| PublishError::Damaged { path: target.to_owned(), why };
+        let place = blocks.place(&address).ok_or_else(|| {
+            damaged(format!("block {} of a release that is kept is missing", address.short()))
+        })?;
+        if let Some(children) =
+            children(blocks, &place).map_err(|why| damaged(format!("block {}: {why}", address.short())))?
+        {
+            stack.extend(children);
+        }
+    }
+    Ok(reached)
+}
+
+/// What a block refers to; of chunks, which refer to nothing, no more is read than their first bytes.
+fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Vec<Digest>>, String> {
+    let head = Place { bytes: place.bytes.min(pack::HEADER_BYTES as u32 + 1), ..*place };
+    let head = blocks.frame(&head).map_err(|error| error.to_string())?;
+    if head.last() == Some(&(BlockKind::Chunk as u8)) {
+        return Ok(None);
+    }
+    let frame = blocks.frame(place).map_err(|error| error.to_string())?;
+    let stored: Option<StoredBlock> = pack::Frame::first(&frame).and_then(|(frame, _)| frame.stored());
+    stored.map(|stored| Some(stored.references)).ok_or_else(|| "it is damaged".to_owned())
+}
+
+/// Removes all packs, indexes and hints but those of the `named` files, and all records but `kept`.
+///
+/// # Errors
+/// [`PublishError`].
+pub fn remove_all_but(target: &Path, kept: &[Kept], named: &[Location]) -> Result<(), PublishError> {
+    let mut stays: HashSet<String> = HashSet::new();
+    for location in named {
+        stays.insert(layout::index(&location.digest));
+        stays.insert(layout::hints(&location.digest));
+        if target.join(layout::index(&location.digest)).exists() {
+            let index = read_index(target, &location.digest)?;
+            stays.extend(index.packs.iter().map(|pack| layout::pack(&pack.digest)));
+        }
+    }
+    stays.extend(kept.iter().map(|kept| layout::record(kept.sequence())));
+    for folder in ["packs", "index", "hints", "records"] {
+        let path = target.join(folder);
+        let Ok(entries) = fs::read_dir(&path) else { continue };
+        for entry in entries {
+            let entry = entry.map_err(|error| PublishError::local(&path, &error))?;
+            let name = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if !stays.contains(&name) {
+                fs::remove_file(entry.path()).map_err(|error| PublishError::local(&entry.path(), &error))?;
+            }
+        }
+    }
+    Ok(())
+}
