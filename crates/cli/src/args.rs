@@ -701,7 +701,7 @@ pub struct Serve {
     /// Threads that answer. One is enough for most links.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
-    /// Connections at once; others wait. One costs up to 100 KiB of memory.
+    /// Connections at once; others wait. One costs up to 150 KiB of memory.
     #[arg(long, value_name = "NUMBER", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections_max: u32,
     /// Seconds after which a connection is closed that asks for nothing or takes nothing.

@@ -177,6 +177,13 @@ fn inside(path: &Path) -> &[u8] {
     if path == b"." { b"" } else { path }
 }
 
+/// One round trip instead of several, where a path is long enough for that.
+fn look_ahead(release: &Release, paths: &[&[u8]]) {
+    if paths.iter().any(|path| path.contains(&b'/')) {
+        release.look_ahead(paths);
+    }
+}
+
 /// The node of a path that must be there.
 fn find(tree: &Tree, path: &[u8], follow: bool) -> Outcome<Node> {
     let shown = String::from_utf8_lossy(path).into_owned();
@@ -230,6 +237,7 @@ pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome 
     let release = arguments.source.open(directories)?;
     let tree = &release.current().tree;
     let path = arguments.path.as_os_str().as_bytes();
+    look_ahead(&release, &[path]);
     let node = find(tree, path, true)?;
     let failed = |error: ContentError| content_failure(path, &error);
     let mut found = Vec::new();
@@ -273,6 +281,7 @@ pub fn cat(arguments: &Cat, directories: &Directories) -> Outcome {
     let release = arguments.source.open(directories)?;
     let tree = &release.current().tree;
     let mut out = std::io::stdout().lock();
+    look_ahead(&release, &arguments.paths.iter().map(|path| path.as_os_str().as_bytes()).collect::<Vec<_>>());
     for path in &arguments.paths {
         let path = path.as_os_str().as_bytes();
         let node = find(tree, path, true)?;
@@ -320,6 +329,7 @@ pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcom
     let release = arguments.source.open(directories)?;
     let tree = &release.current().tree;
     let path = inside(&arguments.path);
+    look_ahead(&release, &[path]);
     let node = find(tree, path, true)?;
     let to = &arguments.to;
     if to.symlink_metadata().is_ok() {

@@ -37,8 +37,8 @@ pub use live::{
     AllPending, CHANGES_MAX, CHANGES_WANTED_MAX, Change, Fate, Fates, Found, Listing, LiveMap, Tag,
 };
 pub use map::{
-    DiffVisitor, KEY_BYTES_MAX, KeyValue, LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, Proof,
-    REFERENCES_PER_VALUE_MAX, Shape, VALUE_BYTES_MAX, Value,
+    DiffVisitor, KEY_BYTES_MAX, KeyValue, LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, NodeVisitor,
+    Proof, REFERENCES_PER_VALUE_MAX, Shape, VALUE_BYTES_MAX, Value,
 };
 pub use membership::{Device, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Membership, User};
 pub use memory::{BlockBatch, MemoryBlocks};

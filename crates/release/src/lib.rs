@@ -7,6 +7,7 @@
 //! - [`publish`]: makes the tree of a release from a directory.
 //! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
+//! - [`hints`]: which blocks a path needs.
 //! - [`mount`]: a release as a tree for the kernel.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
@@ -24,6 +25,7 @@ pub mod draft;
 pub mod files;
 pub mod folder;
 pub mod form;
+pub mod hints;
 pub mod index;
 pub mod keys;
 pub mod layout;

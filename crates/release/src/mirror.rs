@@ -33,7 +33,21 @@ pub trait Mirror: Send + Sync {
     /// # Errors
     /// [`MirrorError`].
     fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError>;
+
+    /// Frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, as far as the mirror knows; at most
+    /// `bytes_max`. Only `holdfast serve` can do that; of others [`PATHS`] is missing.
+    ///
+    /// # Errors
+    /// [`MirrorError`].
+    fn paths(&self, _paths: &[&[u8]], _bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
+        Err(Fault::Missing.of(self.name(), PATHS))
+    }
 }
+
+/// What paths are looked up by, in place of a file.
+pub const PATHS: &str = "paths";
+/// How long paths may be together, with a byte between each two.
+pub const PATHS_BYTES_MAX: usize = 16 << 10;
 
 /// Why a mirror did not give a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

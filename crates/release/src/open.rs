@@ -7,6 +7,7 @@ use crate::form::{self, Kind};
 use crate::keys::ReleaseId;
 use crate::layout;
 use crate::mirror::{Mirror, Mirrors};
+use crate::pack::Frame;
 use crate::record::RootFile;
 use crate::tree::Tree;
 use crate::trust::{Trust, TrustError};
@@ -14,6 +15,7 @@ use holdfast_client::evidence::Evidence;
 use holdfast_client::remote::Remote;
 use holdfast_client::store::{StoreConfig, StoreStatus, VerifiedStore};
 use holdfast_crypto::DigestKey;
+use holdfast_protocol::message::AddressedBlock;
 use parking_lot::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +23,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a block is waited for.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How much a mirror may send when it looks up paths.
+const LOOK_AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// How a release is opened.
 pub struct Options {
@@ -137,6 +142,16 @@ impl Release {
     /// What this machine remembers of it.
     pub fn trust(&self) -> &Trust {
         &self.trust
+    }
+
+    /// Fetches at once what the look-up of these paths needs, if a mirror knows. If none does, or what came is of no use,
+    /// look-ups fetch it step by step as ever.
+    pub fn look_ahead(&self, paths: &[&[u8]]) {
+        let Some(store) = self.stores.lock().clone() else { return };
+        let Some(frames) = self.mirrors.paths(paths, LOOK_AHEAD_BYTES_MAX) else { return };
+        let block =
+            |frame: Frame<'_>| Some(AddressedBlock { address: frame.address, block: frame.stored()? });
+        store.store.accept_hints(Frame::all(&frames).filter_map(block).collect());
     }
 
     /// Its mirrors.

@@ -6,6 +6,8 @@
 //!
 //! - `GET` and `HEAD` of the names of [`crate::layout`], whole or a range; `root` is the paper's `getfsinfo`.
 //! - `GET` and `HEAD` of `object/ADDRESS`: a stored block, found through the index; the paper's `getdata`.
+//! - `POST` of `paths`: paths, a NUL between each two, at most 256 and 16 KiB; the answer is frames as in a
+//!   [`crate::pack`], of blocks that their look-up needs, as far as the release's [`crate::hints`] know.
 
 mod answer;
 mod body;

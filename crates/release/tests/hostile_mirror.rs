@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -327,6 +328,35 @@ fn an_old_record() {
     assert_eq!(roots[2].1.as_deref(), Ok(&b"the record"[..]));
     let states: Vec<State> = mirrors.standings().iter().map(|standing| standing.state).collect();
     assert_eq!(states, [State::Good, State::Paused, State::Good]);
+}
+
+/// Paths can be looked up by few mirrors. Of the others, whatever they say instead, nothing is had and nothing is lost.
+#[test]
+fn looking_up_paths() {
+    let release = release(1000);
+    std::thread::scope(|scope| {
+        for misdeed in Misdeed::ALL {
+            let release = &release;
+            scope.spawn(move || {
+                let mirror = release.start(misdeed);
+                let mirrors = mirrors(&[&mirror]);
+                let start = Instant::now();
+                if let Some(frames) = mirrors.paths(&[b"a/b", b"c"], 10_000) {
+                    // It does not look at what is asked.
+                    assert!(frames.len() <= 10_000, "{misdeed:?}");
+                }
+                assert!(start.elapsed() < Duration::from_secs(10), "{misdeed:?}");
+                assert!(mirror.sent() < 16 << 20, "{misdeed:?}: {} bytes", mirror.sent());
+                if misdeed == Misdeed::Honest {
+                    assert_eq!(mirrors.paths(&[b"a"], 10_000), None);
+                    assert_eq!(mirror.requests(), 1, "once is enough");
+                    release.get(&mirrors, None).expect("the file is had all the same");
+                }
+            });
+        }
+    });
+    let folder: Arc<dyn Mirror> = Arc::new(Directory::new(Path::new("/")));
+    assert_eq!(Mirrors::new(vec![folder]).paths(&[b"a"], 10), None);
 }
 
 /// The faster mirror is asked, though it was named last.

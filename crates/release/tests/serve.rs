@@ -2,17 +2,23 @@
 
 mod publisher;
 
-use holdfast_content::{Block, BlockKind};
+use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_release::index::{Index, PackName, Place, key_of};
-use holdfast_release::mirror::{MirrorError, parse};
+use holdfast_release::mirror::{MirrorError, Mirrors, parse};
+use holdfast_release::publish::folder::FolderBlocks;
+use holdfast_release::publish::rules::Rules;
+use holdfast_release::publish::{self as release, Options};
 use holdfast_release::record::Location;
 use holdfast_release::serve::{ServeConfig, ServeError, Server};
-use holdfast_release::{form, layout, pack};
+use holdfast_release::tree::{Found, Tree};
+use holdfast_release::{form, hints, layout, pack};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -367,6 +373,120 @@ fn objects() {
     std::fs::write(folder.join(layout::ROOT), b"damaged").expect("written");
     eventually(&|| given(&target(last)).starts_with(b"HTTP/1.1 500"));
     assert_eq!(serving.get("/root").body, b"damaged");
+}
+
+/// Frames as the only source of blocks.
+struct Frames(BTreeMap<Digest, StoredBlock>);
+
+impl BlockSource for Frames {
+    fn digest_key(&self) -> DigestKey {
+        DigestKey::WELL_KNOWN
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        let address = reference.address;
+        let stored = self.0.get(&address).cloned().ok_or(SourceError::Missing(address))?;
+        let block = stored.open(&self.digest_key(), reference, kind);
+        Ok(Arc::new(block.map_err(|error| SourceError::Altered(address, error))?))
+    }
+}
+
+/// Publishes a tree into the directory of a server, with hints; returns its root.
+fn publish_tree(source: &Path, folder: &Path) -> Reference {
+    let rules = Rules::default();
+    let digest_key = DigestKey::WELL_KNOWN;
+    let options = Options {
+        source,
+        target: folder,
+        digest_key,
+        rules: &rules,
+        newest: None,
+        level: 1,
+        threads: 1,
+        memory: None,
+    };
+    let published = release::publish(&options, &Index::default(), &mut |_| true).expect("published");
+    let named = |bytes: &[u8]| Location {
+        digest: digest_key.digest(Domain::ReleaseFile, bytes),
+        bytes: bytes.len() as u64,
+    };
+    let index = published.index.clone().encode();
+    let blocks = FolderBlocks::new(folder, digest_key, published.index);
+    let hints = hints::make(&blocks, &published.root).expect("made");
+    write(folder, &layout::index(&named(&index).digest), &index);
+    write(folder, &layout::hints(&named(&hints).digest), &hints);
+    let mut root = publisher::published(&publisher::chain(), 1);
+    (root.index, root.hints) = (named(&index), Some(named(&hints)));
+    write(folder, "root.new", &form::write(&root));
+    std::fs::rename(folder.join("root.new"), folder.join(layout::ROOT)).expect("replaced");
+    published.root
+}
+
+/// One request brings all blocks that the look-up of several paths needs, deep ones and absent ones; what is asked for
+/// and what is sent is bounded.
+#[test]
+fn paths() {
+    let serving = Serving::start();
+    let source = tempfile::tempdir().expect("a directory");
+    let deep = "one/two/three/four/file";
+    write(source.path(), deep, b"deep");
+    (0..6000).for_each(|n| write(source.path(), &format!("many/name {n:05}"), b"x"));
+    let root = publish_tree(source.path(), serving.folder.path());
+    let post = |headers: &str, body: &[u8]| {
+        let head = format!("POST /paths HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+        serving.raw(&[head.as_bytes(), body].concat())
+    };
+    let ask = |body: &[u8]| post(&format!("Content-Length: {}\r\n", body.len()), body);
+    let start = Instant::now();
+    while ask(b"").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", ask(b"").head);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let body = format!("{deep}\0many/name 04321\0many/nothing\0no/thing");
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    for answer in [ask(body.as_bytes()), post("Transfer-Encoding: chunked\r\n", chunked.as_bytes())] {
+        assert_eq!(answer.status, 200, "{}", answer.head);
+        assert_eq!(answer.header("content-type"), Some("application/octet-stream"));
+        let frames: Vec<_> = pack::Frame::all(&answer.body).collect();
+        let bytes: usize = frames.iter().map(pack::Frame::bytes).sum();
+        assert_eq!(bytes, answer.body.len(), "nothing but frames");
+        let blocks: BTreeMap<_, _> =
+            frames.iter().map(|frame| (frame.address, frame.stored().expect("a block"))).collect();
+        assert_eq!(blocks.len(), frames.len(), "each once");
+        let tree = Tree::new(Arc::new(Frames(blocks)), root);
+        let resolve = |path: &str| tree.resolve(path.as_bytes(), false).expect("all blocks are there");
+        assert!(matches!(resolve(deep), Found::Node(_)));
+        assert!(matches!(resolve("many/name 04321"), Found::Node(_)));
+        assert!(matches!(resolve("many/nothing"), Found::Nothing));
+        assert!(matches!(resolve("no/thing"), Found::Nothing));
+        tree.resolve(b"many/name 00001", false).expect_err("not asked for");
+    }
+    let mirrors = Mirrors::parse(&[format!("http://{}/", serving.address)]).expect("a mirror");
+    let frames = mirrors.paths(&[deep.as_bytes(), b"many/name 04321"], 1 << 20).expect("it can");
+    assert!(pack::Frame::all(&frames).count() > 5);
+    assert_eq!(mirrors.standings()[0].answers, 1);
+    let many: Vec<String> = (0..6000).step_by(20).map(|n| format!("many/name {n:05}")).collect();
+    let answer = ask(many.join("\0").as_bytes());
+    assert!(answer.status == 200 && answer.body.len() <= 128 << 10, "{}", answer.body.len());
+    assert!(answer.body.len() > 32 << 10, "as many as have room: {}", answer.body.len());
+    let odd = [&[b'/'; 10_000][..], &[0; 10_000], &[0xff; 10_000], b"../../etc/passwd", &b"a/".repeat(8000)];
+    for odd in odd {
+        let answer = ask(odd);
+        assert_eq!(answer.status, 200);
+        assert!(pack::Frame::all(&answer.body).count() <= 3, "the root and no more");
+    }
+    for too_long in [ask(&[b'a'; 20_000]), post("Content-Length: 99999999999\r\n", b"a")] {
+        assert_eq!(too_long.status, 413, "{}", too_long.head);
+    }
+    let read = serving.get("/paths");
+    assert_eq!((read.status, read.header("allow")), (405, Some("POST")));
+    // A release without hints has no such thing; blocks can be had all the same.
+    publish(serving.folder.path(), 2, &blocks(0..10));
+    let start = Instant::now();
+    while ask(body.as_bytes()).status != 404 {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// What changes is seen within a second or so; what is removed, too.

@@ -24,6 +24,7 @@ mod apply;
 mod diff;
 mod node;
 mod proof;
+mod walk;
 
 pub use diff::DiffVisitor;
 pub(crate) use node::{Parsed, check_key};
@@ -35,6 +36,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{DigestKey, Domain};
 use node::{Node, Place, kind_of};
 use std::ops::Bound;
+pub use walk::NodeVisitor;
 
 /// Longest key, in bytes; the shortest has 1.
 pub const KEY_BYTES_MAX: usize = 1024;

@@ -2,7 +2,7 @@
 
 use super::names::Remembering;
 use super::pace::PaceConnector;
-use super::{Fault, Mirror, MirrorError, is_name, shown};
+use super::{Fault, Mirror, MirrorError, PATHS, PATHS_BYTES_MAX, is_name, shown};
 use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -179,13 +179,31 @@ impl Http {
                 | StatusCode::SEE_OTHER
                 | StatusCode::TEMPORARY_REDIRECT
                 | StatusCode::PERMANENT_REDIRECT => target = self.follow(&target, location.as_ref())?,
-                status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                    return Err(Fault::Unreachable(format!("it says '{status}'")));
-                }
-                status => return Err(Fault::Wrong(format!("it says '{status}'"))),
+                status => return Err(refused(status)),
             }
         }
         Err(Fault::Wrong(format!("it redirects more than {REDIRECTS_MAX} times")))
+    }
+
+    fn look_up(&self, paths: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, Fault> {
+        let body = paths.join(&0);
+        if body.len() > PATHS_BYTES_MAX {
+            return Err(Fault::Wrong(format!("paths of more than {PATHS_BYTES_MAX} bytes are asked for")));
+        }
+        let answer = self.agent.post(format!("{}{PATHS}", self.url)).send(&body[..]).map_err(fault)?;
+        let status = answer.status();
+        if status == StatusCode::OK {
+            return read(answer, None, bytes_max);
+        }
+        let _ = take(answer, ASIDE_BYTES_MAX);
+        Err(match status {
+            // What a server says that only has files.
+            StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED | StatusCode::BAD_REQUEST => {
+                Fault::Missing
+            }
+            status if status.is_redirection() => Fault::Missing,
+            status => refused(status),
+        })
     }
 
     /// Where a redirection leads, if that is within the origin.
@@ -224,6 +242,22 @@ impl Mirror for Http {
 
     fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
         self.fetch(file, range.as_ref(), bytes_max).map_err(|fault| fault.of(&self.url, file))
+    }
+
+    fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
+        self.look_up(paths, bytes_max).map_err(|fault| fault.of(&self.url, PATHS))
+    }
+}
+
+/// What an answer means that does not give anything.
+fn refused(status: StatusCode) -> Fault {
+    match status {
+        // A bucket that does not let strangers list it says 'forbidden' for what it does not have.
+        StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => Fault::Missing,
+        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+            Fault::Unreachable(format!("it says '{status}'"))
+        }
+        status => Fault::Wrong(format!("it says '{status}'")),
     }
 }
 

@@ -19,6 +19,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A mirror that was not asked for so long is asked first once, so that a slow start is not held against it for ever.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
+/// One that cannot look up paths is asked for that again after so long: it may have got hints.
+const PATHS_ASKED_AGAIN: Duration = Duration::from_secs(600);
 /// For requests up to this long: one that comes late does no harm.
 const EXPLORING_BYTES_MAX: u64 = 64 << 10;
 /// How long an answer is taken to be if the caller does not know.
@@ -44,6 +46,8 @@ struct Account {
     paused: Option<Paused>,
     /// Why its content was bad.
     dropped: Option<String>,
+    /// When it last could not look up paths.
+    no_paths: Option<Instant>,
     answers: u64,
     failures: u64,
 }
@@ -279,6 +283,29 @@ impl Mirrors {
             }
         }
         Err(NotHad { file: file.to_owned(), said, dropped: self.dropped() })
+    }
+
+    /// Frames of blocks that the look-up of `paths` needs (see [`Mirror::paths`]), from the fastest mirror that can tell;
+    /// `None` if none can, which costs a request now and then. Nothing of them is checked.
+    pub fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Option<Vec<u8>> {
+        let can = |kept: &&Kept| {
+            let account = kept.account.lock();
+            account.pause_left(Instant::now()).is_none()
+                && account.no_paths.is_none_or(|when| when.elapsed() > PATHS_ASKED_AGAIN)
+        };
+        self.order(bytes_max, Instant::now()).into_iter().filter(can).find_map(|kept| {
+            let start = Instant::now();
+            match kept.mirror.paths(paths, bytes_max) {
+                Ok(frames) => {
+                    kept.account.lock().speed.record(Instant::now(), start.elapsed(), frames.len() as u64);
+                    kept.praise();
+                    return Some(frames);
+                }
+                Err(error @ MirrorError::Unreachable { .. }) => kept.put_back(error.to_string()),
+                Err(_) => kept.account.lock().no_paths = Some(Instant::now()),
+            }
+            None
+        })
     }
 
     /// What every mirror has under this name, all asked at once: for the few small files that need not be the same

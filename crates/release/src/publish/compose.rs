@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::record::{Location, Record, RootFile};
 use crate::release_dir::{ReleaseDir, ReleaseDirError};
 use crate::signing::{Signable, Signed};
-use crate::{form, layout};
+use crate::{form, hints, layout};
 use holdfast_content::Reference;
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use std::fs::{self, File};
@@ -145,6 +145,9 @@ pub fn compose(
         false => all.index().clone(),
     };
     let location = write_named(terms.target, layout::index, &index.encode())?;
+    let hints = hints::make(&all, &published.root)
+        .map_err(|error| PublishError::Damaged { path: terms.target.to_owned(), why: error.to_string() })?;
+    let hints = write_named(terms.target, layout::hints, &hints)?;
     let record = Record {
         release: chain.id(),
         key_set: chain.current().number,
@@ -166,7 +169,8 @@ pub fn compose(
         unchanged: last.as_ref().is_some_and(|last| last.record.value.root_dir == published.root),
         notes: published.notes,
     };
-    let root = RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints: None };
+    let root =
+        RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints: Some(hints) };
     let draft = Draft { sets: chain.sets().to_vec(), keys: None, root: Some(root), statement: None };
     Ok(Composed { draft, report, remember: published.remember })
 }

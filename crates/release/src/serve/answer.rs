@@ -6,9 +6,10 @@ use super::names::{Lifetime, is_digest, lifetime};
 use super::objects::Objects;
 use super::part::Part;
 use super::range::{Range, wanted};
+use crate::mirror::{PATHS, PATHS_BYTES_MAX};
 use bytes::Bytes;
 use holdfast_crypto::Digest;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{
     ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH,
     CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
@@ -17,12 +18,15 @@ use hyper::header::{
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode};
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::Semaphore;
+
+/// How many paths are looked up at once.
+const PATHS_MAX: usize = 256;
 
 /// Everything that answers need. One for all connections.
 pub struct Site {
@@ -87,11 +91,16 @@ impl Service<Request<Incoming>> for Answerer {
             answer
         };
         let asked = Asked::new(self.peer, &request);
+        if asked.name == PATHS && *asked.method == Method::POST {
+            let (site, peer) = (self.site.clone(), self.peer);
+            return Answering::Later(Box::pin(async move { finish(site.paths(peer, request).await) }));
+        }
         if !matches!(*asked.method, Method::GET | Method::HEAD) {
             return Answering::Now(Some(finish(asked.log(not_allowed("GET, HEAD")))));
         }
         let Some(wanted) = Wanted::of(asked.name) else {
-            return Answering::Now(Some(finish(asked.log(not_here()))));
+            let answer = if asked.name == PATHS { not_allowed("POST") } else { not_here() };
+            return Answering::Now(Some(finish(asked.log(answer))));
         };
         match self.site.find(&wanted, Wait::No) {
             Err(Trouble::WouldWait) => {}
@@ -133,6 +142,56 @@ impl Site {
     }
 }
 
+impl Site {
+    /// Answers a request for the blocks of paths.
+    async fn paths(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<Sent> {
+        let (head, mut body) = request.into_parts();
+        let log = |answer: Response<Sent>| {
+            Asked { peer, method: &head.method, headers: &head.headers, name: PATHS }.log(answer)
+        };
+        let Some(paths) = read(&mut body, PATHS_BYTES_MAX).await else {
+            return log(plain(StatusCode::PAYLOAD_TOO_LARGE, "Too many paths for one request.\n"));
+        };
+        let find = move |paths: &Bytes, wait| {
+            let paths: Vec<&[u8]> = paths.split(|byte| *byte == 0).take(PATHS_MAX).collect();
+            self.objects.paths(&self.files, &paths, wait)
+        };
+        let found = match find(&paths, Wait::No) {
+            Err(Trouble::WouldWait) => {
+                let found = tokio::task::spawn_blocking(move || find(&paths, Wait::Yes)).await;
+                found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))))
+            }
+            found => found,
+        };
+        log(match found {
+            Ok(Some(frames)) => {
+                let mut answer = Response::new(Sent::bytes(frames));
+                describe_bytes(answer.headers_mut());
+                answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                answer
+            }
+            Ok(None) => plain(StatusCode::NOT_FOUND, "This release has no hints for paths.\n"),
+            Err(trouble) => failed(PATHS, trouble),
+        })
+    }
+}
+
+/// The body of a request; `None` if it is longer than `bytes_max`, or does not come.
+async fn read(body: &mut Incoming, bytes_max: usize) -> Option<Bytes> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let Ok(piece) = frame.ok()?.into_data() else { continue };
+        if bytes.len() + piece.len() > bytes_max {
+            return None;
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Some(bytes.into())
+}
+
 /// A request.
 struct Asked<'a> {
     peer: SocketAddr,
@@ -152,14 +211,7 @@ impl<'a> Asked<'a> {
         match found {
             Ok(Some(part)) => self.part(&part),
             Ok(None) => not_here(),
-            Err(trouble) => {
-                let error = match trouble {
-                    Trouble::Failed(error) => error,
-                    Trouble::WouldWait => std::io::ErrorKind::WouldBlock.into(),
-                };
-                tracing::error!(name = self.name, %error, "something of the release cannot be read");
-                plain(StatusCode::INTERNAL_SERVER_ERROR, "This cannot be read at the moment.\n")
-            }
+            Err(trouble) => failed(self.name, trouble),
         }
     }
 
@@ -246,6 +298,15 @@ fn describe_bytes(headers: &mut HeaderMap) {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+}
+
+fn failed(name: &str, trouble: Trouble) -> Response<Sent> {
+    let error = match trouble {
+        Trouble::Failed(error) => error,
+        Trouble::WouldWait => std::io::ErrorKind::WouldBlock.into(),
+    };
+    tracing::error!(name, %error, "something of the release cannot be read");
+    plain(StatusCode::INTERNAL_SERVER_ERROR, "This cannot be read at the moment.\n")
 }
 
 fn not_here() -> Response<Sent> {

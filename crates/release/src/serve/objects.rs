@@ -1,19 +1,27 @@
-//! Blocks by address (the paper's `getdata`), found through the index that `root` names.
+//! Blocks by address (the paper's `getdata`), found through the index that `root` names; and those that paths need,
+//! found through its hints.
 //!
-//! The index is as little trusted as everything else here: a wrong one leads to wrong bytes, which the client sees.
+//! Both are as little trusted as everything else here: wrong ones lead to wrong bytes, which the client sees.
 
 use super::files::{Content, Files, Found, Trouble, Wait};
 use super::part::Part;
-use crate::index::{Head, Sizes, key_of};
+use crate::hints::{self, Hints, NODE_BYTES};
+use crate::index::{Head, Key, Sizes, key_of};
 use crate::record::RootFile;
 use crate::{form, layout, pack};
+use bytes::{Bytes, BytesMut};
 use holdfast_crypto::Digest;
 use hyper::header::HeaderValue;
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// A head of an index that is longer is not kept in memory: enough for half a billion blocks.
+/// How much is sent for the paths of one request.
+const ANSWER_BYTES_MAX: u64 = 128 << 10;
+/// What of an index or of hints is kept in memory is never longer: enough for a billion blocks, and millions of
+/// directories.
 const HEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The blocks of the release that is served now.
@@ -26,6 +34,20 @@ struct Indexed {
     root: HeaderValue,
     file: Arc<Found>,
     head: Head,
+    hints: Option<Hinted>,
+}
+
+/// The hints of one record.
+struct Hinted {
+    file: Arc<Found>,
+    sizes: hints::Sizes,
+    directories: Bytes,
+}
+
+/// Where a frame lies.
+struct Frame {
+    file: Arc<Found>,
+    range: Range<u64>,
 }
 
 impl Objects {
@@ -35,25 +57,44 @@ impl Objects {
     /// [`Trouble`]; also if `root` or the index are damaged, or the index is not there.
     pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Part>, Trouble> {
         let indexed = self.indexed(files, wait)?;
-        let key = key_of(address);
-        let range = indexed.head.range_of(&key);
-        if range.is_empty() {
+        let Some(Frame { file, range }) = indexed.frame(files, &key_of(address), wait)? else {
             return Ok(None);
-        }
-        let entries = indexed.file.read(range, wait)?;
-        let Some(place) = indexed.head.find(&entries, &key) else { return Ok(None) };
-        let pack = &indexed.head.packs[place.pack as usize].digest;
-        let Some(file) = files.get(&layout::pack(pack), wait)? else {
-            return Err(broken("the index names a pack that is not there"));
         };
-        let begin = u64::from(place.offset);
-        let frame =
-            begin + (pack::HEADER_BYTES as u64).min(place.bytes.into())..begin + u64::from(place.bytes);
+        let block = range.start + (pack::HEADER_BYTES as u64).min(range.end - range.start)..range.end;
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
-        match Part::of(file, frame, etag) {
-            Some(part) => Ok(Some(part)),
-            None => Err(broken("a pack is shorter than the index says")),
+        Ok(Some(Part::of(file, block, etag)))
+    }
+
+    /// The frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, each once; of so many paths as have
+    /// room in [`ANSWER_BYTES_MAX`]. `None` if the release has no hints.
+    ///
+    /// # Errors
+    /// [`Trouble`], as for [`Objects::find`].
+    pub fn paths(&self, files: &Files, paths: &[&[u8]], wait: Wait) -> Result<Option<Bytes>, Trouble> {
+        let indexed = self.indexed(files, wait)?;
+        let Some(hinted) = &indexed.hints else { return Ok(None) };
+        let node = |number: u32| -> Result<[u8; NODE_BYTES], Trouble> {
+            let at = hinted.sizes.nodes_at() + u64::from(number) * NODE_BYTES as u64;
+            let bytes = hinted.file.read(at..at + NODE_BYTES as u64, wait)?;
+            bytes.first_chunk().copied().ok_or_else(|| broken("hints are cut short"))
+        };
+        let hints = Hints { sizes: hinted.sizes, directories: &hinted.directories, node: &node };
+        let mut sent = HashSet::new();
+        let mut answer = BytesMut::new();
+        for path in paths {
+            for key in hints.blocks_of(path)? {
+                if !sent.insert(key) {
+                    continue;
+                }
+                // What hints and index do not agree about is left out: the client asks for it.
+                let Some(Frame { file, range }) = indexed.frame(files, &key, wait)? else { continue };
+                if answer.len() as u64 + (range.end - range.start) > ANSWER_BYTES_MAX {
+                    return Ok(Some(answer.freeze()));
+                }
+                answer.extend_from_slice(&file.read(range, wait)?);
+            }
         }
+        Ok(Some(answer.freeze()))
     }
 
     fn indexed(&self, files: &Files, wait: Wait) -> Result<Arc<Indexed>, Trouble> {
@@ -66,7 +107,8 @@ impl Objects {
             return Err(Trouble::WouldWait);
         }
         let Content::Memory(bytes) = &root.content else { return Err(broken("root is too long")) };
-        let location = form::read::<RootFile>(bytes).map_err(|error| broken(&error.to_string()))?.index;
+        let named = form::read::<RootFile>(bytes).map_err(|error| broken(&error.to_string()))?;
+        let location = named.index;
         let Some(file) = files.get(&layout::index(&location.digest), wait)? else {
             return Err(broken("the index that root names is not there"));
         };
@@ -77,9 +119,55 @@ impl Objects {
             return Err(broken("the index is too long, or not as long as it says"));
         }
         let head = Head::read(&file.read(0..sizes.head_bytes(), wait)?).map_err(bad)?;
-        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head });
+        // Without hints paths cannot be looked up, but blocks can.
+        let hints = named.hints.and_then(|location| match Hinted::open(files, &location.digest, wait) {
+            Ok(hints) => Some(hints),
+            Err(Trouble::Failed(error)) => {
+                tracing::warn!(%error, "the hints for paths are of no use");
+                None
+            }
+            Err(Trouble::WouldWait) => None,
+        });
+        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head, hints });
         *self.0.lock() = Some(indexed.clone());
         Ok(indexed)
+    }
+}
+
+impl Indexed {
+    /// Where the frame of a block lies.
+    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Frame>, Trouble> {
+        let range = self.head.range_of(key);
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let entries = self.file.read(range, wait)?;
+        let Some(place) = self.head.find(&entries, key) else { return Ok(None) };
+        let pack = &self.head.packs[place.pack as usize].digest;
+        let Some(file) = files.get(&layout::pack(pack), wait)? else {
+            return Err(broken("the index names a pack that is not there"));
+        };
+        let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
+        match range.end <= file.bytes {
+            true => Ok(Some(Frame { file, range })),
+            false => Err(broken("a pack is shorter than the index says")),
+        }
+    }
+}
+
+impl Hinted {
+    fn open(files: &Files, digest: &Digest, wait: Wait) -> Result<Hinted, Trouble> {
+        let Some(file) = files.get(&layout::hints(digest), wait)? else {
+            return Err(broken("they are not there"));
+        };
+        let fixed = hints::FIXED_BYTES as u64;
+        let sizes = file.read(0..fixed.min(file.bytes), wait)?;
+        let sizes = hints::Sizes::read(&sizes).map_err(|error| broken(&error.to_string()))?;
+        if sizes.bytes() != file.bytes || sizes.nodes_at() > HEAD_BYTES_MAX {
+            return Err(broken("they are too long, or not as long as they say"));
+        }
+        let directories = file.read(fixed..sizes.nodes_at(), wait)?;
+        Ok(Hinted { file, sizes, directories })
     }
 }
 

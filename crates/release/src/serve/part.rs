@@ -23,10 +23,9 @@ impl Part {
         Part { etag: found.etag.clone(), lifetime: found.lifetime, range: 0..found.bytes, found }
     }
 
-    /// What lies at `range`, and never changes; `None` if the file is shorter.
-    pub fn of(found: Arc<Found>, range: Range<u64>, etag: HeaderValue) -> Option<Part> {
-        let within = range.start <= range.end && range.end <= found.bytes;
-        within.then_some(Part { etag, lifetime: Lifetime::Immutable, found, range })
+    /// What lies at `range` of a file, which must be long enough, and never changes.
+    pub fn of(found: Arc<Found>, range: Range<u64>, etag: HeaderValue) -> Part {
+        Part { etag, lifetime: Lifetime::Immutable, found, range }
     }
 
     /// How long it is.

@@ -1,0 +1,42 @@
+//! All nodes of a map, without its entries.
+
+use super::node::{Node, Place};
+use super::{MapRoot, MerkleMap};
+use crate::error::ContentError;
+use crate::{BlockSource, Reference};
+
+/// Is shown how many nodes are above a node, the node, and its last key: `None` at the top, of which nobody says it.
+pub type NodeVisitor<'a> = dyn FnMut(u8, &Reference, Option<&[u8]>) + 'a;
+
+impl MerkleMap {
+    /// Shows `visit` every node. Nodes come before those below them, and those below one in order. Leaves are not fetched.
+    ///
+    /// # Errors
+    /// [`ContentError`]: a node could not be had or is malformed.
+    pub fn nodes(
+        &self,
+        source: &dyn BlockSource,
+        root: &MapRoot,
+        visit: &mut NodeVisitor<'_>,
+    ) -> Result<(), ContentError> {
+        match root.place() {
+            Some(top) => self.nodes_below(source, &top, 0, visit),
+            None => Ok(()),
+        }
+    }
+
+    fn nodes_below(
+        &self,
+        source: &dyn BlockSource,
+        place: &Place,
+        depth: u8,
+        visit: &mut NodeVisitor<'_>,
+    ) -> Result<(), ContentError> {
+        visit(depth, &place.reference, place.upper.as_deref());
+        if place.level == 0 {
+            return Ok(());
+        }
+        let node = Node::fetch(&self.config, source, place)?;
+        (0..node.len()).try_for_each(|index| self.nodes_below(source, &node.child(index), depth + 1, visit))
+    }
+}
