@@ -194,7 +194,14 @@ impl MountedRelease {
             let names: Vec<_> =
                 self.known.lock().values().map(|known| (known.parent, known.name.to_vec())).collect();
             names.into_iter().for_each(|(parent, name)| self.tell(Forget::Name(parent, name)));
+            self.forget_absent();
         }
+    }
+
+    /// Lets the kernel ask again for names that were not there.
+    fn forget_absent(&self) {
+        let absent = std::mem::replace(&mut *self.absent.lock(), LruCache::new(bound(ABSENT_KEPT)));
+        absent.into_iter().for_each(|((parent, name), ())| self.tell(Forget::Name(parent, name)));
     }
 
     fn counts(&self) -> Result<(), FsError> {
@@ -248,8 +255,7 @@ impl MountedRelease {
                 stack.push((known, before, after));
             }
         }
-        let absent = std::mem::replace(&mut *self.absent.lock(), LruCache::new(bound(ABSENT_KEPT)));
-        absent.into_iter().for_each(|((parent, name), ())| self.tell(Forget::Name(parent, name)));
+        self.forget_absent();
         tracing::info!(sequence = current.accepted.record.sequence, "a new release is shown");
     }
 

@@ -1,0 +1,476 @@
+//! Releases as their publishers and users meet them: published with the command, served over HTTP, mounted, changed
+//! under the mount, mirrored badly, expired, revoked.
+
+mod common;
+
+use common::{eventually, free_port, is_mounted, run, text};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// A publisher's desk: a tree, a release directory, and whoever serves or mounts it.
+struct Desk {
+    folder: tempfile::TempDir,
+    servers: Vec<Child>,
+    mounts: Vec<PathBuf>,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a folder");
+        let desk = Desk { folder, servers: Vec::new(), mounts: Vec::new() };
+        run(desk.holdfast().args(["keygen", "--out"]).arg(desk.path("key")));
+        fs::create_dir(desk.path("tree")).expect("made");
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path("tree").join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, content).expect("written");
+    }
+
+    fn holdfast(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command
+            .current_dir(self.folder.path())
+            .env("HOLDFAST_STATE_DIR", self.path("state"))
+            .env("HOLDFAST_CACHE_DIR", self.path("cache"))
+            .env_remove("HOLDFAST_REVOCATIONS")
+            .env_remove("SOURCE_DATE_EPOCH");
+        command
+    }
+
+    /// Publishes the tree; returns what the command reports.
+    fn publish(&self, extra: &[&str]) -> serde_json::Value {
+        let mut command = self.holdfast();
+        command.args(["--json", "publish", "tree", "--to", "release", "--key", "key"]).args(extra);
+        serde_json::from_str(&run(&mut command)).expect("JSON")
+    }
+
+    fn id(&self) -> String {
+        // It is shown also when it has expired, which is a failure.
+        let shown = self.holdfast().args(["--json", "release", "show", "release"]).output().expect("it runs");
+        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+        shown["release"].as_str().expect("an id").to_owned()
+    }
+
+    /// Serves a release directory; returns its URL.
+    fn serve(&mut self, directory: &str) -> String {
+        let address = format!("127.0.0.1:{}", free_port());
+        let server = self
+            .holdfast()
+            .args(["serve", directory, "--listen", &address])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        self.servers.push(server);
+        eventually("the server answers", || std::net::TcpStream::connect(&address).is_ok());
+        format!("http://{address}/")
+    }
+
+    fn try_mount(&mut self, url: &str, extra: &[&str]) -> (PathBuf, Output) {
+        let directory = self.path(&format!("mnt{}", self.mounts.len()));
+        fs::create_dir_all(&directory).expect("made");
+        let id = self.id();
+        let mut command = self.holdfast();
+        command.args(["mount", url]).arg(&directory).args(["--id", &id]).args(extra);
+        let output = command.output().expect("it runs");
+        self.mounts.push(directory.clone());
+        (directory, output)
+    }
+
+    #[track_caller]
+    fn mount(&mut self, url: &str, extra: &[&str]) -> PathBuf {
+        let (directory, output) = self.try_mount(url, extra);
+        assert!(output.status.success(), "{}", text(&output));
+        directory
+    }
+
+    fn umount(&self, directory: &Path) {
+        run(self.holdfast().arg("umount").arg(directory));
+    }
+
+    fn refused(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.holdfast().args(arguments).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        text(&output)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        for directory in self.mounts.iter().filter(|directory| is_mounted(directory)) {
+            let clean = self.holdfast().arg("umount").arg(directory).output();
+            if !clean.is_ok_and(|output| output.status.success()) {
+                let _ = Command::new("fusermount3").arg("-uz").arg(directory).output();
+            }
+        }
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+fn same(left: &Path, right: &Path) {
+    let output =
+        Command::new("diff").args(["-r", "--no-dereference"]).args([left, right]).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+fn status(mount: &Path) -> String {
+    let output =
+        Command::new("getfattr").args(["--only-values", "-n", "user.holdfast.status"]).arg(mount).output();
+    text(&output.expect("getfattr runs"))
+}
+
+/// Published, served over HTTP, mounted: everything of the tree is there as it is, and stays the kernel's own to read;
+/// nothing can be changed. Without a mount the same by `ls`, `cat`, `get` and `verify`.
+#[test]
+fn published_served_and_mounted() {
+    let mut desk = Desk::new();
+    let big: Vec<u8> = (0..3_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    desk.write("big", &big);
+    for number in 0..200 {
+        desk.write(&format!("many/{number:03}"), format!("file {number}\n").repeat(number));
+    }
+    desk.write(
+        "hello.c",
+        "#include \"inc/words.h\"\n#include <stdio.h>\nint main(void) { puts(WORDS); return 0; }\n",
+    );
+    desk.write("inc/words.h", "#define WORDS \"compiled from a release\"\n");
+    symlink("many/007", desk.path("tree/link")).expect("a link");
+    fs::hard_link(desk.path("tree/big"), desk.path("tree/inc/big too")).expect("a link");
+    File::create(desk.path("tree/sparse"))
+        .and_then(|file| {
+            file.set_len(10 << 20)?;
+            file.write_all_at(b"in the middle", 5 << 20)
+        })
+        .expect("written");
+    let report = desk.publish(&["--note", "First edition"]);
+    assert_eq!((&report["sequence"], &report["first"]), (&1.into(), &true.into()));
+    let id = desk.id();
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &[]);
+    same(&mount, &desk.path("tree"));
+    // Once more, from the kernel's and this machine's caches.
+    same(&mount, &desk.path("tree"));
+    let (one, two) = (
+        fs::metadata(mount.join("big")).expect("stat"),
+        fs::metadata(mount.join("inc/big too")).expect("stat"),
+    );
+    assert_eq!((one.ino(), one.nlink(), one.ino()), (two.ino(), 2, two.ino()));
+    assert_eq!(fs::read_link(mount.join("link")).expect("a link"), Path::new("many/007"));
+    let mut part = [0; 1000];
+    File::open(mount.join("big")).expect("opened").read_exact_at(&mut part, 7_777_777).expect("read");
+    assert!(part == big[7_777_777..7_778_777]);
+    for refused in [
+        fs::write(mount.join("new"), "x"),
+        fs::remove_file(mount.join("link")),
+        fs::create_dir(mount.join("many/new")),
+        fs::rename(mount.join("big"), mount.join("bigger")),
+    ] {
+        assert_eq!(
+            refused.expect_err("it is for reading only").raw_os_error(),
+            Some(Errno::ROFS.raw_os_error())
+        );
+    }
+    assert!(
+        status(&mount).contains("release 1") && status(&mount).contains("First edition"),
+        "{}",
+        status(&mount)
+    );
+    // A real program, built straight from it.
+    let program = desk.path("hello");
+    run(Command::new("cc").arg(mount.join("hello.c")).arg("-o").arg(&program));
+    assert_eq!(run(&mut Command::new(&program)), "compiled from a release\n");
+    desk.umount(&mount);
+
+    let link = format!("hf+release:{id}@{url}");
+    let listed = run(desk.holdfast().args(["ls", "-l", &link, "inc"]));
+    assert!(listed.contains("words.h") && listed.contains("file") && listed.lines().count() == 2, "{listed}");
+    assert_eq!(
+        run(desk.holdfast().args(["cat", &link, "inc/words.h"])),
+        "#define WORDS \"compiled from a release\"\n"
+    );
+    run(desk.holdfast().args(["get", &link, ".", "got"]));
+    same(&desk.path("got"), &desk.path("tree"));
+    let times = |path: &str| fs::metadata(desk.path(path)).expect("stat").modified().expect("a time");
+    assert_eq!(times("got/hello.c"), times("tree/hello.c"));
+    let verified = run(desk.holdfast().args(["verify", &link]));
+    assert!(verified.contains("as signed") && verified.contains("First edition"), "{verified}");
+    assert!(run(desk.holdfast().args(["verify", &link, "many/999"])).contains("provably not there"));
+    desk.refused(66, &["cat", &link, "many/999"]);
+    desk.refused(73, &["get", &link, ".", "got"]);
+    // Which release is never left to the mirror to say.
+    assert!(desk.refused(64, &["ls", &url]).contains("cannot vouch for itself"));
+    desk.refused(76, &["ls", &url, "--id", &"0".repeat(64)]);
+}
+
+/// A new release under a mount: open files follow their paths, names come and go, and what is gone is ESTALE.
+#[test]
+fn a_new_release_under_a_mount() {
+    let mut desk = Desk::new();
+    for name in ["stays", "changes", "goes", "folder/inside", "becomes a folder"] {
+        desk.write(name, format!("first {name}"));
+    }
+    desk.publish(&[]);
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &["--refresh", "1"]);
+    let open = |name: &str| File::open(mount.join(name)).expect("opened");
+    let read = |file: &File| -> std::io::Result<String> {
+        let mut bytes = [0; 100];
+        file.read_at(&mut bytes, 0).map(|count| String::from_utf8_lossy(&bytes[..count]).into_owned())
+    };
+    let (stays, changes, goes) = (open("stays"), open("changes"), open("goes"));
+    for (file, name) in [(&stays, "stays"), (&changes, "changes"), (&goes, "goes")] {
+        assert_eq!(read(file).expect("read"), format!("first {name}"));
+    }
+    assert_eq!(fs::read_dir(&mount).expect("listed").count(), 5);
+    assert!(!mount.join("new").exists());
+
+    desk.write("changes", "second, and longer");
+    desk.write("new", "new");
+    fs::remove_file(desk.path("tree/goes")).expect("removed");
+    fs::remove_file(desk.path("tree/becomes a folder")).expect("removed");
+    desk.write("becomes a folder/now", "now");
+    assert_eq!(desk.publish(&[])["sequence"], 2);
+    eventually("the new release is shown", || mount.join("new").exists());
+    same(&mount, &desk.path("tree"));
+    assert_eq!(read(&stays).expect("read"), "first stays");
+    eventually("open files go on in the new release", || {
+        read(&changes).is_ok_and(|now| now == "second, and longer")
+    });
+    assert_eq!(read(&goes).expect_err("it is gone").raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    assert_eq!(fs::read_dir(&mount).expect("listed").count(), 5);
+    assert!(status(&mount).contains("release 2"));
+}
+
+/// A mirror that is torn or lies is found out, named, and not used any more; alone it is an error and never content.
+#[test]
+fn bad_mirrors() {
+    let mut desk = Desk::new();
+    let content: Vec<u8> = (0..400_000u32).flat_map(|n| n.wrapping_mul(747_796_405).to_le_bytes()).collect();
+    desk.write("large", &content);
+    desk.write("small", "small ".repeat(100));
+    desk.publish(&[]);
+    let copy = |name: &str| {
+        run(Command::new("cp").arg("-r").arg(desk.path("release")).arg(desk.path(name)));
+        desk.path(name)
+    };
+    for pack in fs::read_dir(copy("altered").join("packs")).expect("packs") {
+        let pack = File::options().read(true).write(true).open(pack.expect("a pack").path()).expect("opened");
+        // In the middle of what the blocks hold; some in every pack.
+        let length = pack.metadata().expect("stat").len();
+        for at in (200..length.saturating_sub(10)).step_by(5_000) {
+            pack.write_all_at(b"wrong", at).expect("written");
+        }
+    }
+    fs::remove_dir_all(copy("torn").join("packs")).expect("removed");
+    let (good, altered, torn) = (desk.serve("release"), desk.serve("altered"), desk.serve("torn"));
+    let fresh = |desk: &Desk| fs::remove_dir_all(desk.path("cache")).is_ok();
+
+    for bad in [&altered, &torn] {
+        let mount = desk.mount(bad, &[]);
+        for name in ["large", "small"] {
+            let error = fs::read(mount.join(name)).expect_err("nothing good can be had");
+            assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{name}: {error}");
+        }
+        desk.umount(&mount);
+        fresh(&desk);
+        let mount = desk.mount(bad, &["--mirror", &good]);
+        assert!(fs::read(mount.join("large")).expect("the other has it") == content);
+        same(&mount, &desk.path("tree"));
+        desk.umount(&mount);
+        fresh(&desk);
+    }
+    let id = desk.id();
+    let said = desk.refused(80, &["verify", &altered, "--id", &id]);
+    assert!(said.contains("not what the publisher signed"), "{said}");
+    fresh(&desk);
+    let said = desk.refused(69, &["verify", &torn, "--id", &id]);
+    assert!(said.contains("no mirror has block"), "{said}");
+}
+
+/// A mirror that shows an old record to somebody who has seen a newer one is refused; so is one that has expired, in a
+/// running mount for everything but open files, until it is renewed; and a revoked one for good.
+#[test]
+fn old_expired_and_revoked() {
+    let mut desk = Desk::new();
+    desk.write("file", "first");
+    desk.write("other", "other");
+    desk.publish(&[]);
+    run(Command::new("cp").arg("-r").arg(desk.path("release")).arg(desk.path("old")));
+    desk.write("file", "second");
+    desk.publish(&["--expires", "8s"]);
+    let (new, old) = (desk.serve("release"), desk.serve("old"));
+    let id = desk.id();
+    assert_eq!(run(desk.holdfast().args(["cat", &new, "--id", &id, "file"])), "second");
+    let said = desk.refused(76, &["cat", &old, "--id", &id, "file"]);
+    assert!(said.contains("rolls back"), "{said}");
+
+    let mount = desk.mount(&new, &["--refresh", "1"]);
+    let open = File::open(mount.join("file")).expect("opened");
+    eventually("it expires", || {
+        fs::read(mount.join("other"))
+            .is_err_and(|error| error.raw_os_error() == Some(Errno::KEYEXPIRED.raw_os_error()))
+    });
+    let mut bytes = [0; 6];
+    open.read_exact_at(&mut bytes, 0).expect("what was open is read on");
+    assert_eq!(&bytes, b"second");
+    assert!(status(&mount).contains("expired"), "{}", status(&mount));
+    let (_, refused) = desk.try_mount(&new, &[]);
+    assert!(!refused.status.success() && text(&refused).contains("expired"), "{}", text(&refused));
+    let loud =
+        desk.holdfast().args(["cat", &new, "--id", &id, "file", "--allow-stale"]).output().expect("it runs");
+    assert!(loud.status.success() && text(&loud).contains("STALE"), "{}", text(&loud));
+
+    desk.publish(&[]);
+    eventually("it goes on when it is renewed", || fs::read(mount.join("other")).is_ok());
+
+    run(desk.holdfast().args([
+        "release",
+        "revoke",
+        "release",
+        "--key",
+        "key",
+        "--out",
+        "release/revoked",
+        "--reason",
+        "the key was stolen",
+    ]));
+    eventually("the revocation is honoured", || {
+        fs::read(mount.join("none"))
+            .is_err_and(|error| error.raw_os_error() == Some(Errno::KEYREVOKED.raw_os_error()))
+    });
+    drop(open);
+    desk.umount(&mount);
+    let said = desk.refused(77, &["cat", &old, "--id", &id, "file"]);
+    assert!(said.contains("the key was stolen"), "what was seen once is remembered: {said}");
+}
+
+/// Who lists an opaque directory sees what was referred to; every name can be looked up, and its absence proven.
+#[test]
+fn opaque_directories() {
+    let mut desk = Desk::new();
+    for number in 0..2_000 {
+        desk.write(&format!("names/{number}"), format!("{number}"));
+    }
+    desk.publish(&["--opaque", "names"]);
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &[]);
+    let names = || -> Vec<String> {
+        let names = fs::read_dir(mount.join("names")).expect("listed");
+        names.map(|name| name.expect("a name").file_name().into_string().expect("text")).collect()
+    };
+    assert!(names().is_empty());
+    assert_eq!(fs::read_to_string(mount.join("names/1234")).expect("read"), "1234");
+    assert!(!mount.join("names/2000").exists());
+    assert_eq!(names(), ["1234"]);
+    fs::metadata(mount.join("names/7")).expect("there");
+    assert_eq!(names(), ["1234", "7"]);
+}
+
+/// What a release held at a time can be proven later by who had accepted it then: present or absent.
+#[test]
+fn as_of_a_time() {
+    let desk = Desk::new();
+    desk.write("price", "one");
+    desk.publish(&[]);
+    let id = desk.id();
+    let then = |desk: &Desk| {
+        let shown = run(desk.holdfast().args(["--json", "verify", "release", "--id", &id]));
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        shown["issued"].as_str().expect("a time").replace(" UTC", "Z").replace(' ', "T")
+    };
+    let first = then(&desk);
+    std::thread::sleep(Duration::from_millis(1_100));
+    fs::remove_file(desk.path("tree/price")).expect("removed");
+    desk.write("other", "two");
+    desk.publish(&[]);
+    let second = then(&desk);
+    let verify = |time: &str, path: &str| {
+        run(desk.holdfast().args(["verify", "release", "--id", &id, "--as-of", time, path]))
+    };
+    assert!(verify(&first, "price").contains("price is there"));
+    assert!(verify(&second, "price").contains("provably not there"));
+    assert!(verify(&first, "other").contains("provably not there"));
+    desk.refused(66, &["verify", "release", "--id", &id, "--as-of", "2001-01-01", "price"]);
+}
+
+/// Only the last releases are kept whole, and packs of which little is needed are written anew: the directory does not
+/// grow for ever, and stays whole.
+#[test]
+fn old_releases_go() {
+    let desk = Desk::new();
+    let noise = |seed: u64| -> Vec<u8> {
+        let mut random = seed;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 56) as u8
+        };
+        (0..2_000_000).map(|_| next()).collect()
+    };
+    let size = || {
+        let out = run(Command::new("du").args(["-sb"]).arg(desk.path("release")));
+        out.split_whitespace().next().expect("a number").parse::<u64>().expect("a number")
+    };
+    desk.write("stays", noise(1));
+    for edition in 2..12u64 {
+        desk.write("changes", noise(edition));
+        desk.publish(&["--keep", "2"]);
+        let id = desk.id();
+        run(desk.holdfast().args(["verify", "release", "--id", &id]));
+    }
+    // The tree has 4 MB, of which half differ between releases: two kept, and one more for those who still read it.
+    assert!(size() < 11_000_000, "{}", size());
+    let records: Vec<_> = fs::read_dir(desk.path("release/records")).expect("records").collect();
+    assert_eq!(records.len(), 2);
+}
+
+/// A publisher that is killed at any time leaves the release as it was, and the next one goes on.
+#[test]
+fn killed_while_publishing() {
+    let desk = Desk::new();
+    for number in 0..300 {
+        desk.write(&format!("{number}"), format!("{number} ").repeat(2_000));
+    }
+    desk.publish(&[]);
+    let id = desk.id();
+    for round in 0..6u64 {
+        for number in 0..300 {
+            desk.write(&format!("{number}"), format!("{round} {number} ").repeat(2_000));
+        }
+        let mut publisher = desk
+            .holdfast()
+            .args(["publish", "tree", "--to", "release", "--key", "key"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        std::thread::sleep(Duration::from_millis(15 * round));
+        let _ = publisher.kill();
+        let mut said = String::new();
+        let _ = BufReader::new(publisher.stdout.take().expect("a pipe")).read_line(&mut said);
+        publisher.wait().expect("it ends");
+        run(desk.holdfast().args(["verify", "release", "--id", &id]));
+    }
+    desk.publish(&[]);
+    run(desk.holdfast().args(["get", "release", ".", "got", "--id", &id]));
+    same(&desk.path("got"), &desk.path("tree"));
+    let left = fs::read_dir(desk.path("release/packs")).expect("packs");
+    let unfinished = left.filter(|pack| {
+        pack.as_ref().is_ok_and(|pack| pack.file_name().to_string_lossy().starts_with("new-"))
+    });
+    assert_eq!(unfinished.count(), 0);
+}
