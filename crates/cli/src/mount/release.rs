@@ -17,7 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Whether a release is meant, not a writable file system.
@@ -170,18 +170,13 @@ impl Serving {
 
     /// Serves until it is unmounted; looks for new releases now and then.
     fn serve(self) {
-        let told = Mutex::new(BTreeSet::new());
-        loop {
-            match self.ended.recv_timeout(self.refresh) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
-            }
+        let mut before = BTreeSet::new();
+        while let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.refresh) {
             let now: BTreeSet<String> = self.mounted.refresh().into_iter().collect();
-            let mut before = told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             for text in now.difference(&before) {
                 tracing::warn!("{text}");
             }
-            *before = now;
+            before = now;
         }
         self.session.wait();
         self.watcher.unmounted(self.session.directory());

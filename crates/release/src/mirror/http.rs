@@ -11,7 +11,9 @@ use ureq::http::header::{CONTENT_ENCODING, CONTENT_RANGE, HeaderValue, LOCATION}
 use ureq::http::uri::{Authority, Scheme};
 use ureq::http::{Response, StatusCode, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
-use ureq::unversioned::transport::{ConnectProxyConnector, Connector, RustlsConnector, TcpConnector};
+use ureq::unversioned::transport::{
+    ConnectProxyConnector, Connector, RustlsConnector, SocksConnector, TcpConnector,
+};
 use ureq::{Agent, Body, Error, Proxy};
 
 /// How many redirections are followed.
@@ -55,7 +57,7 @@ impl Default for Patience {
 /// A web server with the files of a release.
 ///
 /// Redirections are followed within its origin only. There are no cookies, no passwords, no compression. Proxies are
-/// taken from the environment, as usual (`HTTPS_PROXY`, `NO_PROXY`, ...).
+/// taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
 pub struct Http {
     /// The URL, with a slash at the end.
     url: String,
@@ -139,7 +141,8 @@ impl Http {
             .max_idle_connections_per_host(IDLE_CONNECTIONS_MAX)
             .build();
         let connector =
-            ().chain(ConnectProxyConnector::default())
+            ().chain(SocksConnector::default())
+                .chain(ConnectProxyConnector::default())
                 .chain(TcpConnector::default())
                 .chain(PaceConnector(patience))
                 .chain(RustlsConnector::default());

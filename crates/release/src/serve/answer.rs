@@ -17,16 +17,23 @@ use hyper::header::{
 };
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 /// How many paths are looked up at once.
 const PATHS_MAX: usize = 256;
+
+/// How long paths are that are looked up without another thread.
+const PATHS_HERE_BYTES_MAX: usize = 1 << 10;
+/// How often damage is told: not as often as somebody asks for what is damaged.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// Everything that answers need. One for all connections.
 pub struct Site {
@@ -140,9 +147,7 @@ impl Site {
             Wanted::Object(digest) => self.objects.find(&self.files, digest, wait),
         }
     }
-}
 
-impl Site {
     /// Answers a request for the blocks of paths.
     async fn paths(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<Sent> {
         let (head, mut body) = request.into_parts();
@@ -156,7 +161,13 @@ impl Site {
             let paths: Vec<&[u8]> = paths.split(|byte| *byte == 0).take(PATHS_MAX).collect();
             self.objects.paths(&self.files, &paths, wait)
         };
-        let found = match find(&paths, Wait::No) {
+        // A few paths are looked up here and now; many would keep others waiting.
+        let here = if paths.len() <= PATHS_HERE_BYTES_MAX {
+            find(&paths, Wait::No)
+        } else {
+            Err(Trouble::WouldWait)
+        };
+        let found = match here {
             Err(Trouble::WouldWait) => {
                 let found = tokio::task::spawn_blocking(move || find(&paths, Wait::Yes)).await;
                 found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))))
@@ -305,7 +316,12 @@ fn failed(name: &str, trouble: Trouble) -> Response<Sent> {
         Trouble::Failed(error) => error,
         Trouble::WouldWait => std::io::ErrorKind::WouldBlock.into(),
     };
-    tracing::error!(name, %error, "something of the release cannot be read");
+    static TOLD: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut told = TOLD.lock();
+    if told.is_none_or(|when| when.elapsed() > TOLD_EVERY) {
+        *told = Some(Instant::now());
+        tracing::error!(name, %error, "something of the release cannot be read");
+    }
     plain(StatusCode::INTERNAL_SERVER_ERROR, "This cannot be read at the moment.\n")
 }
 
