@@ -14,7 +14,7 @@ use holdfast_release::pull::{Progress, PullError, Report, Terms, pull};
 use holdfast_release::record::RootFile;
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::revocation::Statement;
-use holdfast_release::signing::{Role, Signed};
+use holdfast_release::signing::{Role, Signable, Signed};
 use holdfast_release::tree::{Node, Tree};
 use holdfast_release::{form, layout};
 use parking_lot::Mutex;
@@ -645,6 +645,27 @@ fn a_full_disk() {
     assert!(matches!(full, Err(PullError::Disk(_))), "{full:?}");
     assert!(!has_root);
     assert_eq!(releases, Some(vec![1]), "{next:?}");
+}
+
+/// Proves: new keys come along with the record under them, and what was signed under the old ones stays.
+#[test]
+fn new_keys() {
+    let mut world = World::new();
+    world.publish(3);
+    world.pull("copy");
+    let dir = ReleaseDir::new(&world.path("release"));
+    let chain = dir.chain().unwrap();
+    let origin = Origin::After { previous: chain.current().digest() };
+    let set = KeySet { number: 2, origin, ..chain.current().clone() };
+    let sets = chain.sets().to_vec();
+    let mut draft = Draft { sets, keys: Some(Signed::unsigned(set)), root: None, statement: None };
+    draft.sign(&key()).unwrap();
+    dir.install(&draft.finish().unwrap()).unwrap();
+    world.write("deep/7", b"under new keys");
+    world.publish(3);
+    world.pull("copy");
+    assert_eq!(names(&world.path("copy/keys")), ["1", "2"]);
+    assert_eq!(world.releases_of("copy"), [2, 1]);
 }
 
 /// Proves: directories with something else are left alone; and a revocation is handed on to a mirror's readers.
