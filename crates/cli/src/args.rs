@@ -56,6 +56,8 @@ pub enum Command {
     Reclaim(Reclaim),
     /// Publish a directory as a signed release.
     Publish(reading::args::Publish),
+    /// Make a directory a mirror of a release, or bring it up to date.
+    Pull(reading::args::Pull),
     /// List a directory of a release, without a mount.
     Ls(reading::args::Ls),
     /// Print files of a release, verified.

@@ -18,6 +18,7 @@ mod mount;
 mod output;
 mod paths;
 mod publish;
+mod pull;
 mod reading;
 mod reclaim;
 mod release;
@@ -78,6 +79,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Release(arguments) => release::run(arguments, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
         Command::Publish(arguments) => publish::run(arguments, directories, format),
+        Command::Pull(arguments) => pull::run(arguments, directories, format),
         Command::Ls(arguments) => reading::ls(arguments, directories, format),
         Command::Cat(arguments) => reading::cat(arguments, directories),
         Command::Get(arguments) => reading::get(arguments, directories, format),

@@ -45,6 +45,7 @@ fn every_command_has_help_a_page_and_completions() {
         "conflicts",
         "reclaim",
         "release",
+        "pull",
         "publish",
         "ls",
         "cat",

@@ -6,6 +6,7 @@
 //!
 //! - [`publish`]: makes the tree of a release from a directory.
 //! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
+//! - [`pull`]: a mirror of a release, brought up to date.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`hints`]: which blocks a path needs.
 //! - [`mount`]: a release as a tree for the kernel.
@@ -35,6 +36,7 @@ pub mod mount;
 pub mod open;
 pub mod pack;
 pub mod publish;
+pub mod pull;
 pub mod record;
 pub mod release_dir;
 pub mod revocation;

@@ -185,7 +185,11 @@ impl Release {
 }
 
 /// Asks every mirror; takes the newest record, and of those the one that counts for longest.
-fn best(trust: &Trust, mirrors: &[Arc<dyn Mirror>], options: &Options) -> Result<Admitted, OpenError> {
+pub(crate) fn best(
+    trust: &Trust,
+    mirrors: &[Arc<dyn Mirror>],
+    options: &Options,
+) -> Result<Admitted, OpenError> {
     let ask =
         |mirror: &Arc<dyn Mirror>| admit(trust, &**mirror, &options.revocations, now_s(), options.stale);
     let answers: Vec<_> = std::thread::scope(|scope| {

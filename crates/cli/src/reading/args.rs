@@ -173,3 +173,49 @@ pub struct Verify {
     #[arg(long, value_name = "TIME")]
     pub as_of: Option<String>,
 }
+
+/// `holdfast pull`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast pull hf+release:4f1c...@https://mirror.example/release/ /srv/release
+  holdfast pull https://mirror.example/release/ /srv/release --id 4f1c... --keep 3 --quick
+  holdfast pull https://mirror.example/release/ /srv/release --id 4f1c... --from /media/stick/release
+
+DIR can be served by any web server, or `holdfast serve`, also while it is pulled into: its record is replaced last. Only \
+what is not there is fetched; a pull that was stopped goes on where it was when it is run again. What no release that is \
+kept needs is removed, one pull later than it could be.
+
+Every block of the releases that are kept is checked against their records, and a pack that was damaged here is fetched \
+anew. With --quick, blocks that were there at the last pull are not read again.")]
+pub struct Pull {
+    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., a directory) with --id
+    #[arg(value_name = "RELEASE")]
+    pub source: String,
+    /// The directory; made if it is not there
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Its ID, as the publisher tells it
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// Another mirror to fetch from
+    #[arg(long, value_name = "URL")]
+    pub mirror: Vec<String>,
+    /// A directory of revocation certificates to be honoured
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
+    pub revocations: Vec<PathBuf>,
+    /// Pull it although it has expired: it may be OLD, with faults that were corrected since
+    #[arg(long)]
+    pub allow_stale: bool,
+    /// How many releases to keep, the newest included [default: as many as the mirror]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1000))]
+    pub keep: Option<u16>,
+    /// A release directory or mirror on this machine of which blocks may be copied instead of fetched
+    #[arg(long, value_name = "DIR")]
+    pub from: Vec<PathBuf>,
+    /// Do not read again what was checked when it was pulled
+    #[arg(long)]
+    pub quick: bool,
+    /// How many files are fetched at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u8).range(1..=64))]
+    pub connections: u8,
+}

@@ -203,17 +203,25 @@ fn write_named(
 /// # Errors
 /// [`PublishError`].
 pub fn tidy(target: &Path, keep: usize) -> Result<(), PublishError> {
+    tidy_beside(target, keep, &[])
+}
+
+/// The same, where `beside` stays too, with what it names.
+///
+/// # Errors
+/// [`PublishError`].
+pub(crate) fn tidy_beside(target: &Path, keep: usize, beside: &[Location]) -> Result<(), PublishError> {
     let dir = ReleaseDir::new(target);
     let chain = dir.chain().map_err(|error| bad_directory(&error, target))?;
     let Some(root) = dir.root(&chain).map_err(|error| bad_directory(&error, target))? else { return Ok(()) };
-    let kept = keep::kept(target, keep)?;
+    let mut kept = keep::kept(target, keep)?;
     let mut named = vec![root.index];
     let before = root.record.value.sequence.saturating_sub(1);
     named.extend(kept.iter().filter(|kept| kept.sequence() == before).map(|kept| kept.file.index));
     named.extend(root.hints);
-    keep::remove_all_but(target, &kept, &named)?;
-    // Older records find what they need by the newest index.
-    for mut old in kept {
+    named.extend(beside);
+    // Older records find what they need by the newest index, before theirs goes.
+    for old in &mut kept {
         if old.sequence() < before && old.file.index != root.index {
             old.file.index = root.index;
             old.file.hints = root.hints;
@@ -222,5 +230,5 @@ pub fn tidy(target: &Path, keep: usize) -> Result<(), PublishError> {
                 .map_err(|error| PublishError::local(&path, &error))?;
         }
     }
-    Ok(())
+    keep::remove_all_but(target, &kept, &named)
 }

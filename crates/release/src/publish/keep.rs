@@ -165,7 +165,8 @@ pub fn remove_all_but(target: &Path, kept: &[Kept], named: &[Location]) -> Resul
         }
     }
     stays.extend(kept.iter().map(|kept| layout::record(kept.sequence())));
-    for folder in ["packs", "index", "hints", "records"] {
+    // Records first: none is ever there without its blocks.
+    for folder in ["records", "index", "hints", "packs"] {
         let path = target.join(folder);
         let Ok(entries) = fs::read_dir(&path) else { continue };
         for entry in entries {

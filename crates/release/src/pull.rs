@@ -1,0 +1,392 @@
+//! Pulling: a directory becomes a mirror of a release, or is brought up to date (the read-only paper's `pulldb`).
+//!
+//! Order: blocks, the index, then a check that the tree of every record to be kept is whole, then keys and records,
+//! and `root` last. So the directory is the last release or this one however the pull ends, and what a pull that was
+//! killed has fetched is used by the next. What nobody needs any more goes at the very end.
+//!
+//! Invariant: nothing is installed that was not checked from its record down. A pack's name only proves that it is the
+//! pack that an index names, and an index is a hint of whoever gave it.
+
+mod check;
+mod fetch;
+mod local;
+mod records;
+mod requests;
+
+use crate::admit::{self, AdmitError};
+use crate::index::{Index, PACK_BYTES_MAX, Place};
+use crate::mirror::{Directory, Mirror, Mirrors, NotHad};
+use crate::open::{self, OpenError, Options};
+use crate::publish::PublishError;
+use crate::publish::compose::{lock, tidy_beside};
+use crate::publish::store::{read_index, sync_directory};
+use crate::record::{Location, RootFile};
+use crate::trust::Trust;
+use crate::{files, layout};
+use check::{Bad, Check};
+use fetch::{Fetcher, Wanted, is_as_named};
+use holdfast_crypto::{Digest, DigestKey};
+use local::Local;
+use records::Here;
+use requests::Counted;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Larger indexes are refused: they are held in memory, and nobody has signed how large they may be.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// What is to be pulled where.
+pub struct Terms<'a> {
+    /// The directory that becomes a mirror.
+    pub target: &'a Path,
+    /// How many releases stay, this one included, if the source has so many.
+    pub keep: usize,
+    /// Other directories with releases on this machine, of which blocks can be had.
+    pub from: &'a [PathBuf],
+    /// Not to read again what was checked when it was pulled.
+    pub quick: bool,
+    /// How many files are fetched at once.
+    pub connections: usize,
+}
+
+/// How far a pull has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Bytes of files that are there, and in all.
+    pub bytes: (u64, u64),
+    /// Blocks that were checked.
+    pub blocks: u64,
+}
+
+/// What was done, for people.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Report {
+    /// Number of the release that is there now.
+    pub sequence: u64,
+    /// Until when it counts, in seconds since 1970.
+    pub valid_until_s: u64,
+    /// Whether another was there before, or none.
+    pub changed: bool,
+    /// Releases that are there.
+    pub releases: u64,
+    /// Bytes that came from mirrors.
+    pub bytes_fetched: u64,
+    /// Bytes of new files that were on this machine already.
+    pub bytes_reused: u64,
+    /// Requests to mirrors.
+    pub requests: u64,
+    /// Packs that are new here.
+    pub packs_added: u64,
+    /// Packs that were here.
+    pub packs_kept: u64,
+    /// Blocks whose content was checked.
+    pub blocks_verified: u64,
+    /// Blocks that were checked by an earlier pull, and whose references alone were followed.
+    pub blocks_known: u64,
+    /// What people should be told.
+    pub notices: Vec<String>,
+}
+
+/// Why the directory is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// No mirror has the release as it should be, or it is revoked.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// This machine's disk, or what was on it before.
+    #[error(transparent)]
+    Disk(#[from] PublishError),
+    /// No mirror gives a file that the release needs.
+    #[error("{0}; {there} is as it was, and what was fetched is used next time", there = .1.display())]
+    NotHad(NotHad, PathBuf),
+    /// The mirrors' files do not make a whole release.
+    #[error("release {sequence} is not whole: {why}; {} is as it was. {way_out}", target.display())]
+    Torn {
+        /// Which release.
+        sequence: u64,
+        /// What is wrong.
+        why: String,
+        /// The directory.
+        target: PathBuf,
+        /// What can be done.
+        way_out: &'static str,
+    },
+    /// The directory has more than the mirrors.
+    #[error("{}: {why}; it is left as it is", target.display())]
+    Behind {
+        /// The directory.
+        target: PathBuf,
+        /// What is there.
+        why: String,
+    },
+    /// The directory holds something else.
+    #[error("{}: {why}; name an empty directory, or one with this release", target.display())]
+    Foreign {
+        /// The directory.
+        target: PathBuf,
+        /// What is there.
+        why: String,
+    },
+    /// The disk is too small.
+    #[error(
+        "{}: {needed} bytes are needed and {free} are free; make room, or keep fewer releases with --keep",
+        target.display()
+    )]
+    NoRoom {
+        /// The directory.
+        target: PathBuf,
+        /// What is missing.
+        needed: u64,
+        /// What the disk has.
+        free: u64,
+    },
+    /// Somebody wants to stop.
+    #[error("stopped; the release that was there is as it was, and what was fetched is used next time")]
+    Stopped,
+}
+
+/// Told before each change on the disk.
+struct Steps<'a> {
+    progress: &'a (dyn Fn(Progress) -> bool + Sync),
+    bytes: AtomicU64,
+    bytes_all: AtomicU64,
+    blocks: AtomicU64,
+}
+
+impl Steps<'_> {
+    fn step(&self) -> Result<(), PullError> {
+        let bytes = (self.bytes.load(Relaxed), self.bytes_all.load(Relaxed));
+        match (self.progress)(Progress { bytes, blocks: self.blocks.load(Relaxed) }) {
+            true => Ok(()),
+            false => Err(PullError::Stopped),
+        }
+    }
+}
+
+/// Brings a directory up to date. `progress` is told before each change on the disk and now and then, from several
+/// threads, and says whether to go on.
+///
+/// # Errors
+/// [`PullError`].
+pub fn pull(
+    options: &Options,
+    mirrors: Vec<Arc<dyn Mirror>>,
+    terms: &Terms<'_>,
+    progress: &(dyn Fn(Progress) -> bool + Sync),
+) -> Result<Report, PullError> {
+    let target = terms.target;
+    let (mirrors, requests) = Counted::all(mirrors);
+    let trust = Trust::open(&options.trust, options.id).map_err(OpenError::from)?;
+    make(target)?;
+    let _lock = lock(target)?;
+    records::no_other(target, options.id)?;
+    let admitted = look(options, &trust, &mirrors, target)?;
+    let (chain, record) = (&admitted.chain, &admitted.accepted.record);
+    let here = Here::read(target, chain);
+    let root = here.not_older(target, &admitted.file)?;
+    let all = Mirrors::new(mirrors);
+    let older = records::older(&all, chain, record.sequence, terms.keep)
+        .map_err(|error| PullError::NotHad(error, target.to_owned()))?;
+    let steps =
+        Steps { progress, bytes: AtomicU64::new(0), bytes_all: AtomicU64::new(0), blocks: AtomicU64::new(0) };
+    steps.step()?;
+
+    let fetcher = Fetcher::new(&all, target, &steps);
+    let index = fetch_index(&fetcher, &root)?;
+    let known = here.index(target);
+    let mut locals = Vec::new();
+    if let Some(known) = &known {
+        locals.push(Local::new(target, known.clone())?);
+    }
+    for from in terms.from {
+        locals.push(Local::open(from)?);
+    }
+    let (added, kept) = fetch_packs(&fetcher, terms, &index, &root, &locals)?;
+    drop(locals);
+
+    let records: Vec<&RootFile> = [&root].into_iter().chain(&older).collect();
+    let is_as_before = here.location() == Some(root.index)
+        && here.sequence() == Some(record.sequence)
+        && added.is_empty()
+        && records::are_here(target, chain, &older);
+    let counts = match terms.quick && is_as_before {
+        true => Counts::default(),
+        false => check_trees(&fetcher, &index, known.as_ref().filter(|_| terms.quick), &records, &added)?,
+    };
+    for folder in ["packs", "index", "hints"] {
+        if target.join(folder).is_dir() {
+            sync_directory(&target.join(folder))?;
+        }
+    }
+    steps.step()?;
+
+    let keep = records.len();
+    let changed = here.sequence() != Some(record.sequence);
+    let before = here.location().filter(|_| changed && known.is_some());
+    records::install(target, chain, &root, &older, &|| steps.step())?;
+    tidy_beside(target, keep, before.as_slice())?;
+    let warnings = admitted.accepted.warnings.iter().map(ToString::to_string);
+    Ok(Report {
+        sequence: record.sequence,
+        valid_until_s: admitted.accepted.valid_until_s,
+        changed,
+        releases: keep as u64,
+        bytes_fetched: requests.bytes(),
+        bytes_reused: fetcher.reused(),
+        requests: requests.count(),
+        packs_added: added.len() as u64,
+        packs_kept: kept,
+        blocks_verified: counts.verified,
+        blocks_known: counts.known,
+        notices: warnings.chain(admitted.notices.iter().cloned()).collect(),
+    })
+}
+
+fn make(target: &Path) -> Result<(), PullError> {
+    files::make_directory(target, 0o755).map_err(|error| PublishError::local(target, &error).into())
+}
+
+/// What counts now, by the mirrors and by what the directory may know. That the release was revoked is handed on to
+/// the directory's readers.
+fn look(
+    options: &Options,
+    trust: &Trust,
+    mirrors: &[Arc<dyn Mirror>],
+    target: &Path,
+) -> Result<admit::Admitted, PullError> {
+    let answer = match admit::not_revoked_at(trust, &Directory::new(target)) {
+        Ok(_) => open::best(trust, mirrors, options),
+        Err(error) => Err(OpenError::Final(error)),
+    };
+    if let Err(OpenError::Final(AdmitError::Revoked { .. })) = &answer {
+        records::install_revocation(trust, target)?;
+    }
+    Ok(answer?)
+}
+
+fn fetch_index(fetcher: &Fetcher<'_>, root: &RootFile) -> Result<Index, PullError> {
+    let (location, target) = (root.index, fetcher.target());
+    let torn = |why: String| torn(target, root, root, why);
+    if location.bytes > INDEX_BYTES_MAX {
+        return Err(torn(format!("its index is said to have {} bytes", location.bytes)));
+    }
+    let wanted = Wanted::new(layout::index(&location.digest), location);
+    if !wanted.is_there(target) || read_index(target, &location.digest).is_err() {
+        fetcher.room_for(std::slice::from_ref(&wanted))?;
+        fetcher.fetch(&wanted, &[], &[])?;
+    }
+    let index = read_index(target, &location.digest)
+        .map_err(|error| torn(format!("what was named as its index is none: {error}")))?;
+    match index.packs.iter().all(|pack| pack.bytes <= PACK_BYTES_MAX) {
+        true => Ok(index),
+        false => Err(torn("its index names a pack that is larger than any may be".into())),
+    }
+}
+
+/// That the record of `file` is not whole at mirrors that have `newest`.
+fn torn(target: &Path, newest: &RootFile, file: &RootFile, why: String) -> PullError {
+    let sequence = file.record.value.sequence;
+    let way_out = match sequence == newest.record.value.sequence {
+        true => "Name other mirrors, and leave out the one whose index this is",
+        false => "Name other mirrors, or leave out older releases with --keep",
+    };
+    PullError::Torn { sequence, why, target: target.to_owned(), way_out }
+}
+
+/// Fetches packs and hints that are not there. Returns the packs that were fetched, and the number of the others.
+fn fetch_packs(
+    fetcher: &Fetcher<'_>,
+    terms: &Terms<'_>,
+    index: &Index,
+    root: &RootFile,
+    locals: &[Local],
+) -> Result<(HashSet<Digest>, u64), PullError> {
+    let names: BTreeMap<Digest, u64> = index.packs.iter().map(|pack| (pack.digest, pack.bytes)).collect();
+    let packs = names.iter().map(|(digest, bytes)| {
+        Wanted::new(layout::pack(digest), Location { digest: *digest, bytes: *bytes })
+    });
+    let (there, missing): (Vec<Wanted>, Vec<Wanted>) = packs.partition(|pack| pack.is_there(terms.target));
+    let mut wanted = missing;
+    let added: HashSet<Digest> = wanted.iter().map(|pack| pack.digest).collect();
+    let hints = root.hints.map(|hints| Wanted::new(layout::hints(&hints.digest), hints));
+    wanted.extend(hints.filter(|hints| match terms.quick {
+        true => !hints.is_there(terms.target),
+        false => !is_as_named(&terms.target.join(&hints.name), &hints.digest),
+    }));
+    fetcher.room_for(&wanted)?;
+    let pieces = local::pieces(index, &added, locals);
+    fetcher.fetch_all(&wanted, &pieces, locals, terms.connections)?;
+    Ok((added, there.len() as u64))
+}
+
+#[derive(Default)]
+struct Counts {
+    verified: u64,
+    known: u64,
+}
+
+/// Checks that the trees of `records` are whole. A pack that was damaged on this disk is fetched anew.
+fn check_trees(
+    fetcher: &Fetcher<'_>,
+    index: &Index,
+    known: Option<&Index>,
+    records: &[&RootFile],
+    added: &HashSet<Digest>,
+) -> Result<Counts, PullError> {
+    let mut counts = Counts::default();
+    let mut repaired: HashSet<Digest> = HashSet::new();
+    let packs_known: HashMap<Digest, u32> = known
+        .iter()
+        .flat_map(|index| index.packs.iter().enumerate().map(|(number, pack)| (pack.digest, number as u32)))
+        .collect();
+    let is_known = |place: &Place, address: &Digest| {
+        let pack = index.packs[place.pack as usize].digest;
+        let (Some(known), Some(number)) = (known, packs_known.get(&pack)) else { return false };
+        !added.contains(&pack) && local::place(known, address) == Some(Place { pack: *number, ..*place })
+    };
+    let mut by_key: BTreeMap<[u8; 32], Vec<&RootFile>> = BTreeMap::new();
+    for file in records {
+        by_key.entry(file.record.value.digest_key.0).or_default().push(*file);
+    }
+    for (key, files) in by_key {
+        let mut check = Check::new(fetcher, index, DigestKey(key));
+        // The newest first, and one after the other, so that it is known which is torn. What they share is read once.
+        let mut rest = &files[..];
+        while let Some((file, after)) = rest.split_first() {
+            let (pack, why) = match check.tree(&file.record.value.root_dir.address, &is_known) {
+                Ok(()) => {
+                    rest = after;
+                    continue;
+                }
+                Err(Bad::Stopped(error)) => return Err(error),
+                Err(Bad::Missing(why)) => (None, why),
+                Err(Bad::Block { pack, why }) => (Some(index.packs[pack as usize]), why),
+            };
+            let damaged = pack.filter(|pack| !added.contains(&pack.digest) && repaired.insert(pack.digest));
+            match damaged {
+                Some(pack) if fetcher.repair(&pack)? => {
+                    check.forget();
+                    rest = &files[..];
+                }
+                _ => return Err(torn(fetcher.target(), records[0], file, why)),
+            }
+        }
+        counts.verified += check.verified();
+        counts.known += check.known();
+    }
+    Ok(counts)
+}
+
+/// Puts a small file in place if it is another than is there.
+fn put(target: &Path, name: &str, bytes: &[u8]) -> Result<(), PublishError> {
+    let path = target.join(name);
+    let failed = |error: std::io::Error| PublishError::local(&path, &error);
+    if fs::read(&path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    files::make_directory(path.parent().unwrap_or(target), 0o755).map_err(failed)?;
+    files::replace(&path, bytes, 0o644).map_err(failed)
+}

@@ -1,0 +1,222 @@
+//! Blocks of which this machine has a copy already, in another pack.
+//!
+//! A publisher that packs anew, or another mirror that packs differently, makes new packs of old blocks. Frames do not
+//! change when they move, so such a pack can be put together from what is here and the few pieces that are not. Its
+//! digest tells whether it worked.
+
+use super::PullError;
+use crate::folder::Folder;
+use crate::form::{self, Kind};
+use crate::index::{Index, Key, Place, key_of};
+use crate::publish::PublishError;
+use crate::publish::store::read_index;
+use crate::record::RootFile;
+use crate::{files, layout, pack};
+use holdfast_crypto::Digest;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Blocks in a row with fewer bytes are fetched with what is around them, which costs less than another request.
+const RUN_BYTES_MIN: u64 = 64 << 10;
+
+/// A directory with packs. It may hold anything.
+pub struct Local {
+    folder: Folder,
+    index: Index,
+    /// The pack read last.
+    open: Mutex<Option<(u32, Arc<File>)>>,
+}
+
+/// A part of a file that is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Where in the file.
+    pub range: Range<u64>,
+    /// Where it can be copied from; else it is fetched.
+    pub source: Option<Source>,
+}
+
+/// Where a piece can be copied from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// What every pack begins with.
+    Magic,
+    /// A frame of the local directory of this number.
+    Frame(usize, Place),
+}
+
+impl Local {
+    /// The packs of `folder`, of which `index` is known.
+    pub fn new(folder: &Path, index: Index) -> Result<Local, PullError> {
+        let folder = Folder::open(folder).map_err(|error| PublishError::local(folder, &error))?;
+        Ok(Local { folder, index, open: Mutex::new(None) })
+    }
+
+    /// The directory of a release.
+    pub fn open(path: &Path) -> Result<Local, PullError> {
+        let root = path.join(layout::ROOT);
+        let damaged = |why: String| PublishError::Local { path: root.clone(), why };
+        let bytes = files::read(&root, RootFile::BYTES_MAX)
+            .map_err(|error| PublishError::local(&root, &error))?
+            .ok_or_else(|| damaged("there is no such file, so blocks cannot be taken from there".into()))?;
+        let file: RootFile = form::read(&bytes).map_err(|error| damaged(error.to_string()))?;
+        Local::new(path, read_index(path, &file.index.digest)?)
+    }
+
+    /// The frame at a place.
+    pub fn frame(&self, place: &Place) -> io::Result<Vec<u8>> {
+        let file = {
+            let mut open = self.open.lock();
+            match &*open {
+                Some((known, file)) if *known == place.pack => file.clone(),
+                _ => {
+                    let name = layout::pack(&self.index.packs[place.pack as usize].digest);
+                    let (file, _) = self.folder.file(&name)?.ok_or(io::ErrorKind::NotFound)?;
+                    let file = Arc::new(file);
+                    *open = Some((place.pack, file.clone()));
+                    file
+                }
+            }
+        };
+        let mut frame = vec![0; place.bytes as usize];
+        file.read_exact_at(&mut frame, place.offset.into())?;
+        Ok(frame)
+    }
+}
+
+/// Where an index has a block.
+pub fn place(index: &Index, address: &Digest) -> Option<Place> {
+    by_key(index, &key_of(address))
+}
+
+fn by_key(index: &Index, key: &Key) -> Option<Place> {
+    let at = index.entries.binary_search_by_key(key, |(key, _)| *key).ok()?;
+    Some(index.entries[at].1)
+}
+
+/// How those of the `wanted` packs are made of which something is here.
+pub fn pieces(index: &Index, wanted: &HashSet<Digest>, locals: &[Local]) -> HashMap<Digest, Vec<Piece>> {
+    let mut found: HashMap<u32, Vec<(Place, Source)>> = HashMap::new();
+    for (key, place) in &index.entries {
+        if locals.is_empty() || !wanted.contains(&index.packs[place.pack as usize].digest) {
+            continue;
+        }
+        let here = locals.iter().enumerate().find_map(|(number, local)| {
+            let here = by_key(&local.index, key)?;
+            (here.bytes == place.bytes).then_some(Source::Frame(number, here))
+        });
+        if let Some(source) = here {
+            found.entry(place.pack).or_default().push((*place, source));
+        }
+    }
+    let made = found.into_iter().map(|(number, mut frames)| {
+        frames.sort_unstable_by_key(|(place, _)| *place);
+        let pack = index.packs[number as usize];
+        (pack.digest, together(pack.bytes, &frames))
+    });
+    made.collect()
+}
+
+/// A pack of `bytes` bytes, made of frames that are here and of what is between them.
+fn together(bytes: u64, frames: &[(Place, Source)]) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut run: Vec<Piece> = vec![Piece { range: 0..pack::MAGIC.len() as u64, source: Some(Source::Magic) }];
+    let mut end = pack::MAGIC.len() as u64;
+    let close = |run: &mut Vec<Piece>, pieces: &mut Vec<Piece>, is_all: bool| {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else { return };
+        let range = first.range.start..last.range.end;
+        match is_all || range.end - range.start >= RUN_BYTES_MIN {
+            true => pieces.append(run),
+            false => fetched(pieces, range),
+        }
+        run.clear();
+    };
+    for (place, source) in frames {
+        let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
+        if range.start < end {
+            continue;
+        }
+        if range.start > end {
+            close(&mut run, &mut pieces, false);
+            fetched(&mut pieces, end..range.start);
+        }
+        end = range.end;
+        run.push(Piece { range, source: Some(*source) });
+    }
+    let is_all = pieces.is_empty() && end == bytes;
+    close(&mut run, &mut pieces, is_all);
+    if end < bytes {
+        fetched(&mut pieces, end..bytes);
+    }
+    pieces
+}
+
+/// Adds a part that is fetched, with the one before it if that is fetched too.
+fn fetched(pieces: &mut Vec<Piece>, range: Range<u64>) {
+    match pieces.last_mut() {
+        Some(last) if last.source.is_none() => last.range.end = range.end,
+        _ => pieces.push(Piece { range, source: None }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Proves: whatever an index says, the pieces of a pack are all of it, one after the other.
+        #[test]
+        fn pieces_are_the_whole(
+            frames in proptest::collection::vec((0..300_000u32, 0..150_000u32), 0..20),
+            beyond in 0..100_000u64,
+        ) {
+            let frame = |(offset, bytes)| {
+                let place = Place { pack: 0, offset, bytes };
+                (place, Source::Frame(0, place))
+            };
+            let mut frames: Vec<_> = frames.into_iter().map(frame).collect();
+            frames.sort_unstable_by_key(|(place, _)| *place);
+            let end = frames.iter().map(|(place, _)| u64::from(place.offset) + u64::from(place.bytes)).max();
+            let bytes = end.unwrap_or(0).max(8) + beyond;
+            let made = together(bytes, &frames);
+            prop_assert_eq!(made.first().map(|piece| piece.range.start), Some(0));
+            prop_assert_eq!(made.last().map(|piece| piece.range.end), Some(bytes));
+            for pair in made.windows(2) {
+                prop_assert_eq!(pair[0].range.end, pair[1].range.start);
+                prop_assert!(pair[0].source.is_some() || pair[1].source.is_some());
+            }
+        }
+    }
+
+    /// Proves: a run of local blocks is used if it saves enough, or if it is all there is.
+    #[test]
+    fn short_runs_are_fetched() {
+        let frame = |offset: u32, bytes: u32| {
+            let place = Place { pack: 0, offset, bytes };
+            (place, Source::Frame(0, place))
+        };
+        let small = [frame(8, 1000)];
+        assert!(together(1008, &small).iter().all(|piece| piece.source.is_some()));
+        assert_eq!(together(5000, &small), [Piece { range: 0..5000, source: None }]);
+        let large = [frame(8, 70_000), frame(80_000, 100), frame(90_000, 70_000)];
+        let sources: Vec<_> = together(200_000, &large)
+            .into_iter()
+            .map(|piece| (piece.range, piece.source.is_some()))
+            .collect();
+        let expected = [
+            (0..8, true),
+            (8..70_008, true),
+            (70_008..90_000, false),
+            (90_000..160_000, true),
+            (160_000..200_000, false),
+        ];
+        assert_eq!(sources, expected);
+    }
+}

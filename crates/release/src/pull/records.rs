@@ -1,0 +1,173 @@
+//! The signed files of a mirror: what is there, what the source keeps, and putting them in place.
+
+use super::{PullError, put};
+use crate::form::{self, Kind};
+use crate::index::Index;
+use crate::keys::{KeyChain, ReleaseId, SignedKeySet};
+use crate::mirror::{Mirrors, NotHad};
+use crate::publish::PublishError;
+use crate::publish::store::read_index;
+use crate::record::{Location, RootFile, authenticate};
+use crate::revocation::Revocation;
+use crate::signing::Signable;
+use crate::trust::Trust;
+use crate::{files, layout};
+use std::fs;
+use std::path::Path;
+
+/// What a directory that is pulled into may hold.
+const NAMES: [&str; 9] =
+    ["root", "root.partial", "revoked", "revoked.partial", "keys", "records", "packs", "index", "hints"];
+
+/// Refuses a directory that holds something else than this release.
+pub fn no_other(target: &Path, id: ReleaseId) -> Result<(), PullError> {
+    let foreign = |why: String| Err(PullError::Foreign { target: target.to_owned(), why });
+    let failed = |error: std::io::Error| PublishError::local(target, &error);
+    for entry in fs::read_dir(target).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if !NAMES.iter().any(|known| name == *known) {
+            return foreign(format!("{} is there, which is no file of a release", name.display()));
+        }
+    }
+    match read::<SignedKeySet>(target, &layout::keys(1)) {
+        Some(first) if first.value.digest() != id.0 => {
+            foreign(format!("it holds another release, {}", ReleaseId(first.value.digest())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A signed file that is there and well formed.
+fn read<T: Kind>(target: &Path, name: &str) -> Option<T> {
+    let bytes = files::read(&target.join(name), T::BYTES_MAX).ok()??;
+    form::read(&bytes).ok()
+}
+
+/// A record that is there and signed.
+fn signed(target: &Path, name: &str, chain: &KeyChain) -> Option<RootFile> {
+    read::<RootFile>(target, name).filter(|file| authenticate(chain, file).is_ok())
+}
+
+/// The release that the directory has before it is brought up to date. A damaged one is none: it is replaced.
+pub struct Here(Option<RootFile>);
+
+impl Here {
+    /// Looks.
+    pub fn read(target: &Path, chain: &KeyChain) -> Here {
+        Here(signed(target, layout::ROOT, chain))
+    }
+
+    /// Its number.
+    pub fn sequence(&self) -> Option<u64> {
+        self.0.as_ref().map(|file| file.record.value.sequence)
+    }
+
+    /// Its index.
+    pub fn location(&self) -> Option<Location> {
+        self.0.as_ref().map(|file| file.index)
+    }
+
+    /// Its index, read; none if that is damaged.
+    pub fn index(&self, target: &Path) -> Option<Index> {
+        read_index(target, &self.location()?.digest).ok()
+    }
+
+    /// The root file that is to be there: `new`, or with the renewal that is there, if that lasts longer.
+    ///
+    /// # Errors
+    /// [`PullError::Behind`].
+    pub fn not_older(&self, target: &Path, new: &RootFile) -> Result<RootFile, PullError> {
+        let Some(old) = &self.0 else { return Ok(new.clone()) };
+        let (there, found) = (&old.record.value, &new.record.value);
+        let behind = |why: String| Err(PullError::Behind { target: target.to_owned(), why });
+        if there.sequence > found.sequence {
+            return behind(format!(
+                "release {} is there, and the mirrors have no newer one than {}",
+                there.sequence, found.sequence
+            ));
+        }
+        if there.sequence < found.sequence {
+            return Ok(new.clone());
+        }
+        if there != found {
+            return behind(format!("another release {} is there than at the mirrors", there.sequence));
+        }
+        let end = |file: &RootFile| file.freshness.as_ref().map_or(0, |renewal| renewal.value.expires_s);
+        let freshness = if end(old) > end(new) { &old.freshness } else { &new.freshness };
+        Ok(RootFile { freshness: freshness.clone(), ..new.clone() })
+    }
+}
+
+/// The records before `newest` that the mirrors keep, newest first, `keep` with that one. They find their blocks by
+/// its index, so the older is not given here.
+pub fn older(mirrors: &Mirrors, chain: &KeyChain, newest: u64, keep: usize) -> Result<Vec<RootFile>, NotHad> {
+    let mut found = Vec::new();
+    for sequence in (1..newest).rev().take(keep.saturating_sub(1)) {
+        let check = |bytes: Vec<u8>| {
+            let file: RootFile = form::read(&bytes).map_err(|error| error.to_string())?;
+            authenticate(chain, &file).map_err(|error| error.to_string())?;
+            match file.record.value.sequence == sequence {
+                true => Ok(file),
+                false => Err(format!("it is record {}", file.record.value.sequence)),
+            }
+        };
+        match mirrors.get_checked(&layout::record(sequence), None, RootFile::BYTES_MAX, &check) {
+            Ok((file, _)) => found.push(file),
+            Err(error) if error.missing_somewhere() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Whether these records are there. None ever is before its tree was checked.
+pub fn are_here(target: &Path, chain: &KeyChain, records: &[RootFile]) -> bool {
+    let is_here = |file: &RootFile| {
+        let name = layout::record(file.record.value.sequence);
+        signed(target, &name, chain).is_some_and(|there| there.record.value == file.record.value)
+    };
+    records.iter().all(is_here)
+}
+
+/// Puts keys, records and, last, `root` in place.
+pub fn install(
+    target: &Path,
+    chain: &KeyChain,
+    root: &RootFile,
+    older: &[RootFile],
+    step: &dyn Fn() -> Result<(), PullError>,
+) -> Result<(), PullError> {
+    for file in older {
+        let name = layout::record(file.record.value.sequence);
+        // One that is there may have another index, by which somebody reads just now.
+        let there = signed(target, &name, chain).filter(|there| there.record == file.record);
+        let has_index = |there: &RootFile| read_index(target, &there.index.digest).is_ok();
+        if there.as_ref().is_some_and(has_index) {
+            continue;
+        }
+        step()?;
+        let file = RootFile { index: root.index, hints: root.hints, ..file.clone() };
+        put(target, &name, &form::write(&file))?;
+    }
+    // Keys as late as this: by new ones the record that is there no longer counts.
+    for set in chain.sets() {
+        step()?;
+        put(target, &layout::keys(set.value.number), &form::write(set))?;
+    }
+    step()?;
+    put(target, &layout::record(root.record.value.sequence), &form::write(root))?;
+    step()?;
+    put(target, layout::ROOT, &form::write(root))?;
+    step()
+}
+
+/// Hands on a revocation that this machine knows, if the directory is a mirror of the release.
+pub fn install_revocation(trust: &Trust, target: &Path) -> Result<(), PullError> {
+    let path = trust.directory().join("revoked");
+    let certificate =
+        files::read(&path, Revocation::BYTES_MAX).map_err(|error| PublishError::local(&path, &error))?;
+    if let (Some(certificate), true) = (certificate, target.join(layout::ROOT).exists()) {
+        put(target, layout::REVOKED, &certificate)?;
+    }
+    Ok(())
+}
