@@ -353,7 +353,7 @@ pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcom
             to.display()
         );
         for name in &left_out {
-            text += &format!("\nLeft out, as only root can make it: {name}");
+            text += &format!("\nLeft out, as it is a device node: {name}");
         }
         text
     })
@@ -387,26 +387,19 @@ impl Taken<'_> {
                 let target = std::ffi::OsStr::from_bytes(target);
                 std::os::unix::fs::symlink(target, to).map_err(|error| failed(&error))?;
             }
-            kind => {
-                let made = rustix::fs::mknodat(
-                    rustix::fs::CWD,
-                    to,
-                    match kind {
-                        InodeKind::Socket => rustix::fs::FileType::Socket,
-                        InodeKind::CharDevice => rustix::fs::FileType::CharacterDevice,
-                        InodeKind::BlockDevice => rustix::fs::FileType::BlockDevice,
-                        _ => rustix::fs::FileType::Fifo,
-                    },
-                    rustix::fs::Mode::from_raw_mode(inode.mode),
-                    inode.device_number.into(),
-                );
-                match made {
-                    Err(rustix::io::Errno::PERM) => {
-                        self.left_out.push(String::from_utf8_lossy(path).into_owned());
-                        return Ok(());
-                    }
-                    other => other.map_err(|error| failed(&error.into()))?,
-                }
+            // Somebody else's device nodes are doors into this machine.
+            InodeKind::CharDevice | InodeKind::BlockDevice => {
+                self.left_out.push(String::from_utf8_lossy(path).into_owned());
+                return Ok(());
+            }
+            InodeKind::Fifo | InodeKind::Socket => {
+                let kind = match inode.kind {
+                    InodeKind::Socket => rustix::fs::FileType::Socket,
+                    _ => rustix::fs::FileType::Fifo,
+                };
+                let mode = rustix::fs::Mode::from_raw_mode(inode.mode & 0o1777);
+                rustix::fs::mknodat(rustix::fs::CWD, to, kind, mode, 0)
+                    .map_err(|error| failed(&error.into()))?;
             }
         }
         if let Some(link) = node.link {

@@ -277,6 +277,7 @@ fn bad_mirrors() {
         }
     }
     fs::remove_dir_all(copy("torn").join("packs")).expect("removed");
+    fs::remove_dir_all(copy("lost").join("index")).expect("removed");
     let (good, altered, torn) = (desk.serve("release"), desk.serve("altered"), desk.serve("torn"));
     let fresh = |desk: &Desk| fs::remove_dir_all(desk.path("cache")).is_ok();
 
@@ -294,6 +295,12 @@ fn bad_mirrors() {
         desk.umount(&mount);
         fresh(&desk);
     }
+    // One that does not have the index that its own record names, the first to be asked.
+    let lost = desk.serve("lost");
+    let mount = desk.mount(&lost, &["--mirror", &good]);
+    same(&mount, &desk.path("tree"));
+    desk.umount(&mount);
+    fresh(&desk);
     let id = desk.id();
     let said = desk.refused(80, &["verify", &altered, "--id", &id]);
     assert!(said.contains("not what the publisher signed"), "{said}");

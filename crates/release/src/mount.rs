@@ -5,6 +5,8 @@
 //! themselves are in a bounded cache and are found again by their path. So when a new release comes, open files follow
 //! their paths into it (the read-only paper, 3.4), and say ESTALE only if the path is provably gone.
 
+mod names;
+
 use crate::accept::Stale;
 use crate::open::{Current, Release, now_s};
 use crate::tree::{Node, Tree};
@@ -15,6 +17,7 @@ use holdfast_content::{Content, ContentError, InodeKind, NAME_BYTES_MAX, SourceE
 use holdfast_crypto::{DigestKey, Domain};
 use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, Listed};
 use lru::LruCache;
+use names::Names;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroUsize;
@@ -36,8 +39,6 @@ const READERS_KEPT: usize = 256;
 const REFERRED_MAX: usize = 65_536;
 /// Names that are not there and that the kernel may know of.
 const ABSENT_KEPT: usize = 65_536;
-/// No path is deeper.
-const DEPTH_MAX: usize = 2048;
 /// On the root: how the release stands, in words.
 const STATUS: &[u8] = b"user.holdfast.status";
 
@@ -55,7 +56,7 @@ pub struct MountedRelease {
     release: Arc<Release>,
     owner: Owner,
     tree: RwLock<Arc<Tree>>,
-    known: Mutex<HashMap<Ino, Known>>,
+    known: Mutex<Names>,
     inodes: Mutex<LruCache<Ino, Node>>,
     directories: Mutex<HashMap<FileHandleId, Arc<Mutex<OpenDirectory>>>>,
     next_handle: AtomicU64,
@@ -68,13 +69,6 @@ pub struct MountedRelease {
     over: AtomicBool,
     over_because: Mutex<Option<FsError>>,
     sink: Mutex<Option<ForgetSink>>,
-}
-
-/// What the kernel has looked up.
-struct Known {
-    parent: Ino,
-    name: Box<[u8]>,
-    lookups: u64,
 }
 
 struct OpenDirectory {
@@ -181,6 +175,12 @@ impl MountedRelease {
         }
     }
 
+    /// When to look again at the latest: when the release expires.
+    pub fn expires_in(&self) -> Duration {
+        let until_s = self.release.current().accepted.valid_until_s;
+        Duration::from_secs(until_s.saturating_add(1).saturating_sub(now_s()))
+    }
+
     fn end_because(&self, why: Option<FsError>) {
         let mut because = self.over_because.lock();
         // Revoked is for good.
@@ -192,7 +192,7 @@ impl MountedRelease {
         if self.over.swap(over, Ordering::SeqCst) != over && over {
             // The kernel would go on to find names by itself.
             let names: Vec<_> =
-                self.known.lock().values().map(|known| (known.parent, known.name.to_vec())).collect();
+                self.known.lock().all().map(|(_, parent, name)| (parent, name.to_vec())).collect();
             names.into_iter().for_each(|(parent, name)| self.tell(Forget::Name(parent, name)));
             self.forget_absent();
         }
@@ -227,8 +227,8 @@ impl MountedRelease {
         self.inodes.lock().clear();
         self.readers.lock().clear();
         let mut below: HashMap<Ino, Vec<(Ino, Vec<u8>)>> = HashMap::new();
-        for (ino, known) in &*self.known.lock() {
-            below.entry(known.parent).or_default().push((*ino, known.name.to_vec()));
+        for (ino, parent, name) in self.known.lock().all() {
+            below.entry(parent).or_default().push((ino, name.to_vec()));
         }
         let (Ok(was), Ok(is)) = (old.root(), new.root()) else {
             below.keys().for_each(|ino| self.tell(Forget::Inode(*ino)));
@@ -263,25 +263,8 @@ impl MountedRelease {
         self.node(Ino::ROOT)
     }
 
-    /// The path of an inode from the root, as names.
-    fn way(&self, ino: Ino) -> Result<Vec<Box<[u8]>>, FsError> {
-        let known = self.known.lock();
-        let mut way = Vec::new();
-        let mut at = ino;
-        while at != Ino::ROOT {
-            let one = known.get(&at).ok_or(FsError::Stale)?;
-            way.push(one.name.clone());
-            at = one.parent;
-            if way.len() > DEPTH_MAX {
-                return Err(FsError::Loop);
-            }
-        }
-        way.reverse();
-        Ok(way)
-    }
-
     fn path(&self, ino: Ino) -> String {
-        match self.way(ino) {
+        match self.known.lock().way(ino) {
             Ok(way) => way.iter().map(|name| format!("/{}", String::from_utf8_lossy(name))).collect(),
             Err(_) => format!("inode {}", ino.0),
         }
@@ -294,7 +277,8 @@ impl MountedRelease {
         }
         let tree = self.tree.read().clone();
         let mut node = tree.root().map_err(|error| failure(error, "/"))?;
-        for name in self.way(ino)? {
+        let way = self.known.lock().way(ino)?;
+        for name in way {
             let found = match node.inode.kind {
                 InodeKind::Directory => {
                     tree.child(&node, &name).map_err(|error| failure(error, &self.path(ino)))?
@@ -316,11 +300,7 @@ impl MountedRelease {
     }
 
     fn looked_up(&self, ino: Ino, parent: Ino, name: &[u8]) {
-        let mut known = self.known.lock();
-        let one = known.entry(ino).or_insert_with(|| Known { parent, name: name.into(), lookups: 0 });
-        // Of a file with several names, the one found last is as good as any, and surely there.
-        (one.parent, one.name) = (parent, name.into());
-        one.lookups += 1;
+        self.known.lock().looked_up(ino, parent, name);
     }
 
     fn shown(&self, ino: Ino, node: &Node) -> Attributes {
@@ -403,13 +383,7 @@ impl FixedTree for MountedRelease {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        let mut known = self.known.lock();
-        if let Some(one) = known.get_mut(&ino) {
-            one.lookups = one.lookups.saturating_sub(count);
-            if one.lookups == 0 {
-                known.remove(&ino);
-            }
-        }
+        self.known.lock().forget(ino, count);
     }
 
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
@@ -471,7 +445,7 @@ impl FixedTree for MountedRelease {
         let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
         let mut open = open.lock();
         let ino = open.ino;
-        let parent = self.known.lock().get(&ino).map_or(Ino::ROOT, |known| known.parent);
+        let parent = self.known.lock().parent(ino);
         let dots: [(&[u8], Ino); 2] = [(b".", ino), (b"..", parent)];
         for (number, (name, at)) in dots.into_iter().enumerate().skip(offset.min(2) as usize) {
             let item =

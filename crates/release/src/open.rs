@@ -236,9 +236,21 @@ fn believe(
     // Another mirror may have shown a newer one to another process meanwhile; then this one is old already.
     debug_assert_eq!(trust.id(), admitted.accepted.record.release);
     let store = store_of(options, mirrors, stores, admitted.accepted.record.digest_key);
-    use_index(&store, &admitted.file)?;
+    // An index is the mirror's own word: that it cannot be had is no reason to do without the others'.
+    if let Err(error) = use_index(&store, &admitted.file)
+        && !indexes_at(mirrors).into_iter().any(|name| store.blocks.use_index(name).is_ok())
+    {
+        return Err(error);
+    }
     let tree = Tree::new(Arc::new(store.store), admitted.accepted.record.root_dir);
     Ok(Arc::new(Current { accepted: admitted.accepted, notices: admitted.notices, tree }))
+}
+
+/// The indexes that mirrors name now.
+fn indexes_at(mirrors: &Mirrors) -> Vec<IndexName> {
+    let answers = mirrors.every(layout::ROOT, RootFile::BYTES_MAX);
+    let files = answers.into_iter().filter_map(|(_, answer)| form::read::<RootFile>(&answer.ok()?).ok());
+    files.map(|file| IndexName { digest: file.index.digest, bytes: file.index.bytes }).collect()
 }
 
 fn use_index(store: &Store, file: &RootFile) -> Result<(), OpenError> {
@@ -257,11 +269,7 @@ fn store_of(
         return store.clone();
     }
     let at_mirrors = mirrors.clone();
-    let more = move || {
-        let answers = at_mirrors.every(layout::ROOT, RootFile::BYTES_MAX);
-        let files = answers.into_iter().filter_map(|(_, answer)| form::read::<RootFile>(&answer.ok()?).ok());
-        files.map(|file| IndexName { digest: file.index.digest, bytes: file.index.bytes }).collect()
-    };
+    let more = move || indexes_at(&at_mirrors);
     let blocks = Arc::new(MirroredBlocks::new(mirrors.clone(), Box::new(more)));
     let folder = options.trust.join(options.id.to_string()).join("evidence");
     let config = StoreConfig {

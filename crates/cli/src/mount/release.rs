@@ -171,7 +171,12 @@ impl Serving {
     /// Serves until it is unmounted; looks for new releases now and then.
     fn serve(self) {
         let mut before = BTreeSet::new();
-        while let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(self.refresh) {
+        // What expires does so at its time; after that there is no hurry.
+        let wait = |mounted: &MountedRelease| match mounted.expires_in() {
+            Duration::ZERO => self.refresh,
+            left => left.min(self.refresh),
+        };
+        while let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(wait(&self.mounted)) {
             let now: BTreeSet<String> = self.mounted.refresh().into_iter().collect();
             for text in now.difference(&before) {
                 tracing::warn!("{text}");

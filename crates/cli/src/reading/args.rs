@@ -140,7 +140,8 @@ pub struct Cat {
   holdfast get hf+release:4f1c...@https://mirror.example/release/ src ./src
   holdfast get https://mirror.example/release/ . ./everything --id 4f1c...
 
-Every byte is verified before it is written. Owners are not kept, and set-user-ID bits are not set.")]
+Every byte is verified before it is written. Owners are not kept, set-user-ID bits are not set, and device nodes are \
+left out.")]
 pub struct Get {
     /// Which release
     #[command(flatten)]
