@@ -49,8 +49,19 @@ pub struct MountStatus {
 #[derive(Serialize)]
 struct Report {
     processes: Vec<Process>,
+    /// Releases that are mounted and that this user may look at.
+    releases: Vec<ReleaseMount>,
     /// Mounts of ours whose process is gone.
     dead: Vec<PathBuf>,
+}
+
+/// A mounted release.
+#[derive(Serialize)]
+struct ReleaseMount {
+    directory: PathBuf,
+    address: String,
+    /// What the mount says of itself.
+    says: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -110,7 +121,7 @@ fn numbers(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
 fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report> {
     let wanted = arguments.directory.as_deref().map(mountpoint::absolute).transpose()?;
     let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
-    let mut report = Report { processes: Vec::new(), dead: Vec::new() };
+    let mut report = Report { processes: Vec::new(), releases: Vec::new(), dead: Vec::new() };
     for state_dir in directories.all_states()? {
         let Some(client) = Client::connect(&state_dir)? else { continue };
         let mut status: ProcessStatus = match client.call(&Order::Status) {
@@ -125,17 +136,33 @@ fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report
         }
     }
     for mount in mountpoint::mounted()? {
-        if mount.is_holdfast() && is_wanted(&mount.directory) && mountpoint::is_dead(&mount.directory) {
+        if !mount.is_holdfast() || !is_wanted(&mount.directory) {
+            continue;
+        }
+        if mountpoint::is_dead(&mount.directory) {
             report.dead.push(mount.directory);
+        } else if mount.source.starts_with(crate::reading::SCHEME)
+            && let Some(says) = says_of_itself(&mount.directory)
+        {
+            report.releases.push(ReleaseMount { directory: mount.directory, address: mount.source, says });
         }
     }
     if let Some(wanted) = wanted
         && report.processes.is_empty()
+        && report.releases.is_empty()
         && report.dead.is_empty()
     {
         return Err(MountError::NotMounted(wanted).into());
     }
     Ok(report)
+}
+
+/// The status attribute of a mount's root; `None` if this user may not look at it.
+fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
+    let mut buffer = vec![0; 16 << 10];
+    let length = rustix::fs::getxattr(directory, "user.holdfast.status", &mut buffer).ok()?;
+    buffer.truncate(length);
+    Some(String::from_utf8_lossy(&buffer).lines().map(str::to_owned).collect())
 }
 
 fn examine(status: ProcessStatus) -> Process {
@@ -164,10 +191,14 @@ fn examine(status: ProcessStatus) -> Process {
 }
 
 fn describe(report: &Report) -> String {
-    if report.processes.is_empty() && report.dead.is_empty() {
+    if report.processes.is_empty() && report.releases.is_empty() && report.dead.is_empty() {
         return "Nothing is mounted.".to_owned();
     }
     let mut sections: Vec<String> = report.processes.iter().map(Process::describe).collect();
+    for release in &report.releases {
+        let says: String = release.says.iter().map(|line| format!("\n  {line}")).collect();
+        sections.push(format!("{}{says}", release.directory.display()));
+    }
     for directory in &report.dead {
         sections.push(format!(
             "{}\n  DEAD: the process that served it is gone. `holdfast umount {0}` removes it; mounting again works too.",

@@ -48,7 +48,7 @@ fn wrong_address() {
     let world = World::new(&["anna"]);
     let directory = empty_directory(&world, "mnt");
     let key = world.key("anna");
-    fails(&mut mount(&world, "anna", "http://x/y", &key, &directory), 68, &["hf://HOST:PORT/FSID"]);
+    fails(&mut mount(&world, "anna", "http://x/y", &key, &directory), 64, &["hf://HOST:PORT/FSID"]);
     fails(&mut mount(&world, "anna", "hf://localhost/12", &key, &directory), 68, &["64 hexadecimal digits"]);
     let other = format!("hf://127.0.0.1:{}/{}", world.port, "ab".repeat(32));
     fails(&mut mount(&world, "anna", &other, &key, &directory), 68, &["does not have this file system"]);

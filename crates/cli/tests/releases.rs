@@ -190,6 +190,8 @@ fn published_served_and_mounted() {
         "{}",
         status(&mount)
     );
+    let shown = run(desk.holdfast().arg("status").arg(&mount));
+    assert!(shown.contains("release 1") && shown.contains(&url), "{shown}");
     // A real program, built straight from it.
     let program = desk.path("hello");
     run(Command::new("cc").arg(mount.join("hello.c")).arg("-o").arg(&program));

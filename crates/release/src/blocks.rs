@@ -29,8 +29,8 @@ use std::time::Duration;
 const WHOLE_INDEX_BYTES: u64 = 1 << 20;
 /// Pages of larger ones that are kept.
 const PAGES_KEPT: usize = 4096;
-/// The head of an index is never larger: at a few bytes a page, that is a release of billions of blocks.
-const HEAD_BYTES_MAX: u64 = 512 << 20;
+/// The head of an index is never larger: at 8 bytes a page of 128, that is hundreds of millions of blocks.
+const HEAD_BYTES_MAX: u64 = 32 << 20;
 /// Blocks of one pack with less than this between them are fetched at once.
 const GAP_BYTES: u64 = 64 << 10;
 /// What is fetched at once is never larger.

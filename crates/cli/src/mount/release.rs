@@ -31,7 +31,11 @@ pub fn is_meant(arguments: &Mount) -> bool {
 /// Mounts. Returns what it is called; `None` when it was served in the foreground and is gone again.
 pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(PathBuf, String)>> {
     if arguments.key.is_some() {
-        return Err(Failure::new(Exit::Usage, "a release is mounted without a key"));
+        let message =
+            format!("{} is a mirror of a release, and a release is mounted without a key", arguments.url);
+        return Err(Failure::new(Exit::Usage, message).hint(
+            "the address of a writable file system is hf://HOST:PORT/FSID; a release needs --id instead",
+        ));
     }
     let source = source(arguments);
     let named = source.named()?;
