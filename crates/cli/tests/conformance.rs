@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::World;
+use common::{World, eventually};
 use rustix::fs::SeekFrom;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -153,7 +153,8 @@ fn names_of_every_kind() {
     for name in kinds {
         let name = OsStr::from_bytes(name);
         fs::remove_file(there.join(name)).expect("removed");
-        assert!(!here.join(name).exists());
+        // Within a second, as this thread has just listed it.
+        eventually("it is gone on the other mount", || !here.join(name).exists());
         fs::create_dir(here.join(name)).expect("made");
         fs::write(there.join(name).join(name), "below").expect("made");
         fs::rename(here.join(name), here.join("moved")).expect("renamed");
