@@ -80,8 +80,6 @@ struct Listed {
     last: Option<(Vec<u8>, Instant)>,
     /// By which names it was found itself.
     way: Vec<Name>,
-    /// Whether they have served since they were last checked.
-    way_used: bool,
 }
 
 #[derive(Default)]
@@ -197,7 +195,7 @@ impl Tokens {
             Some(listed) if listed.directory == directory && listed.way == way => {
                 listed.at = listed.at.max(at);
             }
-            listed => *listed = Some(Listed { directory, at, last: None, way, way_used: false }),
+            listed => *listed = Some(Listed { directory, at, last: None, way }),
         });
     }
 
@@ -211,7 +209,6 @@ impl Tokens {
         }
         if listed.directory != directory {
             listed.way.iter().find(|known| known.directory == directory && known.name == name)?;
-            listed.way_used = true;
             return Some(listed.at);
         }
         match &listed.last {
@@ -234,18 +231,12 @@ impl Tokens {
     }
 
     /// The names found through a listing that a change by `thread` must check first: those of its last LOOKUP, which
-    /// is spent, and those by which the listed directory was found, if they have served.
+    /// is spent. (Of the first of two paths, as of rename, the names before the last are not known any more.)
     pub fn unchecked(&self, thread: u32) -> Vec<Name> {
-        let mut names = match self.spend(thread) {
+        match self.spend(thread) {
             Some(Token { basis: Basis::Listing(found_by), .. }) => found_by,
             _ => Vec::new(),
-        };
-        if let Some(Thread { listed: Some(listed), .. }) = self.threads.lock().get_mut(&thread)
-            && std::mem::take(&mut listed.way_used)
-        {
-            names.extend(listed.way.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
         }
-        names
     }
 
     /// A thread that listed `directory` has fetched a view asked for `at` then.
