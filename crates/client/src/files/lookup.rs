@@ -124,13 +124,26 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Before a change: the names by which the thread found what it is about to change must lead there still, if they
-    /// were found through a listing. `judged` are those that the change itself is judged by.
+    /// Before a change of `about`: the names by which the thread has just found it must lead there still, if they were
+    /// found through a listing.
     ///
     /// # Errors
     /// As [`FileSystem::check_places`].
-    pub(super) fn settle(&self, caller: &Caller, judged: &[(Ino, &[u8])]) -> Result<(), FsError> {
-        let mut names = self.tokens.unchecked(caller.thread);
+    pub(super) fn settle(&self, caller: &Caller, about: Ino) -> Result<(), FsError> {
+        self.settle_names(caller, &[about], &[])
+    }
+
+    /// The same before a change of names, by which the change itself is judged: only the directories are in question.
+    ///
+    /// # Errors
+    /// As [`FileSystem::check_places`].
+    pub(super) fn settle_in(&self, caller: &Caller, judged: &[(Ino, &[u8])]) -> Result<(), FsError> {
+        let directories: Vec<Ino> = judged.iter().map(|(directory, _)| *directory).collect();
+        self.settle_names(caller, &directories, judged)
+    }
+
+    fn settle_names(&self, caller: &Caller, about: &[Ino], judged: &[(Ino, &[u8])]) -> Result<(), FsError> {
+        let mut names = self.tokens.unchecked(caller.thread, about);
         names.retain(|found| !judged.contains(&(found.directory, &found.name[..])));
         if names.is_empty() { Ok(()) } else { self.check_places(caller, &*self.fetch()?.view, &names) }
     }

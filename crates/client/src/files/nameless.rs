@@ -28,7 +28,7 @@ impl FileSystem {
         flags: OpenFlags,
     ) -> Result<(Attributes, Opened), FsError> {
         self.run(|| {
-            self.settle(caller, &[])?;
+            self.settle(caller, parent)?;
             self.may_change()?;
             let directory = self.handle(parent)?;
             let (handle, view) = self.edit(move |changes| {

@@ -98,7 +98,7 @@ impl FileSystem {
         name: &[u8],
         inode: Inode,
     ) -> Result<Made, FsError> {
-        self.settle(caller, &[(parent, name)])?;
+        self.settle_in(caller, &[(parent, name)])?;
         self.may_change()?;
         check_name(name)?;
         let directory = self.handle(parent)?;
@@ -131,7 +131,7 @@ impl FileSystem {
     /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::Access`].
     pub fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         self.run(|| {
-            self.settle(caller, &[(parent, name)])?;
+            self.settle_in(caller, &[(parent, name)])?;
             self.may_change()?;
             check_name(name)?;
             let directory = self.handle(parent)?;
@@ -157,7 +157,7 @@ impl FileSystem {
     /// [`FsError::Access`].
     pub fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         self.run(|| {
-            self.settle(caller, &[(parent, name)])?;
+            self.settle_in(caller, &[(parent, name)])?;
             self.may_change()?;
             check_name(name)?;
             let directory = self.handle(parent)?;
@@ -186,7 +186,7 @@ impl FileSystem {
     /// file has lost its last name.
     pub fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
         self.run(|| {
-            self.settle(caller, &[(parent, name)])?;
+            self.settle_in(caller, &[(parent, name)])?;
             self.may_change()?;
             check_name(name)?;
             let (handle, directory) = (self.handle(ino)?, self.handle(parent)?);
@@ -239,7 +239,7 @@ impl FileSystem {
         flags: RenameFlags,
     ) -> Result<(), FsError> {
         self.run(|| {
-            self.settle(caller, &[(parent, name), (new_parent, new_name)])?;
+            self.settle_in(caller, &[(parent, name), (new_parent, new_name)])?;
             self.may_change()?;
             check_name(name)?;
             check_name(new_name)?;

@@ -112,7 +112,7 @@ impl FileSystem {
         if set.size.is_some() {
             return Err(FsError::Invalid("owner and size cannot be changed at once".into()));
         }
-        self.settle(caller, &[])?;
+        self.settle(caller, ino)?;
         self.copy_to(ino, principal, set.mode.map(|mode| mode & 0o7777), modified_ns).map(Some)
     }
 

@@ -39,7 +39,7 @@ impl FileSystem {
             } else if !set.is_owner_only() || self.is_mine(ino)? {
                 // Also when only an owner or a time of access was set, which nothing is kept of: the time of
                 // change tells that somebody did.
-                self.settle(caller, &[])?;
+                self.settle(caller, ino)?;
                 if !self.set_here(ino, mode, modified_ns, now)? {
                     self.edit_inode(ino, move |inode| {
                         inode.mode = mode.unwrap_or(inode.mode);

@@ -230,11 +230,18 @@ impl Tokens {
         (listed.directory == directory && listed.at.elapsed() <= LISTED_AGE_MAX).then_some(listed.at)
     }
 
-    /// The names found through a listing that a change by `thread` must check first: those of its last LOOKUP, which
-    /// is spent. (Of the first of two paths, as of rename, the names before the last are not known any more.)
-    pub fn unchecked(&self, thread: u32) -> Vec<Name> {
+    /// The names found through a listing that a change by `thread` must check first: those of its last LOOKUP, if that
+    /// found one of `about` or looked in it. (Of the first of two paths, as of rename, the names before the last are not
+    /// known any more.) The token is spent: the kernel answers some calls from what a LOOKUP told it, so what is left of
+    /// one may have nothing to do with this change.
+    pub fn unchecked(&self, thread: u32, about: &[Ino]) -> Vec<Name> {
         match self.spend(thread) {
-            Some(Token { basis: Basis::Listing(found_by), .. }) => found_by,
+            Some(Token { ino, basis: Basis::Listing(found_by), .. })
+                if about.contains(&ino)
+                    || found_by.last().is_some_and(|last| about.contains(&last.directory)) =>
+            {
+                found_by
+            }
             _ => Vec::new(),
         }
     }

@@ -91,7 +91,7 @@ impl FileSystem {
         change: impl Fn(&mut std::collections::BTreeMap<Vec<u8>, Vec<u8>>) -> Result<(), FsError> + Send + 'static,
     ) -> Result<(), FsError> {
         self.run(|| {
-            self.settle(caller, &[])?;
+            self.settle(caller, ino)?;
             self.may_change()?;
             offered(name)?;
             self.edit_inode(ino, move |inode| change(&mut inode.xattrs))

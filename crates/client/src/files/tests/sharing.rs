@@ -385,3 +385,22 @@ fn a_listing_serves_whole_paths() {
     assert_eq!(ours.lookup(&who, Ino::ROOT, b"d").unwrap().ino, directory);
     assert_eq!(open_as_kernel(&ours, &who, directory, b"02").unwrap(), b"first");
 }
+
+/// Proves: what was looked at through a listing has no bearing on a later change of something else, as through a
+/// descriptor: the kernel answers `stat` from what the look-up told it, and sends nothing after it.
+#[test]
+fn a_look_has_no_bearing_on_another_change() {
+    let world = World::new();
+    let (ours, theirs, directory) = shared_directory(&world);
+    let who = caller(9);
+    let other = ours.lookup(&who, directory, b"05").unwrap().ino;
+    list(&ours, &who, directory);
+    let looked_at = ours.lookup(&who, directory, b"00").unwrap().ino;
+    theirs.rename(&caller(20), directory, b"00", directory, b"renamed", RenameFlags::Replace).unwrap();
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    ours.setattr(&who, other, set, None).expect("it is about another file");
+    list(&ours, &who, directory);
+    ours.lookup(&who, directory, b"renamed").unwrap();
+    theirs.rename(&caller(20), directory, b"renamed", directory, b"again", RenameFlags::Replace).unwrap();
+    assert!(matches!(ours.setattr(&who, looked_at, set, None), Err(FsError::Stale)), "by a path it is");
+}
