@@ -66,8 +66,8 @@ impl ReleaseSource {
             },
             None => mirrors.push(self.release.clone()),
         }
-        ids.extend(self.id.iter().map(String::as_str));
-        mirrors.extend(self.mirror.iter().cloned());
+        ids.extend(self.demands.id.iter().map(String::as_str));
+        mirrors.extend(self.demands.mirror.iter().cloned());
         let Some(id) = ids.first() else {
             let hint = "give --id ID, or hf+release:ID@MIRROR; the publisher tells the ID. A mirror cannot vouch for \
                         itself";
@@ -106,8 +106,8 @@ impl ReleaseSource {
         let options = Options {
             id,
             trust,
-            revocations: self.revocations.clone(),
-            stale: if self.allow_stale { Stale::Allow } else { Stale::Refuse },
+            revocations: self.demands.revocations.clone(),
+            stale: if self.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
             cache: Some((cache, self.cache_mib.saturating_mul(1 << 20))),
             memory_bytes: 64 << 20,
         };

@@ -13,9 +13,7 @@ use holdfast_fuse::mountpoint::{self, Manner};
 use holdfast_fuse::{Options, Session, mount_fixed};
 use holdfast_release::mount::{MountedRelease, Owner};
 use std::collections::BTreeSet;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -23,7 +21,7 @@ use std::time::Duration;
 /// Whether a release is meant, not a writable file system.
 pub fn is_meant(arguments: &Mount) -> bool {
     let url = &arguments.url;
-    arguments.release.id.is_some()
+    arguments.release.demands.id.is_some()
         || [SCHEME, "http://", "https://", "file://"].iter().any(|scheme| url.starts_with(scheme))
         || Path::new(url).is_dir()
 }
@@ -48,7 +46,9 @@ pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option
         return Ok(None);
     }
     let bar = progress("mounting");
-    let started = start_background(directories, &named.id.to_string());
+    let log = log_path(directories, &named.id.to_string())?;
+    let own: Vec<_> = std::env::args_os().skip(1).collect();
+    let started = daemon::spawn(&own, &log).and_then(|child| daemon::await_report(child, &log));
     bar.finish_and_clear();
     started.map(|()| Some((directory, title)))
 }
@@ -79,13 +79,9 @@ pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcom
 }
 
 fn source(arguments: &Mount) -> ReleaseSource {
-    let release = &arguments.release;
     ReleaseSource {
         release: arguments.url.clone(),
-        id: release.id.clone(),
-        mirror: release.mirror.clone(),
-        revocations: release.revocations.clone(),
-        allow_stale: release.allow_stale,
+        demands: arguments.release.demands.clone(),
         cache_mib: arguments.cache_mib,
     }
 }
@@ -94,30 +90,6 @@ fn log_path(directories: &Directories, id: &str) -> Outcome<PathBuf> {
     let folder = directories.releases_base()?.join(id);
     crate::paths::make_private(&folder)?;
     Ok(folder.join("log"))
-}
-
-/// Starts this command once more, in the background, and waits until it has mounted.
-fn start_background(directories: &Directories, id: &str) -> Outcome {
-    let log = log_path(directories, id)?;
-    let errors = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&log)
-        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
-    let mut command = Command::new("/proc/self/exe");
-    std::os::unix::process::CommandExt::arg0(&mut command, "holdfast");
-    let child = command
-        .args(std::env::args_os().skip(1))
-        .arg("--background-process")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .map_err(|error| {
-            Failure::new(Exit::System, format!("the background process cannot be started: {error}"))
-        })?;
-    daemon::await_report(child, &log)
 }
 
 /// A mount that is served.
