@@ -13,6 +13,7 @@ mod answer;
 mod body;
 mod connection;
 mod files;
+mod frames;
 mod names;
 mod objects;
 mod part;
@@ -60,7 +61,7 @@ pub struct ServeConfig {
     pub connections_max: usize,
     /// Seconds after which a connection without requests is closed (at most twice as many).
     pub idle_s: u64,
-    /// How much memory is used for small files.
+    /// How much memory is used for small files and blocks, half of it for each.
     pub cache_bytes_max: u64,
 }
 
@@ -124,7 +125,8 @@ impl Server {
     pub fn open(config: ServeConfig) -> Result<Server, ServeError> {
         let directory = config.directory.clone();
         let failed = |error| ServeError::Directory { directory: directory.clone(), error };
-        let files = Files::open(&config.directory, config.cache_bytes_max).map_err(failed)?;
+        let memory = config.cache_bytes_max / 2;
+        let files = Files::open(&config.directory, memory).map_err(failed)?;
         match files.get(crate::layout::ROOT, Wait::Yes) {
             Ok(Some(_)) => {}
             Ok(None) => return Err(ServeError::NoRelease { directory }),
@@ -144,7 +146,7 @@ impl Server {
         let connections_max = possible(config.connections_max);
         let site = Arc::new(Site {
             files,
-            objects: objects::Objects::default(),
+            objects: objects::Objects::new(memory),
             connections: Arc::new(Semaphore::new(connections_max)),
             connections_scarce: connections_max / 4,
         });

@@ -4,6 +4,7 @@
 //! Both are as little trusted as everything else here: wrong ones lead to wrong bytes, which the client sees.
 
 use super::files::{Content, Files, Found, Trouble, Wait};
+use super::frames::{Frame, Frames};
 use super::part::Part;
 use crate::hints::{self, Hints, NODE_BYTES};
 use crate::index::{Head, Key, Sizes, key_of};
@@ -15,18 +16,22 @@ use hyper::header::HeaderValue;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// How much is sent for the paths of one request.
 const ANSWER_BYTES_MAX: u64 = 128 << 10;
+/// Room made at once for an answer.
+const ANSWER_BYTES_USUAL: usize = 16 << 10;
 /// What of an index or of hints is kept in memory is never longer: enough for a billion blocks, and millions of
 /// directories.
 const HEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The blocks of the release that is served now.
-#[derive(Default)]
-pub struct Objects(Mutex<Option<Arc<Indexed>>>);
+pub struct Objects {
+    now: Mutex<Option<Arc<Indexed>>>,
+    /// How much memory small blocks may take.
+    bytes_max: u64,
+}
 
 /// The index of one record.
 struct Indexed {
@@ -35,6 +40,7 @@ struct Indexed {
     file: Arc<Found>,
     head: Head,
     hints: Option<Hinted>,
+    frames: Frames,
 }
 
 /// The hints of one record.
@@ -44,25 +50,24 @@ struct Hinted {
     directories: Bytes,
 }
 
-/// Where a frame lies.
-struct Frame {
-    file: Arc<Found>,
-    range: Range<u64>,
-}
-
 impl Objects {
+    /// Keeps at most `bytes_max` of small blocks in memory.
+    pub fn new(bytes_max: u64) -> Objects {
+        Objects { now: Mutex::default(), bytes_max }
+    }
+
     /// The stored block of `address`; `None` if the release has none.
     ///
     /// # Errors
     /// [`Trouble`]; also if `root` or the index are damaged, or the index is not there.
     pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Part>, Trouble> {
         let indexed = self.indexed(files, wait)?;
-        let Some(Frame { file, range }) = indexed.frame(files, &key_of(address), wait)? else {
+        let Some(Frame { found, range }) = indexed.frame(files, &key_of(address), wait)? else {
             return Ok(None);
         };
         let block = range.start + (pack::HEADER_BYTES as u64).min(range.end - range.start)..range.end;
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
-        Ok(Some(Part::of(file, block, etag)))
+        Ok(Some(Part::of(found, block, etag)))
     }
 
     /// The frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, each once; of so many paths as have
@@ -80,18 +85,18 @@ impl Objects {
         };
         let hints = Hints { sizes: hinted.sizes, directories: &hinted.directories, node: &node };
         let mut sent = HashSet::new();
-        let mut answer = BytesMut::new();
+        let mut answer = BytesMut::with_capacity(ANSWER_BYTES_USUAL);
         for path in paths {
             for key in hints.blocks_of(path)? {
                 if !sent.insert(key) {
                     continue;
                 }
                 // What hints and index do not agree about is left out: the client asks for it.
-                let Some(Frame { file, range }) = indexed.frame(files, &key, wait)? else { continue };
+                let Some(Frame { found, range }) = indexed.frame(files, &key, wait)? else { continue };
                 if answer.len() as u64 + (range.end - range.start) > ANSWER_BYTES_MAX {
                     return Ok(Some(answer.freeze()));
                 }
-                answer.extend_from_slice(&file.read(range, wait)?);
+                answer.extend_from_slice(&found.read(range, wait)?);
             }
         }
         Ok(Some(answer.freeze()))
@@ -99,7 +104,7 @@ impl Objects {
 
     fn indexed(&self, files: &Files, wait: Wait) -> Result<Arc<Indexed>, Trouble> {
         let Some(root) = files.get(layout::ROOT, wait)? else { return Err(broken("there is no root")) };
-        let known = self.0.lock().clone();
+        let known = self.now.lock().clone();
         if let Some(known) = known.filter(|known| known.root == root.etag) {
             return Ok(known);
         }
@@ -128,15 +133,25 @@ impl Objects {
             }
             Err(Trouble::WouldWait) => None,
         });
-        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head, hints });
-        *self.0.lock() = Some(indexed.clone());
+        let frames = Frames::new(self.bytes_max);
+        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head, hints, frames });
+        *self.now.lock() = Some(indexed.clone());
         Ok(indexed)
     }
 }
 
 impl Indexed {
-    /// Where the frame of a block lies.
+    /// The frame of a block, from memory if it can be.
     fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Frame>, Trouble> {
+        if let Some(frame) = self.frames.get(key) {
+            return Ok(Some(frame));
+        }
+        let Some(frame) = self.lying(files, key, wait)? else { return Ok(None) };
+        self.frames.keep(*key, frame, wait).map(Some)
+    }
+
+    /// Where the frame of a block lies.
+    fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Frame>, Trouble> {
         let range = self.head.range_of(key);
         if range.is_empty() {
             return Ok(None);
@@ -149,7 +164,7 @@ impl Indexed {
         };
         let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
         match range.end <= file.bytes {
-            true => Ok(Some(Frame { file, range })),
+            true => Ok(Some(Frame { found: file, range })),
             false => Err(broken("a pack is shorter than the index says")),
         }
     }
