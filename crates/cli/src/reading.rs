@@ -131,6 +131,17 @@ pub fn tell(release: &Release) {
     }
 }
 
+/// Says at the end which mirrors turned out to be bad, however it ends.
+struct BadMirrors<'a>(&'a Release);
+
+impl Drop for BadMirrors<'_> {
+    fn drop(&mut self) {
+        for (mirror, why) in self.0.mirrors().dropped() {
+            let _ = writeln!(std::io::stderr(), "holdfast: warning: {mirror} is a bad mirror: {why}");
+        }
+    }
+}
+
 /// What a release that cannot be opened means for people.
 pub fn open_failure(error: OpenError) -> Failure {
     let text = error.to_string();
@@ -235,6 +246,7 @@ fn listed(name: &[u8], inode: &Inode) -> Listed {
 /// `holdfast ls`
 pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let path = arguments.path.as_os_str().as_bytes();
     look_ahead(&release, &[path]);
@@ -279,6 +291,7 @@ pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome 
 /// `holdfast cat`
 pub fn cat(arguments: &Cat, directories: &Directories) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let mut out = std::io::stdout().lock();
     look_ahead(&release, &arguments.paths.iter().map(|path| path.as_os_str().as_bytes()).collect::<Vec<_>>());
@@ -327,6 +340,7 @@ fn copy(
 /// `holdfast get`
 pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let path = inside(&arguments.path);
     look_ahead(&release, &[path]);
@@ -503,6 +517,7 @@ struct Verified {
 /// `holdfast verify`
 pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let (tree, record, valid_until_s) = match &arguments.as_of {
         None => {
             let current = release.current();

@@ -197,6 +197,8 @@ fn bad_mirrors() {
     let id = desk.id();
     let said = desk.refused(80, &["verify", &altered, "--id", &id]);
     assert!(said.contains("not what the publisher signed"), "{said}");
+    let named = format!("warning: {altered} is a bad mirror");
+    assert!(said.contains(&named), "{said}");
     fresh(&desk);
     let said = desk.refused(69, &["verify", &torn, "--id", &id]);
     assert!(said.contains("no mirror has block"), "{said}");
