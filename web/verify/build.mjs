@@ -31,6 +31,8 @@ const sha256 = (text) => `'sha256-${createHash("sha256").update(text).digest("ba
 
 async function page() {
   const script = (await bundled("page/app.ts", { minify: true, format: "iife" })).trim();
+  // Either would end the element it stands in.
+  if (/<\/script|<!--/i.test(script)) throw new Error("the script has what ends a script element");
   const style = (await readFile(new URL("page/style.css", here), "utf8")).trim();
   // Nothing but this very script and this very style; mirrors may be anywhere; what is in a release never becomes a page.
   const policy = [

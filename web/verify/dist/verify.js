@@ -2742,8 +2742,8 @@ function verify(key2, message, signature) {
   try {
     const point = Point.fromBytes(key2, true);
     const k = number(sha512(concat(nonceBytes, key2, message))) % ORDER;
-    const times = (p, n) => n === 0n ? Point.ZERO : p.multiplyUnsafe(n);
-    const nonce = times(Point.BASE, s).subtract(times(point, k));
+    const ofBase = s === 0n ? Point.ZERO : Point.BASE.multiply(s);
+    const nonce = ofBase.subtract(k === 0n ? Point.ZERO : point.multiplyUnsafe(k));
     return !point.isSmallOrder() && !nonce.isSmallOrder() && equal(nonce.toBytes(), nonceBytes);
   } catch {
     return false;
@@ -4936,6 +4936,7 @@ async function open2(mirrorUrls, id, options) {
   const now = options.now ?? (() => BigInt(Math.floor(Date.now() / 1e3)));
   const mirrors = urls.map((url) => new Mirror(url));
   const memory = new Memory(idBytes, options.storage);
+  const firstVisit = memory.load().seen === null;
   const answers = await Promise.allSettled(mirrors.map((mirror) => admit(memory, mirror, now(), options.allowStale ?? false)));
   let best = null;
   const why = [];
@@ -4963,19 +4964,21 @@ async function open2(mirrorUrls, id, options) {
   locations.sort((a, b) => Number(equal(b.digest, first.digest)) - Number(equal(a.digest, first.digest)));
   const several = new Mirrors(mirrors, options.onDrop ?? (() => {
   }));
-  return new Release(best, new Blocks(best.accepted.record.digestKey, several, locations), now, why.map((one) => one.message));
+  return new Release(best, new Blocks(best.accepted.record.digestKey, several, locations), now, why.map((one) => one.message), firstVisit);
 }
 var Release = class {
-  constructor(admitted, blocks, now, refused) {
+  constructor(admitted, blocks, now, refused, firstVisit) {
     this.admitted = admitted;
     this.blocks = blocks;
     this.now = now;
     this.refused = refused;
+    this.firstVisit = firstVisit;
   }
   admitted;
   blocks;
   now;
   refused;
+  firstVisit;
   /** What was signed, by whom, and until when it counts. */
   status() {
     const { accepted, chain, file, notices } = this.admitted;
@@ -5182,7 +5185,7 @@ export {
   open2 as open,
   openBlock,
   range,
-  readInode,
+  readEntry,
   readKeysFile,
   readRootFile,
   shown,

@@ -24,8 +24,8 @@ export function verify(key: Uint8Array, message: Uint8Array, signature: Uint8Arr
     // The key is taken as it stands and digested as it stands; the nonce must be what comes out, byte for byte.
     const point = Point.fromBytes(key, true);
     const k = number(sha512(concat(nonceBytes, key, message))) % ORDER;
-    const times = (p: InstanceType<typeof Point>, n: bigint) => (n === 0n ? Point.ZERO : p.multiplyUnsafe(n));
-    const nonce = times(Point.BASE, s).subtract(times(point, k));
+    const ofBase = s === 0n ? Point.ZERO : Point.BASE.multiply(s);
+    const nonce = ofBase.subtract(k === 0n ? Point.ZERO : point.multiplyUnsafe(k));
     return !point.isSmallOrder() && !nonce.isSmallOrder() && equal(nonce.toBytes(), nonceBytes);
   } catch {
     return false;

@@ -110,6 +110,7 @@ export async function open(mirrorUrls: string[], id: string, options: Options): 
   const now = options.now ?? (() => BigInt(Math.floor(Date.now() / 1000)));
   const mirrors = (urls as string[]).map((url) => new Mirror(url));
   const memory = new Memory(idBytes, options.storage);
+  const firstVisit = memory.load().seen === null;
   const answers = await Promise.allSettled(mirrors.map((mirror) => admit(memory, mirror, now(), options.allowStale ?? false)));
   let best: Admitted | null = null;
   const why: OpenError["why"] = [];
@@ -137,7 +138,7 @@ export async function open(mirrorUrls: string[], id: string, options: Options): 
   const first = best.file.index;
   locations.sort((a, b) => Number(equal(b.digest, first.digest)) - Number(equal(a.digest, first.digest)));
   const several = new Mirrors(mirrors, options.onDrop ?? (() => {}));
-  return new Release(best, new Blocks(best.accepted.record.digestKey, several, locations), now, why.map((one) => one.message));
+  return new Release(best, new Blocks(best.accepted.record.digestKey, several, locations), now, why.map((one) => one.message), firstVisit);
 }
 
 export class Release {
@@ -147,6 +148,8 @@ export class Release {
     readonly now: () => bigint,
     /** What was wrong with mirrors that are not used for it. */
     readonly refused: string[],
+    /** Whether this browser had not seen the release before, so that it could not tell an older one. */
+    readonly firstVisit: boolean,
   ) {}
 
   /** What was signed, by whom, and until when it counts. */

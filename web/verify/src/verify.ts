@@ -16,5 +16,5 @@ export {
 export { verifyRevocation } from "./revocation.ts";
 export { verify as verifySignature } from "./ed25519.ts";
 export { openBlock } from "./block.ts";
-export { readInode } from "./inode.ts";
+export { readEntry } from "./inode.ts";
 export { diff, get, range } from "./map.ts";
