@@ -4772,12 +4772,14 @@ async function inodeOf(source, entry) {
 }
 
 // src/changes.ts
+var DEPTH_MAX = 256;
 async function* changes(source, before, after) {
   const [a, b] = [await loadInode(source, before), await loadInode(source, after)];
   yield* below(source, [], a, b);
 }
 async function* below(source, path, a, b) {
   if (a.content.is !== "directory" || b.content.is !== "directory") return;
+  if (path.length > DEPTH_MAX) throw new Malformed("it is deeper than any path that is followed");
   for await (const { key: key2, before, after } of diff(source, a.content.map, b.content.map)) {
     const here = [...path, key2];
     const load = async (value) => value && inodeOf(source, readEntry(value));
@@ -4891,15 +4893,18 @@ function min(a, b) {
 
 // src/release.ts
 var LINKS_MAX = 40;
+var DEPTH_MAX2 = 256;
 var PAGE = 100;
 var PathError = class extends Error {
   constructor(path, isFalse, why) {
     super(`${path || "the top directory"}: ${why}`);
     this.path = path;
     this.isFalse = isFalse;
+    this.why = why;
   }
   path;
   isFalse;
+  why;
   name = "PathError";
 };
 var OpenError = class extends Error {
@@ -5047,6 +5052,7 @@ var Release = class {
   /** Everything below a directory, depth first, in order. Opaque directories are not entered. */
   async *walk(path = "") {
     const top = names(path);
+    if (top.length > DEPTH_MAX2) throw new PathError(shown(path), false, "it is deeper than any path that is followed");
     for (let after = null; ; ) {
       const { entries } = await this.list(top, after);
       for (const entry of entries) {
@@ -5162,7 +5168,8 @@ function split2(path) {
 }
 function listed2(name, inode) {
   const target = inode.content.is === "target" ? inode.content.target : null;
-  return { name, kind: inode.kind, size: inode.size, mode: inode.mode, modifiedS: inode.modifiedNs / 1000000000n, target };
+  const { kind, size, mode, opaque } = inode;
+  return { name, kind, size, mode, modifiedS: inode.modifiedNs / 1000000000n, target, opaque };
 }
 export {
   KeyChain,

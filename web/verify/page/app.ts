@@ -74,7 +74,7 @@ function onDrop(drop: Drop): void {
 
 /** What is false is told at the top, too, with the name of the file. */
 function failed(error: unknown): void {
-  if (error instanceof PathError && error.isFalse) falses.set(error.path, error.message);
+  if (error instanceof PathError && error.isFalse) falses.set(error.path, error.why);
   status();
 }
 

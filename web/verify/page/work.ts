@@ -38,7 +38,7 @@ export async function checkView(place: HTMLElement, release: Release, failed: (e
   const note = element("p", { role: "status" }, "Checking...");
   const list = element("ul", { class: "changes" });
   place.replaceChildren(note, list);
-  let [files, bytes, wrong, told] = [0, 0, 0, Date.now()];
+  let [files, bytes, wrong, closed, told] = [0, 0, 0, 0, Date.now()];
   const one = (error: unknown) => {
     wrong++;
     failed(error);
@@ -46,6 +46,7 @@ export async function checkView(place: HTMLElement, release: Release, failed: (e
   };
   try {
     for await (const { path, entry } of release.walk()) {
+      if (entry.opaque) closed++;
       if (entry.kind !== "file") continue;
       try {
         for await (const part of release.readFile(path)) {
@@ -67,9 +68,11 @@ export async function checkView(place: HTMLElement, release: Release, failed: (e
     one(error);
   }
   const all = `${files} ${files === 1 ? "file" : "files"}, ${size(bytes)}`;
+  const closedText = closed === 1 ? "directory that does" : "directories that do";
+  const but = closed === 0 ? [] : [`Without what is in ${closed} ${closedText} not show names.`];
   note.replaceWith(
     wrong === 0
-      ? banner("good", `Every byte is what the publisher signed: ${all}.`)
-      : banner("bad", `${wrong} ${wrong === 1 ? "file is" : "files are"} not to be had as the publisher signed them; ${all} are.`),
+      ? banner("good", `Every byte is what the publisher signed: ${all}.`, ...but)
+      : banner("bad", `${wrong} ${wrong === 1 ? "file is" : "files are"} not to be had as the publisher signed them; ${all} are.`, ...but),
   );
 }

@@ -1,9 +1,12 @@
 // What two trees do not share. Subtrees with the same digest are skipped unread.
 
-import { concat, equal, utf8 } from "./bytes.ts";
+import { Malformed, concat, equal, utf8 } from "./bytes.ts";
 import type { Reference } from "./block.ts";
 import { type Content, type Inode, inodeOf, loadInode, readEntry } from "./inode.ts";
 import { type Source, type Value, diff } from "./map.ts";
+
+/** Directories within each other that are compared. */
+const DEPTH_MAX = 256;
 
 /** One name that is different. */
 export interface Change {
@@ -21,6 +24,7 @@ export async function* changes(source: Source, before: Reference, after: Referen
 
 async function* below(source: Source, path: Uint8Array[], a: Inode, b: Inode): AsyncGenerator<Change> {
   if (a.content.is !== "directory" || b.content.is !== "directory") return;
+  if (path.length > DEPTH_MAX) throw new Malformed("it is deeper than any path that is followed");
   for await (const { key, before, after } of diff(source, a.content.map, b.content.map)) {
     const here = [...path, key];
     const load = async (value: Value | null) => value && inodeOf(source, readEntry(value));

@@ -14,6 +14,8 @@ import { moment } from "./moment.ts";
 import { ROOT_BYTES_MAX, authenticate, readRootFile } from "./record.ts";
 
 const LINKS_MAX = 40;
+/** Directories within each other that are walked. */
+const DEPTH_MAX = 256;
 const PAGE = 100;
 
 /** A path: names, which are bytes. As text, names have `/` between them. */
@@ -37,7 +39,7 @@ export class PathError extends Error {
     readonly path: string,
     /** Whether what the mirrors sent is false; else it is not to be had at all. */
     readonly isFalse: boolean,
-    why: string,
+    readonly why: string,
   ) {
     super(`${path || "the top directory"}: ${why}`);
   }
@@ -74,6 +76,8 @@ export interface Listed {
   modifiedS: bigint;
   /** Of a symbolic link. */
   target: Uint8Array | null;
+  /** A directory that does not list its names. */
+  opaque: boolean;
 }
 
 export type Found = { is: "there"; inode: Inode; path: Uint8Array[] } | { is: "absent"; below: string } | { is: "outside" };
@@ -226,6 +230,7 @@ export class Release {
   /** Everything below a directory, depth first, in order. Opaque directories are not entered. */
   async *walk(path: Path = ""): AsyncGenerator<{ path: Uint8Array[]; entry: Listed }> {
     const top = names(path);
+    if (top.length > DEPTH_MAX) throw new PathError(shown(path), false, "it is deeper than any path that is followed");
     for (let after: Uint8Array | null = null; ; ) {
       const { entries } = await this.list(top, after);
       for (const entry of entries) {
@@ -349,5 +354,6 @@ function split(path: Uint8Array): Uint8Array[] {
 
 function listed(name: Uint8Array, inode: Inode): Listed {
   const target = inode.content.is === "target" ? inode.content.target : null;
-  return { name, kind: inode.kind, size: inode.size, mode: inode.mode, modifiedS: inode.modifiedNs / 1_000_000_000n, target };
+  const { kind, size, mode, opaque } = inode;
+  return { name, kind, size, mode, modifiedS: inode.modifiedNs / 1_000_000_000n, target, opaque };
 }
