@@ -143,7 +143,10 @@ impl Site {
             false => (StatusCode::SERVICE_UNAVAILABLE, Mood::Warn, format!("{name} cannot be shown.")),
         };
         tracing::warn!(name, why = trouble.why, "something cannot be shown");
-        html(status, page::page(about, path, &page::message(mood, &head, std::slice::from_ref(&trouble.why))))
+        // Nothing green above what is red.
+        let mut about = about.clone();
+        about.banners.retain(|banner| banner.mood != Mood::Good || !trouble.is_false);
+        html(status, page::page(&about, path, &page::message(mood, &head, std::slice::from_ref(&trouble.why))))
     }
 
     fn changes(&self) -> Response<Sent> {

@@ -119,7 +119,7 @@ pub fn directory(path: &[Vec<u8>], listing: &Listing, after: Option<&[u8]>) -> S
     }
     text += "<table><thead><tr><th>Name</th><th class=\"size\">Size</th><th class=\"time\">Changed</th></tr></thead><tbody>\n";
     for one in &listing.rows {
-        let below = [path, &[one.name.clone()]].concat();
+        let below = [path, std::slice::from_ref(&one.name)].concat();
         text += &row(&below, one, &shown(&one.name));
     }
     text += "</tbody></table>\n<p class=\"bar\">";

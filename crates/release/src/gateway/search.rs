@@ -56,7 +56,7 @@ pub fn search(view: &dyn View, path: &[Vec<u8>], text: &str) -> Result<Hits, Tro
                 if !matches && row.kind != Kind::Directory {
                     continue;
                 }
-                let below = [&directory[..], &[row.name.clone()]].concat();
+                let below = [&directory[..], std::slice::from_ref(&row.name)].concat();
                 if row.kind == Kind::Directory
                     && below.iter().map(|name| name.len() + 1).sum::<usize>() <= PATH_BYTES_MAX
                 {
