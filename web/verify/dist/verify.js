@@ -2802,7 +2802,7 @@ function ascending(reader, count, read2, key2) {
   }
   return items;
 }
-var has = (role, key2) => role.keys.some((known) => compare(known, key2) === 0);
+var has = (role, key2) => role.keys.some((known2) => compare(known2, key2) === 0);
 function countOf(role, keys) {
   return keys.filter((key2) => has(role, key2)).length;
 }
@@ -3603,11 +3603,11 @@ function wrongId(expected, found) {
 function skipped(expected, found) {
   return new Refusal("Skipped", `this is key set ${found}, and key set ${expected} comes next; none may be left out`);
 }
-function forked(number2, known, found) {
+function forked(number2, known2, found) {
   const short2 = (digest2) => hex(digest2).slice(0, 16);
   return new Refusal(
     "Forked",
-    `there are two key sets ${number2} of the release: ${short2(known)} is the one seen first, and stands; ${short2(found)} is refused. Ask the publisher; if the keys were stolen, the release must be revoked`
+    `there are two key sets ${number2} of the release: ${short2(known2)} is the one seen first, and stands; ${short2(found)} is refused. Ask the publisher; if the keys were stolen, the release must be revoked`
   );
 }
 var KeyChain = class _KeyChain {
@@ -3630,13 +3630,13 @@ var KeyChain = class _KeyChain {
   /** The next set, or one that is known already. */
   extend(set) {
     const number2 = set.value.number;
-    const known = this.sets[number2 - 1];
-    if (!known) return this.#append(set);
-    if (equal(known.digest, set.digest)) return;
+    const known2 = this.sets[number2 - 1];
+    if (!known2) return this.#append(set);
+    if (equal(known2.digest, set.digest)) return;
     const before = this.sets[number2 - 2];
     if (!before) throw wrongId(this.id, set.digest);
     follows(before, set);
-    throw forked(number2, known.digest, set.digest);
+    throw forked(number2, known2.digest, set.digest);
   }
   get id() {
     return this.sets[0].digest;
@@ -3831,6 +3831,28 @@ function notOlder(record, digest2, seen) {
   }
 }
 
+// src/names.ts
+function names(path) {
+  const parts = typeof path === "string" ? path.split("/").map(utf8) : path;
+  return parts.filter((name) => name.length > 0 && !equal(name, utf8(".")));
+}
+function shown(path) {
+  return names(path).map(shownName).join("/");
+}
+function shownName(name) {
+  const escape = (bytes) => Array.from(bytes, (byte) => "\\x" + byte.toString(16).padStart(2, "0")).join("");
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(name);
+  } catch {
+    return Array.from(name, (byte) => byte >= 32 && byte < 127 ? String.fromCharCode(byte) : escape(Uint8Array.of(byte))).join("");
+  }
+  return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => escape(utf8(one)));
+}
+function plain(text) {
+  return shownName(utf8(text.replaceAll("\n", " ")));
+}
+
 // src/memory.ts
 var MemoryError = class extends Error {
   name = "MemoryError";
@@ -3905,13 +3927,13 @@ function digits(text) {
   if (!bytes) throw new Malformed("no hexadecimal digits");
   return bytes;
 }
-function merged(known, found) {
-  if (!known) return found;
+function merged(known2, found) {
+  if (!known2) return found;
   for (const [i, set] of found.sets.entries()) {
-    const ours = known.sets[i];
-    if (ours && !equal(ours.digest, set.digest)) known.extend(set);
+    const ours = known2.sets[i];
+    if (ours && !equal(ours.digest, set.digest)) known2.extend(set);
   }
-  return found.sets.length > known.sets.length ? found : known;
+  return found.sets.length > known2.sets.length ? found : known2;
 }
 
 // src/mirrors.ts
@@ -4087,7 +4109,7 @@ var RevokedError = class extends Error {
   constructor(revoked, found) {
     const { reason, successor } = revoked;
     super(
-      `the release was revoked for good by its publisher${reason ? `: ${reason}` : ", without a reason"} (${found})` + (successor ? `. Its successor is ${successor}` : "")
+      `the release was revoked for good by its publisher${reason ? `: ${plain(reason)}` : ", without a reason"} (${found})` + (successor ? `. Its successor is ${successor}` : "")
     );
     this.revoked = revoked;
   }
@@ -4098,16 +4120,16 @@ async function admit(memory, mirror, nowS, allowStale) {
   const notices = await notRevoked(memory, mirror);
   const followed = await followKeys(memory, mirror);
   const file = readRootFile(await mirror.get("root", null, ROOT_BYTES_MAX));
-  const known = memory.load();
-  if (known.revoked) throw new RevokedError(verifyRevocation(memory.id, known.revoked), "found earlier, and remembered");
-  const chain = merged(known.chain, followed);
-  const accepted = accept(chain, file, known.seen, nowS, allowStale);
+  const known2 = memory.load();
+  if (known2.revoked) throw new RevokedError(verifyRevocation(memory.id, known2.revoked), "found earlier, and remembered");
+  const chain = merged(known2.chain, followed);
+  const accepted = accept(chain, file, known2.seen, nowS, allowStale);
   memory.save({ chain, seen: accepted.seen, revoked: null });
   return { accepted, file, chain, notices };
 }
 async function notRevoked(memory, mirror) {
-  const known = memory.load();
-  if (known.revoked) throw new RevokedError(verifyRevocation(memory.id, known.revoked), "found earlier, and remembered");
+  const known2 = memory.load();
+  if (known2.revoked) throw new RevokedError(verifyRevocation(memory.id, known2.revoked), "found earlier, and remembered");
   let bytes;
   try {
     bytes = await mirror.get("revoked", null, REVOCATION_BYTES_MAX);
@@ -4185,7 +4207,9 @@ function readSizes(fixed, location) {
   const pages = Math.ceil(Number(entries) / 128);
   const headBytes = FIXED_BYTES + packs * PACK_NAME_BYTES + pages * 8;
   const bytes = headBytes + Number(entries) * ENTRY_BYTES;
-  if (BigInt(bytes) !== location.bytes || headBytes > HEAD_BYTES_MAX) throw new Malformed("it has another size than was said");
+  if (BigInt(bytes) !== location.bytes || headBytes > HEAD_BYTES_MAX) {
+    throw new MirrorError("Wrong", `${location.by[0]?.url}: index/${hex(location.digest)} has another size than it says`);
+  }
   return { packs, pages, headBytes, bytes };
 }
 function readHead(bytes, location) {
@@ -4208,13 +4232,15 @@ function partition(fences, within) {
   return low;
 }
 var RemoteIndex = class _RemoteIndex {
-  constructor(name, mirrors, head, whole) {
+  constructor(name, by, mirrors, head, whole) {
     this.name = name;
+    this.by = by;
     this.mirrors = mirrors;
     this.head = head;
     this.whole = whole;
   }
   name;
+  by;
   mirrors;
   head;
   whole;
@@ -4227,14 +4253,14 @@ var RemoteIndex = class _RemoteIndex {
           throw new Malformed("its content is not what its name says");
         }
         const head2 = readHead(bytes, location);
-        return new _RemoteIndex(name, mirrors, head2, bytes.subarray(head2.headBytes));
+        return new _RemoteIndex(name, location.by, mirrors, head2, bytes.subarray(head2.headBytes));
       });
     }
     const fixed = { start: 0, end: FIXED_BYTES };
     const sizes = await mirrors.get(name, fixed, FIXED_BYTES, null, (bytes) => readSizes(bytes, location));
     const range2 = { start: 0, end: sizes.headBytes };
     const head = await mirrors.get(name, range2, sizes.headBytes, null, (bytes) => readHead(bytes, location));
-    return new _RemoteIndex(name, mirrors, head, null);
+    return new _RemoteIndex(name, location.by, mirrors, head, null);
   }
   /** Where a block lies, as far as this index knows. */
   async find(address) {
@@ -4242,8 +4268,8 @@ var RemoteIndex = class _RemoteIndex {
     if (this.whole) return this.#findIn(this.whole, key2);
     const fence = bigEndian(key2);
     const { fences, headBytes, bytes } = this.head;
-    const first = Math.max(0, partition(fences, (known) => known < fence) - 1);
-    const end = Math.min(partition(fences, (known) => known <= fence), first + 4);
+    const first = Math.max(0, partition(fences, (known2) => known2 < fence) - 1);
+    const end = Math.min(partition(fences, (known2) => known2 <= fence), first + 4);
     for (let page = first; page < end; page++) {
       const start = headBytes + page * PAGE_BYTES;
       const place = this.#findIn(await this.#page(page, start, Math.min(start + PAGE_BYTES, bytes)), key2);
@@ -4252,8 +4278,8 @@ var RemoteIndex = class _RemoteIndex {
     return null;
   }
   async #page(page, start, end) {
-    const known = this.#pages.get(page);
-    if (known) return known;
+    const known2 = this.#pages.get(page);
+    if (known2) return known2;
     const bytes = await this.mirrors.get(this.name, { start, end }, end - start, null, (bytes2) => bytes2);
     if (this.#pages.size >= PAGES_KEPT) this.#pages.delete(this.#pages.keys().next().value);
     this.#pages.set(page, bytes);
@@ -4338,8 +4364,8 @@ var Blocks = class {
   }
   async #fetch(reference, kind, path) {
     const name = hex(reference.address);
-    const known = this.#blocks.get(name);
-    if (known && known.kind === kind && known.block.body.length === reference.length) return known.block;
+    const known2 = this.#blocks.get(name);
+    if (known2 && known2.kind === kind && known2.block.body.length === reference.length) return known2.block;
     for (let tries = 0; ; tries++) {
       const kept = this.#frames.get(name);
       if (!kept) {
@@ -4384,7 +4410,7 @@ var Blocks = class {
       const groups = grouped(wanted);
       const fetchers = Array.from({ length: FETCHES_MAX }, async () => {
         for (let group = groups.shift(); group; group = groups.shift()) {
-          await this.#range(group, addresses.length === 1, path).catch((error) => failed = error);
+          await this.#range(index, group, addresses.length === 1, path).catch((error) => failed = error);
         }
       });
       await Promise.all(fetchers);
@@ -4408,18 +4434,20 @@ var Blocks = class {
     if (failed && this.#indexes.length === 0) throw failed;
     return this.#indexes[number2] ?? null;
   }
-  async #range(group, alone, path) {
+  async #range(index, group, alone, path) {
     const { pack, packBytes, offset: start } = group[0].place;
     let end = Math.max(...group.map(({ place }) => place.offset + place.bytes));
     if (alone && end - start < WINDOW_BYTES) end = Math.min(start + WINDOW_BYTES, packBytes);
     const name = `${pack}:${start}-${end}`;
-    const known = this.#underWay.get(name);
-    if (known) return known;
+    const known2 = this.#underWay.get(name);
+    if (known2) return known2;
     const fetching = this.mirrors.get(pack, { start, end }, end - start, path, (bytes, mirror) => {
       for (const { place, address } of group) {
         const found = firstFrame(bytes.subarray(place.offset - start));
         if (!found || !equal(found.frame.address, address)) {
-          throw new Malformed(`block ${hex(address).slice(0, 16)} is not where it should be`);
+          const why = `block ${hex(address).slice(0, 16)} is not where the index says`;
+          if (index.by.includes(mirror)) throw new Malformed(why);
+          throw new MirrorError("Wrong", `${mirror.url}: ${pack}: ${why}`);
         }
       }
       for (const frame of frames(bytes)) {
@@ -4478,38 +4506,46 @@ function readValue(reader) {
   if (bytes.length > VALUE_BYTES_MAX || count > VALUE_REFERENCES_MAX) throw new Malformed("a value is too large");
   return { bytes, references: Array.from({ length: count }, () => reader.reference()) };
 }
-function parse(digestKey, block, place) {
-  const { level } = place;
+var known = /* @__PURE__ */ new WeakMap();
+function parsed(digestKey, block, level) {
+  const found = known.get(block);
+  if (found?.level === level) return found;
   const reader = new BodyReader(block.body, block.references);
   reader.format();
   if (level > 0 && reader.u8() !== level) throw new Malformed("a map node has another level than its parent says");
   const count = reader.u32();
   if (count < 1 || count > ENTRIES_MAX) throw new Malformed(`a map node has ${count} entries`);
-  const entries = [];
-  const children = [];
-  let previous = place.lower;
-  let sum = 0n;
-  let ended = false;
+  const node = { level, entries: [], children: [], sum: 0n, ended: false };
+  let previous = null;
   for (let index = 1; index <= count; index++) {
-    if (ended) throw new Malformed("a map node goes on after a key that ends nodes");
+    if (node.ended) throw new Malformed("a map node goes on after a key that ends nodes");
     const key2 = reader.bytes16();
     if (key2.length < 1 || key2.length > KEY_BYTES_MAX) throw new Malformed("a key has an impossible length");
-    if (previous && compare(previous, key2) >= 0) throw new Malformed("keys of a map are out of order or misplaced");
+    if (previous && compare(previous, key2) >= 0) throw new Malformed("keys of a map are out of order");
     previous = key2;
-    ended = endsNode(digestKey, level, index, key2);
+    node.ended = endsNode(digestKey, level, index, key2);
     if (level === 0) {
-      entries.push({ key: key2, value: readValue(reader) });
-      sum += 1n;
+      node.entries.push({ key: key2, value: readValue(reader) });
+      node.sum += 1n;
     } else {
       const below2 = reader.u64();
       if (below2 === 0n) throw new Malformed("a map node counts a child without entries");
-      children.push({ key: key2, entries: below2, reference: reader.reference() });
-      sum += below2;
+      node.children.push({ key: key2, entries: below2, reference: reader.reference() });
+      node.sum += below2;
     }
   }
   reader.finish();
-  if (place.upper === null && level > 0 && count < 2) throw new Malformed("the top of a map has one child");
-  if (place.upper && !equal(previous, place.upper)) throw new Malformed("a map node ends with another key than its parent says");
+  known.set(block, node);
+  return node;
+}
+function parse(digestKey, block, place) {
+  const { level } = place;
+  const { entries, children, sum, ended } = parsed(digestKey, block, level);
+  const slots = level === 0 ? entries : children;
+  const [first, last] = [slots[0].key, slots.at(-1).key];
+  if (place.lower && compare(place.lower, first) >= 0) throw new Malformed("keys of a map are misplaced");
+  if (place.upper === null && level > 0 && slots.length < 2) throw new Malformed("the top of a map has one child");
+  if (place.upper && !equal(last, place.upper)) throw new Malformed("a map node ends with another key than its parent says");
   if (sum !== place.entries) throw new Malformed(`a map node has ${sum} entries, and its parent says ${place.entries}`);
   if (!place.last && !ended) throw new Malformed("a map node ends before its keys say so");
   return level === 0 ? { place, level, slots: entries } : { place, level, slots: children };
@@ -4541,7 +4577,7 @@ async function get(source, root, key2) {
   let place = topOf(root);
   while (place) {
     const node = await open(source, place);
-    const index = partition2(node, (known) => compare(known, key2) < 0);
+    const index = partition2(node, (known2) => compare(known2, key2) < 0);
     if (index === node.slots.length) return null;
     if (node.level === 0) {
       const slot = node.slots[index];
@@ -4916,23 +4952,6 @@ ${why.map((one) => one.message).join("\n")}`);
   why;
   name = "OpenError";
 };
-function names(path) {
-  const parts = typeof path === "string" ? path.split("/").map(utf8) : path;
-  return parts.filter((name) => name.length > 0 && !equal(name, utf8(".")));
-}
-function shown(path) {
-  return names(path).map(shownName).join("/");
-}
-function shownName(name) {
-  const escape = (bytes) => Array.from(bytes, (byte) => "\\x" + byte.toString(16).padStart(2, "0")).join("");
-  let text;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(name);
-  } catch {
-    return Array.from(name, (byte) => byte >= 32 && byte < 127 ? String.fromCharCode(byte) : escape(Uint8Array.of(byte))).join("");
-  }
-  return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => escape(utf8(one)));
-}
 async function open2(mirrorUrls, id, options) {
   const idBytes = unhex(id.toLowerCase());
   if (!idBytes || idBytes.length !== 32) throw new TypeError("an ID of a release has 64 hexadecimal digits");
@@ -4949,8 +4968,8 @@ async function open2(mirrorUrls, id, options) {
   for (const [i, answer] of answers.entries()) {
     if (answer.status === "fulfilled") {
       const found = answer.value.accepted;
-      const known = best?.accepted;
-      const newer = !known || found.record.sequence > known.record.sequence || found.record.sequence === known.record.sequence && found.validUntilS > known.validUntilS;
+      const known2 = best?.accepted;
+      const newer = !known2 || found.record.sequence > known2.record.sequence || found.record.sequence === known2.record.sequence && found.validUntilS > known2.validUntilS;
       if (newer) best = answer.value;
       continue;
     }
@@ -4964,9 +4983,15 @@ async function open2(mirrorUrls, id, options) {
   }
   if (!best) throw new OpenError(why);
   best.notices.push(...proofs);
-  const locations = answers.flatMap((answer) => answer.status === "fulfilled" ? [answer.value.file.index] : []);
-  const first = best.file.index;
-  locations.sort((a, b) => Number(equal(b.digest, first.digest)) - Number(equal(a.digest, first.digest)));
+  const locations = [];
+  for (const [i, answer] of answers.entries()) {
+    if (answer.status !== "fulfilled") continue;
+    const { index } = answer.value.file;
+    const known2 = locations.find((one) => equal(one.digest, index.digest) && one.bytes === index.bytes);
+    if (known2) known2.by.push(mirrors[i]);
+    else if (answer.value === best) locations.unshift({ ...index, by: [mirrors[i]] });
+    else locations.push({ ...index, by: [mirrors[i]] });
+  }
   const several = new Mirrors(mirrors, options.onDrop ?? (() => {
   }));
   return new Release(best, new Blocks(best.accepted.record.digestKey, several, locations), now, why.map((one) => one.message), firstVisit);
@@ -4993,7 +5018,7 @@ var Release = class {
       sequence: accepted.record.sequence,
       issuedS: accepted.record.issuedS,
       validUntilS: accepted.validUntilS,
-      note: accepted.record.note,
+      note: plain(accepted.record.note),
       threshold: chain.current.role.threshold,
       keys: chain.current.role.keys.map((key2) => ({
         fingerprint: fingerprint(key2),
@@ -5069,13 +5094,13 @@ var Release = class {
     const { record } = this.admitted.accepted;
     if (record.sequence < 2n) throw new PathError("", false, "this is the first release; there is none before it");
     const name = `records/${record.sequence - 1n}`;
-    let before;
+    let before, giver;
     try {
-      before = await this.blocks.mirrors.get(name, null, ROOT_BYTES_MAX, null, (bytes) => {
+      [before, giver] = await this.blocks.mirrors.get(name, null, ROOT_BYTES_MAX, null, (bytes, mirror) => {
         try {
           const file = readRootFile(bytes);
           authenticate(this.admitted.chain, file);
-          return file;
+          return [file, mirror];
         } catch (error) {
           if (error instanceof Refusal) throw new Malformed(error.message);
           throw error;
@@ -5091,7 +5116,10 @@ var Release = class {
       throw new PathError(name, false, "its digests are made with another key, so the two cannot be compared");
     }
     const source = this.blocks.for("what changed since the last release");
-    if (this.blocks.locations.every((known) => !equal(known.digest, before.index.digest))) this.blocks.locations.push(before.index);
+    const { index } = before;
+    if (this.blocks.locations.every((known2) => !equal(known2.digest, index.digest))) {
+      this.blocks.locations.push({ ...index, by: [giver] });
+    }
     try {
       yield* changes(source, before.record.value.rootDir, record.rootDir);
     } catch (error) {
@@ -5181,8 +5209,10 @@ export {
   Refusal,
   Release,
   RevokedError,
+  WELL_KNOWN,
   accept,
   diff,
+  digest,
   fingerprint,
   get,
   hex,

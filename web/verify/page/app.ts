@@ -3,7 +3,8 @@
 import { Refusal } from "../src/form.ts";
 import { moment } from "../src/moment.ts";
 import { type Drop, mirrorUrl } from "../src/mirrors.ts";
-import { type Listed, PathError, Release, names, open, shown, shownName } from "../src/release.ts";
+import { names, shown, shownName } from "../src/names.ts";
+import { type Listed, PathError, Release, open } from "../src/release.ts";
 import { changesView, checkView } from "./work.ts";
 import { banner, button, byId, element, size } from "./dom.ts";
 import { download, preview } from "./preview.ts";

@@ -1,8 +1,8 @@
 // What a file looks like, without ever running it: images of few kinds, and text as text. Everything else is only downloaded.
 
 import { concat } from "../src/bytes.ts";
+import { shownName } from "../src/names.ts";
 import type { Listed, Release } from "../src/release.ts";
-import { shownName } from "../src/release.ts";
 import { element, size } from "./dom.ts";
 
 const TEXT_BYTES_MAX = 256 << 10;

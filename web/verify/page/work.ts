@@ -1,6 +1,7 @@
 // What takes a while: comparing with the release before, and checking every file.
 
-import { type Release, PathError, shown } from "../src/release.ts";
+import { shown } from "../src/names.ts";
+import { PathError, type Release } from "../src/release.ts";
 import { banner, element, size } from "./dom.ts";
 
 const CHANGES_MAX = 1000;

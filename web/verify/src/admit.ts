@@ -1,6 +1,7 @@
 // What is done before a mirror is believed: look for a revocation, follow the keys, judge the record.
 
 import { Malformed } from "./bytes.ts";
+import { plain } from "./names.ts";
 import { type Accepted, accept } from "./accept.ts";
 import { Refusal } from "./form.ts";
 import { KEYS_FILE_BYTES_MAX, KeyChain, SETS_MAX, readKeysFile } from "./keys.ts";
@@ -15,7 +16,7 @@ export class RevokedError extends Error {
   constructor(readonly revoked: Revoked, found: string) {
     const { reason, successor } = revoked;
     super(
-      `the release was revoked for good by its publisher${reason ? `: ${reason}` : ", without a reason"} (${found})` +
+      `the release was revoked for good by its publisher${reason ? `: ${plain(reason)}` : ", without a reason"} (${found})` +
         (successor ? `. Its successor is ${successor}` : ""),
     );
   }

@@ -57,6 +57,11 @@ interface Kept {
 
 type Wanted = { place: Place; address: Uint8Array };
 
+/** An index, and the mirrors that name it: it is their word, and nobody's signature. */
+export interface NamedIndex extends Location {
+  by: Mirror[];
+}
+
 export class Blocks {
   verifiedBlocks = 0;
   verifiedBytes = 0;
@@ -65,7 +70,7 @@ export class Blocks {
   #underWay = new Map<string, Promise<void>>();
   #indexes: RemoteIndex[] = [];
 
-  constructor(readonly key: Uint8Array, readonly mirrors: Mirrors, readonly locations: Location[]) {}
+  constructor(readonly key: Uint8Array, readonly mirrors: Mirrors, readonly locations: NamedIndex[]) {}
 
   /** The same blocks for who reads `path`, so that what is false can be told with its name. */
   for(path: string): Source {
@@ -128,7 +133,7 @@ export class Blocks {
       const groups = grouped(wanted);
       const fetchers = Array.from({ length: FETCHES_MAX }, async () => {
         for (let group = groups.shift(); group; group = groups.shift()) {
-          await this.#range(group, addresses.length === 1, path).catch((error) => (failed = error));
+          await this.#range(index, group, addresses.length === 1, path).catch((error) => (failed = error));
         }
       });
       await Promise.all(fetchers);
@@ -154,7 +159,7 @@ export class Blocks {
     return this.#indexes[number] ?? null;
   }
 
-  async #range(group: Wanted[], alone: boolean, path: string): Promise<void> {
+  async #range(index: RemoteIndex, group: Wanted[], alone: boolean, path: string): Promise<void> {
     const { pack, packBytes, offset: start } = group[0]!.place;
     let end = Math.max(...group.map(({ place }) => place.offset + place.bytes));
     if (alone && end - start < WINDOW_BYTES) end = Math.min(start + WINDOW_BYTES, packBytes);
@@ -165,7 +170,10 @@ export class Blocks {
       for (const { place, address } of group) {
         const found = firstFrame(bytes.subarray(place.offset - start));
         if (!found || !equal(found.frame.address, address)) {
-          throw new Malformed(`block ${hex(address).slice(0, 16)} is not where it should be`);
+          const why = `block ${hex(address).slice(0, 16)} is not where the index says`;
+          // Who names an index and gives something else lies. Of two mirrors, nobody knows which.
+          if (index.by.includes(mirror)) throw new Malformed(why);
+          throw new MirrorError("Wrong", `${mirror.url}: ${pack}: ${why}`);
         }
       }
       for (const frame of frames(bytes)) {

@@ -2,10 +2,10 @@
 // blocks from being found, and nothing else.
 
 import { Malformed, Reader, compare, equal, hex, utf8 } from "./bytes.ts";
+import type { NamedIndex } from "./blocks.ts";
 import { DOMAIN, WELL_KNOWN, digest } from "./digest.ts";
-import type { Mirrors } from "./mirrors.ts";
+import { type Mirror, MirrorError, type Mirrors } from "./mirrors.ts";
 import { FRAME_BYTES_MAX } from "./pack.ts";
-import type { Location } from "./record.ts";
 
 const FIXED_BYTES = 20;
 const PACK_NAME_BYTES = 40;
@@ -31,7 +31,7 @@ interface Head {
 }
 
 /** Numbers of entries and packs, and what follows from them. */
-function readSizes(fixed: Uint8Array, location: Location): { packs: number; pages: number; headBytes: number; bytes: number } {
+function readSizes(fixed: Uint8Array, location: NamedIndex): { packs: number; pages: number; headBytes: number; bytes: number } {
   const reader = new Reader(fixed);
   if (!equal(reader.take(8), utf8("HFINDEX1"))) throw new Malformed("it is no index");
   const [entries, packs] = [reader.u64(), reader.u32()];
@@ -39,11 +39,14 @@ function readSizes(fixed: Uint8Array, location: Location): { packs: number; page
   const pages = Math.ceil(Number(entries) / 128);
   const headBytes = FIXED_BYTES + packs * PACK_NAME_BYTES + pages * 8;
   const bytes = headBytes + Number(entries) * ENTRY_BYTES;
-  if (BigInt(bytes) !== location.bytes || headBytes > HEAD_BYTES_MAX) throw new Malformed("it has another size than was said");
+  // That is for those to answer for who said so, and not for whoever gave the file.
+  if (BigInt(bytes) !== location.bytes || headBytes > HEAD_BYTES_MAX) {
+    throw new MirrorError("Wrong", `${location.by[0]?.url}: index/${hex(location.digest)} has another size than it says`);
+  }
   return { packs, pages, headBytes, bytes };
 }
 
-function readHead(bytes: Uint8Array, location: Location): Head {
+function readHead(bytes: Uint8Array, location: NamedIndex): Head {
   const sizes = readSizes(bytes.subarray(0, FIXED_BYTES), location);
   const reader = new Reader(bytes.subarray(FIXED_BYTES));
   // Views, so that what was read may not be kept alive by them.
@@ -71,10 +74,14 @@ export class RemoteIndex {
   #pages = new Map<number, Uint8Array>();
 
   private constructor(
-    readonly name: string, readonly mirrors: Mirrors, readonly head: Head, readonly whole: Uint8Array | null,
+    readonly name: string,
+    readonly by: Mirror[],
+    readonly mirrors: Mirrors,
+    readonly head: Head,
+    readonly whole: Uint8Array | null,
   ) {}
 
-  static async open(mirrors: Mirrors, location: Location): Promise<RemoteIndex> {
+  static async open(mirrors: Mirrors, location: NamedIndex): Promise<RemoteIndex> {
     const name = `index/${hex(location.digest)}`;
     if (location.bytes <= BigInt(WHOLE_BYTES_MAX)) {
       return mirrors.get(name, null, Number(location.bytes), null, (bytes) => {
@@ -82,14 +89,14 @@ export class RemoteIndex {
           throw new Malformed("its content is not what its name says");
         }
         const head = readHead(bytes, location);
-        return new RemoteIndex(name, mirrors, head, bytes.subarray(head.headBytes));
+        return new RemoteIndex(name, location.by, mirrors, head, bytes.subarray(head.headBytes));
       });
     }
     const fixed = { start: 0, end: FIXED_BYTES };
     const sizes = await mirrors.get(name, fixed, FIXED_BYTES, null, (bytes) => readSizes(bytes, location));
     const range = { start: 0, end: sizes.headBytes };
     const head = await mirrors.get(name, range, sizes.headBytes, null, (bytes) => readHead(bytes, location));
-    return new RemoteIndex(name, mirrors, head, null);
+    return new RemoteIndex(name, location.by, mirrors, head, null);
   }
 
   /** Where a block lies, as far as this index knows. */

@@ -80,39 +80,61 @@ function readValue(reader: BodyReader): Value {
   return { bytes, references: Array.from({ length: count }, () => reader.reference()) };
 }
 
-/** Reads an authentic block as the node at `place`. */
-function parse(digestKey: Uint8Array, block: Block, place: Place): Node {
-  const { level } = place;
+/** What a block says as a node, wherever it stands. */
+interface Parsed {
+  level: number;
+  entries: Entry[];
+  children: Child[];
+  /** Entries in and below it. */
+  sum: bigint;
+  /** Whether its last key ends a node. */
+  ended: boolean;
+}
+
+/** Looking for boundaries costs more than all the rest of a look-up, so it is done once for a block in memory. */
+const known = new WeakMap<Block, Parsed>();
+
+function parsed(digestKey: Uint8Array, block: Block, level: number): Parsed {
+  const found = known.get(block);
+  if (found?.level === level) return found;
   const reader = new BodyReader(block.body, block.references);
   reader.format();
   if (level > 0 && reader.u8() !== level) throw new Malformed("a map node has another level than its parent says");
   const count = reader.u32();
   if (count < 1 || count > ENTRIES_MAX) throw new Malformed(`a map node has ${count} entries`);
-  const entries: Entry[] = [];
-  const children: Child[] = [];
-  let previous = place.lower;
-  let sum = 0n;
-  let ended = false;
+  const node: Parsed = { level, entries: [], children: [], sum: 0n, ended: false };
+  let previous: Uint8Array | null = null;
   for (let index = 1; index <= count; index++) {
-    if (ended) throw new Malformed("a map node goes on after a key that ends nodes");
+    if (node.ended) throw new Malformed("a map node goes on after a key that ends nodes");
     const key = reader.bytes16();
     if (key.length < 1 || key.length > KEY_BYTES_MAX) throw new Malformed("a key has an impossible length");
-    if (previous && compare(previous, key) >= 0) throw new Malformed("keys of a map are out of order or misplaced");
+    if (previous && compare(previous, key) >= 0) throw new Malformed("keys of a map are out of order");
     previous = key;
-    ended = endsNode(digestKey, level, index, key);
+    node.ended = endsNode(digestKey, level, index, key);
     if (level === 0) {
-      entries.push({ key, value: readValue(reader) });
-      sum += 1n;
+      node.entries.push({ key, value: readValue(reader) });
+      node.sum += 1n;
     } else {
       const below = reader.u64();
       if (below === 0n) throw new Malformed("a map node counts a child without entries");
-      children.push({ key, entries: below, reference: reader.reference() });
-      sum += below;
+      node.children.push({ key, entries: below, reference: reader.reference() });
+      node.sum += below;
     }
   }
   reader.finish();
-  if (place.upper === null && level > 0 && count < 2) throw new Malformed("the top of a map has one child");
-  if (place.upper && !equal(previous!, place.upper)) throw new Malformed("a map node ends with another key than its parent says");
+  known.set(block, node);
+  return node;
+}
+
+/** Reads an authentic block as the node at `place`. */
+function parse(digestKey: Uint8Array, block: Block, place: Place): Node {
+  const { level } = place;
+  const { entries, children, sum, ended } = parsed(digestKey, block, level);
+  const slots = level === 0 ? entries : children;
+  const [first, last] = [slots[0]!.key, slots.at(-1)!.key];
+  if (place.lower && compare(place.lower, first) >= 0) throw new Malformed("keys of a map are misplaced");
+  if (place.upper === null && level > 0 && slots.length < 2) throw new Malformed("the top of a map has one child");
+  if (place.upper && !equal(last, place.upper)) throw new Malformed("a map node ends with another key than its parent says");
   if (sum !== place.entries) throw new Malformed(`a map node has ${sum} entries, and its parent says ${place.entries}`);
   if (!place.last && !ended) throw new Malformed("a map node ends before its keys say so");
   return level === 0 ? { place, level, slots: entries } : { place, level, slots: children };

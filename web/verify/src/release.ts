@@ -2,7 +2,7 @@
 
 import { Malformed, equal, hex, unhex, utf8 } from "./bytes.ts";
 import { type Admitted, RevokedError, admit } from "./admit.ts";
-import { Blocks } from "./blocks.ts";
+import { Blocks, type NamedIndex } from "./blocks.ts";
 import { type Change, changes } from "./changes.ts";
 import { read } from "./file.ts";
 import { Refusal, fingerprint } from "./form.ts";
@@ -11,15 +11,13 @@ import { type Source, get, range } from "./map.ts";
 import { Memory, MemoryError, type Storage } from "./memory.ts";
 import { type Drop, Mirror, MirrorError, Mirrors, mirrorUrl } from "./mirrors.ts";
 import { moment } from "./moment.ts";
+import { type Path, names, plain, shown, shownName } from "./names.ts";
 import { ROOT_BYTES_MAX, authenticate, readRootFile } from "./record.ts";
 
 const LINKS_MAX = 40;
 /** Directories within each other that are walked. */
 const DEPTH_MAX = 256;
 const PAGE = 100;
-
-/** A path: names, which are bytes. As text, names have `/` between them. */
-export type Path = string | Uint8Array[];
 
 export interface Options {
   /** Where it is remembered what was seen; `localStorage` in a browser. */
@@ -82,29 +80,6 @@ export interface Listed {
 
 export type Found = { is: "there"; inode: Inode; path: Uint8Array[] } | { is: "absent"; below: string } | { is: "outside" };
 
-/** Names of a path. */
-export function names(path: Path): Uint8Array[] {
-  const parts = typeof path === "string" ? path.split("/").map(utf8) : path;
-  return parts.filter((name) => name.length > 0 && !equal(name, utf8(".")));
-}
-
-/** A path for people: what is not UTF-8, and control characters, are shown by their numbers. */
-export function shown(path: Path): string {
-  return names(path).map(shownName).join("/");
-}
-
-/** A name for people. Whatever could change how other text is shown is shown by its number. */
-export function shownName(name: Uint8Array): string {
-  const escape = (bytes: Uint8Array) => Array.from(bytes, (byte) => "\\x" + byte.toString(16).padStart(2, "0")).join("");
-  let text;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(name);
-  } catch {
-    return Array.from(name, (byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : escape(Uint8Array.of(byte)))).join("");
-  }
-  return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => escape(utf8(one)));
-}
-
 /** Opens a release at these mirrors. Throws `OpenError`, `RevokedError` or `MemoryError`. */
 export async function open(mirrorUrls: string[], id: string, options: Options): Promise<Release> {
   const idBytes = unhex(id.toLowerCase());
@@ -138,9 +113,15 @@ export async function open(mirrorUrls: string[], id: string, options: Options): 
   }
   if (!best) throw new OpenError(why);
   best.notices.push(...proofs);
-  const locations = answers.flatMap((answer) => (answer.status === "fulfilled" ? [answer.value.file.index] : []));
-  const first = best.file.index;
-  locations.sort((a, b) => Number(equal(b.digest, first.digest)) - Number(equal(a.digest, first.digest)));
+  const locations: NamedIndex[] = [];
+  for (const [i, answer] of answers.entries()) {
+    if (answer.status !== "fulfilled") continue;
+    const { index } = answer.value.file;
+    const known = locations.find((one) => equal(one.digest, index.digest) && one.bytes === index.bytes);
+    if (known) known.by.push(mirrors[i]!);
+    else if (answer.value === best) locations.unshift({ ...index, by: [mirrors[i]!] });
+    else locations.push({ ...index, by: [mirrors[i]!] });
+  }
   const several = new Mirrors(mirrors, options.onDrop ?? (() => {}));
   return new Release(best, new Blocks(best.accepted.record.digestKey, several, locations), now, why.map((one) => one.message), firstVisit);
 }
@@ -165,7 +146,7 @@ export class Release {
       sequence: accepted.record.sequence,
       issuedS: accepted.record.issuedS,
       validUntilS: accepted.validUntilS,
-      note: accepted.record.note,
+      note: plain(accepted.record.note),
       threshold: chain.current.role.threshold,
       keys: chain.current.role.keys.map((key) => ({
         fingerprint: fingerprint(key),
@@ -248,13 +229,13 @@ export class Release {
     const { record } = this.admitted.accepted;
     if (record.sequence < 2n) throw new PathError("", false, "this is the first release; there is none before it");
     const name = `records/${record.sequence - 1n}`;
-    let before;
+    let before, giver;
     try {
-      before = await this.blocks.mirrors.get(name, null, ROOT_BYTES_MAX, null, (bytes) => {
+      [before, giver] = await this.blocks.mirrors.get(name, null, ROOT_BYTES_MAX, null, (bytes, mirror) => {
         try {
           const file = readRootFile(bytes);
           authenticate(this.admitted.chain, file);
-          return file;
+          return [file, mirror] as const;
         } catch (error) {
           if (error instanceof Refusal) throw new Malformed(error.message);
           throw error;
@@ -270,7 +251,10 @@ export class Release {
       throw new PathError(name, false, "its digests are made with another key, so the two cannot be compared");
     }
     const source = this.blocks.for("what changed since the last release");
-    if (this.blocks.locations.every((known) => !equal(known.digest, before.index.digest))) this.blocks.locations.push(before.index);
+    const { index } = before;
+    if (this.blocks.locations.every((known) => !equal(known.digest, index.digest))) {
+      this.blocks.locations.push({ ...index, by: [giver] });
+    }
     try {
       yield* changes(source, before.record.value.rootDir, record.rootDir);
     } catch (error) {

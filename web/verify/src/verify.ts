@@ -10,11 +10,11 @@ export { MemoryError, type Storage } from "./memory.ts";
 export { type Drop, MirrorError, mirrorUrl } from "./mirrors.ts";
 export { moment, span } from "./moment.ts";
 export { readRootFile } from "./record.ts";
-export {
-  type Listed, OpenError, type Options, type Path, PathError, Release, type Status, names, open, shown, shownName,
-} from "./release.ts";
+export { type Path, names, shown, shownName } from "./names.ts";
+export { type Listed, OpenError, type Options, PathError, Release, type Status, open } from "./release.ts";
 export { verifyRevocation } from "./revocation.ts";
 export { verify as verifySignature } from "./ed25519.ts";
 export { openBlock } from "./block.ts";
 export { readEntry } from "./inode.ts";
 export { diff, get, range } from "./map.ts";
+export { WELL_KNOWN, digest } from "./digest.ts";
