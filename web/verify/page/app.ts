@@ -6,7 +6,7 @@ import { type Drop, mirrorUrl } from "../src/mirrors.ts";
 import { names, shown, shownName } from "../src/names.ts";
 import { type Listed, PathError, Release, open } from "../src/release.ts";
 import { changesView, checkView } from "./work.ts";
-import { banner, button, byId, element, size } from "./dom.ts";
+import { banner, button, byId, element, rests, size } from "./dom.ts";
 import { download, preview } from "./preview.ts";
 import { type Where, read, write } from "./where.ts";
 
@@ -261,9 +261,11 @@ async function search(text: string): Promise<void> {
   view.replaceChildren(note, element("table", {}, rows));
   stop.hidden = false;
   const wanted = text.toLowerCase();
+  const rest = rests();
   let [looked, found] = [0, 0];
   try {
     for await (const { path, entry } of opened.walk(where.path)) {
+      await rest();
       if (mine !== turn) return;
       looked++;
       if (shownName(entry.name).toLowerCase().includes(wanted)) {

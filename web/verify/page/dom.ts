@@ -41,3 +41,13 @@ export function size(bytes: bigint | number): string {
   }
   return unit === 0 ? `${value} ${value === 1 ? "byte" : "bytes"}` : `${value.toFixed(value < 10 ? 1 : 0)} ${units[unit]}`;
 }
+
+/** Lets the browser draw and listen now and then, while something takes long. */
+export function rests(): () => Promise<void> {
+  let last = performance.now();
+  return async () => {
+    if (performance.now() - last < 40) return;
+    await new Promise((resolve) => setTimeout(resolve));
+    last = performance.now();
+  };
+}

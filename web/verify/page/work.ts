@@ -2,7 +2,7 @@
 
 import { shown } from "../src/names.ts";
 import { PathError, type Release } from "../src/release.ts";
-import { banner, element, size } from "./dom.ts";
+import { banner, element, rests, size } from "./dom.ts";
 
 const CHANGES_MAX = 1000;
 const FALSE_MAX = 100;
@@ -16,9 +16,11 @@ export async function changesView(place: HTMLElement, release: Release, link: Li
   const list = element("ul", { class: "changes" });
   const note = element("p", { class: "soft", role: "status" }, "Comparing...");
   place.replaceChildren(note, list);
+  const rest = rests();
   let count = 0;
   try {
     for await (const { path, what, kind } of release.changes()) {
+      await rest();
       const text = shown(path) + (kind === "directory" ? "/" : "");
       const mark = element("span", { class: "mark", "aria-hidden": "true" }, MARKS[what]);
       const name = what === "removed" ? element("span", {}, text) : link(path, text);
@@ -40,6 +42,7 @@ export async function checkView(place: HTMLElement, release: Release, failed: (e
   const list = element("ul", { class: "changes" });
   place.replaceChildren(note, list);
   let [files, bytes, wrong, closed, told] = [0, 0, 0, 0, Date.now()];
+  const rest = rests();
   const one = (error: unknown) => {
     wrong++;
     failed(error);
@@ -47,6 +50,7 @@ export async function checkView(place: HTMLElement, release: Release, failed: (e
   };
   try {
     for await (const { path, entry } of release.walk()) {
+      await rest();
       if (entry.opaque) closed++;
       if (entry.kind !== "file") continue;
       try {
@@ -55,9 +59,8 @@ export async function checkView(place: HTMLElement, release: Release, failed: (e
           if (Date.now() - told > 200) {
             told = Date.now();
             note.textContent = `Checking: ${files} files, ${size(bytes)} so far...`;
-            // Others want the processor, too.
-            await new Promise((resolve) => setTimeout(resolve));
           }
+          await rest();
         }
         files++;
       } catch (error) {

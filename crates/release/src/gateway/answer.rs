@@ -146,7 +146,10 @@ impl Site {
         // Nothing green above what is red.
         let mut about = about.clone();
         about.banners.retain(|banner| banner.mood != Mood::Good || !trouble.is_false);
-        html(status, page::page(&about, path, &page::message(mood, &head, std::slice::from_ref(&trouble.why))))
+        html(
+            status,
+            page::page(&about, path, &page::message(mood, &head, std::slice::from_ref(&trouble.why))),
+        )
     }
 
     fn changes(&self) -> Response<Sent> {

@@ -17,12 +17,12 @@ pub enum Preview {
 
 /// A whole page.
 pub fn page(about: &About, path: &[Vec<u8>], content: &str) -> String {
-    let title = escape(&about.title);
+    let title = told(&about.title);
     let banners: String = about.banners.iter().map(banner).collect();
     let facts: String = about
         .facts
         .iter()
-        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(value)))
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", told(value)))
         .collect();
     let release = match about.is_release {
         true => format!(
@@ -52,6 +52,11 @@ fn for_the_verifier(about: &About) -> String {
     text
 }
 
+/// Words of others, in which nothing is markup or hidden.
+fn told(text: &str) -> String {
+    escape(&shown(text.replace('\n', " ").as_bytes()))
+}
+
 /// Something that is told.
 pub fn banner(banner: &Banner) -> String {
     let class = match banner.mood {
@@ -60,10 +65,10 @@ pub fn banner(banner: &Banner) -> String {
         Mood::Bad => "bad",
         Mood::Plain => "plain",
     };
-    let lines: String = banner.lines.iter().map(|line| format!("<li>{}</li>", escape(line))).collect();
+    let lines: String = banner.lines.iter().map(|line| format!("<li>{}</li>", told(line))).collect();
     let lines = if lines.is_empty() { lines } else { format!("<ul>{lines}</ul>") };
     let role = if banner.mood == Mood::Bad { " role=\"alert\"" } else { "" };
-    format!("<div class=\"banner {class}\"{role}><p>{}</p>{lines}</div>\n", escape(&banner.head))
+    format!("<div class=\"banner {class}\"{role}><p>{}</p>{lines}</div>\n", told(&banner.head))
 }
 
 /// A message in place of content.
