@@ -69,7 +69,7 @@ function storageOf(): Storage {
 }
 
 function onDrop(drop: Drop): void {
-  if (drop.path !== null) falses.set(drop.path, `${drop.mirror}: ${drop.why}`);
+  falses.set(drop.path ?? "what a mirror says of itself", `${drop.mirror}: ${drop.why}`);
   if (release) status();
 }
 

@@ -106,6 +106,8 @@ test("a download is the file's bytes, under its name", async () => {
 test("the verifier comes with it, and checks the release itself", async () => {
   const mirror = await desk.start("serve", "release");
   const page = await pageOf(browser);
+  const committed = readFileSync(new URL("../../dist/index.html", import.meta.url), "utf8");
+  assert.equal(await (await fetch(`${gateway}verify/`)).text(), committed);
   await page.goto(`${gateway}verify/#id=${desk.id}&mirror=${encodeURIComponent(mirror)}`);
   await says(page, "Verified: release 2");
   assert.deepEqual(page.wrongs, []);
