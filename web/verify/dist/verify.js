@@ -4197,7 +4197,7 @@ var PACK_NAME_BYTES = 40;
 var ENTRY_BYTES = 28;
 var PAGE_BYTES = 128 * ENTRY_BYTES;
 var WHOLE_BYTES_MAX2 = 1 << 20;
-var HEAD_BYTES_MAX = 32 << 20;
+var HEAD_BYTES_MAX = 8 << 20;
 var PAGES_KEPT = 1024;
 function readSizes(fixed, location) {
   const reader = new Reader(fixed);
@@ -4216,7 +4216,7 @@ function readHead(bytes, location) {
   const sizes = readSizes(bytes.subarray(0, FIXED_BYTES), location);
   const reader = new Reader(bytes.subarray(FIXED_BYTES));
   const packs = Array.from({ length: sizes.packs }, () => ({ digest: reader.digest().slice(), bytes: Number(reader.u64()) }));
-  const fences = Array.from({ length: sizes.pages }, () => bigEndian(reader.take(8)));
+  const fences = new BigUint64Array(sizes.pages).map(() => bigEndian(reader.take(8)));
   return { headBytes: sizes.headBytes, bytes: sizes.bytes, packs, fences };
 }
 function bigEndian(bytes) {

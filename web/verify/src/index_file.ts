@@ -12,7 +12,8 @@ const PACK_NAME_BYTES = 40;
 const ENTRY_BYTES = 28;
 const PAGE_BYTES = 128 * ENTRY_BYTES;
 const WHOLE_BYTES_MAX = 1 << 20;
-const HEAD_BYTES_MAX = 32 << 20;
+/** At 8 bytes a page of 128, that is more than a hundred million blocks. */
+const HEAD_BYTES_MAX = 8 << 20;
 const PAGES_KEPT = 1024;
 
 /** Where a block lies. */
@@ -27,7 +28,7 @@ interface Head {
   headBytes: number;
   bytes: number;
   packs: { digest: Uint8Array; bytes: number }[];
-  fences: bigint[];
+  fences: BigUint64Array;
 }
 
 /** Numbers of entries and packs, and what follows from them. */
@@ -49,9 +50,8 @@ function readSizes(fixed: Uint8Array, location: NamedIndex): { packs: number; pa
 function readHead(bytes: Uint8Array, location: NamedIndex): Head {
   const sizes = readSizes(bytes.subarray(0, FIXED_BYTES), location);
   const reader = new Reader(bytes.subarray(FIXED_BYTES));
-  // Views, so that what was read may not be kept alive by them.
   const packs = Array.from({ length: sizes.packs }, () => ({ digest: reader.digest().slice(), bytes: Number(reader.u64()) }));
-  const fences = Array.from({ length: sizes.pages }, () => bigEndian(reader.take(8)));
+  const fences = new BigUint64Array(sizes.pages).map(() => bigEndian(reader.take(8)));
   return { headBytes: sizes.headBytes, bytes: sizes.bytes, packs, fences };
 }
 
@@ -60,7 +60,7 @@ function bigEndian(bytes: Uint8Array): bigint {
 }
 
 /** How many fences come before the first for which `within` does not hold. */
-function partition(fences: bigint[], within: (fence: bigint) => boolean): number {
+function partition(fences: BigUint64Array, within: (fence: bigint) => boolean): number {
   let [low, high] = [0, fences.length];
   while (low < high) {
     const middle = (low + high) >> 1;
