@@ -4,6 +4,7 @@
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
 import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
 
 const here = new URL(".", import.meta.url);
 const common = {
@@ -13,7 +14,7 @@ const common = {
   charset: "utf8",
   legalComments: "none",
   write: false,
-  absWorkingDir: here.pathname,
+  absWorkingDir: fileURLToPath(here),
 };
 
 async function bundled(entry, options) {
@@ -23,7 +24,8 @@ async function bundled(entry, options) {
 
 const licences = async () => {
   const names = ["@noble/hashes", "@noble/curves", "fzstd"];
-  const texts = await Promise.all(names.map(async (name) => `${name}\n\n${await readFile(new URL(`node_modules/${name}/LICENSE`, here), "utf8")}`));
+  const text = (name) => readFile(new URL(`node_modules/${name}/LICENSE`, here), "utf8");
+  const texts = await Promise.all(names.map(async (name) => `${name}\n\n${await text(name)}`));
   return texts.join("\n----\n\n").trimEnd() + "\n";
 };
 

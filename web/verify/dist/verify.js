@@ -3845,7 +3845,8 @@ function shownName(name) {
   try {
     text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(name);
   } catch {
-    return Array.from(name, (byte) => byte >= 32 && byte < 127 ? String.fromCharCode(byte) : escape(Uint8Array.of(byte))).join("");
+    const one = (byte) => byte >= 32 && byte < 127 ? String.fromCharCode(byte) : escape(Uint8Array.of(byte));
+    return Array.from(name, one).join("");
   }
   return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => escape(utf8(one)));
 }
@@ -4058,7 +4059,8 @@ var Mirrors = class {
         }
       }
     }
-    const kind = why.every((error) => error.kind === "Missing") ? "Missing" : why.some((error) => error.kind === "Wrong") ? "Wrong" : "Unreachable";
+    const said = (kind2) => why.filter((error) => error.kind === kind2).length;
+    const kind = said("Missing") === why.length ? "Missing" : said("Wrong") > 0 ? "Wrong" : "Unreachable";
     throw new MirrorError(kind, why.map((error) => error.message).join("; "));
   }
   /** A mirror sent something false: it is named, and not asked while another is left. */
@@ -4710,7 +4712,8 @@ function readContent(reader, kind, size) {
       return { is: "none" };
     case 1: {
       const bytes = reader.bytes16();
-      if (kind !== "file" || bytes.length > INLINE_BYTES_MAX || BigInt(bytes.length) > size) throw new Malformed("bytes that no such inode has");
+      const fits = kind === "file" && bytes.length <= INLINE_BYTES_MAX && BigInt(bytes.length) <= size;
+      if (!fits) throw new Malformed("bytes that no such inode has");
       return { is: "inline", bytes };
     }
     case 2:
@@ -4825,7 +4828,8 @@ async function* below(source, path, a, b) {
     } else if (x.kind === "directory" && y.kind === "directory") {
       yield* below(source, here, x, y);
     } else {
-      yield { path: here, what: x.kind === y.kind && sameContent(x.content, y.content) && x.size === y.size ? "attributes" : "changed", kind: y.kind };
+      const same = x.kind === y.kind && x.size === y.size && sameContent(x.content, y.content);
+      yield { path: here, what: same ? "attributes" : "changed", kind: y.kind };
     }
   }
 }
@@ -4903,7 +4907,8 @@ async function* read(source, inode, start = 0n, end = inode.size) {
     }
   };
   if (content.is === "inline" && at < until) {
-    const bytes = content.bytes.subarray(Number(min(at, BigInt(content.bytes.length))), Number(min(until, BigInt(content.bytes.length))));
+    const within = (place) => Number(min(place, BigInt(content.bytes.length)));
+    const bytes = content.bytes.subarray(within(at), within(until));
     at += BigInt(bytes.length);
     if (bytes.length > 0) yield bytes;
   }
@@ -5179,7 +5184,8 @@ var Release = class {
     if (error instanceof Malformed) return new PathError(path, true, error.message);
     if (error instanceof MirrorError) {
       const isFalse = error.kind === "Wrong";
-      return new PathError(path, isFalse, isFalse ? `what the mirror sent is not what the publisher signed: ${error.message}` : error.message);
+      const head = isFalse ? "what the mirror sent is not what the publisher signed: " : "";
+      return new PathError(path, isFalse, head + error.message);
     }
     return error;
   }

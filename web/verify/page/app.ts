@@ -15,10 +15,12 @@ const FOUND_MAX = 200;
 
 let where: Where = { id: "", mirrors: [], path: [] };
 let release: Release | null = null;
+/** Whether something was shown before, so that who follows a link by keyboard goes on from there. */
+let moved = false;
 /** What is opened, so that what has come too late is not shown. */
 let turn = 0;
 /** What is false, by the file that it is in; told until the page is left. */
-const falses = new Map<string, string>();
+let falses = new Map<string, string>();
 
 const form = byId<HTMLFormElement>("open");
 const view = byId("view");
@@ -30,7 +32,7 @@ async function start(): Promise<void> {
   where = next;
   if (same) return show();
   release = null;
-  falses.clear();
+  falses = new Map();
   const mine = ++turn;
   byId("release").hidden = true;
   byId("status").replaceChildren();
@@ -43,7 +45,9 @@ async function start(): Promise<void> {
   try {
     const mirrors = where.mirrors.map((mirror) => mirrorUrl(mirror, location.href) ?? mirror);
     const storage = storageOf();
-    const opened = await open(mirrors, where.id, { storage, onDrop });
+    // Drops of a release that was left are not this one's.
+    const told = falses;
+    const opened = await open(mirrors, where.id, { storage, onDrop: (drop) => told === falses && onDrop(drop) });
     if (mine !== turn) return;
     release = opened;
   } catch (error) {
@@ -160,12 +164,19 @@ async function show(): Promise<void> {
   const { path } = where;
   stop.hidden = true;
   const crumbs: (Node | string)[] = [link([], "top")];
-  path.forEach((name, i) => crumbs.push(" / ", i + 1 < path.length ? link(path.slice(0, i + 1), shownName(name)) : element("span", { "aria-current": "page" }, shownName(name))));
+  path.forEach((name, i) => {
+    const text = shownName(name);
+    const isLast = i + 1 === path.length;
+    crumbs.push(" / ", isLast ? element("span", { "aria-current": "page" }, text) : link(path.slice(0, i + 1), text));
+  });
   byId("place").replaceChildren(...crumbs);
   view.replaceChildren(element("p", { class: "soft" }, "Fetching..."));
   try {
     const made = await content(opened, path, () => mine === turn);
-    if (mine === turn) view.replaceChildren(...made);
+    if (mine !== turn) return;
+    view.replaceChildren(...made);
+    if (moved) view.focus({ preventScroll: true });
+    moved = true;
   } catch (error) {
     if (mine !== turn) return;
     refuse(error);
@@ -177,13 +188,15 @@ function refuse(error: unknown): void {
   failed(error);
   const isFalse = error instanceof PathError && error.isFalse;
   const head = isFalse ? "This is not what the publisher signed, so it is not shown." : "This cannot be shown.";
-  view.replaceChildren(banner(isFalse || error instanceof Refusal ? "bad" : "warn", head, error instanceof Error ? error.message : String(error)));
+  const mood = isFalse || error instanceof Refusal ? "bad" : "warn";
+  view.replaceChildren(banner(mood, head, error instanceof Error ? error.message : String(error)));
 }
 
 async function content(opened: Release, path: Uint8Array[], current: () => boolean): Promise<Node[]> {
   const found = await opened.lookup(path);
   if (found.is === "absent") {
-    return [banner("plain", `${shown(path)} is provably not in this release.`, `The directory ${found.below || "at the top"} has no such name, by what the publisher signed.`)];
+    const why = `The directory ${found.below || "at the top"} has no such name, by what the publisher signed.`;
+    return [banner("plain", `${shown(path)} is provably not in this release.`, why)];
   }
   if (found.is === "outside") return [banner("plain", `${shown(path)} leads out of the release, to where nothing is signed.`)];
   const about = await opened.stat(path);
@@ -195,10 +208,14 @@ async function content(opened: Release, path: Uint8Array[], current: () => boole
 
 async function directory(opened: Release, path: Uint8Array[], current: () => boolean): Promise<Node[]> {
   const { entries, total, opaque } = await opened.list(path, null, PAGE);
-  if (opaque) return [banner("plain", "This directory does not show its names.", `It has ${total}. Look one up above; the answer is proven either way.`)];
+  if (opaque) {
+    const how = `It has ${total}. Look one up above; the answer is proven either way.`;
+    return [banner("plain", "This directory does not show its names.", how)];
+  }
   if (total === 0n) return [element("p", { class: "soft" }, "This directory is empty.")];
   const rows = element("tbody");
-  const head = element("tr", {}, element("th", {}, "Name"), element("th", { class: "size" }, "Size"), element("th", { class: "time" }, "Changed"));
+  const titles = [["name", "Name"], ["size", "Size"], ["time", "Changed"]];
+  const head = element("tr", {}, ...titles.map(([name, title]) => element("th", { class: name! }, title!)));
   const table = element("table", {}, element("thead", {}, head), rows);
   const count = element("span", { class: "soft" });
   let last: Uint8Array | null = null;
@@ -275,7 +292,8 @@ async function search(text: string): Promise<void> {
       if (looked % 100 === 0) note.textContent = `Searching: ${found} found among ${looked} names...`;
       if (found >= FOUND_MAX) break;
     }
-    note.textContent = found >= FOUND_MAX ? `The first ${found}; search for more of the name to see others.` : `${found} found among ${looked} names.`;
+    const first = `The first ${found}; search for more of the name to see others.`;
+    note.textContent = found >= FOUND_MAX ? first : `${found} found among ${looked} names.`;
   } catch (error) {
     if (mine === turn) refuse(error);
   }

@@ -18,7 +18,9 @@ const IMAGES: [string, RegExp][] = [
   ["image/avif", /^[\s\S]{4}ftypavif/],
 ];
 
-async function bytesOf(release: Release, path: Uint8Array[], end: bigint, onPart: (bytes: number) => void = () => {}): Promise<Uint8Array> {
+async function bytesOf(
+  release: Release, path: Uint8Array[], end: bigint, onPart: (bytes: number) => void = () => {},
+): Promise<Uint8Array> {
   const parts: Uint8Array[] = [];
   let length = 0;
   for await (const part of release.readFile(path, 0n, end)) {
@@ -67,7 +69,8 @@ function textOf(bytes: Uint8Array, isCut: boolean): string | null {
 /** Gives a file to the browser to save, when all of it is verified. */
 export async function download(release: Release, path: Uint8Array[], file: Listed, onPart: (text: string) => void): Promise<void> {
   if (file.size > DOWNLOAD_BYTES_MAX) {
-    throw new Error(`${shownName(file.name)} is larger than ${size(DOWNLOAD_BYTES_MAX)}, which a browser cannot hold; use \`holdfast get\``);
+    const most = size(DOWNLOAD_BYTES_MAX);
+    throw new Error(`${shownName(file.name)} is larger than ${most}, which a browser cannot hold; use \`holdfast get\``);
   }
   const bytes = await bytesOf(release, path, file.size, (done) => onPart(`${size(done)} of ${size(file.size)} verified`));
   const blob = URL.createObjectURL(new Blob([bytes as BlobPart], { type: "application/octet-stream" }));

@@ -12,7 +12,9 @@ type Link = (path: Uint8Array[], text: string) => HTMLElement;
 const MARKS = { added: "+", removed: "−", changed: "~", attributes: "·" };
 const WORDS = { added: "added", removed: "removed", changed: "changed", attributes: "attributes changed" };
 
-export async function changesView(place: HTMLElement, release: Release, link: Link, failed: (error: unknown) => void): Promise<void> {
+export async function changesView(
+  place: HTMLElement, release: Release, link: Link, failed: (error: unknown) => void,
+): Promise<void> {
   const list = element("ul", { class: "changes" });
   const note = element("p", { class: "soft", role: "status" }, "Comparing...");
   place.replaceChildren(note, list);
@@ -33,7 +35,8 @@ export async function changesView(place: HTMLElement, release: Release, link: Li
       : `${count} ${count === 1 ? "change" : "changes"}.`;
   } catch (error) {
     failed(error);
-    note.replaceWith(banner(error instanceof PathError && error.isFalse ? "bad" : "plain", error instanceof Error ? error.message : String(error)));
+    const mood = error instanceof PathError && error.isFalse ? "bad" : "plain";
+    note.replaceWith(banner(mood, error instanceof Error ? error.message : String(error)));
   }
 }
 

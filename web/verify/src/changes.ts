@@ -34,7 +34,8 @@ async function* below(source: Source, path: Uint8Array[], a: Inode, b: Inode): A
     } else if (x.kind === "directory" && y.kind === "directory") {
       yield* below(source, here, x, y);
     } else {
-      yield { path: here, what: x.kind === y.kind && sameContent(x.content, y.content) && x.size === y.size ? "attributes" : "changed", kind: y.kind };
+      const same = x.kind === y.kind && x.size === y.size && sameContent(x.content, y.content);
+      yield { path: here, what: same ? "attributes" : "changed", kind: y.kind };
     }
   }
 }

@@ -66,7 +66,8 @@ export async function* read(source: Source, inode: Inode, start = 0n, end = inod
     }
   };
   if (content.is === "inline" && at < until) {
-    const bytes = content.bytes.subarray(Number(min(at, BigInt(content.bytes.length))), Number(min(until, BigInt(content.bytes.length))));
+    const within = (place: bigint) => Number(min(place, BigInt(content.bytes.length)));
+    const bytes = content.bytes.subarray(within(at), within(until));
     at += BigInt(bytes.length);
     if (bytes.length > 0) yield bytes;
   }

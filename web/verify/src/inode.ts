@@ -79,7 +79,8 @@ function readContent(reader: BodyReader, kind: FileKind, size: bigint): Content 
       return { is: "none" };
     case 1: {
       const bytes = reader.bytes16();
-      if (kind !== "file" || bytes.length > INLINE_BYTES_MAX || BigInt(bytes.length) > size) throw new Malformed("bytes that no such inode has");
+      const fits = kind === "file" && bytes.length <= INLINE_BYTES_MAX && BigInt(bytes.length) <= size;
+      if (!fits) throw new Malformed("bytes that no such inode has");
       return { is: "inline", bytes };
     }
     case 2:

@@ -81,7 +81,9 @@ export class Mirror {
     } catch (error) {
       if (!(error instanceof MirrorError && error.kind === "Missing")) this.failedAt = Date.now();
       if (error instanceof MirrorError) throw error;
-      const why = stop.signal.aborted ? "it does not answer in time" : "it cannot be reached, or does not allow pages of other origins to read it";
+      const why = stop.signal.aborted
+        ? "it does not answer in time"
+        : "it cannot be reached, or does not allow pages of other origins to read it";
       throw new MirrorError("Unreachable", `${this.url}: ${name}: ${why}`);
     } finally {
       clearTimeout(timer);
@@ -144,7 +146,8 @@ export class Mirrors {
         }
       }
     }
-    const kind = why.every((error) => error.kind === "Missing") ? "Missing" : why.some((error) => error.kind === "Wrong") ? "Wrong" : "Unreachable";
+    const said = (kind: MirrorError["kind"]) => why.filter((error) => error.kind === kind).length;
+    const kind = said("Missing") === why.length ? "Missing" : said("Wrong") > 0 ? "Wrong" : "Unreachable";
     throw new MirrorError(kind, why.map((error) => error.message).join("; "));
   }
 

@@ -23,7 +23,8 @@ export function shownName(name: Uint8Array): string {
   try {
     text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(name);
   } catch {
-    return Array.from(name, (byte) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : escape(Uint8Array.of(byte)))).join("");
+    const one = (byte: number) => (byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : escape(Uint8Array.of(byte)));
+    return Array.from(name, one).join("");
   }
   return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => escape(utf8(one)));
 }

@@ -319,7 +319,8 @@ export class Release {
     if (error instanceof Malformed) return new PathError(path, true, error.message);
     if (error instanceof MirrorError) {
       const isFalse = error.kind === "Wrong";
-      return new PathError(path, isFalse, isFalse ? `what the mirror sent is not what the publisher signed: ${error.message}` : error.message);
+      const head = isFalse ? "what the mirror sent is not what the publisher signed: " : "";
+      return new PathError(path, isFalse, head + error.message);
     }
     return error;
   }
