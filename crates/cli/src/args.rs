@@ -70,6 +70,8 @@ pub enum Command {
     Release(crate::release::args::Release),
     /// Serve a signed release to anybody, as a mirror.
     Serve(Serve),
+    /// Show a release, or a directory, to people who have only a browser.
+    Gateway(crate::gateway::Gateway),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.

@@ -9,6 +9,7 @@ mod conflicts;
 mod control;
 mod evidence;
 mod exit;
+mod gateway;
 mod keygen;
 mod keys;
 mod limits;
@@ -85,6 +86,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Get(arguments) => reading::get(arguments, directories, format),
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

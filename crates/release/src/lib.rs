@@ -12,7 +12,7 @@
 //! - [`mount`]: a release as a tree for the kernel.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
-//! - [`serve`]: a web server for them; understands nothing of them.
+//! - [`serve`]: a web server for them; understands nothing of them. [`gateway`]: pages for who has only a browser.
 //! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`]: what is signed and by whom; [`accept`]: whether it
 //!   counts now. Pure: time is an argument, in seconds since 1970 ([`moment`]).
 //! - [`trust`]: what a client remembers; [`admit`]: all that it does before it believes a mirror.
@@ -26,6 +26,7 @@ pub mod draft;
 pub mod files;
 pub mod folder;
 pub mod form;
+pub mod gateway;
 pub mod hints;
 pub mod index;
 pub mod keys;

@@ -9,15 +9,15 @@
 //! - `POST` of `paths`: paths, a NUL between each two, at most 256 and 16 KiB; the answer is frames as in a
 //!   [`crate::pack`], of blocks that their look-up needs, as far as the release's [`crate::hints`] know.
 
-mod answer;
+pub(crate) mod answer;
 mod body;
-mod connection;
+pub(crate) mod connection;
 mod files;
 mod frames;
 mod names;
 mod objects;
 mod part;
-mod range;
+pub(crate) mod range;
 
 use answer::{Answerer, Site};
 use connection::{Activity, Stream, Watch};
@@ -36,17 +36,17 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// The longest head of a request, and how much of an answer waits in memory for a slow reader, but for one piece.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Threads that wait for the disk.
 const DISK_THREADS_MAX: usize = 16;
 /// How long answers under way may take when the server is told to stop.
-const STOPPING_MAX: Duration = Duration::from_secs(10);
+pub(crate) const STOPPING_MAX: Duration = Duration::from_secs(10);
 /// Connections that the system keeps waiting until they are let in.
 const BACKLOG: i32 = 4096;
 /// How many files a server has open besides connections.
 const FILES_BESIDES: usize = 1024;
 /// How long nobody is let in when the system has no more files or memory for connections.
-const SHORTAGE: Duration = Duration::from_millis(100);
+pub(crate) const SHORTAGE: Duration = Duration::from_millis(100);
 
 /// What to serve, and within what bounds.
 #[derive(Clone, Debug)]
@@ -197,7 +197,7 @@ impl Server {
 }
 
 /// As many connections as were asked for, or as the system's limit on open files leaves room for.
-fn possible(connections_max: usize) -> usize {
+pub(crate) fn possible(connections_max: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return connections_max.max(1) };
     let room = (limit as usize).saturating_sub(FILES_BESIDES).max(limit as usize / 2);
     if room < connections_max {
