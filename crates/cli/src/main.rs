@@ -9,6 +9,7 @@ mod conflicts;
 mod control;
 mod evidence;
 mod exit;
+mod image;
 mod keygen;
 mod keys;
 mod limits;
@@ -83,6 +84,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Ls(arguments) => reading::ls(arguments, directories, format),
         Command::Cat(arguments) => reading::cat(arguments, directories),
         Command::Get(arguments) => reading::get(arguments, directories, format),
+        Command::Export(arguments) => image::export(arguments, directories, format),
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Completions(arguments) => manual::completions(arguments),

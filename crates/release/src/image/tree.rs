@@ -1,0 +1,315 @@
+//! A release's tree as an EROFS image. Nothing is kept in memory but the way to where it is, and the numbers of inodes
+//! with several names.
+//!
+//! Attack answered: a tree that says things to overlayfs. Only `user.*` attributes are taken over, so that none of
+//! `trusted.overlay.*` is anybody's but ours; device nodes 0/0, which would be deletions, are left out; what would give
+//! rights to programs (set-user-ID bits, for owners are not kept) is not taken over; a small tree that unfolds without
+//! end, since its directories are in each other many times, is given up at a bound.
+
+use super::erofs::{Attributes, Body, Directory, Head, Image, Nid, Packing};
+use super::objects::{Objects, name_of};
+use super::verity::VerityDigest;
+use super::{ImageError, WRONG_MAX};
+use crate::tree::{Node, Tree};
+use holdfast_content::catalog::CatalogEntry;
+use holdfast_content::{Content, ContentError, Inode, InodeKind};
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// Most names of an image.
+pub const NAMES_MAX: u64 = 1 << 24;
+/// No path that programs can use has more directories.
+const DEPTH_MAX: usize = 2048;
+/// Names read at once.
+const PAGE: usize = 256;
+/// Longest file that is kept in the image.
+const INLINE_BYTES_MAX: u64 = 256;
+/// Bits that programs are given rights by.
+const RIGHTS_BITS: u32 = 0o6000;
+const DOT: &[u8] = b".";
+const DOTS: &[u8] = b"..";
+
+/// What happens with content.
+pub(super) enum Source<'a> {
+    /// It becomes objects.
+    Write(&'a mut Objects),
+    /// The objects are compared with it, and it is told what is wrong.
+    Check(&'a Objects, &'a mut Vec<String>),
+}
+
+impl Source<'_> {
+    fn object(&mut self, tree: &Tree, inode: &Inode, path: &[u8]) -> Result<VerityDigest, ImageError> {
+        match self {
+            Source::Write(objects) => objects.object(tree, inode, path),
+            Source::Check(objects, wrong) => match objects.check(tree, inode, path)? {
+                Ok(digest) => Ok(digest),
+                Err(why) => {
+                    if wrong.len() < WRONG_MAX {
+                        wrong.push(format!("{}: {why}", String::from_utf8_lossy(path)));
+                    } else if wrong.len() == WRONG_MAX {
+                        wrong.push("and more".to_owned());
+                    }
+                    Ok(VerityDigest([0; 32]))
+                }
+            },
+        }
+    }
+}
+
+/// What was gone through.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub names: u64,
+    pub bytes: u64,
+    pub left_out: u64,
+}
+
+/// The names of a directory in order of bytes, `.` and `..` among them, page by page.
+struct Names {
+    page: VecDeque<(Vec<u8>, CatalogEntry)>,
+    after: Option<Vec<u8>>,
+    is_over: bool,
+    dots: &'static [&'static [u8]],
+}
+
+enum Name {
+    Dot(&'static [u8]),
+    Entry(Vec<u8>, CatalogEntry),
+}
+
+impl Names {
+    fn new() -> Names {
+        Names { page: VecDeque::new(), after: None, is_over: false, dots: &[DOT, DOTS] }
+    }
+
+    fn next(&mut self, tree: &Tree, directory: &Node) -> Result<Option<Name>, ContentError> {
+        if self.page.is_empty() && !self.is_over {
+            let page = tree.entries(directory, self.after.as_deref(), PAGE)?;
+            self.after = page.last().map(|(name, _)| name.clone());
+            self.is_over = page.is_empty();
+            self.page = page.into();
+        }
+        if let [dot, rest @ ..] = self.dots
+            && self.page.front().is_none_or(|(name, _)| name.as_slice() > *dot)
+        {
+            self.dots = rest;
+            return Ok(Some(Name::Dot(dot)));
+        }
+        Ok(self.page.pop_front().map(|(name, entry)| Name::Entry(name, entry)))
+    }
+}
+
+/// A directory on the way.
+struct Level {
+    node: Node,
+    names: Names,
+    directory: Directory,
+    parent: Nid,
+    /// How much of the path is its parents'.
+    path_bytes: usize,
+}
+
+/// A device node that overlayfs takes for the deletion of what has its name.
+fn is_deletion(entry: &CatalogEntry, tree: &Tree) -> Result<bool, ContentError> {
+    if entry.kind != InodeKind::CharDevice {
+        return Ok(false);
+    }
+    Ok(entry.clone().into_inode(&**tree.source())?.device_number == 0)
+}
+
+struct Writer<'a, 'b> {
+    tree: &'a Tree,
+    image: Image,
+    to: &'a Path,
+    source: &'a mut Source<'b>,
+    totals: Totals,
+    /// Inodes with several names, until the last one was seen: their number, and how many are to come.
+    links: HashMap<(u64, [u8; 32]), (Nid, u32)>,
+    path: Vec<u8>,
+}
+
+/// Writes the image of a tree to `file`, called `to` in errors.
+pub(super) fn write_tree(
+    tree: &Tree,
+    file: File,
+    to: &Path,
+    source: &mut Source<'_>,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(File, Totals), ImageError> {
+    let image = Image::new(file);
+    let (totals, links, path) = (Totals::default(), HashMap::new(), Vec::new());
+    let mut writer = Writer { tree, image, to, source, totals, links, path };
+    writer.all(progress)?;
+    let uuid = *tree.reference().address.0.first_chunk().expect("32 bytes");
+    let totals = writer.totals;
+    let file = writer.image.finish(uuid).map_err(|error| ImageError::disk(to, error))?;
+    Ok((file, totals))
+}
+
+impl Writer<'_, '_> {
+    fn disk(&self) -> impl Fn(io::Error) -> ImageError {
+        |error| ImageError::disk(self.to, error)
+    }
+
+    fn content(&self) -> impl Fn(ContentError) -> ImageError {
+        |error| ImageError::content(&self.path, error)
+    }
+
+    fn all(&mut self, progress: &dyn Fn(u64, u64)) -> Result<(), ImageError> {
+        let root = self.tree.root().map_err(self.content())?;
+        let mut way = vec![self.begin(root, None, 0)?];
+        while let Some(level) = way.last_mut() {
+            let name = level.names.next(self.tree, &level.node).map_err(self.content())?;
+            let Some(name) = name else {
+                let level = way.pop().expect("it was there");
+                self.image.end_directory(level.directory).map_err(self.disk())?;
+                self.path.truncate(level.path_bytes);
+                continue;
+            };
+            let (name, entry) = match name {
+                Name::Dot(dot) => {
+                    let nid = if dot == DOT { level.directory.nid() } else { level.parent };
+                    let added = self.image.name(&mut level.directory, dot, nid, InodeKind::Directory);
+                    added.map_err(self.disk())?;
+                    continue;
+                }
+                Name::Entry(name, entry) => (name, entry),
+            };
+            let path_bytes = self.path.len();
+            if path_bytes > 0 {
+                self.path.push(b'/');
+            }
+            self.path.extend(&name);
+            if is_deletion(&entry, self.tree).map_err(self.content())? {
+                self.totals.left_out += 1;
+                self.path.truncate(path_bytes);
+                continue;
+            }
+            self.totals.names += 1;
+            if self.totals.names > NAMES_MAX {
+                return Err(self.too_large(format!("the tree has more than {NAMES_MAX} names")));
+            }
+            if self.totals.names.is_multiple_of(256) {
+                progress(self.totals.names, self.totals.bytes);
+            }
+            let kind = entry.kind;
+            let known = entry.link.map(|link| self.link_of(link, &entry)).transpose()?;
+            if let Some(nid) = known.and_then(|key| self.linked(key)) {
+                self.image.name(&mut level.directory, &name, nid, kind).map_err(self.disk())?;
+                self.path.truncate(path_bytes);
+                continue;
+            }
+            let node = self.tree.node(entry).map_err(self.content())?;
+            if kind == InodeKind::Directory {
+                let child = self.begin(node, Some(level.directory.nid()), path_bytes)?;
+                let nid = child.directory.nid();
+                self.image.name(&mut level.directory, &name, nid, kind).map_err(self.disk())?;
+                if way.len() >= DEPTH_MAX {
+                    return Err(self.too_large(format!("it is more than {DEPTH_MAX} directories deep")));
+                }
+                way.push(child);
+                continue;
+            }
+            let nid = self.file(&node.inode)?;
+            if let Some(key) = known {
+                self.links.insert(key, (nid, node.inode.links.saturating_sub(1)));
+            }
+            self.image.name(&mut level.directory, &name, nid, kind).map_err(self.disk())?;
+            self.path.truncate(path_bytes);
+        }
+        Ok(())
+    }
+
+    fn too_large(&self, why: String) -> ImageError {
+        ImageError::TooLarge { path: self.path.clone(), why }
+    }
+
+    /// By what the names of an inode are known to be of one: its number, and itself.
+    fn link_of(&self, link: u64, entry: &CatalogEntry) -> Result<(u64, [u8; 32]), ImageError> {
+        let inode = entry.clone().into_inode(&**self.tree.source()).map_err(self.content())?;
+        let (bytes, references) = inode.encode().map_err(self.content())?;
+        let key = self.tree.source().digest_key();
+        let bytes = holdfast_crypto::encode(&(bytes, references));
+        Ok((link, key.digest(holdfast_crypto::Domain::ReleaseFile, &bytes).0))
+    }
+
+    fn linked(&mut self, key: (u64, [u8; 32])) -> Option<Nid> {
+        let (nid, left) = self.links.get_mut(&key)?;
+        let nid = *nid;
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.links.remove(&key);
+        }
+        Some(nid)
+    }
+
+    fn begin(&mut self, node: Node, parent: Option<Nid>, path_bytes: usize) -> Result<Level, ImageError> {
+        let mut packing = Packing::default();
+        let mut names = Names::new();
+        while let Some(name) = names.next(self.tree, &node).map_err(self.content())? {
+            match &name {
+                Name::Dot(dot) => packing.add(dot),
+                Name::Entry(_, entry) if is_deletion(entry, self.tree).map_err(self.content())? => continue,
+                Name::Entry(name, _) => packing.add(name),
+            };
+        }
+        let head = self.head(&node.inode)?;
+        let directory = self.image.begin_directory(&head, packing).map_err(self.disk())?;
+        let parent = parent.unwrap_or(directory.nid());
+        Ok(Level { node, names: Names::new(), directory, parent, path_bytes })
+    }
+
+    fn head(&self, inode: &Inode) -> Result<Head, ImageError> {
+        let mut attributes = Attributes::default();
+        for (name, value) in inode.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.")) {
+            if name.len() > b"user.".len() && !attributes.add(name, value) {
+                let why = format!("its attribute {} is too long", String::from_utf8_lossy(name));
+                return Err(self.too_large(why));
+            }
+        }
+        let mode = match inode.kind {
+            InodeKind::File => inode.mode & !RIGHTS_BITS,
+            _ => inode.mode,
+        };
+        Ok(Head {
+            kind: inode.kind,
+            mode,
+            links: inode.links.max(1),
+            modified_ns: inode.modified_ns,
+            attributes,
+        })
+    }
+
+    fn file(&mut self, inode: &Inode) -> Result<Nid, ImageError> {
+        let mut head = self.head(inode)?;
+        self.totals.bytes = self.totals.bytes.saturating_add(match inode.kind {
+            InodeKind::File => inode.size,
+            _ => 0,
+        });
+        let small;
+        let body = match (&inode.content, inode.kind) {
+            (Content::Target(target), _) => Body::Bytes(target),
+            (Content::Inline(bytes), _) if inode.size <= INLINE_BYTES_MAX => {
+                small = [bytes.as_slice(), &vec![0; inode.size as usize - bytes.len()]].concat();
+                Body::Bytes(&small)
+            }
+            (Content::None, InodeKind::File) => Body::Hole(inode.size),
+            (Content::Extents(map), _) if map.is_empty() => Body::Hole(inode.size),
+            (_, InodeKind::File) => {
+                let path = self.path.clone();
+                let digest = self.source.object(self.tree, inode, &path)?;
+                // struct ovl_metacopy: version, length, flags, algorithm (SHA-256), digest.
+                let metacopy = [&[0, 36, 0, 1][..], &digest.0].concat();
+                let redirect = format!("/{}", name_of(&digest));
+                let said = head.attributes.add(b"trusted.overlay.metacopy", &metacopy)
+                    && head.attributes.add(b"trusted.overlay.redirect", redirect.as_bytes());
+                assert!(said, "these are short");
+                Body::Hole(inode.size)
+            }
+            _ => Body::Device(inode.device_number),
+        };
+        self.image.add(&head, body).map_err(self.disk())
+    }
+}
