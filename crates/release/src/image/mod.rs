@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use tree::{Source, Totals, write_tree};
+use tree::{NAMES_MAX, Source, Totals, write_tree};
 use verity::VerityDigest;
 
 /// The image.
@@ -184,7 +184,7 @@ pub fn export(terms: &Terms<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, 
     let _ = std::fs::remove_file(&partial);
     let file = File::options().read(true).write(true).create_new(true).open(&partial).map_err(disk)?;
     let mut source = Source::Write(&mut objects);
-    let (file, totals) = write_tree(terms.tree, file, &partial, &mut source, progress)?;
+    let (file, totals) = write_tree(terms.tree, NAMES_MAX, (file, &partial), &mut source, progress)?;
     objects.keep()?;
     let image_bytes = file.metadata().map_err(disk)?.len();
     let image = objects::measure_file(&file, image_bytes).map_err(disk)?;
@@ -257,7 +257,8 @@ pub fn check(directory: &Path, tree: &Tree, progress: &dyn Fn(u64, u64)) -> Resu
     // The image is made once more, of what was signed: there is one form of it.
     let made = tempfile::tempfile_in(directory).map_err(|error| ImageError::disk(directory, error))?;
     let mut source = Source::Check(&objects, &mut wrong);
-    let (made, Totals { names, bytes, .. }) = write_tree(tree, made, &path, &mut source, progress)?;
+    let (made, Totals { names, bytes, .. }) =
+        write_tree(tree, NAMES_MAX, (made, &path), &mut source, progress)?;
     if wrong.is_empty() && !same(&made, &there).map_err(disk)? {
         wrong.push(format!("{IMAGE} is not what was signed"));
     }

@@ -121,6 +121,7 @@ fn is_deletion(entry: &CatalogEntry, tree: &Tree) -> Result<bool, ContentError> 
 
 struct Writer<'a, 'b> {
     tree: &'a Tree,
+    names_max: u64,
     image: Image,
     to: &'a Path,
     source: &'a mut Source<'b>,
@@ -130,17 +131,17 @@ struct Writer<'a, 'b> {
     path: Vec<u8>,
 }
 
-/// Writes the image of a tree to `file`, called `to` in errors.
+/// Writes the image of a tree to `file`, called `to` in errors. It may have `names_max` names.
 pub(super) fn write_tree(
     tree: &Tree,
-    file: File,
-    to: &Path,
+    names_max: u64,
+    (file, to): (File, &Path),
     source: &mut Source<'_>,
     progress: &dyn Fn(u64, u64),
 ) -> Result<(File, Totals), ImageError> {
     let image = Image::new(file);
     let (totals, links, path) = (Totals::default(), HashMap::new(), Vec::new());
-    let mut writer = Writer { tree, image, to, source, totals, links, path };
+    let mut writer = Writer { tree, names_max, image, to, source, totals, links, path };
     writer.all(progress)?;
     let uuid = *tree.reference().address.0.first_chunk().expect("32 bytes");
     let totals = writer.totals;
@@ -188,8 +189,8 @@ impl Writer<'_, '_> {
                 continue;
             }
             self.totals.names += 1;
-            if self.totals.names > NAMES_MAX {
-                return Err(self.too_large(format!("the tree has more than {NAMES_MAX} names")));
+            if self.totals.names > self.names_max {
+                return Err(self.too_large(format!("the tree has more than {} names", self.names_max)));
             }
             if self.totals.names.is_multiple_of(256) {
                 progress(self.totals.names, self.totals.bytes);
@@ -311,5 +312,98 @@ impl Writer<'_, '_> {
             _ => Body::Device(inode.device_number),
         };
         self.image.add(&head, body).map_err(self.disk())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_content::MemoryBlocks;
+    use holdfast_content::catalog;
+    use holdfast_content::{DeviceId, LiveMap, MapRoot, MerkleMap};
+    use holdfast_crypto::DigestKey;
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+
+    fn directory(blocks: &MemoryBlocks, names: &[(&str, &Inode)]) -> Inode {
+        let value = |inode: &Inode| CatalogEntry::value_of(&mut &*blocks, inode, None).expect("an entry");
+        let edits: BTreeMap<_, _> =
+            names.iter().map(|(name, inode)| (name.as_bytes().to_vec(), Some(value(inode)))).collect();
+        let map = MerkleMap::new(DigestKey::WELL_KNOWN);
+        let root = map.apply(blocks, &mut &*blocks, &MapRoot::default(), edits).expect("a map");
+        let mut inode = Inode::new(InodeKind::Directory, 0o755, DeviceId(0), 0);
+        inode.content = Content::Directory(LiveMap { root, changes: Vec::new() });
+        inode
+    }
+
+    fn image_of(blocks: MemoryBlocks, root: &Inode) -> Result<Vec<u8>, ImageError> {
+        let reference = root.store(&mut &blocks).expect("stored");
+        catalog::directory_root(root).expect("a directory");
+        let tree = Tree::new(Arc::new(blocks), reference);
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut objects = Objects::open(folder.path(), false)?;
+        let file = tempfile::tempfile().expect("a file");
+        let mut source = Source::Write(&mut objects);
+        let (file, _) = write_tree(&tree, 5000, (file, Path::new("image")), &mut source, &|_, _| {})?;
+        let mut bytes = vec![0; file.metadata().expect("a size").len() as usize];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        Ok(bytes)
+    }
+
+    fn holds(bytes: &[u8], what: &[u8]) -> bool {
+        bytes.windows(what.len()).any(|window| window == what)
+    }
+
+    /// Proves: nothing of a release can speak to overlayfs or give a program rights. What is `user.*` stays.
+    #[test]
+    fn nothing_is_smuggled() {
+        let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
+        let mut file = Inode::new(InodeKind::File, 0o6755, DeviceId(0), 0);
+        for (name, value) in [
+            ("trusted.overlay.redirect", "/etc/shadow"),
+            ("trusted.overlay.metacopy", "to be believed"),
+            ("trusted.overlay.overlay.whiteout", "y"),
+            ("security.capability", "all of them"),
+            ("system.posix_acl_access", "everybody"),
+            ("user.", "without a name"),
+            ("user.overlay.redirect", "for users only"),
+        ] {
+            file.xattrs.insert(name.into(), value.into());
+        }
+        let deletion = Inode::new(InodeKind::CharDevice, 0o666, DeviceId(0), 0);
+        let mut device = deletion.clone();
+        device.device_number = 0x103;
+        let root = directory(&blocks, &[("deletes", &deletion), ("file", &file), ("null", &device)]);
+        let bytes = image_of(blocks, &root).expect("an image");
+        for absent in
+            ["/etc/shadow", "to be believed", "whiteout", "all of them", "everybody", "without a name"]
+        {
+            assert!(!holds(&bytes, absent.as_bytes()), "{absent}");
+        }
+        assert!(!holds(&bytes, b"deletes") && holds(&bytes, b"null"));
+        assert!(holds(&bytes, b"overlay.redirectfor users only"));
+        assert!(holds(&bytes, &0o100_755u16.to_le_bytes()) && !holds(&bytes, &0o106_755u16.to_le_bytes()));
+    }
+
+    /// Proves: a tree of twenty blocks that unfolds to a million directories is given up, and so is one that is deeper
+    /// than any path.
+    #[test]
+    fn trees_without_end() {
+        let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
+        let mut inode = directory(&blocks, &[]);
+        for _ in 0..20 {
+            inode = directory(&blocks, &[("a", &inode), ("b", &inode)]);
+        }
+        let error = image_of(blocks, &inode).expect_err("too many names");
+        assert!(error.to_string().contains("more than 5000 names"), "{error}");
+
+        let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
+        let mut inode = directory(&blocks, &[]);
+        for _ in 0..2500 {
+            inode = directory(&blocks, &[("d", &inode)]);
+        }
+        let error = image_of(blocks, &inode).expect_err("too deep");
+        assert!(error.to_string().contains("directories deep"), "{error}");
     }
 }
