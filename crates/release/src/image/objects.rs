@@ -36,6 +36,8 @@ const USED: TableDefinition<[u8; 32], ()> = TableDefinition::new("used");
 /// New objects between two syncs, and their bytes.
 const BATCH: usize = 4096;
 const BATCH_BYTES: u64 = 512 << 20;
+/// What `known` may have in memory.
+const CACHE_BYTES: usize = 32 << 20;
 /// Bytes of a file that are asked for at once.
 const PIECE_BYTES: usize = 4 << 20;
 
@@ -85,12 +87,14 @@ impl Objects {
         crate::files::make_directory(&folder, 0o755).map_err(disk)?;
         let handle = File::open(&folder).map_err(disk)?;
         let path = directory.join(KNOWN);
-        let known = match Database::create(&path) {
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES);
+        let known = match builder.create(&path) {
             Ok(known) => known,
             Err(error) => {
                 tracing::warn!(file = %path.display(), %error, "it cannot be read; objects are written again");
                 std::fs::remove_file(&path).map_err(|error| ImageError::disk(&path, error))?;
-                Database::create(&path).map_err(|error| database(&path)(&error))?
+                builder.create(&path).map_err(|error| database(&path)(&error))?
             }
         };
         let mut objects = Objects {
