@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Most files and directories of a list.
 pub const TOUCHES_MAX: usize = 4096;
-/// Of each file, so much at most: programs read the beginning of a file first, or all of a small one.
-pub const TOUCH_BYTES_MAX: u32 = 64 << 10;
+/// Of each file, so much at most: programs read the beginning of a file first, or all of a small one, and this is what
+/// the kernel asks for then.
+pub const TOUCH_BYTES_MAX: u32 = 128 << 10;
 /// Most bytes of all paths.
 const PATHS_BYTES_MAX: usize = 1 << 20;
 /// What is fetched ahead at most, before compression.
