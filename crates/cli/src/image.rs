@@ -185,7 +185,7 @@ fn attach_failure(error: AttachError) -> Failure {
     let text = error.to_string();
     match error {
         AttachError::Image(error) => failure(error),
-        AttachError::NotRoot => Failure::new(Exit::NotAllowed, text),
+        AttachError::NotRoot | AttachError::NotYours(_) => Failure::new(Exit::NotAllowed, text),
         AttachError::Kernel { .. } => Failure::new(Exit::System, text),
         AttachError::Refused { .. } => Failure::new(Exit::MountPoint, text).hint(
             "`holdfast verify` tells whether the image is whole; docs/images.md how to mount it by hand",

@@ -220,6 +220,14 @@ fn brought_up_to_date_and_altered() {
     fs::write(&file, vec![1; 10_000]).expect("written");
     let id = desk.publish();
     run(&mut desk.command(&["export", "release", "--id", &id, "--to", "image"]));
+    for spoilt in ["image", "image/tree.erofs", "image/objects"] {
+        let before = fs::metadata(desk.path(spoilt)).expect("there").permissions();
+        fs::set_permissions(desk.path(spoilt), PermissionsExt::from_mode(before.mode() | 0o002))
+            .expect("set");
+        let said = desk.refused(77, &["mount", "image", "mnt"]);
+        assert!(said.contains("others than you may change it"), "{said}");
+        fs::set_permissions(desk.path(spoilt), before).expect("set");
+    }
     let mounted = desk.mount();
     fs::write(&file, vec![2; 20_000]).expect("written");
     desk.publish();

@@ -210,6 +210,12 @@ fn what_was_altered_is_found() {
     fs::write(&alpha, &content[..49_999]).expect("written");
     assert!(desk.check(&tree).wrong[0].contains("another size"));
     fs::remove_file(&alpha).expect("removed");
+    // Nobody ever writes into this pipe.
+    let node =
+        rustix::fs::mknodat(rustix::fs::CWD, &alpha, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0);
+    node.expect("made");
+    assert!(desk.check(&tree).wrong[0].contains("is no regular file"));
+    fs::remove_file(&alpha).expect("removed");
     assert!(desk.check(&tree).wrong[0].contains("No such file"));
     // An object in the place of another, of its size.
     fs::write(&alpha, noise(9, 50_000)).expect("written");

@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How the source of such mounts begins in the kernel's table; the image's directory follows.
@@ -40,6 +41,13 @@ pub enum AttachError {
          (`holdfast mount URL`), which needs no image"
     )]
     NotRoot,
+    /// Whoever could change it is not who mounts it.
+    #[error(
+        "{}: others than you may change it, and whoever does says what the kernel shows, other files of this machine \
+         among it; export the release yourself, to a directory of your own",
+        .0.display()
+    )]
+    NotYours(PathBuf),
     /// The kernel has not got what it takes.
     #[error("this kernel cannot mount an image: {why}")]
     Kernel {
@@ -65,6 +73,7 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
         return Err(ImageError::None(directory.to_owned()).into());
     }
     let refused = |why: String| AttachError::Refused { directory: directory.to_owned(), why };
+    is_yours(directory)?;
     let image = open("erofs", "erofs (CONFIG_EROFS_FS), or the module is not loaded (modprobe erofs)")?;
     let set = |context: &OwnedFd, key: &str, value: &[u8]| {
         rustix::mount::fsconfig_set_string(context.as_fd(), key, value)
@@ -81,7 +90,7 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
     })?;
     let objects = rustix::fs::open(
         directory.join(OBJECTS),
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
     )
     .map_err(|error| refused(format!("{OBJECTS}: {error}")))?;
@@ -104,6 +113,19 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
         MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
     )
     .map_err(|error| refused(format!("on {}: {error}", target.display())))
+}
+
+/// Refuses what others may change: an image says which files the kernel shows, with which permissions.
+fn is_yours(directory: &Path) -> Result<(), AttachError> {
+    let me = rustix::process::geteuid().as_raw();
+    for path in [directory.to_owned(), directory.join(IMAGE), directory.join(OBJECTS)] {
+        let found = std::fs::symlink_metadata(&path).map_err(|error| ImageError::disk(&path, error))?;
+        // A symbolic link has all bits, and so is refused too.
+        if found.uid() != me || found.mode() & 0o022 != 0 {
+            return Err(AttachError::NotYours(path));
+        }
+    }
+    Ok(())
 }
 
 fn open(kind: &str, what: &str) -> Result<OwnedFd, AttachError> {

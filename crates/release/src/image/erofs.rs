@@ -32,8 +32,8 @@ const MAGIC: u32 = 0xe0f5_e1e2;
 const COMPAT_MTIME: u32 = 0x2;
 /// Files may be made of chunks.
 const INCOMPAT_CHUNKED_FILE: u32 = 0x4;
-/// Layouts of an inode's content, above the bit that says that the inode has 64 bytes.
-const FLAT_PLAIN: u16 = 0 << 1 | 1;
+/// Layouts of an inode's content (0, 2, 4), above the bit that says that the inode has 64 bytes.
+const FLAT_PLAIN: u16 = 1;
 const FLAT_INLINE: u16 = 2 << 1 | 1;
 const CHUNK_BASED: u16 = 4 << 1 | 1;
 /// A chunk that is not there: a hole.
@@ -254,7 +254,7 @@ impl Image {
     /// The disk's; something is larger than the format can say.
     pub fn add(&mut self, head: &Head, body: Body<'_>) -> io::Result<Nid> {
         match body {
-            Body::Bytes(bytes) if bytes.is_empty() => self.inode(head, FLAT_PLAIN, 0, 0, &[]),
+            Body::Bytes([]) => self.inode(head, FLAT_PLAIN, 0, 0, &[]),
             Body::Bytes(bytes) if bytes.len() <= INLINE_BYTES_MAX => {
                 self.inode(head, FLAT_INLINE, bytes.len() as u64, 0, bytes)
             }

@@ -27,6 +27,7 @@ use objects::Objects;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tree::{NAMES_MAX, Source, Totals, write_tree};
 use verity::VerityDigest;
@@ -47,7 +48,7 @@ pub enum ImageError {
         /// Which file.
         path: Vec<u8>,
         /// What is wrong.
-        error: ContentError,
+        error: Box<ContentError>,
     },
     /// The disk.
     #[error("{}: {error}", path.display())]
@@ -102,7 +103,7 @@ impl ImageError {
     }
 
     pub(crate) fn content(path: &[u8], error: ContentError) -> ImageError {
-        ImageError::Content { path: path.to_owned(), error }
+        ImageError::Content { path: path.to_owned(), error: Box::new(error) }
     }
 }
 
@@ -182,7 +183,8 @@ pub fn export(terms: &Terms<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, 
     let partial = directory.join(format!("{IMAGE}.partial"));
     let disk = |error| ImageError::disk(&partial, error);
     let _ = std::fs::remove_file(&partial);
-    let file = File::options().read(true).write(true).create_new(true).open(&partial).map_err(disk)?;
+    let file = File::options().read(true).write(true).create_new(true).mode(0o644).open(&partial);
+    let file = file.map_err(disk)?;
     let mut source = Source::Write(&mut objects);
     let (file, totals) = write_tree(terms.tree, NAMES_MAX, (file, &partial), &mut source, progress)?;
     objects.keep()?;
@@ -269,7 +271,6 @@ fn same(one: &File, other: &File) -> io::Result<bool> {
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
     }
-    use std::os::unix::fs::FileExt;
     let (mut at, mut left, mut right) = (0, vec![0; 1 << 20], vec![0; 1 << 20]);
     loop {
         let count = one.read_at(&mut left, at)?;

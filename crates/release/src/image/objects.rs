@@ -20,7 +20,7 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinitio
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Folder of objects.
@@ -230,11 +230,15 @@ impl Objects {
         let map = map_of(inode);
         let key = tree.source().digest_key();
         let Some((digest, _)) = self.find(&content_of(&key, inode, &map))? else {
-            return Ok(Err("it has no object".to_owned()));
+            return Ok(Err("which object has its content is not known; export the release again".to_owned()));
         };
         let name = format!("{OBJECTS}/{}", name_of(&digest));
-        let object = match File::open(self.path_of(&digest)) {
-            Ok(object) => object,
+        // Not to wait for ever if somebody put a pipe there.
+        let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW).bits() as i32;
+        let opened = File::options().read(true).custom_flags(flags).open(self.path_of(&digest));
+        let object = match opened {
+            Ok(object) if object.metadata().is_ok_and(|found| found.is_file()) => object,
+            Ok(_) => return Ok(Err(format!("{name} is no regular file"))),
             Err(error) => return Ok(Err(format!("{name}: {error}"))),
         };
         if object.metadata().map_or(u64::MAX, |found| found.len()) != inode.size {

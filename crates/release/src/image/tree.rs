@@ -76,7 +76,7 @@ struct Names {
 
 enum Name {
     Dot(&'static [u8]),
-    Entry(Vec<u8>, CatalogEntry),
+    Entry(Vec<u8>, Box<CatalogEntry>),
 }
 
 impl Names {
@@ -97,7 +97,7 @@ impl Names {
             self.dots = rest;
             return Ok(Some(Name::Dot(dot)));
         }
-        Ok(self.page.pop_front().map(|(name, entry)| Name::Entry(name, entry)))
+        Ok(self.page.pop_front().map(|(name, entry)| Name::Entry(name, Box::new(entry))))
     }
 }
 
@@ -176,7 +176,7 @@ impl Writer<'_, '_> {
                     added.map_err(self.disk())?;
                     continue;
                 }
-                Name::Entry(name, entry) => (name, entry),
+                Name::Entry(name, entry) => (name, *entry),
             };
             let path_bytes = self.path.len();
             if path_bytes > 0 {
