@@ -74,7 +74,7 @@ pub fn run(arguments: &Gateway, directories: &Directories) -> Outcome {
 /// The directory that is meant, if it is no release.
 fn directory(source: &ReleaseSource) -> Outcome<Option<PathBuf>> {
     let path = Path::new(&source.release);
-    if source.id.is_some() || source.release.starts_with(SCHEME) || !path.is_dir() {
+    if source.demands.id.is_some() || source.release.starts_with(SCHEME) || !path.is_dir() {
         return Ok(None);
     }
     if path.join(layout::ROOT).is_file() && path.join(layout::keys(1)).is_file() {

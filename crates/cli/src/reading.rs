@@ -166,7 +166,7 @@ pub fn open_failure(error: OpenError) -> Failure {
 }
 
 /// What content that cannot be had means for people.
-fn content_failure(path: &[u8], error: &ContentError) -> Failure {
+pub fn content_failure(path: &[u8], error: &ContentError) -> Failure {
     let path = String::from_utf8_lossy(path).into_owned();
     let name = if path.is_empty() { "the root directory".to_owned() } else { path };
     match error {
@@ -516,6 +516,9 @@ struct Verified {
 
 /// `holdfast verify`
 pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> Outcome {
+    if crate::image::is_meant(&arguments.source.release) {
+        return crate::image::verify(arguments, directories, format);
+    }
     let release = arguments.source.open(directories)?;
     let _bad = BadMirrors(&release);
     let (tree, record, valid_until_s) = match &arguments.as_of {

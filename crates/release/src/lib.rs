@@ -10,6 +10,7 @@
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`hints`]: which blocks a path needs.
 //! - [`mount`]: a release as a tree for the kernel.
+//! - [`image`]: a release as an image that the kernel mounts by itself.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 //! - [`serve`]: a web server for them; understands nothing of them. [`gateway`]: pages for who has only a browser.
@@ -28,6 +29,7 @@ pub mod folder;
 pub mod form;
 pub mod gateway;
 pub mod hints;
+pub mod image;
 pub mod index;
 pub mod keys;
 pub mod layout;

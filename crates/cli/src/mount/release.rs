@@ -11,6 +11,7 @@ use crate::watch::Watcher;
 use crate::{limits, logging};
 use holdfast_fuse::mountpoint::{self, Manner};
 use holdfast_fuse::{Options, Session, mount_fixed};
+use holdfast_release::mount::first_touch::FirstTouches;
 use holdfast_release::mount::{MountedRelease, Owner};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,8 @@ pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option
     let bar = progress("mounting");
     let log = log_path(directories, &named.id.to_string())?;
     let own: Vec<_> = std::env::args_os().skip(1).collect();
-    let started = daemon::spawn(&own, &log).and_then(|child| daemon::await_report(child, &log));
+    let started =
+        daemon::spawn(&own, &log, &daemon::KEEP).and_then(|child| daemon::await_report(child, &log));
     bar.finish_and_clear();
     started.map(|()| Some((directory, title)))
 }
@@ -98,6 +100,8 @@ struct Serving {
     mounted: Arc<MountedRelease>,
     watcher: Watcher,
     refresh: Duration,
+    /// Where it is remembered what was read first.
+    first_touch: Option<PathBuf>,
     /// Ends the looking for new releases.
     ended: std::sync::mpsc::Receiver<()>,
 }
@@ -137,7 +141,26 @@ impl Serving {
             }
         })?;
         let refresh = Duration::from_secs(arguments.release.refresh);
-        Ok(Serving { session, mounted, watcher, refresh, ended })
+        let first_touch = match arguments.release.no_first_touch {
+            true => None,
+            false => Some(directories.cache_base()?.join("releases").join(source.named()?.id.to_string())),
+        };
+        let first_touch = first_touch.map(|folder| folder.join("first-touch"));
+        if let Some(path) = &first_touch {
+            fetch_ahead(&mounted, FirstTouches::read(path));
+        }
+        Ok(Serving { session, mounted, watcher, refresh, first_touch, ended })
+    }
+
+    /// Keeps what was read first, before what was read first earlier.
+    fn remember(&self) {
+        let Some(path) = &self.first_touch else { return };
+        let now = self.mounted.first_touches();
+        if !now.0.is_empty()
+            && let Err(error) = now.before(FirstTouches::read(path)).write(path)
+        {
+            tracing::warn!(file = %path.display(), %error, "what was read first is not remembered");
+        }
     }
 
     fn stop(&self) {
@@ -158,8 +181,28 @@ impl Serving {
                 tracing::warn!("{text}");
             }
             before = now;
+            self.remember();
         }
         self.session.wait();
+        self.remember();
         self.watcher.unmounted(self.session.directory());
     }
+}
+
+/// Fetches what was read first the last time, in the background.
+fn fetch_ahead(mounted: &Arc<MountedRelease>, list: FirstTouches) {
+    if list.0.is_empty() {
+        return;
+    }
+    let mounted = mounted.clone();
+    let work = move || {
+        let fetched = mounted.fetch_ahead(&list);
+        tracing::info!(
+            touches = fetched.touches,
+            bytes = fetched.bytes,
+            "what was read first was fetched ahead"
+        );
+    };
+    // Without it, everything is fetched when it is read.
+    let _ = std::thread::Builder::new().name("first-touch".into()).spawn(work);
 }

@@ -99,6 +99,9 @@ pub struct ReleaseMount {
     /// Seconds between looks for a new release
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = value_parser!(u64).range(1..=86_400))]
     pub refresh: u64,
+    /// Neither fetch ahead what was read first the last time, nor remember what is read first now
+    #[arg(long)]
+    pub no_first_touch: bool,
 }
 
 /// `holdfast ls`
