@@ -174,6 +174,10 @@ pub enum ServerCommand {
     Scrub(ServerData),
     /// Show figures. The server may be running or not.
     Stats(ServerData),
+    /// Show what members hold: blocks of signed releases, kept whatever becomes of the files they were made of.
+    Holds(ServerData),
+    /// End a hold, whoever made it. What only that release used goes with the next collection.
+    Unhold(ServerUnhold),
     /// Allow a key to create file systems here from other machines.
     Allow(ServerAllow),
     /// Make a whole copy of a data directory. The server may be running or not.
@@ -208,6 +212,23 @@ pub struct ServerData {
     /// Data directory.
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
+}
+
+/// `holdfast server unhold`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast server holds --data /srv/holdfast
+  holdfast server unhold --data /srv/holdfast 90c1... release/4f1c.../3/7d0a...")]
+pub struct ServerUnhold {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// The file system, as `holdfast server holds` shows it.
+    #[arg(value_name = "FSID")]
+    pub file_system: String,
+    /// The hold's name.
+    #[arg(value_name = "NAME")]
+    pub name: String,
 }
 
 /// `holdfast server allow`
