@@ -12,6 +12,7 @@ mod exit;
 mod keygen;
 mod keys;
 mod limits;
+mod live;
 mod logging;
 mod manual;
 mod mount;

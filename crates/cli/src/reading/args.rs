@@ -20,7 +20,7 @@ attributes. Not kept: owners, times of change and access, other attributes.
 
 If not all signatures that are needed are made here, the release waits in a draft beside the release directory.")]
 pub struct Publish {
-    /// The directory to publish
+    /// The directory to publish; or one of a live file system, hf://HOST:PORT/FSID/PATH
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// The release directory; made if it is not there
@@ -29,6 +29,9 @@ pub struct Publish {
     /// A key to sign with; several sign together
     #[arg(long, value_name = "KEY", required = true)]
     pub key: Vec<PathBuf>,
+    /// For a live file system: the key that this device mounts it with
+    #[arg(long = "as", value_name = "KEY")]
+    pub device_key: Option<PathBuf>,
     /// A title or version for people, at most 256 bytes
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub note: String,

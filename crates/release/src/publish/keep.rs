@@ -139,7 +139,11 @@ fn reached(target: &Path, blocks: &FolderBlocks, roots: &[Reference]) -> Result<
 }
 
 /// What a block refers to; of chunks, which refer to nothing, no more is read than their first bytes.
-fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Vec<Digest>>, String> {
+pub(super) fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Vec<Digest>>, String> {
+    if place.is_at_origin() {
+        // Only chunks do.
+        return Ok(None);
+    }
     let head = Place { bytes: place.bytes.min(pack::HEADER_BYTES as u32 + 1), ..*place };
     let head = blocks.frame(&head).map_err(|error| error.to_string())?;
     if head.last() == Some(&(BlockKind::Chunk as u8)) {
