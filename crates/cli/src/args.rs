@@ -706,12 +706,16 @@ pub enum ConflictsCommand {
 #[command(after_help = "Examples:
   holdfast serve /srv/release
   holdfast serve /srv/release --listen '[::]:80' --threads 2
+  holdfast serve ./release --origin hf://HOST/FSID --key reader.key
 
 RELEASEDIR is what `holdfast publish` makes and any mirror is a copy of. The server holds no key
 and understands nothing of it: whoever reads the release checks every byte, so it does not matter
 who serves it. What changes in the directory is served within a second or so. Plain HTTP will do;
 where HTTPS is wanted, put any web server before it, or let that serve the directory itself: the
 files are all there is to it.
+
+With --origin it also gives the data of a release that was published from a live file system, which is in no pack:
+blocks of this release only, checked before they are passed on. The key's owner must be a member there.
 
 SIGTERM or SIGINT ends it, after the answers under way. HOLDFAST_LOG=debug shows each request.")]
 pub struct Serve {
@@ -730,7 +734,13 @@ pub struct Serve {
     /// Seconds after which a connection is closed that asks for nothing or takes nothing.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub idle: u64,
-    /// MiB of memory for small files.
+    /// The live file system that the release was made of, hf://HOST:PORT/FSID: data that is in no pack comes from there.
+    #[arg(long, value_name = "URL", requires = "key")]
+    pub origin: Option<String>,
+    /// A key of any member of it, best of a user who may write nothing.
+    #[arg(long, value_name = "KEY", requires = "origin")]
+    pub key: Option<PathBuf>,
+    /// MiB of memory for small files, and as much again for data of an origin.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub memory: u64,
 }

@@ -10,6 +10,7 @@ use holdfast_client::remote::Remote;
 use holdfast_client::tree::Base;
 use holdfast_client::{Engine, EngineConfig};
 use holdfast_crypto::KeyHolder;
+use holdfast_release::origin::Origin;
 use holdfast_rpc::Address;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -105,6 +106,16 @@ pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome
 /// The key is no member's, or the server cannot be reached.
 pub fn connect(address: &Address, key: Arc<dyn KeyHolder>) -> Outcome<Arc<dyn Remote>> {
     Ok(reader::connect(address, key, DEADLINE)?)
+}
+
+/// The origin of a release, to be asked for data with any member's key.
+///
+/// # Errors
+/// It is no address, the key is no member's, or the server cannot be reached.
+pub fn origin(address: &str, key: &Path, cache_bytes_max: usize) -> Outcome<Origin> {
+    let address: Address = address.parse()?;
+    let server = connect(&address, keys::read(key)?.into())?;
+    Ok(Origin::new(address.to_string(), server, cache_bytes_max))
 }
 
 fn view(address: &Address, key: &Arc<dyn KeyHolder>, directories: &Directories) -> Outcome<VerifiedView> {

@@ -196,7 +196,7 @@ pub fn compose(
 }
 
 /// Writes a file that is named by its digest.
-fn write_named(
+pub(crate) fn write_named(
     target: &Path,
     name: impl Fn(&Digest) -> String,
     bytes: &[u8],

@@ -7,6 +7,7 @@ use super::files::{Content, Files, Found, Trouble, Wait};
 use super::part::Part;
 use crate::hints::{self, Hints, NODE_BYTES};
 use crate::index::{Head, Key, Sizes, key_of};
+use crate::mirror::OBJECTS_ANSWER_BYTES_MAX;
 use crate::record::RootFile;
 use crate::{form, layout, pack};
 use bytes::{Bytes, BytesMut};
@@ -44,6 +45,20 @@ struct Hinted {
     directories: Bytes,
 }
 
+/// A block of the release.
+pub enum Located {
+    /// It is here.
+    Here(Part),
+    /// It is data that the release's origin has.
+    AtOrigin,
+}
+
+/// Where a block lies.
+enum Somewhere {
+    Frame(Frame),
+    AtOrigin,
+}
+
 /// Where a frame lies.
 struct Frame {
     file: Arc<Found>,
@@ -55,14 +70,39 @@ impl Objects {
     ///
     /// # Errors
     /// [`Trouble`]; also if `root` or the index are damaged, or the index is not there.
-    pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Part>, Trouble> {
+    pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Located>, Trouble> {
         let indexed = self.indexed(files, wait)?;
-        let Some(Frame { file, range }) = indexed.frame(files, &key_of(address), wait)? else {
-            return Ok(None);
+        let Frame { file, range } = match indexed.frame(files, &key_of(address), wait)? {
+            Some(Somewhere::Frame(frame)) => frame,
+            Some(Somewhere::AtOrigin) => return Ok(Some(Located::AtOrigin)),
+            None => return Ok(None),
         };
         let block = range.start + (pack::HEADER_BYTES as u64).min(range.end - range.start)..range.end;
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
-        Ok(Some(Part::of(file, block, etag)))
+        Ok(Some(Located::Here(Part::of(file, block, etag))))
+    }
+
+    /// Frames of those of these blocks that are here, as many as have room, and the others that the release has at its
+    /// origin. What the release does not have is left out.
+    ///
+    /// # Errors
+    /// [`Trouble`], as for [`Objects::find`].
+    pub fn frames(&self, files: &Files, addresses: &[Digest]) -> Result<(BytesMut, Vec<Digest>), Trouble> {
+        let indexed = self.indexed(files, Wait::Yes)?;
+        let (mut here, mut at_origin) = (BytesMut::new(), Vec::new());
+        for address in addresses {
+            match indexed.frame(files, &key_of(address), Wait::Yes)? {
+                Some(Somewhere::AtOrigin) => at_origin.push(*address),
+                Some(Somewhere::Frame(Frame { file, range })) => {
+                    let length = (range.end - range.start) as usize;
+                    if here.is_empty() || here.len() + length <= OBJECTS_ANSWER_BYTES_MAX {
+                        here.extend_from_slice(&file.read(range, Wait::Yes)?);
+                    }
+                }
+                None => {}
+            }
+        }
+        Ok((here, at_origin))
     }
 
     /// The frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, each once; of so many paths as have
@@ -87,7 +127,9 @@ impl Objects {
                     continue;
                 }
                 // What hints and index do not agree about is left out: the client asks for it.
-                let Some(Frame { file, range }) = indexed.frame(files, &key, wait)? else { continue };
+                let Some(Somewhere::Frame(Frame { file, range })) = indexed.frame(files, &key, wait)? else {
+                    continue;
+                };
                 if answer.len() as u64 + (range.end - range.start) > ANSWER_BYTES_MAX {
                     return Ok(Some(answer.freeze()));
                 }
@@ -136,20 +178,23 @@ impl Objects {
 
 impl Indexed {
     /// Where the frame of a block lies.
-    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Frame>, Trouble> {
+    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
         let range = self.head.range_of(key);
         if range.is_empty() {
             return Ok(None);
         }
         let entries = self.file.read(range, wait)?;
         let Some(place) = self.head.find(&entries, key) else { return Ok(None) };
+        if place.is_at_origin() {
+            return Ok(Some(Somewhere::AtOrigin));
+        }
         let pack = &self.head.packs[place.pack as usize].digest;
         let Some(file) = files.get(&layout::pack(pack), wait)? else {
             return Err(broken("the index names a pack that is not there"));
         };
         let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
         match range.end <= file.bytes {
-            true => Ok(Some(Frame { file, range })),
+            true => Ok(Some(Somewhere::Frame(Frame { file, range }))),
             false => Err(broken("a pack is shorter than the index says")),
         }
     }
