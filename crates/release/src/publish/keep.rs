@@ -87,8 +87,12 @@ pub fn without_garbage(
     for (_, place) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
         bytes_live[place.pack as usize] += u64::from(place.bytes);
     }
-    let stays: Vec<bool> =
-        index.packs.iter().zip(&bytes_live).map(|(pack, live)| live * LIVE_PARTS >= pack.bytes).collect();
+    let refers = index.entries.iter().any(|(key, place)| place.is_at_origin() && live.contains(key));
+    let stays = index.packs.iter().zip(&bytes_live).map(|(pack, live)| match pack.is_origin() {
+        true => refers,
+        false => live * LIVE_PARTS >= pack.bytes,
+    });
+    let stays: Vec<bool> = stays.collect();
     // Packs that stay keep their blocks; numbers are given anew.
     let mut numbers = BTreeMap::new();
     let mut kept = Index::default();

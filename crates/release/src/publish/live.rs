@@ -56,10 +56,15 @@ struct LiveSigns {
 /// Follows a path from the root of a live file system; names are separated by `/`.
 ///
 /// # Errors
-/// [`PublishError`]: it is not there, or no directory.
+/// [`PublishError::Unfit`]: it is not there, or no directory. [`PublishError::Live`].
 pub fn find_directory(base: &Base, path: &[u8]) -> Result<Handle, PublishError> {
     let whole = || std::path::PathBuf::from(String::from_utf8_lossy(path).into_owned());
-    let live = |error: ReadError| PublishError::Live { path: whole(), why: explain(&error) };
+    let live = |error: ReadError| match error {
+        ReadError::NotFound | ReadError::NotDirectory => {
+            PublishError::Unfit { path: whole(), why: error.to_string() }
+        }
+        error => PublishError::Live { path: whole(), why: explain(&error) },
+    };
     let mut here = Handle::ROOT;
     for name in crate::tree::components(path) {
         let entry = base.entry(here, &name).map_err(live)?;
