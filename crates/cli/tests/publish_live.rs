@@ -201,14 +201,21 @@ impl Desk {
         serde_json::from_str::<Value>(&text).expect("JSON").as_array().expect("a list").len()
     }
 
-    /// Ends what anna's mount has pinned for files that it had open: it outlasts the mount by half an hour.
-    fn unpin(&self) {
+    /// Asks the file system's server something, as anna's device.
+    fn ask_server(&self, request: Request) -> Response {
         let text = fs::read_to_string(self.world.key("anna")).expect("read");
         let key = holdfast_crypto::keyfile::parse_private(&text, None).expect("a key");
         let address = self.world.url.parse().expect("an address");
         let server = reader::connect(&address, Arc::new(key), Duration::from_secs(20)).expect("connected");
-        let request = Request::Pin { addresses: Vec::new(), seconds: 0 };
-        assert_eq!(server.call(request, Duration::from_secs(20)).expect("an answer"), Response::Done);
+        server.call(request, Duration::from_secs(20)).expect("an answer")
+    }
+
+    /// Whether the file system's server has the only chunk of a file.
+    fn has(&self, content: Vec<u8>) -> bool {
+        match self.ask_server(Request::Retrieve(vec![chunk(content)])) {
+            Response::Blocks(blocks) => blocks[0].is_some(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Collects all garbage, however young. Returns how many blocks went.
@@ -328,6 +335,7 @@ fn kept_while_it_is_wanted() {
     File::create(desk.site.join("touched")).and_then(|file| file.sync_all()).expect("synced");
     desk.world.umount("anna");
     desk.collect();
+    assert!(desk.has(noise(102, 3000)), "it is held");
     let url = desk.serve("release", true);
     let link = format!("hf+release:{id}@{url}");
     assert_eq!(desk.got(&link, "stranger"), then);
@@ -342,6 +350,16 @@ fn kept_while_it_is_wanted() {
     assert!(pulled["bytes_fetched"].as_u64() > Some(5_000_000), "{pulled}");
     let again = pull(&desk, &link, "mirror", &[]);
     assert!(again["bytes_fetched"].as_u64() < Some(50_000), "{again}");
+    // A pack that only this mirror has is made anew when it is damaged.
+    let packs =
+        fs::read_dir(desk.world.path("mirror/packs")).expect("listed").map(|pack| pack.expect("read").path());
+    let largest = packs.max_by_key(|pack| fs::metadata(pack).expect("looked at").len()).expect("one");
+    let damaged = File::options().read(true).write(true).open(&largest).expect("opened");
+    let mut byte = [0];
+    damaged.read_exact_at(&mut byte, 1_000_000).expect("read");
+    damaged.write_all_at(&[byte[0] ^ 1], 1_000_000).expect("written");
+    let healed = pull(&desk, &link, "mirror", &[]);
+    assert!(healed["bytes_fetched"].as_u64() > Some(5_000_000), "{healed}");
     let directory = format!("hf+release:{id}@{}", desk.world.path("release").display());
     let key = desk.world.key("reader");
     let address = desk.world.url.clone();
@@ -361,10 +379,18 @@ fn kept_while_it_is_wanted() {
         })
         .collect::<Vec<_>>();
     assert_eq!(dropped, [2, 2, 2]);
+    // A table has what was removed until so many changes are folded into it.
+    for number in 0..300 {
+        fs::write(desk.site.join(format!("../other-{number}")), b"x").expect("written");
+    }
     desk.world.umount("anna");
-    desk.unpin();
-    let gone = desk.collect();
-    assert!(gone > 60, "{gone} blocks went");
+    // Pins of files that were open outlast a mount by half an hour.
+    let unpin = Request::Pin { addresses: Vec::new(), seconds: 0 };
+    assert_eq!(desk.ask_server(unpin), Response::Done);
+    assert!(desk.has(noise(102, 3000)) && desk.has(noise(105, 3000)));
+    assert!(desk.collect() > 0);
+    assert!(!desk.has(noise(102, 3000)), "it was removed, and no release is left that needs it");
+    assert!(desk.has(noise(105, 3000)), "it is still there, and in every release");
     desk.stop_serving();
     let url = desk.serve("release", true);
     let newest = desk.got(&format!("hf+release:{id}@{url}"), "newest");

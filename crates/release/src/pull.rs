@@ -198,7 +198,12 @@ pub fn pull(
     let fetcher = Fetcher::new(&all, target, &steps);
     let source = fetch_index(&fetcher, &root)?;
     let known = here.index(target);
-    let (index, missing) = origin::with_own(&source, known.as_ref());
+    let is_good = |pack: &PackName| {
+        let location = Location { digest: pack.digest, bytes: pack.bytes };
+        let wanted = Wanted::new(layout::pack(&pack.digest), location);
+        wanted.is_there(target) && (terms.quick || is_as_named(&target.join(&wanted.name), &pack.digest))
+    };
+    let (index, missing) = origin::with_own(&source, known.as_ref(), &is_good);
     let mut locals = Vec::new();
     if let Some(known) = &known {
         locals.push(Local::new(target, known.clone())?);

@@ -149,18 +149,18 @@ fn what_is_no_tree() {
         .chain([(40, directory(&blocks, &[]))])
         .collect();
     assert!(refusal(&doubling, &blocks).contains("another name"));
-    let deep: BTreeMap<u64, Inode> = (1..1030)
+    let deep: BTreeMap<u64, Inode> = (1..410)
         .map(|number| (number, directory(&blocks, &[("a", number + 1, Directory)])))
-        .chain([(1030, directory(&blocks, &[]))])
+        .chain([(410, directory(&blocks, &[]))])
         .collect();
     assert!(refusal(&deep, &blocks).contains("deep"));
     let fine: BTreeMap<u64, Inode> = deep
         .into_iter()
-        .filter(|(number, _)| *number < 1024)
-        .chain([(1024, directory(&blocks, &[]))])
+        .filter(|(number, _)| *number < 401)
+        .chain([(401, directory(&blocks, &[]))])
         .collect();
     let target = tempfile::tempdir().unwrap();
-    assert_eq!(published(&base(blocks, &fine), target.path(), None).unwrap().names, 1023);
+    assert_eq!(published(&base(blocks, &fine), target.path(), None).unwrap().names, 400);
 }
 
 /// Proves: what a release keeps of a live inode, and in which form: small content as every publisher gives it, chunks by

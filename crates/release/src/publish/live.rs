@@ -27,8 +27,8 @@ use std::sync::Arc;
 const BATCH_NAMES: usize = 4096;
 /// Extents that are put into a map at once.
 const BATCH_EXTENTS: usize = 16 * 1024;
-/// Directories within each other. No path that a program can name has more.
-const DEPTH_MAX: usize = 1024;
+/// Directories within each other, so that walking them is sure to have room on any thread's stack.
+const DEPTH_MAX: usize = 400;
 /// Names between two reports.
 const REPORT_NAMES: u64 = 64;
 /// Most notes kept.

@@ -20,9 +20,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// The index of the source with what this directory has of the origin's data in packs of its own, and the keys of what
-/// it has not.
-pub fn with_own(source: &Index, here: Option<&Index>) -> (Index, HashSet<Key>) {
+/// The index of the source with what this directory has of the origin's data in packs of its own that are good, and the
+/// keys of what it has not. (No mirror has such a pack, so a damaged one is made anew.)
+pub fn with_own(
+    source: &Index,
+    here: Option<&Index>,
+    is_good: &dyn Fn(&PackName) -> bool,
+) -> (Index, HashSet<Key>) {
     let mut made = Index::default();
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     for (number, pack) in source.packs.iter().enumerate().filter(|(_, pack)| !pack.is_origin()) {
@@ -36,9 +40,16 @@ pub fn with_own(source: &Index, here: Option<&Index>) -> (Index, HashSet<Key>) {
             .into_iter()
             .filter_map(|(key, place)| Some((key, Place { pack: *numbers.get(&place.pack)?, ..place }))),
     );
+    let of_source: HashSet<&PackName> = source.packs.iter().collect();
+    let good: HashSet<u32> = here
+        .into_iter()
+        .flat_map(|here| here.packs.iter().enumerate())
+        .filter(|(_, pack)| !pack.is_origin() && (of_source.contains(pack) || is_good(pack)))
+        .map(|(number, _)| number as u32)
+        .collect();
     let (mut missing, mut own): (HashSet<Key>, Vec<(Key, Place)>) = Default::default();
     for (key, _) in at_origin {
-        match here.and_then(|here| local::by_key(here, &key)).filter(|place| !place.is_at_origin()) {
+        match here.and_then(|here| local::by_key(here, &key)).filter(|place| good.contains(&place.pack)) {
             Some(place) => own.push((key, place)),
             None => drop(missing.insert(key)),
         }
