@@ -178,6 +178,10 @@ pub enum ServerCommand {
     Scrub(ServerData),
     /// Show figures. The server may be running or not.
     Stats(ServerData),
+    /// Show what members hold: blocks of signed releases, kept whatever becomes of the files they were made of.
+    Holds(ServerData),
+    /// End a hold, whoever made it. What only that release used goes with the next collection.
+    Unhold(ServerUnhold),
     /// Allow a key to create file systems here from other machines.
     Allow(ServerAllow),
     /// Make a whole copy of a data directory. The server may be running or not.
@@ -212,6 +216,23 @@ pub struct ServerData {
     /// Data directory.
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
+}
+
+/// `holdfast server unhold`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast server holds --data /srv/holdfast
+  holdfast server unhold --data /srv/holdfast 90c1... release/4f1c.../3/7d0a...")]
+pub struct ServerUnhold {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// The file system, as `holdfast server holds` shows it.
+    #[arg(value_name = "FSID")]
+    pub file_system: String,
+    /// The hold's name.
+    #[arg(value_name = "NAME")]
+    pub name: String,
 }
 
 /// `holdfast server allow`
@@ -693,12 +714,16 @@ pub enum ConflictsCommand {
 #[command(after_help = "Examples:
   holdfast serve /srv/release
   holdfast serve /srv/release --listen '[::]:80' --threads 2
+  holdfast serve ./release --origin hf://HOST/FSID --key reader.key
 
 RELEASEDIR is what `holdfast publish` makes and any mirror is a copy of. The server holds no key
 and understands nothing of it: whoever reads the release checks every byte, so it does not matter
 who serves it. What changes in the directory is served within a second or so. Plain HTTP will do;
 where HTTPS is wanted, put any web server before it, or let that serve the directory itself: the
 files are all there is to it.
+
+With --origin it also gives the data of a release that was published from a live file system, which is in no pack:
+blocks of this release only, checked before they are passed on. The key's owner must be a member there.
 
 SIGTERM or SIGINT ends it, after the answers under way. HOLDFAST_LOG=debug shows each request.")]
 pub struct Serve {
@@ -717,7 +742,13 @@ pub struct Serve {
     /// Seconds after which a connection is closed that asks for nothing or takes nothing.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub idle: u64,
-    /// MiB of memory for small files.
+    /// The live file system that the release was made of, hf://HOST:PORT/FSID: data that is in no pack comes from there.
+    #[arg(long, value_name = "URL", requires = "key")]
+    pub origin: Option<String>,
+    /// A key of any member of it, best of a user who may write nothing.
+    #[arg(long, value_name = "KEY", requires = "origin")]
+    pub key: Option<PathBuf>,
+    /// MiB of memory for small files, and as much again for data of an origin.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub memory: u64,
 }

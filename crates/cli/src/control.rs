@@ -99,6 +99,8 @@ pub enum Order {
     },
     /// Change or show the membership.
     Administer(Change),
+    /// Show a view fetched now in which nothing is pending: a [`holdfast_client::reader::VerifiedView`], in hexadecimal.
+    View,
 }
 
 /// The answer: data in a form that depends on the order, or a failure.

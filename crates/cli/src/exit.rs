@@ -262,7 +262,7 @@ impl From<holdfast_release::serve::ServeError> for Failure {
 
 fn store_code(error: &StoreError) -> Exit {
     match error {
-        StoreError::InUse { .. } => Exit::InUse,
+        StoreError::Busy | StoreError::InUse { .. } => Exit::InUse,
         StoreError::NewerFormat { .. } | StoreError::Log(LogError::NewerFormat { .. }) => Exit::Newer,
         StoreError::Damaged { .. }
         | StoreError::IndexDamaged(_)

@@ -14,6 +14,7 @@ mod image;
 mod keygen;
 mod keys;
 mod limits;
+mod live;
 mod logging;
 mod manual;
 mod mount;

@@ -2,10 +2,12 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
+use crate::live::{self, LiveDirectory};
 use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, make_private};
 use crate::reading::args::Publish;
 use crate::reading::{release_failure, span_of};
+use holdfast_content::Handle;
 use holdfast_crypto::{DigestKey, KeyHolder};
 use holdfast_release::draft::Draft;
 use holdfast_release::form;
@@ -13,6 +15,8 @@ use holdfast_release::keys::{KeySet, Origin, ReleaseId};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
 use holdfast_release::publish::compose::{Report, Terms, compose, lock, tidy};
+use holdfast_release::publish::hold;
+use holdfast_release::publish::live::{Live, find_directory};
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::{Progress, PublishError};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
@@ -42,6 +46,7 @@ impl From<PublishError> for Failure {
             PublishError::Local { .. } => Exit::Io,
             PublishError::Damaged { .. } => Exit::Data,
             PublishError::Changing { .. } => Exit::InUse,
+            PublishError::Live { .. } | PublishError::NotHeld(_) => Exit::Unavailable,
             PublishError::Unfit { .. } | PublishError::Stopped => Exit::Failed,
         };
         Failure::new(code, error.to_string())
@@ -52,20 +57,18 @@ impl From<PublishError> for Failure {
 pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
     let target = std::path::absolute(&arguments.to)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.to.display())))?;
-    let source = arguments.directory.canonicalize().map_err(|error| {
-        Failure::new(Exit::NoInput, format!("{}: {error}", arguments.directory.display()))
-    })?;
-    if target.starts_with(&source) {
-        let message =
-            format!("{} lies in {}, and would become part of itself", target.display(), source.display());
-        return Err(Failure::new(Exit::Usage, message).hint("publish into a directory elsewhere"));
-    }
+    let live = live::parse(&arguments.directory)?;
+    let source = match &live {
+        Some(_) => arguments.directory.clone(),
+        None => local(&arguments.directory, &target)?,
+    };
     let rules = Rules::new(&arguments.exclude, &arguments.opaque)
         .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let life_s = span_of("--expires", &arguments.expires)?;
     let holders: Vec<Arc<dyn KeyHolder>> =
         arguments.key.iter().map(|key| keys::read(key).map(Into::into)).collect::<Outcome<_>>()?;
 
+    let opened = live.map(|live| open_live(&live, arguments, directories)).transpose()?;
     std::fs::create_dir_all(&target)
         .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", target.display())))?;
     let _lock = lock(&target)?;
@@ -96,6 +99,11 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         level: arguments.level.into(),
         threads: std::thread::available_parallelism().map_or(1, Into::into),
         memory: memory.as_deref(),
+        live: opened.as_ref().map(|(opened, directory)| Live {
+            base: &opened.base,
+            directory: *directory,
+            server: &*opened.server,
+        }),
     };
     let bar = bytes_bar("looking");
     let mut shown = |progress: Progress| {
@@ -130,6 +138,12 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         dir.install(&finished).map_err(release_failure)?;
         composed.remember()?;
         tidy(&target, arguments.keep.into())?;
+        // The release is in force; what could not be let go is tried again the next time.
+        if let Some((opened, _)) = &opened
+            && let Err(error) = hold::let_go(&*opened.server, &target)
+        {
+            done.report.notes.push(format!("older releases are still held at the server: {error}"));
+        }
     } else {
         let draft = draft_file(&target, done.report.sequence);
         write_draft(&draft, &composed.draft)?;
@@ -137,6 +151,42 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         done.draft = Some(draft);
     }
     format.print(&done, describe)
+}
+
+/// A directory of this machine, of which the release directory may be no part.
+fn local(directory: &Path, target: &Path) -> Outcome<PathBuf> {
+    let source = directory
+        .canonicalize()
+        .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", directory.display())))?;
+    if target.starts_with(&source) {
+        let message =
+            format!("{} lies in {}, and would become part of itself", target.display(), source.display());
+        return Err(Failure::new(Exit::Usage, message).hint("publish into a directory elsewhere"));
+    }
+    Ok(source)
+}
+
+/// Opens a directory of a live file system.
+fn open_live(
+    live: &LiveDirectory,
+    arguments: &Publish,
+    directories: &Directories,
+) -> Outcome<(live::Opened, Handle)> {
+    if arguments.private_digests {
+        let message = "the blocks of a live file system have the digests that they have";
+        return Err(Failure::new(Exit::Usage, message)
+            .hint("leave --private-digests out, or publish a directory where it is mounted"));
+    }
+    let Some(key) = &arguments.device_key else {
+        return Err(Failure::new(
+            Exit::Usage,
+            "whose view of the file system is to be published is not said",
+        )
+        .hint("give --as KEY, the key that this device mounts it with"));
+    };
+    let opened = live::open(&live.address, key, directories)?;
+    let directory = find_directory(&opened.base, &live.path)?;
+    Ok((opened, directory))
 }
 
 /// Makes the first key set of a release: these keys, all of which must sign.
@@ -192,14 +242,19 @@ fn memory_file(directories: &Directories, source: &Path, target: &Path) -> Outco
 }
 
 fn describe(done: &Done) -> String {
-    let Report { sequence, names, bytes, files_read, blocks_added, bytes_added, .. } = done.report;
+    let Report { sequence, names, bytes, files_read, blocks_added, bytes_added, blocks_at_origin, .. } =
+        done.report;
     let mut text = String::new();
     for note in &done.report.notes {
         text += &format!("Note: {note}\n");
     }
     text += &format!(
         "Release {sequence}: {names} names, {bytes} bytes; {files_read} files read, {blocks_added} blocks new \
-         ({bytes_added} bytes){}.\n",
+         ({bytes_added} bytes){}{}.\n",
+        match blocks_at_origin {
+            0 => String::new(),
+            count => format!(", {count} more stay where they are, at the file system's server"),
+        },
         if done.report.unchanged { "; the tree is as it was" } else { "" },
     );
     if let Some(draft) = &done.draft {

@@ -1,6 +1,7 @@
 //! `holdfast pull`: a directory becomes a mirror of a release, or is brought up to date.
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::live;
 use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, make_private};
 use crate::reading::args::{Pull, ReleaseSource};
@@ -9,10 +10,12 @@ use holdfast_release::accept::Stale;
 use holdfast_release::mirror;
 use holdfast_release::moment::moment;
 use holdfast_release::open::Options;
+use holdfast_release::origin::OriginMirror;
 use holdfast_release::pull::{Progress, PullError, Report, Terms, pull};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 #[derive(Serialize)]
 struct Done {
@@ -28,11 +31,14 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
     let source =
         ReleaseSource { release: arguments.source.clone(), demands: arguments.demands.clone(), cache_mib: 0 };
     let Named { id, mirrors } = source.named()?;
-    let mirrors = mirrors
+    let mut mirrors = mirrors
         .iter()
         .map(|address| mirror::parse(address))
-        .collect::<Result<_, _>>()
+        .collect::<Result<Vec<_>, _>>()
         .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    if let (Some(origin), Some(key)) = (&arguments.origin, &arguments.key) {
+        mirrors.push(Arc::new(OriginMirror(live::origin(origin, key, 0)?)));
+    }
     let absolute = |path: &PathBuf| {
         std::path::absolute(path)
             .map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))

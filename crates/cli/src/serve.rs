@@ -3,9 +3,10 @@
 use crate::args::Serve;
 use crate::exit::Outcome;
 use crate::output::line;
-use crate::{limits, logging, server};
+use crate::{limits, live, logging, server};
 use holdfast_release::serve::{ServeConfig, Server};
 use holdfast_server::until_signalled;
+use std::sync::Arc;
 
 /// `holdfast serve`
 pub fn run(arguments: &Serve) -> Outcome {
@@ -16,6 +17,9 @@ pub fn run(arguments: &Serve) -> Outcome {
     config.connections_max = arguments.connections_max as usize;
     config.idle_s = arguments.idle;
     config.cache_bytes_max = arguments.memory << 20;
+    if let (Some(origin), Some(key)) = (&arguments.origin, &arguments.key) {
+        config.origin = Some(Arc::new(live::origin(origin, key, (arguments.memory as usize) << 20)?));
+    }
     let server = Server::open(config)?;
     line(&format!(
         "holdfast serves {} on http://{}/",

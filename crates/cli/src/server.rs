@@ -25,6 +25,8 @@ pub fn run(arguments: &Server, format: Format) -> Outcome {
         (Some(ServerCommand::Backup(backup)), _) => operate::backup(backup, format),
         (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
         (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
+        (Some(ServerCommand::Holds(data)), _) => operate::holds(&data.data, format),
+        (Some(ServerCommand::Unhold(unhold)), _) => operate::unhold(unhold, format),
         (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),
         (None, Some(data)) => serve(arguments, data),
         (None, None) => Err(Failure::new(Exit::Usage, "a data directory is needed: --data DIR")),

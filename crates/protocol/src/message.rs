@@ -202,6 +202,21 @@ pub enum Request {
         /// Which run.
         run: u128,
     },
+    /// Keeps blocks and all they refer to from garbage collection until [`Request::Unhold`], in place of a hold of the
+    /// same name: a signed release that refers to blocks of the file system. Answered by `Held`.
+    Hold {
+        /// What to call it.
+        name: String,
+        /// Roots.
+        roots: Vec<Digest>,
+    },
+    /// Ends a hold of the same user. One that is not there is ended already.
+    Unhold {
+        /// Which.
+        name: String,
+    },
+    /// Asks which holds there are.
+    Holds,
 }
 
 /// The two kinds of advisory locks of a file, which do not see each other.
@@ -326,6 +341,24 @@ pub enum Response {
         /// What became of the wish.
         answer: LockAnswer,
     },
+    /// Answer to `Hold`: which blocks are missing. If none is, the hold is in force, durably; else it is not, and still
+    /// more may be missing.
+    Held(Vec<Digest>),
+    /// Answer to `Holds`, in order of name.
+    Holds(Vec<HoldShown>),
+}
+
+/// A hold, as it is listed.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct HoldShown {
+    /// Its name.
+    pub name: String,
+    /// The device that asked for it.
+    pub device: DeviceId,
+    /// When, nanoseconds since the epoch, by the server's clock.
+    pub made_ns: i64,
+    /// What is kept.
+    pub roots: Vec<Digest>,
 }
 
 /// Answer to `Hello`.

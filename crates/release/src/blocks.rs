@@ -8,7 +8,7 @@
 //! nothing; then the indexes that other mirrors name are asked, before the block counts as missing.
 
 use crate::index::{self, FIXED_BYTES, Head, Key, Place, Sizes, key_of};
-use crate::mirror::{Mirrors, NotHad};
+use crate::mirror::{Mirrors, NotHad, OBJECTS, OBJECTS_MAX};
 use crate::{layout, pack};
 use holdfast_client::remote::Remote;
 use holdfast_client::store::{VerifiedStore, WeakStore};
@@ -117,6 +117,8 @@ impl MirroredBlocks {
         let mut found: HashMap<Digest, StoredBlock> = HashMap::new();
         let mut known = self.indexes.lock().clone();
         let mut asked_for_more = false;
+        // Another index may have in a pack what one says lies at the origin.
+        let mut not_at_origin = None;
         loop {
             for index in &known {
                 let missing: Vec<Digest> =
@@ -124,7 +126,7 @@ impl MirroredBlocks {
                 if missing.is_empty() {
                     break;
                 }
-                self.retrieve_by(index, &missing, &mut found)?;
+                self.retrieve_by(index, &missing, &mut found, &mut not_at_origin)?;
             }
             let complete = addresses.iter().all(|address| found.contains_key(address));
             if complete || std::mem::replace(&mut asked_for_more, true) {
@@ -140,7 +142,45 @@ impl MirroredBlocks {
             known =
                 self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
         }
-        Ok(addresses.iter().map(|address| found.remove(address)).collect())
+        match not_at_origin {
+            // That one block is missing is no reason to do without the others.
+            Some(error)
+                if addresses.iter().any(|address| !found.contains_key(address))
+                    && !(error.missing() && !found.is_empty()) =>
+            {
+                Err(error)
+            }
+            _ => Ok(addresses.iter().map(|address| found.remove(address)).collect()),
+        }
+    }
+
+    /// Fetches blocks that lie at the origin, by mirrors that reach it.
+    fn retrieve_from_origin(
+        &self,
+        mut rest: Vec<Digest>,
+        found: &mut HashMap<Digest, StoredBlock>,
+    ) -> Result<(), NotHad> {
+        let mut lacking = None;
+        while !rest.is_empty() {
+            let batch = rest[..rest.len().min(OBJECTS_MAX)].to_vec();
+            match self.mirrors.objects(&batch) {
+                Ok((blocks, mirror)) => {
+                    for AddressedBlock { address, block } in blocks {
+                        self.received.fetch_add(block.body.len() as u64, Relaxed);
+                        self.givers.lock().put(address, mirror.clone());
+                        found.insert(address, block);
+                    }
+                    // At least one has come, so this ends.
+                    rest.retain(|address| !found.contains_key(address));
+                }
+                Err(error) if error.missing() => {
+                    rest.drain(..batch.len());
+                    lacking = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        lacking.map_or(Ok(()), Err)
     }
 
     fn retrieve_by(
@@ -148,12 +188,19 @@ impl MirroredBlocks {
         index: &RemoteIndex,
         addresses: &[Digest],
         found: &mut HashMap<Digest, StoredBlock>,
+        not_at_origin: &mut Option<NotHad>,
     ) -> Result<(), NotHad> {
         let mut places = Vec::new();
+        let mut at_origin = Vec::new();
         for address in addresses {
-            if let Some(place) = index.find(&self.mirrors, &key_of(address))? {
-                places.push((place, *address));
+            match index.find(&self.mirrors, &key_of(address))? {
+                Some(place) if place.is_at_origin() => at_origin.push(*address),
+                Some(place) => places.push((place, *address)),
+                None => {}
             }
+        }
+        if let Err(error) = self.retrieve_from_origin(at_origin, found) {
+            not_at_origin.get_or_insert(error);
         }
         places.sort_unstable();
         let mut rest = &places[..];
@@ -237,6 +284,17 @@ impl Remote for MirroredBlocks {
                     block.map(|block| (header.clone(), AddressedBlock { address: *address, block }))
                 };
                 Ok(Response::Blocks(blocks.into_iter().zip(&addresses).map(addressed).collect()))
+            }
+            Err(error) if error.file == OBJECTS => {
+                let why = format!(
+                    "{error}; the data of this release lies at the live file system that it was made of, and only a \
+                     mirror that reaches that has it"
+                );
+                match error.missing() {
+                    // Every mirror says so, and asking again makes no sense.
+                    true => Err(RpcError::Server(ServerError::Invalid(why))),
+                    false => Err(RpcError::Unreachable { address: "its mirrors".into(), why }),
+                }
             }
             Err(error) => {
                 Err(RpcError::Unreachable { address: "its mirrors".into(), why: error.to_string() })

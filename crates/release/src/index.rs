@@ -6,6 +6,8 @@
 //! entry   key: first 16 bytes of the address | number of the pack u32 | offset u32 | bytes of the frame u32
 //! ```
 //!
+//! A pack of no bytes is no file: what lies in it is at the release's origin, to be asked for by address.
+//!
 //! An index is a hint and outside of the signature. A wrong one can keep a client from finding a block, as a mirror
 //! that does not answer can; a block that it finds is checked. Small ones are fetched whole; of large ones the head
 //! and the pages that are needed.
@@ -54,6 +56,29 @@ pub struct PackName {
     pub digest: Digest,
     /// Its size.
     pub bytes: u64,
+}
+
+impl PackName {
+    /// Stands for no file: blocks "in" it lie at the release's origin, the server of the live file system that the
+    /// release was made of. Their places are empty.
+    pub const ORIGIN: PackName = PackName { digest: Digest::ZERO, bytes: 0 };
+
+    /// Whether it is [`PackName::ORIGIN`].
+    pub fn is_origin(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
+impl Place {
+    /// The place of a block at the origin, which has this number among the packs.
+    pub fn at_origin(pack: u32) -> Place {
+        Place { pack, offset: 0, bytes: 0 }
+    }
+
+    /// Whether the block lies at the origin and in no pack. A frame is never empty.
+    pub fn is_at_origin(&self) -> bool {
+        self.bytes == 0
+    }
 }
 
 /// Why bytes are no index.
@@ -177,6 +202,19 @@ pub struct Index {
 }
 
 impl Index {
+    /// Adds blocks that lie at the origin. None of them may be in a pack.
+    pub fn refer(&mut self, keys: impl IntoIterator<Item = Key>) {
+        let mut keys = keys.into_iter().peekable();
+        if keys.peek().is_none() {
+            return;
+        }
+        let number = self.packs.iter().position(PackName::is_origin).unwrap_or_else(|| {
+            self.packs.push(PackName::ORIGIN);
+            self.packs.len() - 1
+        });
+        self.entries.extend(keys.map(|key| (key, Place::at_origin(number as u32))));
+    }
+
     /// The whole file. `entries` may be in any order; of several with one key the first in order of place stays.
     pub fn encode(mut self) -> Vec<u8> {
         self.entries.sort_unstable();

@@ -6,6 +6,7 @@
 //!
 //! - [`publish`]: makes the tree of a release from a directory.
 //! - [`open`]: a release as a client has it; [`tree`]: its tree; [`blocks`]: from its mirrors.
+//! - [`origin`]: the live file system that a release was made of, which has its data.
 //! - [`pull`]: a mirror of a release, brought up to date.
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`hints`]: which blocks a path needs.
@@ -37,6 +38,7 @@ pub mod mirror;
 pub mod moment;
 pub mod mount;
 pub mod open;
+pub mod origin;
 pub mod pack;
 pub mod publish;
 pub mod pull;

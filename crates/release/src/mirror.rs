@@ -20,6 +20,7 @@ pub use directory::Directory;
 pub use http::{Http, Patience};
 pub use many::{Answer, Mirrors, NotHad, Standing, State};
 
+use holdfast_crypto::Digest;
 use std::ops::Range;
 
 /// A place that has the files of a release. Untrusted: whatever it answers is checked by whoever asked.
@@ -42,12 +43,33 @@ pub trait Mirror: Send + Sync {
     fn paths(&self, _paths: &[&[u8]], _bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
         Err(Fault::Missing.of(self.name(), PATHS))
     }
+
+    /// Frames (see [`crate::pack`]) of some of these blocks, at least one, and as many as have room: of data that lies at
+    /// the origin of a release. Only who reaches that has any; of others [`OBJECTS`] are missing.
+    ///
+    /// # Errors
+    /// [`MirrorError`]: missing if it has none of these.
+    fn objects(&self, _addresses: &[Digest]) -> Result<Vec<u8>, MirrorError> {
+        Err(missing(self.name(), OBJECTS))
+    }
 }
 
 /// What paths are looked up by, in place of a file.
 pub const PATHS: &str = "paths";
 /// How long paths may be together, with a byte between each two.
 pub const PATHS_BYTES_MAX: usize = 16 << 10;
+
+/// What blocks are asked for by, in place of a file.
+pub const OBJECTS: &str = "objects";
+/// How many blocks are asked for at once.
+pub const OBJECTS_MAX: usize = 64;
+/// How long an answer is, unless its only block is longer.
+pub const OBJECTS_ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// That a mirror does not have a file.
+pub(crate) fn missing(mirror: &str, file: &str) -> MirrorError {
+    Fault::Missing.of(mirror, file)
+}
 
 /// Why a mirror did not give a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,7 +155,6 @@ fn shown(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::layout;
-    use holdfast_crypto::Digest;
 
     /// Every name of the layout is a name; nothing that means something else somewhere is.
     #[test]

@@ -10,15 +10,16 @@
 mod check;
 mod fetch;
 mod local;
+mod origin;
 mod records;
 mod requests;
 
 use crate::admit::{self, AdmitError};
-use crate::index::{Index, PACK_BYTES_MAX, Place};
+use crate::index::{Index, PACK_BYTES_MAX, PackName, Place};
 use crate::mirror::{Directory, Mirror, Mirrors, NotHad};
 use crate::open::{self, OpenError, Options};
 use crate::publish::PublishError;
-use crate::publish::compose::{lock, tidy_beside};
+use crate::publish::compose::{lock, tidy_beside, write_named};
 use crate::publish::store::{read_index, sync_directory};
 use crate::record::{Location, RootFile};
 use crate::trust::Trust;
@@ -195,8 +196,14 @@ pub fn pull(
     steps.step()?;
 
     let fetcher = Fetcher::new(&all, target, &steps);
-    let index = fetch_index(&fetcher, &root)?;
+    let source = fetch_index(&fetcher, &root)?;
     let known = here.index(target);
+    let is_good = |pack: &PackName| {
+        let location = Location { digest: pack.digest, bytes: pack.bytes };
+        let wanted = Wanted::new(layout::pack(&pack.digest), location);
+        wanted.is_there(target) && (terms.quick || is_as_named(&target.join(&wanted.name), &pack.digest))
+    };
+    let (index, missing) = origin::with_own(&source, known.as_ref(), &is_good);
     let mut locals = Vec::new();
     if let Some(known) = &known {
         locals.push(Local::new(target, known.clone())?);
@@ -204,10 +211,25 @@ pub fn pull(
     for from in terms.from {
         locals.push(Local::open(from)?);
     }
-    let (added, kept) = fetch_packs(&fetcher, terms, &index, &root, &locals)?;
-    drop(locals);
-
+    let (mut added, kept) = fetch_packs(&fetcher, terms, &index, &root, &locals)?;
     let records: Vec<&RootFile> = [&root].into_iter().chain(&older).collect();
+    let (index, made) = match missing.is_empty() {
+        true => (index, HashSet::new()),
+        false => origin::fetch(&fetcher, &index, &missing, &records, &locals, terms.connections)?,
+    };
+    added.extend(made);
+    drop(locals);
+    // With data of the origin in packs of its own, the directory has an index of its own.
+    let at_source = root.index;
+    let root = match source.packs.iter().any(PackName::is_origin) {
+        true => {
+            let index = write_named(target, layout::index, &index.clone().encode())?;
+            RootFile { index, ..root }
+        }
+        false => root,
+    };
+    let records: Vec<&RootFile> = [&root].into_iter().chain(&older).collect();
+
     let is_as_before = here.location() == Some(root.index)
         && here.sequence() == Some(record.sequence)
         && added.is_empty()
@@ -227,7 +249,9 @@ pub fn pull(
     let changed = here.sequence() != Some(record.sequence);
     let before = here.location().filter(|_| changed && known.is_some());
     records::install(target, chain, &root, &older, &|| steps.step())?;
-    tidy_beside(target, keep, before.as_slice())?;
+    // The source's index stays too: the next pull begins with it.
+    let beside: Vec<Location> = before.into_iter().chain([at_source]).collect();
+    tidy_beside(target, keep, &beside)?;
     let warnings = admitted.accepted.warnings.iter().map(ToString::to_string);
     Ok(Report {
         sequence: record.sequence,

@@ -6,6 +6,9 @@
 //!
 //! - `GET` and `HEAD` of the names of [`crate::layout`], whole or a range; `root` is the paper's `getfsinfo`.
 //! - `GET` and `HEAD` of `object/ADDRESS`: a stored block, found through the index; the paper's `getdata`.
+//! - `POST` of `objects`: addresses, 32 bytes each, at most 64; the answer is frames as in a [`crate::pack`], of as many
+//!   of these blocks as have room, at least one. Blocks of this release that lie at its origin are fetched from there, if
+//!   the server was given a key for it ([`crate::origin`]); no others are.
 //! - `POST` of `paths`: paths, a NUL between each two, at most 256 and 16 KiB; the answer is frames as in a
 //!   [`crate::pack`], of blocks that their look-up needs, as far as the release's [`crate::hints`] know.
 
@@ -19,6 +22,7 @@ mod objects;
 mod part;
 pub(crate) mod range;
 
+use crate::origin::Origin;
 use answer::{Answerer, Site};
 use connection::{Activity, Stream, Watch};
 use files::{Files, Trouble, Wait};
@@ -39,6 +43,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Threads that wait for the disk.
 const DISK_THREADS_MAX: usize = 16;
+/// Requests to the origin at once: fewer than threads that wait for the disk.
+const ORIGIN_REQUESTS_MAX: usize = 8;
 /// How long answers under way may take when the server is told to stop.
 pub(crate) const STOPPING_MAX: Duration = Duration::from_secs(10);
 /// Connections that the system keeps waiting until they are let in.
@@ -49,7 +55,7 @@ const FILES_BESIDES: usize = 1024;
 pub(crate) const SHORTAGE: Duration = Duration::from_millis(100);
 
 /// What to serve, and within what bounds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ServeConfig {
     /// The directory of the release.
     pub directory: PathBuf,
@@ -63,6 +69,8 @@ pub struct ServeConfig {
     pub idle_s: u64,
     /// How much memory is used for small files and blocks, half of it for each.
     pub cache_bytes_max: u64,
+    /// Who has data of the release that lies in no pack.
+    pub origin: Option<Arc<Origin>>,
 }
 
 impl ServeConfig {
@@ -75,6 +83,7 @@ impl ServeConfig {
             connections_max: 4096,
             idle_s: 20,
             cache_bytes_max: 64 << 20,
+            origin: None,
         }
     }
 }
@@ -148,6 +157,8 @@ impl Server {
             files,
             objects: objects::Objects::new(memory),
             connections: Arc::new(Semaphore::new(connections_max)),
+            origin: config.origin.clone(),
+            origin_places: Semaphore::new(ORIGIN_REQUESTS_MAX),
             connections_scarce: connections_max / 4,
         });
         Ok(Server { site, listener, local_address, config })

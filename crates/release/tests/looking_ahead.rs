@@ -43,6 +43,7 @@ fn publish(source: &Path, target: &Path) {
         level: 1,
         threads: 1,
         memory: None,
+        live: None,
     };
     let composed = compose(&terms, &mut |_| true).expect("composed");
     install(&ReleaseDir::new(target), composed.draft.clone());

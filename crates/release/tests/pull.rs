@@ -99,6 +99,7 @@ impl World {
             level: 1,
             threads: 1,
             memory: None,
+            live: None,
         };
         let mut composed = compose(&terms, &mut |_| true).unwrap();
         composed.draft.sign(&key()).unwrap();

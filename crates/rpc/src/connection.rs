@@ -75,6 +75,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::TestLock(_)
             | Request::AwaitLock { .. }
             | Request::KeepLocks { .. }
+            | Request::Holds
     )
 }
 

@@ -7,10 +7,12 @@
 use crate::config::ServerConfig;
 use crate::data::{DataDirectory, control_socket};
 use crate::error::OpenError;
+use crate::holds;
 use crate::host::Host;
 use crate::maintenance;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
+use holdfast_protocol::message::HoldShown;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -22,11 +24,13 @@ use tokio::sync::mpsc;
 
 /// Largest message on the socket.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
+/// Largest task on the socket.
+const TASK_BYTES_MAX: u32 = 1024;
 /// How long the running server may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// Work an operator can ask for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
 pub enum Task {
@@ -38,6 +42,15 @@ pub enum Task {
     Statistics = 3,
     /// Seal the log, so that it can be copied up to here.
     Seal = 4,
+    /// What members hold.
+    Holds = 5,
+    /// End a hold, whoever made it.
+    Unhold {
+        /// Its file system.
+        file_system: Digest,
+        /// Its name.
+        name: String,
+    } = 6,
 }
 
 /// What came of it.
@@ -53,6 +66,10 @@ pub enum Outcome {
     Failed(String),
     /// Of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
     Sealed(Vec<(u32, u64)>),
+    /// Of [`Task::Holds`], by file system.
+    Holds(Vec<(Digest, Vec<HoldShown>)>),
+    /// Of [`Task::Unhold`]: whether there was one.
+    Unheld(bool),
 }
 
 /// What a garbage collection did.
@@ -164,7 +181,7 @@ pub fn perform(
     if !config.data.join("store").is_dir() {
         return Err(ControlError::NoServer(config.data.clone()));
     }
-    let outcome = match ask_running(&config.data, task, progress)? {
+    let outcome = match ask_running(&config.data, &task, progress)? {
         Some(outcome) => outcome,
         None => {
             if let Ok(metadata) = config.data.metadata()
@@ -190,7 +207,7 @@ pub fn perform(
 /// Asks the running server; `None` when there is none.
 fn ask_running(
     data: &Path,
-    task: Task,
+    task: &Task,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<Outcome>, ControlError> {
     let silent = |error: std::io::Error| ControlError::Silent(error.to_string());
@@ -203,7 +220,7 @@ fn ask_running(
             Err(error) => return Err(silent(error)),
         };
     stream.set_read_timeout(Some(SILENCE_MAX)).map_err(silent)?;
-    let request = encode(&task);
+    let request = encode(task);
     stream.write_all(&(request.len() as u32).to_le_bytes()).map_err(silent)?;
     stream.write_all(&request).map_err(silent)?;
     loop {
@@ -275,6 +292,19 @@ fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn Fn
             Ok(segments) => Outcome::Sealed(segments),
             Err(error) => Outcome::Failed(error.to_string()),
         },
+        Task::Holds => {
+            let held = host.file_systems().iter().map(|one| (one.id, holds::list(host, one.id))).collect();
+            Outcome::Holds(held)
+        }
+        Task::Unhold { file_system, name } => {
+            let ended = host.store.unhold(file_system, &name).map_err(|error| error.to_string());
+            match ended
+                .and_then(|was| host.commit().map_err(|error| error.into_error().to_string()).map(|()| was))
+            {
+                Ok(was) => Outcome::Unheld(was),
+                Err(why) => Outcome::Failed(why),
+            }
+        }
         Task::Statistics => match statistics(host) {
             Ok(statistics) => Outcome::Statistics(statistics),
             Err(why) => Outcome::Failed(why),
@@ -351,7 +381,7 @@ async fn answer(
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let request = async {
         let length = stream.read_u32_le().await?;
-        let mut bytes = vec![0; length.min(64) as usize];
+        let mut bytes = vec![0; length.min(TASK_BYTES_MAX) as usize];
         stream.read_exact(&mut bytes).await?;
         decode::<Task>(&bytes).map_err(std::io::Error::other)
     };

@@ -20,7 +20,7 @@ use crate::error::OpenError;
 use crate::host::{Caller, Clock, Host};
 use crate::refusal::{Refused, refuse};
 use holdfast_content::{
-    BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock,
+    BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_log::Storage;
@@ -129,6 +129,14 @@ impl FileSystem {
     /// The device of a key, by the membership in force.
     pub(crate) fn device(&self, key: &PublicKey) -> Option<DeviceId> {
         self.devices.read().get(key).copied()
+    }
+
+    /// Whether a device may undo what another has asked for: it is of the same user, or the superuser's.
+    pub(crate) fn acts_for(&self, device: DeviceId, other: DeviceId) -> bool {
+        let ledger = self.ledger.lock();
+        let devices = &ledger.sequencer().membership().devices;
+        let user = |device| devices.get(&device).map(|device| device.user);
+        user(device).is_some_and(|mine| mine == UserId::SUPERUSER || user(other) == Some(mine))
     }
 
     /// What a client needs to believe that this server may serve the file system.

@@ -15,6 +15,7 @@ use crate::blocks::{self, Retrieved};
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
 use crate::file_system::{FileSystem, LocksNote};
+use crate::holds;
 use crate::maintenance;
 use crate::refusal::{Refused, refuse};
 use crate::statistics::Counters;
@@ -349,6 +350,9 @@ impl Host {
                 self.commit()?;
                 Ok(Response::Done)
             }
+            Request::Hold { name, roots } => holds::hold(self, file_system, device, name, roots),
+            Request::Unhold { name } => holds::unhold(self, file_system, device, &name),
+            Request::Holds => Ok(Response::Holds(holds::list(self, id))),
             Request::Look { log_size } => {
                 let reply = file_system.look(self, device, log_size)?;
                 self.commit()?;

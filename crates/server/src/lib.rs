@@ -14,6 +14,7 @@ pub mod control;
 mod data;
 mod error;
 mod file_system;
+mod holds;
 mod host;
 mod maintenance;
 mod refusal;

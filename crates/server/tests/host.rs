@@ -152,6 +152,9 @@ fn greetings_tell_strangers_apart() {
         Request::Store(vec![table(DeviceId(1), 1).1]),
         Request::Snapshot,
         Request::Pin { addresses: vec![], seconds: 1 },
+        Request::Hold { name: "a".into(), roots: vec![table(DeviceId(1), 1).0.address] },
+        Request::Unhold { name: "a".into() },
+        Request::Holds,
         Request::VRetrieve { key: key(11).public(), index: 0, before_ns: None },
     ] {
         assert!(not_allowed(&world.host.handle(&stranger, request.clone())), "{request:?}");
@@ -563,6 +566,43 @@ fn garbage_collection_keeps_what_clients_may_need() {
     world = world.restart(Crash::PowerLoss);
     assert!(here(&world, 1, 3) && here(&world, 2, 1) && !here(&world, 1, 1));
     committed(world.fast(&mut alice), &server);
+}
+
+/// Proves: members hold what is there, in their own name: others see it and cannot end it, the superuser can; it keeps
+/// what nobody refers to any more, over a restart and a power loss; and a strange wish is refused.
+#[test]
+fn holds() {
+    let mut world = World::new();
+    let (root, block) = table(DeviceId(1), 9);
+    let here = |world: &World| match world.ask(1, Request::Retrieve(vec![root.address])) {
+        Response::Blocks(blocks) => blocks[0].is_some(),
+        other => panic!("{other:?}"),
+    };
+    let hold = |name: &str| Request::Hold { name: name.into(), roots: vec![root.address] };
+    assert_eq!(world.ask(1, hold("release/1")), Response::Held(vec![root.address]));
+    assert_eq!(world.ask(1, Request::Store(vec![block])), Response::Done);
+    assert_eq!(world.ask(1, hold("release/1")), Response::Held(vec![]));
+    assert_eq!(world.ask(1, hold("release/1")), Response::Held(vec![]));
+    assert!(not_allowed(&world.ask(2, hold("release/1"))));
+    assert!(not_allowed(&world.ask(2, Request::Unhold { name: "release/1".into() })));
+    for name in ["", "a b", "\n", &"x".repeat(300)] {
+        assert!(matches!(world.ask(1, hold(name)), Response::Error(ServerError::Invalid(_))), "{name:?}");
+    }
+    let window = Duration::from_secs(24 * 3600);
+    for crash in [Crash::PowerLoss, Crash::Kill] {
+        world = world.restart(crash);
+        world.clock.0.fetch_add(100 * 3600 * 1000, Ordering::SeqCst);
+        world.host.collect(window)[0].1.as_ref().unwrap();
+        let Response::Holds(shown) = world.ask(2, Request::Holds) else { panic!("a list") };
+        let [shown] = &shown[..] else { panic!("{shown:?}") };
+        assert_eq!((shown.name.as_str(), shown.device), ("release/1", DeviceId(1)));
+        assert!(here(&world));
+    }
+    assert_eq!(world.ask(0, Request::Unhold { name: "release/1".into() }), Response::Done);
+    assert_eq!(world.ask(0, Request::Unhold { name: "release/1".into() }), Response::Done);
+    assert_eq!(world.ask(2, Request::Holds), Response::Holds(vec![]));
+    world.host.collect(window)[0].1.as_ref().unwrap();
+    assert!(!here(&world));
 }
 
 /// Proves: every sync that the server itself asks for is needed: without it, some power loss loses what was

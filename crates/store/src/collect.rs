@@ -1,6 +1,6 @@
 //! Mark and sweep.
 //!
-//! **Mark** walks from the caller's roots, the pins and everything younger than the window, by headers only. Any
+//! **Mark** walks from the caller's roots, the holds, the pins and everything younger than the window, by headers only. Any
 //! read error ends the collection: nothing is dropped. **Drop** happens in one step under the state lock, after
 //! whatever was stored, pinned or relied on since the mark began has been marked too; it is one round of records
 //! in the log, which counts only when its last record is there. Then `relocate` gives the space back.
@@ -57,7 +57,7 @@ pub struct CollectReport {
 }
 
 impl BlockStore {
-    /// Drops every block of `file_system` that is not reachable from `roots` or a pin and that nobody stored or
+    /// Drops every block of `file_system` that is not reachable from `roots`, a hold or a pin and that nobody stored or
     /// was told "I have it" of for a window, then gives back the space of segments that are mostly garbage.
     ///
     /// `roots` must name every head that a client may still build on: the present one, and those it replaced
@@ -116,6 +116,8 @@ impl Collection<'_> {
             let pins = &mut state.file_system(&self.file_system).pins;
             pins.expire(self.now_ns);
             start.extend(pins.all().flat_map(|(_, _, addresses)| addresses.iter().copied()));
+            let holds = state.holds.get(&self.file_system);
+            start.extend(holds.into_iter().flatten().flat_map(|hold| hold.roots.iter().copied()));
         }
         let number = self.number;
         shared.index.visit(&mut |key, entry| {

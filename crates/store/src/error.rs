@@ -79,6 +79,9 @@ pub enum StoreError {
         /// What was found.
         why: String,
     },
+    /// Something that takes long and allows nothing beside it runs; to be tried again.
+    #[error("a collection runs; try again")]
+    Busy,
     /// The caller's request is not allowed.
     #[error("refused: {0}")]
     Refused(String),

@@ -10,7 +10,7 @@
 //! - a block is served only to a file system that stored it;
 //! - a damaged block is an error that names file and offset, never "absent" and never wrong bytes;
 //! - every change of the index follows from a record in the log, so replaying it any number of times is harmless;
-//! - nothing reachable, pinned, or younger than the collection window is ever dropped, and nothing at all after a
+//! - nothing reachable, held, pinned, or younger than the collection window is ever dropped, and nothing at all after a
 //!   read error.
 //!
 //! The store believes its caller about addresses (a server checks them with the file system's digest key before
@@ -21,6 +21,7 @@ mod checkpoint;
 mod collect;
 mod error;
 mod format;
+mod holds;
 mod index;
 mod mark;
 mod ordering;
@@ -38,6 +39,7 @@ mod window;
 pub use collect::{CollectReport, CollectStage};
 pub use error::StoreError;
 pub use holdfast_crypto::Digest as FileSystemId;
+pub use holds::{HOLD_NAME_BYTES_MAX, HOLD_ROOTS_MAX, HOLDS_MAX, Hold, HoldOutcome};
 pub use ordering::RecoveredOrdering;
 pub use scrub::{BadRecord, ScrubReport};
 pub use signed::{SignedBlock, signed_block_bytes};

@@ -78,7 +78,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    fn walk(
+    /// Marks what is there of all that `stack` reaches, and adds the rest to `absent`.
+    pub(crate) fn walk(
         &mut self,
         mut stack: Vec<Digest>,
         absent: &mut HashSet<Digest>,

@@ -2,6 +2,7 @@
 //! borsh encoding of the variant's fields; bodies are block bodies and opaque payloads.
 
 use crate::StoreError;
+use crate::holds::Hold;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BlockKind, Codec, DeviceId};
 use holdfast_crypto::{Digest, PublicKey, Signature};
@@ -71,6 +72,14 @@ pub(crate) struct PinRecord {
     pub(crate) addresses: Vec<Digest>,
 }
 
+/// All holds of a file system, in order of name; the last such record counts. (Records of single holds would come back
+/// when the end of one is collected before its beginning.)
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct HoldsRecord {
+    pub(crate) file_system: Digest,
+    pub(crate) holds: Vec<Hold>,
+}
+
 /// Copies named by one record.
 pub(crate) const COPIES_PER_RECORD: usize = 4096;
 
@@ -85,6 +94,7 @@ pub(crate) enum StoreRecord {
     Checkpoint(OrderingRecord) = 5,
     Signed(SignedRecord) = 6,
     Pin(PinRecord) = 7,
+    Holds(HoldsRecord) = 8,
 }
 
 impl StoreRecord {
@@ -98,6 +108,7 @@ impl StoreRecord {
             StoreRecord::Checkpoint(record) => (5, encode(record)),
             StoreRecord::Signed(record) => (6, encode(record)),
             StoreRecord::Pin(record) => (7, encode(record)),
+            StoreRecord::Holds(record) => (8, encode(record)),
         }
     }
 
@@ -129,6 +140,7 @@ impl StoreRecord {
             5 => decode(head).map(StoreRecord::Checkpoint),
             6 => decode(head).map(StoreRecord::Signed),
             7 => decode(head).map(StoreRecord::Pin),
+            8 => decode(head).map(StoreRecord::Holds),
             other => return Err(format!("a record of unknown kind {other}")),
         };
         decoded.map_err(|error| error.to_string())

@@ -6,7 +6,7 @@
 
 use crate::StoreError;
 use crate::collect::{CollectReport, CollectStage};
-use crate::record::{DroppedRecord, Location, RenewRecord, SignedRecord, StoreRecord};
+use crate::record::{DroppedRecord, HoldsRecord, Location, RenewRecord, SignedRecord, StoreRecord};
 use crate::state::{BlockCopy, Entry, Key, SignedKey};
 use crate::store::Shared;
 use holdfast_crypto::Digest;
@@ -131,6 +131,7 @@ impl Relocation<'_> {
         let cutoff_ns = self.now_ns.saturating_sub(shared.gc_window_ns());
         let mut ordering: BTreeSet<Digest> = BTreeSet::new();
         let mut pins: BTreeSet<Digest> = BTreeSet::new();
+        let mut holds: BTreeSet<Digest> = BTreeSet::new();
         for found in shared.log.scan_segment(segment, ScanDepth::Heads)? {
             let head = match found? {
                 Scanned::Record(head) => head,
@@ -143,6 +144,9 @@ impl Relocation<'_> {
                 }
                 StoreRecord::Pin(record) => {
                     pins.insert(record.file_system);
+                }
+                StoreRecord::Holds(record) => {
+                    holds.insert(record.file_system);
                 }
                 StoreRecord::Renew(record) => {
                     if record.at_ns > cutoff_ns {
@@ -171,6 +175,12 @@ impl Relocation<'_> {
         }
         for file_system in ordering {
             self.move_ordering(file_system, segment)?;
+        }
+        for file_system in holds {
+            let state = shared.state();
+            let holds = state.holds.get(&file_system).cloned().unwrap_or_default();
+            let record = StoreRecord::Holds(HoldsRecord { file_system, holds });
+            record.append(&shared.log, &[], no_body())?;
         }
         for file_system in pins {
             let mut state = shared.state();

@@ -3,10 +3,11 @@
 //! use the same ones.
 
 use crate::StoreError;
+use crate::holds::Hold;
 use crate::index::Index;
 use crate::pins::Pins;
-use crate::record::{BlockRecord, DroppedRecord, Location, OrderingRecord, PinRecord, RenewRecord};
-use crate::record::{SignedRecord, StoreRecord};
+use crate::record::{BlockRecord, DroppedRecord, HoldsRecord, Location, OrderingRecord, PinRecord};
+use crate::record::{RenewRecord, SignedRecord, StoreRecord};
 use crate::window::Young;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, PublicKey};
@@ -158,6 +159,10 @@ pub(crate) struct State {
     lost_anew: bool,
     /// Blocks found damaged: "not here" to whoever asks, so that they are sent again.
     pub(crate) damaged: HashSet<Key>,
+    /// Trees that are kept, by file system and in order of name.
+    pub(crate) holds: BTreeMap<Digest, Vec<Hold>>,
+    /// While it is found out whether a tree to be held is whole: nothing is taken back.
+    pub(crate) holding: bool,
     /// While a collection runs: blocks of its file system that were stored or relied on since it began.
     pub(crate) touched: Option<Touched>,
 }
@@ -182,12 +187,19 @@ const TOUCHED_MAX: usize = 1 << 20;
 
 impl State {
     pub(crate) fn restore(image: &[u8]) -> Result<(State, Position), StoreError> {
-        let image: Image =
-            holdfast_crypto::decode(image).map_err(|error| StoreError::Index(error.to_string()))?;
+        let bad = |error: &dyn std::fmt::Display| StoreError::Index(error.to_string());
+        let mut rest = image;
+        let image = Image::deserialize(&mut rest).map_err(|error| bad(&error))?;
+        // Images of stores without holds end here, as all did before there were any.
+        let holds = match rest {
+            [] => BTreeMap::new(),
+            rest => holdfast_crypto::decode(rest).map_err(|error| bad(&error))?,
+        };
         let state = State {
             file_systems: image.file_systems,
             round: image.round,
             lost: image.lost,
+            holds,
             folded: Position::from_u64(image.applied),
             ..State::default()
         };
@@ -195,12 +207,16 @@ impl State {
     }
 
     pub(crate) fn image(&self, applied: Position) -> Vec<u8> {
-        holdfast_crypto::encode(&Image {
+        let mut image = holdfast_crypto::encode(&Image {
             applied: applied.to_u64(),
             round: self.round,
             file_systems: self.file_systems.clone(),
             lost: self.lost.clone(),
-        })
+        });
+        if !self.holds.is_empty() {
+            image.extend(holdfast_crypto::encode(&self.holds));
+        }
+        image
     }
 
     pub(crate) fn number(&self, file_system: &Digest) -> Option<u32> {
@@ -382,6 +398,17 @@ impl State {
         file_system.pins.set(record.holder, record.until_ns, record.addresses.clone());
     }
 
+    pub(crate) fn apply_holds(&mut self, record: &HoldsRecord) {
+        let number = self.file_system(&record.file_system).number;
+        for root in record.holds.iter().flat_map(|hold| &hold.roots) {
+            self.touch(number, root);
+        }
+        match record.holds.is_empty() {
+            true => drop(self.holds.remove(&record.file_system)),
+            false => drop(self.holds.insert(record.file_system, record.holds.clone())),
+        }
+    }
+
     pub(crate) fn apply(
         &mut self,
         index: &Index,
@@ -396,6 +423,7 @@ impl State {
             StoreRecord::Checkpoint(record) => self.apply_checkpoint(record, location),
             StoreRecord::Signed(record) => self.apply_signed(record, location),
             StoreRecord::Pin(record) => self.apply_pin(record),
+            StoreRecord::Holds(record) => self.apply_holds(record),
         }
         Ok(())
     }

@@ -107,7 +107,7 @@ impl BlockStore {
         // STORE did not look into the index: an older copy there makes this one a second STORE.
         let second = window.copy != entry.location.position;
         let pinned = state.file_systems[&file_system].pins.contains(&address, now_ns);
-        if pinned || second {
+        if pinned || second || state.holding {
             state.young.keep(&key);
             return Ok(DecrefOutcome::Permanent);
         }

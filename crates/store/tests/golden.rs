@@ -7,13 +7,18 @@ use common::*;
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{DigestKey, Domain, SigningKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, DecrefOutcome, signed_block_bytes};
+use holdfast_store::{BlockStore, DecrefOutcome, Hold, HoldOutcome, signed_block_bytes};
 
 const GOLDEN: &str = include_str!("golden/segment.hex");
+const HOLDS: &str = include_str!("golden/holds.hex");
 const NAME: &str = "segment-0000000001.log";
 
 fn bytes() -> Vec<u8> {
-    let digits: Vec<u8> = GOLDEN.bytes().filter(u8::is_ascii_hexdigit).collect();
+    from_hex(GOLDEN)
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(pair).collect()
 }
@@ -49,11 +54,37 @@ fn write(store: &BlockStore) {
 fn the_golden_segment_is_written() {
     let disk = PowerLoss::new(1);
     write(&open(&disk).unwrap());
+    is_written(&disk, &bytes());
+}
+
+fn is_written(disk: &PowerLoss, expected: &[u8]) {
     let mut written = vec![0; disk.length(NAME).unwrap() as usize];
     disk.storage().open(NAME).unwrap().read_at(0, &mut written).unwrap();
     let hex: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
     let lines: Vec<&str> = hex.as_bytes().chunks(96).map(|line| std::str::from_utf8(line).unwrap()).collect();
-    assert!(written == bytes(), "written now:\n{}", lines.join("\n"));
+    assert!(written == expected, "written now:\n{}", lines.join("\n"));
+}
+
+/// Proves that this version writes the bytes of the golden segment with holds, and reads them from it alone.
+#[test]
+fn the_golden_holds() {
+    let disk = PowerLoss::new(3);
+    let store = open(&disk).unwrap();
+    let [chunk, leaf, _] = blocks();
+    let hold = |name: &str, root| Hold { name: name.into(), device: ALICE, made_ns: 5000, roots: vec![root] };
+    store.store(FS, ALICE, vec![chunk.clone(), leaf.clone()], 1000).unwrap();
+    for (name, root) in [("release/2", leaf.0), ("release/1", chunk.0), ("other", chunk.0)] {
+        assert_eq!(store.hold(FS, hold(name, root)).unwrap(), HoldOutcome::Held);
+    }
+    assert!(store.unhold(FS, "other").unwrap());
+    store.commit().unwrap();
+    is_written(&disk, &from_hex(HOLDS));
+    let disk = PowerLoss::new(4);
+    disk.overwrite("FORMAT", b"holdfast store format 1\n");
+    disk.overwrite(NAME, &from_hex(HOLDS));
+    disk.restart(Crash::Kill);
+    let read = open(&disk).unwrap().holds(&FS);
+    assert_eq!(read, [hold("release/1", chunk.0), hold("release/2", leaf.0)]);
 }
 
 /// Proves that this version reads the golden segment, from the segment alone.

@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
 use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
-use crate::{admin, conflicts, limits, logging, salvage, time};
+use crate::{admin, conflicts, limits, live, logging, salvage, time};
 use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed};
 use holdfast_content::Handle;
@@ -163,6 +163,7 @@ impl Host {
                 answer(self.files(true).and_then(|files| Ok(files.drop_kept(&ids)?)))
             }
             Order::Reclaim { dry_run } => answer(self.reclaim(dry_run, u64::MAX, &|_| false)),
+            Order::View => answer(live::view_of(&self.engine).map(|view| live::encode(&view))),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
   holdfast publish ./site --key ~/.config/holdfast/key --to ./release
   holdfast publish ./site --key a.key --key b.key --to ./release --note 'Version 2.1' --expires 90d
   holdfast publish ./tree --key k --to ./release --exclude '*.o' --exclude /build --opaque names
+  holdfast publish hf://HOST/FSID/docs --as device.key --key k --to ./release
 
 The release directory then holds everything that a mirror needs; copy it to any web server. The first time, its keys \
 are made from those given, and an ID that people name it by; `holdfast release keys` makes keys of which fewer than all \
@@ -18,9 +19,13 @@ last releases whole for those who still read them.
 Kept: names, content, holes, modes, times of modification, hard links, symbolic links, special files and user.* \
 attributes. Not kept: owners, times of change and access, other attributes.
 
+A directory of a live file system is published as one verified view of it has it, without reading the data of its \
+files: the release refers to it, and the server keeps it for as long as the release is kept. Readers get it through \
+`holdfast serve RELEASEDIR --origin URL --key KEY`, or `holdfast pull` copies it.
+
 If not all signatures that are needed are made here, the release waits in a draft beside the release directory.")]
 pub struct Publish {
-    /// The directory to publish
+    /// The directory to publish; or one of a live file system, hf://HOST:PORT/FSID/PATH
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// The release directory; made if it is not there
@@ -29,6 +34,9 @@ pub struct Publish {
     /// A key to sign with; several sign together
     #[arg(long, value_name = "KEY", required = true)]
     pub key: Vec<PathBuf>,
+    /// For a live file system: the key that this device mounts it with
+    #[arg(long = "as", value_name = "KEY")]
+    pub device_key: Option<PathBuf>,
     /// A title or version for people, at most 256 bytes
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub note: String,
@@ -188,6 +196,9 @@ DIR can be served by any web server, or `holdfast serve`, also while it is pulle
 what is not there is fetched; a pull that was stopped goes on where it was when it is run again. What no release that is \
 kept needs is removed, one pull later than it could be.
 
+The data of a release that was published from a live file system is fetched too, through a mirror that reaches it or \
+with --origin, and DIR is then whole without it.
+
 Every block of the releases that are kept is checked against their records, and a pack that was damaged here is fetched \
 anew. With --quick, blocks that were there at the last pull are not read again.")]
 pub struct Pull {
@@ -200,6 +211,12 @@ pub struct Pull {
     /// What is asked of it
     #[command(flatten)]
     pub demands: Demands,
+    /// The live file system that the release was made of, hf://HOST:PORT/FSID, to fetch data from that no mirror has
+    #[arg(long, value_name = "URL", requires = "key")]
+    pub origin: Option<String>,
+    /// A key of any member of it
+    #[arg(long, value_name = "KEY", requires = "origin")]
+    pub key: Option<PathBuf>,
     /// How many releases to keep, the newest included [default: as many as the mirror]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1000))]
     pub keep: Option<u16>,

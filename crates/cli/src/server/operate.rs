@@ -1,9 +1,10 @@
 //! Work on a data directory: by the server that runs on it, or by ourselves when none does.
 
-use crate::args::ServerBackup;
+use crate::args::{ServerBackup, ServerUnhold};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean, table};
 use crate::time;
+use holdfast_crypto::Digest;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
 use holdfast_server::{BackupError, ServerConfig};
 use serde::Serialize;
@@ -192,6 +193,60 @@ pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
             done.bytes_copied,
             done.bytes_shared
         )
+    })
+}
+
+#[derive(Serialize)]
+struct Held {
+    file_system: String,
+    name: String,
+    device: u32,
+    since: String,
+}
+
+/// `holdfast server holds`
+pub fn holds(data: &Path, format: Format) -> Outcome {
+    let Report::Holds(found) = ask(data, Task::Holds, "asking")? else { return Err(unexpected()) };
+    let held = found.into_iter().flat_map(|(file_system, holds)| {
+        holds.into_iter().map(move |hold| Held {
+            file_system: file_system.to_string(),
+            name: hold.name,
+            device: hold.device.0,
+            since: time::moment(hold.made_ns),
+        })
+    });
+    let held: Vec<Held> = held.collect();
+    format.print(&held, |held| {
+        let line = |hold: &Held| {
+            format!(
+                "{} {} by device {}, since {}",
+                hold.file_system,
+                clean(&hold.name),
+                hold.device,
+                hold.since
+            )
+        };
+        match held.is_empty() {
+            true => "Nothing is held.".to_owned(),
+            false => held.iter().map(line).collect::<Vec<_>>().join("\n"),
+        }
+    })
+}
+
+/// `holdfast server unhold`
+pub fn unhold(arguments: &ServerUnhold, format: Format) -> Outcome {
+    let file_system = Digest::from_hex(&arguments.file_system)
+        .ok_or_else(|| Failure::new(Exit::Usage, "a file system's id has 64 hexadecimal digits"))?;
+    let name = arguments.name.clone();
+    let Report::Unheld(was) = ask(&arguments.data, Task::Unhold { file_system, name }, "asking")? else {
+        return Err(unexpected());
+    };
+    if !was {
+        let message = format!("file system {file_system} has no hold {}", clean(&arguments.name));
+        return Err(Failure::new(Exit::NoInput, message).hint("`holdfast server holds` lists them"));
+    }
+    format.print(&serde_json::json!({ "ended": arguments.name }), |_| {
+        format!("{} is no longer held; what nothing else needs goes with the next collection", arguments.name)
     })
 }
 

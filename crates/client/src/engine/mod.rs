@@ -22,6 +22,7 @@ pub use notices::{Notice, NoticeHook};
 pub use pins::Pin;
 pub use reclaim::{Reclaimed, ReclaimedFile};
 pub use snapshot::Snapshot;
+pub(crate) use start::explain;
 pub use status::Status;
 
 use crate::error::FsError;

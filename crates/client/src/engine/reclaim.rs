@@ -8,7 +8,7 @@
 use super::Engine;
 use crate::error::FsError;
 use crate::interrupt;
-use crate::tree::{Transaction, Unreferenced, survey};
+use crate::tree::{Base, Transaction, Unreferenced, survey};
 use holdfast_content::Handle;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -52,15 +52,7 @@ impl Engine {
         inodes_max: u64,
         in_use: &dyn Fn(Handle) -> bool,
     ) -> Result<Option<Reclaimed>, FsError> {
-        let mut base = None;
-        for _ in 0..TRIES {
-            base = self.fetch()?.settled();
-            if base.is_some() || interrupt::is_raised() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        let Some(base) = base else { return Ok(None) };
+        let Some(base) = self.at_rest()? else { return Ok(None) };
         let mine = |principal| base.membership.may_write(base.me, principal);
         let goes_on = || !interrupt::is_raised() && self.shared.check().is_ok();
         let found = survey(&base, inodes_max, &mine, &goes_on)
@@ -80,6 +72,22 @@ impl Engine {
             reclaimed.files.extend(removed.iter().filter_map(shown));
         }
         Ok(Some(reclaimed))
+    }
+
+    /// A view fetched now, in which nothing is pending: all of it can be read without waiting for anybody, and stays as
+    /// it is. `None`: the file system is never at rest.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`], [`FsError::Frozen`].
+    pub fn at_rest(&self) -> Result<Option<Arc<Base>>, FsError> {
+        for _ in 0..TRIES {
+            let base = self.fetch()?.settled();
+            if base.is_some() || interrupt::is_raised() {
+                return Ok(base);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(None)
     }
 
     fn remove_unnamed(&self, batch: &[Unreferenced]) -> Result<Vec<Unreferenced>, FsError> {

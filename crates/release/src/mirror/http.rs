@@ -2,7 +2,11 @@
 
 use super::names::Remembering;
 use super::pace::PaceConnector;
-use super::{Fault, Mirror, MirrorError, PATHS, PATHS_BYTES_MAX, is_name, shown};
+use super::{
+    Fault, Mirror, MirrorError, OBJECTS, OBJECTS_ANSWER_BYTES_MAX, PATHS, PATHS_BYTES_MAX, is_name, shown,
+};
+use crate::pack::FRAME_BYTES_MAX;
+use holdfast_crypto::Digest;
 use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -193,7 +197,11 @@ impl Http {
         if body.len() > PATHS_BYTES_MAX {
             return Err(Fault::Wrong(format!("paths of more than {PATHS_BYTES_MAX} bytes are asked for")));
         }
-        let answer = self.agent.post(format!("{}{PATHS}", self.url)).send(&body[..]).map_err(fault)?;
+        self.post(PATHS, &body, bytes_max)
+    }
+
+    fn post(&self, what: &str, body: &[u8], bytes_max: u64) -> Result<Vec<u8>, Fault> {
+        let answer = self.agent.post(format!("{}{what}", self.url)).send(body).map_err(fault)?;
         let status = answer.status();
         if status == StatusCode::OK {
             return read(answer, None, bytes_max);
@@ -249,6 +257,12 @@ impl Mirror for Http {
 
     fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
         self.look_up(paths, bytes_max).map_err(|fault| fault.of(&self.url, PATHS))
+    }
+
+    fn objects(&self, addresses: &[Digest]) -> Result<Vec<u8>, MirrorError> {
+        let body: Vec<u8> = addresses.iter().flat_map(|address| address.0).collect();
+        let bytes_max = OBJECTS_ANSWER_BYTES_MAX + FRAME_BYTES_MAX;
+        self.post(OBJECTS, &body, bytes_max as u64).map_err(|fault| fault.of(&self.url, OBJECTS))
     }
 }
 

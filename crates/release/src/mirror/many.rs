@@ -5,7 +5,10 @@
 //! believed in the end: every byte is checked, whoever sent it.
 
 use super::speed::Speed;
-use super::{AddressError, Mirror, MirrorError, parse, shown};
+use super::{AddressError, Mirror, MirrorError, OBJECTS, parse, shown};
+use crate::pack::Frame;
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::AddressedBlock;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt;
@@ -48,6 +51,8 @@ struct Account {
     dropped: Option<String>,
     /// When it last could not look up paths.
     no_paths: Option<Instant>,
+    /// Whether it had none of the blocks that were asked for last, of data at an origin.
+    no_objects: bool,
     answers: u64,
     failures: u64,
 }
@@ -240,9 +245,49 @@ impl Mirrors {
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
     ) -> Result<(T, String), NotHad> {
         let expected = range.as_ref().map_or(UNKNOWN_BYTES, |range| range.end.saturating_sub(range.start));
+        let ask = |mirror: &dyn Mirror| mirror.get(file, range.clone(), bytes_max);
+        let order = self.order(expected.min(bytes_max), Instant::now());
+        self.ask_checked(file, order, &ask, check)
+    }
+
+    /// Frames of some of these blocks (see [`Mirror::objects`]), at least one and only of these, and the name of the
+    /// mirror that gave them. What is in the frames is not checked.
+    ///
+    /// # Errors
+    /// What each mirror said.
+    pub fn objects(&self, addresses: &[Digest]) -> Result<(Vec<AddressedBlock>, String), NotHad> {
+        let check = |bytes: Vec<u8>| {
+            let mut frames = Vec::new();
+            let mut rest = &bytes[..];
+            while let Some((frame, after)) = Frame::first(rest) {
+                let stored = frame.stored().filter(|_| addresses.contains(&frame.address));
+                let block = stored.ok_or("it sends a block that was not asked for")?;
+                frames.push(AddressedBlock { address: frame.address, block });
+                rest = after;
+            }
+            match rest.is_empty() && !frames.is_empty() {
+                true => Ok(frames),
+                false => Err("it sends something else than blocks".to_owned()),
+            }
+        };
+        let expected = (addresses.len() as u64) << 16;
+        // Most mirrors do not reach an origin, which is no fault of theirs; those that did not are asked last.
+        let mut order = self.order(expected, Instant::now());
+        order.sort_by_key(|kept| kept.account.lock().no_objects);
+        self.ask_checked(OBJECTS, order, &|mirror: &dyn Mirror| mirror.objects(addresses), &check)
+    }
+
+    fn ask_checked<T>(
+        &self,
+        file: &str,
+        order: Vec<&Kept>,
+        ask: &dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError>,
+        check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+    ) -> Result<(T, String), NotHad> {
         let mut said = Vec::new();
         let mut lacking = Vec::new();
-        for kept in self.order(expected.min(bytes_max), Instant::now()) {
+        let are_files = file != OBJECTS;
+        for kept in order {
             // Not to wait again for a dead mirror to learn that a file that others lack is not there.
             let paused = {
                 let account = kept.account.lock();
@@ -251,15 +296,19 @@ impl Mirrors {
                     .and(account.paused.as_ref().map(|paused| paused.why.clone()))
             };
             if let Some(why) = paused
+                && are_files
                 && !lacking.is_empty()
             {
                 said.push(Answer::NotAsked { mirror: kept.name(), why });
                 continue;
             }
-            match kept.ask(file, range.clone(), bytes_max) {
+            match kept.ask(ask) {
                 Ok(bytes) => match check(bytes) {
                     Ok(good) => {
                         kept.praise();
+                        if !are_files {
+                            kept.account.lock().no_objects = false;
+                        }
                         for incomplete in lacking {
                             Kept::put_back(
                                 incomplete,
@@ -275,7 +324,8 @@ impl Mirrors {
                 },
                 Err(error) => {
                     match &error {
-                        MirrorError::Missing { .. } => lacking.push(kept),
+                        MirrorError::Missing { .. } if are_files => lacking.push(kept),
+                        MirrorError::Missing { .. } => kept.account.lock().no_objects = true,
                         other => kept.put_back(other.to_string()),
                     }
                     said.push(Answer::Failed(error));
@@ -314,7 +364,7 @@ impl Mirrors {
         let asked: Vec<&Kept> =
             self.mirrors.iter().filter(|kept| kept.account.lock().dropped.is_none()).collect();
         let answer = |kept: &Kept| {
-            let answer = kept.ask(file, None, bytes_max);
+            let answer = kept.ask(&|mirror: &dyn Mirror| mirror.get(file, None, bytes_max));
             match &answer {
                 Ok(_) => kept.praise(),
                 Err(MirrorError::Missing { .. }) => {}
@@ -401,11 +451,11 @@ impl Kept {
     }
 
     /// Asks, and measures.
-    fn ask(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
+    fn ask(&self, ask: &dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError>) -> Result<Vec<u8>, MirrorError> {
         // Asked is asked, also while the answer is awaited: others need not explore it meanwhile.
         self.account.lock().speed.asked = Some(Instant::now());
         let start = Instant::now();
-        let answer = self.mirror.get(file, range, bytes_max);
+        let answer = ask(&*self.mirror);
         if let Ok(bytes) = &answer {
             self.account.lock().speed.record(Instant::now(), start.elapsed(), bytes.len() as u64);
         }

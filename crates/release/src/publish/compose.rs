@@ -5,7 +5,9 @@
 //! next publishing removes.
 
 use super::folder::FolderBlocks;
+use super::hold;
 use super::keep::{self, Kept};
+use super::live::{self, Live};
 use super::store::{read_index, sync_directory};
 use super::{Memory, Options, Progress, PublishError, publish, rules::Rules};
 use crate::draft::Draft;
@@ -45,6 +47,8 @@ pub struct Terms<'a> {
     pub threads: usize,
     /// Where it is remembered what was published.
     pub memory: Option<&'a Path>,
+    /// The live directory that is the tree; `source` is then what to call it.
+    pub live: Option<Live<'a>>,
 }
 
 /// A release that waits for signatures.
@@ -71,6 +75,8 @@ pub struct Report {
     pub blocks_added: u64,
     /// Their bytes as they lie in packs.
     pub bytes_added: u64,
+    /// Blocks of a live file system that were not referred to before.
+    pub blocks_at_origin: u64,
     /// Whether the tree is the same as the last one's.
     pub unchanged: bool,
     /// What could not be kept.
@@ -136,10 +142,23 @@ pub fn compose(
         threads: terms.threads,
         memory,
     };
-    let published = publish(&options, &index, progress)?;
+    if terms.live.is_some() && digest_key != DigestKey::WELL_KNOWN {
+        let why = "its digests have a secret key of their own, so the blocks of a live file system are none of its; \
+                   publish into an empty directory";
+        return Err(PublishError::Unfit { path: terms.target.to_owned(), why: why.into() });
+    }
+    let published = match &terms.live {
+        Some(live) => live::publish(&options, live, &index, progress)?,
+        None => publish(&options, &index, progress)?,
+    };
+    let before = index;
+    let sequence = record.map_or(1, |record| record.sequence + 1);
     let kept = keep::kept(terms.target, terms.keep.saturating_sub(1))?;
     let roots: Vec<Reference> = kept.iter().map(Kept::root).chain([published.root]).collect();
     let all = FolderBlocks::new(terms.target, digest_key, published.index);
+    if let Some(live) = &terms.live {
+        hold::hold(live.server, &all, &before, chain.id(), sequence, published.root.address)?;
+    }
     let index = match keep::is_something_dropped(terms.target, terms.keep.saturating_sub(1))? {
         true => keep::without_garbage(terms.target, &all, &roots)?,
         false => all.index().clone(),
@@ -151,7 +170,7 @@ pub fn compose(
     let record = Record {
         release: chain.id(),
         key_set: chain.current().number,
-        sequence: record.map_or(1, |record| record.sequence + 1),
+        sequence,
         issued_s: terms.now_s,
         expires_s: terms.now_s.saturating_add(terms.life_s),
         digest_key,
@@ -166,6 +185,7 @@ pub fn compose(
         files_read: published.read,
         blocks_added: published.added.blocks,
         bytes_added: published.added.bytes,
+        blocks_at_origin: published.added.at_origin,
         unchanged: last.as_ref().is_some_and(|last| last.record.value.root_dir == published.root),
         notes: published.notes,
     };
@@ -176,7 +196,7 @@ pub fn compose(
 }
 
 /// Writes a file that is named by its digest.
-fn write_named(
+pub(crate) fn write_named(
     target: &Path,
     name: impl Fn(&Digest) -> String,
     bytes: &[u8],

@@ -64,7 +64,8 @@ impl FolderBlocks {
     /// # Errors
     /// [`SourceError`]: not there, or not readable.
     pub fn stored(&self, address: &Digest) -> Result<StoredBlock, SourceError> {
-        let place = self.place(address).ok_or(SourceError::Missing(*address))?;
+        let place = self.place(address).filter(|place| !place.is_at_origin());
+        let place = place.ok_or(SourceError::Missing(*address))?;
         let frame = match self.frame(&place) {
             Ok(frame) => frame,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

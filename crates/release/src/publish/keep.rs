@@ -87,8 +87,12 @@ pub fn without_garbage(
     for (_, place) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
         bytes_live[place.pack as usize] += u64::from(place.bytes);
     }
-    let stays: Vec<bool> =
-        index.packs.iter().zip(&bytes_live).map(|(pack, live)| live * LIVE_PARTS >= pack.bytes).collect();
+    let refers = index.entries.iter().any(|(key, place)| place.is_at_origin() && live.contains(key));
+    let stays = index.packs.iter().zip(&bytes_live).map(|(pack, live)| match pack.is_origin() {
+        true => refers,
+        false => live * LIVE_PARTS >= pack.bytes,
+    });
+    let stays: Vec<bool> = stays.collect();
     // Packs that stay keep their blocks; numbers are given anew.
     let mut numbers = BTreeMap::new();
     let mut kept = Index::default();
@@ -139,7 +143,11 @@ fn reached(target: &Path, blocks: &FolderBlocks, roots: &[Reference]) -> Result<
 }
 
 /// What a block refers to; of chunks, which refer to nothing, no more is read than their first bytes.
-fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Vec<Digest>>, String> {
+pub(super) fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Vec<Digest>>, String> {
+    if place.is_at_origin() {
+        // Only chunks do.
+        return Ok(None);
+    }
     let head = Place { bytes: place.bytes.min(pack::HEADER_BYTES as u32 + 1), ..*place };
     let head = blocks.frame(&head).map_err(|error| error.to_string())?;
     if head.last() == Some(&(BlockKind::Chunk as u8)) {

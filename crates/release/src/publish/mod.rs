@@ -11,7 +11,9 @@
 
 pub mod compose;
 pub mod folder;
+pub mod hold;
 mod keep;
+pub mod live;
 pub mod rules;
 mod scan;
 mod seen;
@@ -120,6 +122,19 @@ pub enum PublishError {
         /// Why.
         why: String,
     },
+    /// Something of a live file system could not be read.
+    #[error("{path} cannot be read from the live file system: {why}")]
+    Live {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The server of the live file system does not keep the release's blocks.
+    #[error(
+        "the live file system's server does not keep the blocks of this release: {0}; nothing was published"
+    )]
+    NotHeld(String),
     /// Somebody wants to stop.
     #[error("stopped; the release directory is as it was")]
     Stopped,

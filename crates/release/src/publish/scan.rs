@@ -38,6 +38,17 @@ pub struct Link {
 }
 
 impl Link {
+    /// A file of which no name was found yet but is about to be: `path`.
+    pub fn at(path: &[u8]) -> Link {
+        Link { count: 0, first: path.to_vec() }
+    }
+
+    /// One more name.
+    pub fn add(&mut self, path: Vec<u8>) {
+        self.count += 1;
+        self.first = std::mem::take(&mut self.first).min(path);
+    }
+
     /// The number that its names share in the release: it depends on its first path alone.
     pub fn number(&self) -> u64 {
         let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, &self.first);
@@ -154,11 +165,9 @@ impl Scanner<'_> {
     fn file(&mut self, stat: &Stat, kind: FileType, path: Vec<u8>) {
         let mut is_first = true;
         if stat.st_nlink > 1 {
-            let link =
-                self.found.links.entry(file_id(stat)).or_insert(Link { count: 0, first: path.clone() });
-            link.count += 1;
-            is_first = link.count == 1;
-            link.first = std::mem::take(&mut link.first).min(path);
+            let link = self.found.links.entry(file_id(stat)).or_insert_with(|| Link::at(&path));
+            is_first = link.count == 0;
+            link.add(path);
         }
         if kind == FileType::RegularFile && is_first {
             self.found.bytes += stat.st_size as u64;

@@ -101,11 +101,11 @@ impl Seen {
     }
 
     /// What a file became, if it is as it was.
-    pub fn find(&self, path: &[u8], signs: &Signs) -> Option<Value> {
+    pub fn find<S: BorshDeserialize + PartialEq>(&self, path: &[u8], signs: &S) -> Option<Value> {
         let read = self.last.as_ref()?.begin_read().ok()?;
         let table = read.open_table(FILES).ok()?;
         let known = table.get(path).ok()??;
-        let (then, value): (Signs, Value) = holdfast_crypto::decode(known.value()).ok()?;
+        let (then, value): (S, Value) = holdfast_crypto::decode(known.value()).ok()?;
         (then == *signs).then_some(value)
     }
 
@@ -114,11 +114,24 @@ impl Seen {
     /// # Errors
     /// [`PublishError`].
     pub fn add(&mut self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
-        let Some(next) = &mut self.next else { return Ok(()) };
-        if signs.is_young(self.now_ns) {
-            return Ok(());
+        match signs.is_young(self.now_ns) {
+            true => Ok(()),
+            false => self.add_signed(path, signs, value),
         }
-        next.batch.push((path.to_vec(), holdfast_crypto::encode(&(*signs, value))));
+    }
+
+    /// The same, by signs that change with everything about a file.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn add_signed<S: BorshSerialize>(
+        &mut self,
+        path: &[u8],
+        signs: &S,
+        value: &Value,
+    ) -> Result<(), PublishError> {
+        let Some(next) = &mut self.next else { return Ok(()) };
+        next.batch.push((path.to_vec(), holdfast_crypto::encode(&(signs, value))));
         if next.batch.len() >= BATCH { next.write() } else { Ok(()) }
     }
 

@@ -7,7 +7,7 @@ use holdfast_client::store::MemoryCache;
 use holdfast_content::{Block, BlockKind, BlockSink, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestHasher, DigestKey, Domain};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -49,6 +49,8 @@ pub struct PackStore {
 struct State {
     /// Every block and where it lies; of those being compressed nothing is known but that they are there.
     places: HashMap<Key, Option<Place>>,
+    /// Blocks that lie at the origin, whether in a pack too or not.
+    origin: HashSet<Key>,
     /// Packs by number; of those being written the digest is not known.
     packs: Vec<Option<PackName>>,
     open: [Option<OpenPack>; 2],
@@ -56,6 +58,7 @@ struct State {
     nodes: MemoryCache,
     new_blocks: u64,
     new_bytes: u64,
+    new_at_origin: u64,
     /// The first failure; everything after it is in vain.
     failed: Option<PublishError>,
 }
@@ -81,6 +84,8 @@ pub struct Added {
     pub blocks: u64,
     /// Their bytes as they lie in packs.
     pub bytes: u64,
+    /// Blocks at the origin that nothing referred to before.
+    pub at_origin: u64,
 }
 
 impl PackStore {
@@ -98,14 +103,17 @@ impl PackStore {
     ) -> Result<PackStore, PublishError> {
         let packs = directory.join("packs");
         fs::create_dir_all(&packs).map_err(|error| PublishError::local(&packs, &error))?;
+        let in_pack = |(_, place): &&(Key, Place)| !place.is_at_origin();
         let state = State {
-            places: index.entries.iter().map(|(key, place)| (*key, Some(*place))).collect(),
+            places: index.entries.iter().filter(in_pack).map(|(key, place)| (*key, Some(*place))).collect(),
+            origin: index.entries.iter().filter(|entry| !in_pack(entry)).map(|(key, _)| *key).collect(),
             packs: index.packs.iter().copied().map(Some).collect(),
             open: [None, None],
             queue: VecDeque::new(),
             nodes: MemoryCache::new(NODE_BYTES),
             new_blocks: 0,
             new_bytes: 0,
+            new_at_origin: 0,
             failed: None,
         };
         Ok(PackStore {
@@ -126,6 +134,19 @@ impl PackStore {
     /// Whether a block is there.
     pub fn has(&self, address: &Digest) -> bool {
         self.state.borrow().places.contains_key(&key_of(address))
+    }
+
+    /// Whether a block is there, or at the origin.
+    pub fn has_or_refers(&self, address: &Digest) -> bool {
+        self.has(address) || self.state.borrow().origin.contains(&key_of(address))
+    }
+
+    /// Notes that a block lies at the origin. One that is in a pack too is had from there.
+    pub fn refer(&self, address: &Digest) {
+        let mut state = self.state.borrow_mut();
+        if !state.places.contains_key(&key_of(address)) && state.origin.insert(key_of(address)) {
+            state.new_at_origin += 1;
+        }
     }
 
     /// The first failure to write a block, if there was one.
@@ -163,13 +184,17 @@ impl PackStore {
         sync_directory(&self.directory.join("packs"))?;
         let places = std::mem::take(&mut state.places);
         let packs = std::mem::take(&mut state.packs);
+        let mut origin = std::mem::take(&mut state.origin);
+        origin.retain(|key| !places.contains_key(key));
         let entries = places.into_iter().map(|(key, place)| (key, place.expect("all are written")));
         let mut index = Index {
             entries: entries.collect(),
             packs: packs.into_iter().map(|pack| pack.expect("all are closed")).collect(),
         };
+        index.refer(origin);
         index.entries.sort_unstable();
-        Ok((index, Added { blocks: state.new_blocks, bytes: state.new_bytes }))
+        let State { new_blocks: blocks, new_bytes: bytes, new_at_origin: at_origin, .. } = *state;
+        Ok((index, Added { blocks, bytes, at_origin }))
     }
 
     /// Writes what has been compressed, until at most `left` blocks wait.

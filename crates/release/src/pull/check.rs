@@ -40,6 +40,9 @@ pub struct Check<'a> {
     index: &'a Index,
     key: DigestKey,
     reached: HashSet<Key>,
+    /// What is known to be in no pack, and of that what was reached.
+    without: Option<&'a HashSet<Key>>,
+    lacking: Vec<Digest>,
     verified: AtomicU64,
     known: AtomicU64,
 }
@@ -51,7 +54,18 @@ impl<'a> Check<'a> {
     /// Of the blocks that `index` has in the directory.
     pub fn new(fetcher: &'a Fetcher<'a>, index: &'a Index, key: DigestKey) -> Check<'a> {
         let (verified, known) = Default::default();
-        Check { fetcher, index, key, reached: HashSet::new(), verified, known }
+        let (reached, lacking) = Default::default();
+        Check { fetcher, index, key, reached, without: None, lacking, verified, known }
+    }
+
+    /// That blocks of these keys are in no pack is no fault; they are noted.
+    pub fn without(self, keys: &'a HashSet<Key>) -> Check<'a> {
+        Check { without: Some(keys), ..self }
+    }
+
+    /// Those of them that were reached, each once.
+    pub fn lacking(self) -> Vec<Digest> {
+        self.lacking
     }
 
     /// Begins anew.
@@ -78,6 +92,10 @@ impl<'a> Check<'a> {
             let mut places = Vec::new();
             for address in level {
                 if self.reached.insert(key_of(&address)) {
+                    if self.without.is_some_and(|keys| keys.contains(&key_of(&address))) {
+                        self.lacking.push(address);
+                        continue;
+                    }
                     let place = local::place(self.index, &address)
                         .ok_or_else(|| Bad::Missing(format!("its index has no block {}", address.short())))?;
                     places.push((place, address));

@@ -82,6 +82,11 @@ impl<'a> Fetcher<'a> {
         self.target
     }
 
+    /// Whom it asks.
+    pub fn mirrors(&self) -> &Mirrors {
+        self.mirrors
+    }
+
     /// Who is told.
     pub fn steps(&self) -> &Steps<'a> {
         self.steps

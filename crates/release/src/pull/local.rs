@@ -12,6 +12,7 @@ use crate::publish::PublishError;
 use crate::publish::store::read_index;
 use crate::record::RootFile;
 use crate::{files, layout, pack};
+use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -69,6 +70,12 @@ impl Local {
         Local::new(path, read_index(path, &file.index.digest)?)
     }
 
+    /// A block, unverified; none if it is not here.
+    pub fn stored(&self, address: &Digest) -> Option<StoredBlock> {
+        let place = place(&self.index, address).filter(|place| !place.is_at_origin())?;
+        pack::Frame::first(&self.frame(&place).ok()?).and_then(|(frame, _)| frame.stored())
+    }
+
     /// The frame at a place.
     pub fn frame(&self, place: &Place) -> io::Result<Vec<u8>> {
         let file = {
@@ -95,7 +102,8 @@ pub fn place(index: &Index, address: &Digest) -> Option<Place> {
     by_key(index, &key_of(address))
 }
 
-fn by_key(index: &Index, key: &Key) -> Option<Place> {
+/// Where an index has the block of a key.
+pub fn by_key(index: &Index, key: &Key) -> Option<Place> {
     let at = index.entries.binary_search_by_key(key, |(key, _)| *key).ok()?;
     Some(index.entries[at].1)
 }

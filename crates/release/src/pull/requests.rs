@@ -1,6 +1,7 @@
 //! Mirrors that count what is asked of them.
 
 use crate::mirror::{Mirror, MirrorError};
+use holdfast_crypto::Digest;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -47,6 +48,13 @@ impl Mirror for Counted {
     fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
         self.requests.count.fetch_add(1, Relaxed);
         let bytes = self.mirror.get(file, range, bytes_max)?;
+        self.requests.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(bytes)
+    }
+
+    fn objects(&self, addresses: &[Digest]) -> Result<Vec<u8>, MirrorError> {
+        self.requests.count.fetch_add(1, Relaxed);
+        let bytes = self.mirror.objects(addresses)?;
         self.requests.bytes.fetch_add(bytes.len() as u64, Relaxed);
         Ok(bytes)
     }

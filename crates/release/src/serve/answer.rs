@@ -3,10 +3,11 @@
 use super::body::Sent;
 use super::files::{Files, Trouble, Wait};
 use super::names::{Lifetime, is_digest, lifetime};
-use super::objects::Objects;
+use super::objects::{Located, Objects};
 use super::part::Part;
 use super::range::{Range, wanted};
-use crate::mirror::{PATHS, PATHS_BYTES_MAX};
+use crate::mirror::{OBJECTS, OBJECTS_ANSWER_BYTES_MAX, OBJECTS_MAX, PATHS, PATHS_BYTES_MAX};
+use crate::origin::{Origin, OriginError};
 use bytes::Bytes;
 use holdfast_crypto::Digest;
 use hyper::body::{Body, Incoming};
@@ -32,6 +33,8 @@ const PATHS_MAX: usize = 256;
 
 /// How long paths are that are looked up without another thread.
 const PATHS_HERE_BYTES_MAX: usize = 1 << 10;
+/// How long a request waits for its turn with the origin.
+const ORIGIN_WAIT: Duration = Duration::from_secs(10);
 /// How often damage is told: not as often as somebody asks for what is damaged.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
@@ -43,6 +46,10 @@ pub struct Site {
     pub objects: Objects,
     /// A permit for each connection that may still come.
     pub connections: Arc<Semaphore>,
+    /// Who has data that lies in no pack.
+    pub origin: Option<Arc<Origin>>,
+    /// A permit for each request to it that may still be made.
+    pub origin_places: Semaphore,
     /// When fewer than this are left, connections are closed after each answer, so that others get a turn.
     pub connections_scarce: usize,
 }
@@ -102,22 +109,41 @@ impl Service<Request<Incoming>> for Answerer {
             let (site, peer) = (self.site.clone(), self.peer);
             return Answering::Later(Box::pin(async move { finish(site.paths(peer, request).await) }));
         }
+        if asked.name == OBJECTS && *asked.method == Method::POST {
+            let (site, peer) = (self.site.clone(), self.peer);
+            return Answering::Later(Box::pin(async move { finish(site.several(peer, request).await) }));
+        }
         if !matches!(*asked.method, Method::GET | Method::HEAD) {
             return Answering::Now(Some(finish(asked.log(not_allowed("GET, HEAD")))));
         }
         let Some(wanted) = Wanted::of(asked.name) else {
-            let answer = if asked.name == PATHS { not_allowed("POST") } else { not_here() };
+            let answer = if matches!(asked.name, PATHS | OBJECTS) { not_allowed("POST") } else { not_here() };
             return Answering::Now(Some(finish(asked.log(answer))));
         };
         match self.site.find(&wanted, Wait::No) {
-            Err(Trouble::WouldWait) => {}
+            Err(Trouble::WouldWait) | Ok(Some(Located::AtOrigin)) => {}
             found => return Answering::Now(Some(finish(asked.log(asked.answer(found))))),
         }
         let (site, peer) = (self.site.clone(), self.peer);
         Answering::Later(Box::pin(async move {
-            let found = tokio::task::spawn_blocking(move || site.find(&wanted, Wait::Yes)).await;
-            let found = found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))));
+            let looking = site.clone();
+            let (found, wanted) =
+                match tokio::task::spawn_blocking(move || (looking.find(&wanted, Wait::Yes), wanted)).await {
+                    Ok((found, wanted)) => (found, Some(wanted)),
+                    Err(error) => (Err(Trouble::Failed(std::io::Error::other(error))), None),
+                };
             let asked = Asked::new(peer, &request);
+            if let (Ok(Some(Located::AtOrigin)), Some(Wanted::Object(address))) = (&found, wanted) {
+                return finish(asked.log(match site.from_origin(vec![address]).await {
+                    Ok(mut frames) => {
+                        match frames.pop().flatten().map(|frame| Part::of_frame(&address, frame)) {
+                            Some(Ok(part)) => asked.part(&part),
+                            _ => not_here(),
+                        }
+                    }
+                    Err(answer) => answer,
+                }));
+            }
             finish(asked.log(asked.answer(found)))
         }))
     }
@@ -141,10 +167,83 @@ impl Wanted {
 }
 
 impl Site {
-    fn find(&self, wanted: &Wanted, wait: Wait) -> Result<Option<Part>, Trouble> {
+    fn find(&self, wanted: &Wanted, wait: Wait) -> Result<Option<Located>, Trouble> {
         match wanted {
-            Wanted::File(name) => Ok(self.files.get(name, wait)?.map(Part::whole)),
+            Wanted::File(name) => {
+                Ok(self.files.get(name, wait)?.map(|found| Located::Here(Part::whole(found))))
+            }
             Wanted::Object(digest) => self.objects.find(&self.files, digest, wait),
+        }
+    }
+
+    /// Answers a request for several blocks: frames of them, as many as have room.
+    async fn several(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<Sent> {
+        let (head, mut body) = request.into_parts();
+        let log = |answer: Response<Sent>| {
+            Asked { peer, method: &head.method, headers: &head.headers, name: OBJECTS }.log(answer)
+        };
+        let Some(body) = read(&mut body, OBJECTS_MAX * 32).await else {
+            return log(plain(StatusCode::PAYLOAD_TOO_LARGE, "Too many blocks for one request.\n"));
+        };
+        let (addresses, rest) = body.as_chunks::<32>();
+        if addresses.is_empty() || !rest.is_empty() {
+            return log(plain(StatusCode::BAD_REQUEST, "Addresses have 32 bytes each.\n"));
+        }
+        let addresses: Vec<Digest> = addresses.iter().map(|address| Digest(*address)).collect();
+        let looking = self.clone();
+        let find = move || looking.objects.frames(&looking.files, &addresses);
+        let found = tokio::task::spawn_blocking(find).await;
+        let found = found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))));
+        let (mut answer, at_origin) = match found {
+            Ok(found) => found,
+            Err(trouble) => return log(failed(OBJECTS, trouble)),
+        };
+        if !at_origin.is_empty() && answer.len() < OBJECTS_ANSWER_BYTES_MAX {
+            match self.from_origin(at_origin).await {
+                Ok(frames) => {
+                    for frame in frames.into_iter().flatten() {
+                        if answer.is_empty() || answer.len() + frame.len() <= OBJECTS_ANSWER_BYTES_MAX {
+                            answer.extend_from_slice(&frame);
+                        }
+                    }
+                }
+                // What is here is an answer too.
+                Err(refusal) if answer.is_empty() => return log(refusal),
+                Err(_) => {}
+            }
+        }
+        if answer.is_empty() {
+            return log(not_here());
+        }
+        let mut answer = Response::new(Sent::bytes(answer.freeze()));
+        describe_bytes(answer.headers_mut());
+        answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        log(answer)
+    }
+
+    /// Frames of data of this release that lies at its origin; or what to answer instead. Never called for other blocks:
+    /// strangers get nothing of the live file system but what was published.
+    async fn from_origin(&self, addresses: Vec<Digest>) -> Result<Vec<Option<Bytes>>, Response<Sent>> {
+        let Some(origin) = self.origin.clone() else { return Err(not_here()) };
+        let busy = || plain(StatusCode::SERVICE_UNAVAILABLE, "The live file system is slow to answer.\n");
+        // An origin that does not answer holds up only those who want something of it.
+        let place = tokio::time::timeout(ORIGIN_WAIT, self.origin_places.acquire()).await;
+        let Ok(Ok(_place)) = place else { return Err(busy()) };
+        let asked = tokio::task::spawn_blocking(move || origin.frames(&addresses)).await;
+        match asked {
+            Ok(Ok(frames)) => Ok(frames),
+            Ok(Err(error)) => {
+                if is_to_be_told() {
+                    tracing::error!(%error, "data of the release cannot be had");
+                }
+                Err(match error {
+                    OriginError::Unreachable(..) => busy(),
+                    OriginError::False(..) => {
+                        plain(StatusCode::BAD_GATEWAY, "The live file system gave something false.\n")
+                    }
+                })
+            }
+            Err(_) => Err(busy()),
         }
     }
 
@@ -218,10 +317,10 @@ impl<'a> Asked<'a> {
         Asked { peer, method: request.method(), headers: request.headers(), name }
     }
 
-    fn answer(&self, found: Result<Option<Part>, Trouble>) -> Response<Sent> {
+    fn answer(&self, found: Result<Option<Located>, Trouble>) -> Response<Sent> {
         match found {
-            Ok(Some(part)) => self.part(&part),
-            Ok(None) => not_here(),
+            Ok(Some(Located::Here(part))) => self.part(&part),
+            Ok(Some(Located::AtOrigin) | None) => not_here(),
             Err(trouble) => failed(self.name, trouble),
         }
     }
@@ -311,15 +410,22 @@ fn describe_bytes(headers: &mut HeaderMap) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
 }
 
+fn is_to_be_told() -> bool {
+    static TOLD: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut told = TOLD.lock();
+    let now = told.is_none_or(|when| when.elapsed() > TOLD_EVERY);
+    if now {
+        *told = Some(Instant::now());
+    }
+    now
+}
+
 fn failed(name: &str, trouble: Trouble) -> Response<Sent> {
     let error = match trouble {
         Trouble::Failed(error) => error,
         Trouble::WouldWait => std::io::ErrorKind::WouldBlock.into(),
     };
-    static TOLD: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut told = TOLD.lock();
-    if told.is_none_or(|when| when.elapsed() > TOLD_EVERY) {
-        *told = Some(Instant::now());
+    if is_to_be_told() {
         tracing::error!(name, %error, "something of the release cannot be read");
     }
     plain(StatusCode::INTERNAL_SERVER_ERROR, "This cannot be read at the moment.\n")

@@ -8,6 +8,7 @@ use super::frames::{Frame, Frames};
 use super::part::Part;
 use crate::hints::{self, Hints, NODE_BYTES};
 use crate::index::{Head, Key, Sizes, key_of};
+use crate::mirror::OBJECTS_ANSWER_BYTES_MAX;
 use crate::record::RootFile;
 use crate::{form, layout, pack};
 use bytes::{Bytes, BytesMut};
@@ -50,6 +51,20 @@ struct Hinted {
     directories: Bytes,
 }
 
+/// A block of the release.
+pub enum Located {
+    /// It is here.
+    Here(Part),
+    /// It is data that the release's origin has.
+    AtOrigin,
+}
+
+/// Where a block lies.
+enum Somewhere {
+    Frame(Frame),
+    AtOrigin,
+}
+
 impl Objects {
     /// Keeps at most `bytes_max` of small blocks in memory.
     pub fn new(bytes_max: u64) -> Objects {
@@ -60,14 +75,39 @@ impl Objects {
     ///
     /// # Errors
     /// [`Trouble`]; also if `root` or the index are damaged, or the index is not there.
-    pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Part>, Trouble> {
+    pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Located>, Trouble> {
         let indexed = self.indexed(files, wait)?;
-        let Some(Frame { found, range }) = indexed.frame(files, &key_of(address), wait)? else {
-            return Ok(None);
+        let Frame { found, range } = match indexed.frame(files, &key_of(address), wait)? {
+            Some(Somewhere::Frame(frame)) => frame,
+            Some(Somewhere::AtOrigin) => return Ok(Some(Located::AtOrigin)),
+            None => return Ok(None),
         };
         let block = range.start + (pack::HEADER_BYTES as u64).min(range.end - range.start)..range.end;
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
-        Ok(Some(Part::of(found, block, etag)))
+        Ok(Some(Located::Here(Part::of(found, block, etag))))
+    }
+
+    /// Frames of those of these blocks that are here, as many as have room, and the others that the release has at its
+    /// origin. What the release does not have is left out.
+    ///
+    /// # Errors
+    /// [`Trouble`], as for [`Objects::find`].
+    pub fn frames(&self, files: &Files, addresses: &[Digest]) -> Result<(BytesMut, Vec<Digest>), Trouble> {
+        let indexed = self.indexed(files, Wait::Yes)?;
+        let (mut here, mut at_origin) = (BytesMut::new(), Vec::new());
+        for address in addresses {
+            match indexed.frame(files, &key_of(address), Wait::Yes)? {
+                Some(Somewhere::AtOrigin) => at_origin.push(*address),
+                Some(Somewhere::Frame(Frame { found, range })) => {
+                    let length = (range.end - range.start) as usize;
+                    if here.is_empty() || here.len() + length <= OBJECTS_ANSWER_BYTES_MAX {
+                        here.extend_from_slice(&found.read(range, Wait::Yes)?);
+                    }
+                }
+                None => {}
+            }
+        }
+        Ok((here, at_origin))
     }
 
     /// The frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, each once; of so many paths as have
@@ -92,7 +132,9 @@ impl Objects {
                     continue;
                 }
                 // What hints and index do not agree about is left out: the client asks for it.
-                let Some(Frame { found, range }) = indexed.frame(files, &key, wait)? else { continue };
+                let Some(Somewhere::Frame(Frame { found, range })) = indexed.frame(files, &key, wait)? else {
+                    continue;
+                };
                 if answer.len() as u64 + (range.end - range.start) > ANSWER_BYTES_MAX {
                     return Ok(Some(answer.freeze()));
                 }
@@ -142,29 +184,34 @@ impl Objects {
 
 impl Indexed {
     /// The frame of a block, from memory if it can be.
-    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Frame>, Trouble> {
+    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
         if let Some(frame) = self.frames.get(key) {
-            return Ok(Some(frame));
+            return Ok(Some(Somewhere::Frame(frame)));
         }
-        let Some(frame) = self.lying(files, key, wait)? else { return Ok(None) };
-        self.frames.keep(*key, frame, wait).map(Some)
+        match self.lying(files, key, wait)? {
+            Some(Somewhere::Frame(frame)) => Ok(Some(Somewhere::Frame(self.frames.keep(*key, frame, wait)?))),
+            other => Ok(other),
+        }
     }
 
     /// Where the frame of a block lies.
-    fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Frame>, Trouble> {
+    fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
         let range = self.head.range_of(key);
         if range.is_empty() {
             return Ok(None);
         }
         let entries = self.file.read(range, wait)?;
         let Some(place) = self.head.find(&entries, key) else { return Ok(None) };
+        if place.is_at_origin() {
+            return Ok(Some(Somewhere::AtOrigin));
+        }
         let pack = &self.head.packs[place.pack as usize].digest;
         let Some(file) = files.get(&layout::pack(pack), wait)? else {
             return Err(broken("the index names a pack that is not there"));
         };
         let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
         match range.end <= file.bytes {
-            true => Ok(Some(Frame { found: file, range })),
+            true => Ok(Some(Somewhere::Frame(Frame { found: file, range }))),
             false => Err(broken("a pack is shorter than the index says")),
         }
     }

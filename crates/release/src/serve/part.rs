@@ -1,9 +1,13 @@
 //! What can be sent: a file, or a block in one.
 
 use super::body::Sent;
-use super::files::Found;
+use super::files::{Content, Found};
 use super::names::Lifetime;
+use crate::pack;
+use bytes::Bytes;
+use holdfast_crypto::Digest;
 use hyper::header::HeaderValue;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,6 +30,19 @@ impl Part {
     /// What lies at `range` of a file, which must be long enough, and never changes.
     pub fn of(found: Arc<Found>, range: Range<u64>, etag: HeaderValue) -> Part {
         Part { etag, lifetime: Lifetime::Immutable, found, range }
+    }
+
+    /// The block in a frame of the block of this address.
+    ///
+    /// # Errors
+    /// There is none in it.
+    pub fn of_frame(address: &Digest, frame: Bytes) -> io::Result<Part> {
+        let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
+        let bytes = frame.len() as u64;
+        let lifetime = Lifetime::Immutable;
+        let content = Content::Memory(frame);
+        let found = Arc::new(Found { bytes, etag: etag.clone(), lifetime, content });
+        Ok(Part::of(found, (pack::HEADER_BYTES as u64).min(bytes)..bytes, etag))
     }
 
     /// How long it is.

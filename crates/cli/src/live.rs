@@ -1,0 +1,148 @@
+//! Live file systems as sources of releases: a directory of one, read by one verified view, and its server, from which
+//! mirrors may have the blocks.
+
+use crate::control::{Client, Order};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::paths::{Directories, make_private};
+use holdfast_client::reader::{self, VerifiedView};
+use holdfast_client::remote::Remote;
+use holdfast_client::tree::Base;
+use holdfast_client::{Engine, EngineConfig};
+use holdfast_crypto::KeyHolder;
+use holdfast_release::origin::Origin;
+use holdfast_rpc::Address;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a live file system's address begins.
+const SCHEME: &[u8] = b"hf://";
+/// How long the server is waited for.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How often and after what pause it is tried again while another process begins or ends to use the key.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+/// Most bytes of blocks kept on disk from one publishing to the next: of directories and tables only.
+const CACHE_BYTES_MAX: u64 = 1 << 30;
+/// And in memory.
+const MEMORY_BYTES: usize = 64 << 20;
+
+/// A directory of a live file system, by its address.
+pub struct LiveDirectory {
+    /// The file system.
+    pub address: Address,
+    /// The path in it, as given.
+    pub path: Vec<u8>,
+}
+
+/// What `hf://HOST:PORT/FSID/PATH` names; `None` if it begins otherwise.
+///
+/// # Errors
+/// It is no address.
+pub fn parse(text: &Path) -> Outcome<Option<LiveDirectory>> {
+    let Some(rest) = text.as_os_str().as_bytes().strip_prefix(SCHEME) else { return Ok(None) };
+    let mut parts = rest.splitn(3, |byte| *byte == b'/');
+    let server = parts.next().unwrap_or_default();
+    let id = parts.next().unwrap_or_default();
+    let path = parts.next().unwrap_or_default().to_vec();
+    let address = [SCHEME, server, b"/", id].concat();
+    let address: Address = String::from_utf8_lossy(&address).parse()?;
+    Ok(Some(LiveDirectory { address, path }))
+}
+
+/// A view of a running engine.
+///
+/// # Errors
+/// The server cannot be reached, or others write without a pause.
+pub fn view_of(engine: &Engine) -> Outcome<VerifiedView> {
+    engine.flush_commits()?;
+    let base = engine.at_rest()?.ok_or_else(|| {
+        Failure::new(Exit::InUse, "there is always some operation of others under way").hint("try again")
+    })?;
+    Ok(VerifiedView::of(&base))
+}
+
+/// A view, as it travels over the control socket.
+pub fn encode(view: &VerifiedView) -> String {
+    holdfast_crypto::encode(view).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn decode(text: &str) -> Option<VerifiedView> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> = pairs.iter().map(|[a, b]| Some(digit(*a)? << 4 | digit(*b)?)).collect();
+    bytes.filter(|_| rest.is_empty()).and_then(|bytes| holdfast_crypto::decode(&bytes).ok())
+}
+
+/// A live directory, opened for publishing.
+pub struct Opened {
+    /// The view.
+    pub base: Base,
+    /// The server.
+    pub server: Arc<dyn Remote>,
+}
+
+/// Opens a live file system with a device's key. Only one process may sign with it: if one does, it is asked.
+///
+/// # Errors
+/// The key is no member's, the server cannot be reached, or it shows something wrong.
+pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome<Opened> {
+    let key: Arc<dyn KeyHolder> = keys::read(key)?.into();
+    let view = view(address, &key, directories)?;
+    let server = connect(address, key)?;
+    let folder = directories.cache_base()?.join("publish").join(address.file_system.to_string());
+    let evidence = directories.state_base()?.join("evidence");
+    make_private(&folder)?;
+    let cache = Some((folder, CACHE_BYTES_MAX));
+    let store = reader::blocks(address, server.clone(), evidence, cache, MEMORY_BYTES, DEADLINE);
+    Ok(Opened { base: view.read_from(&store), server })
+}
+
+/// Connects to a live file system's server with a member's key.
+///
+/// # Errors
+/// The key is no member's, or the server cannot be reached.
+pub fn connect(address: &Address, key: Arc<dyn KeyHolder>) -> Outcome<Arc<dyn Remote>> {
+    Ok(reader::connect(address, key, DEADLINE)?)
+}
+
+/// The origin of a release, to be asked for data with any member's key.
+///
+/// # Errors
+/// It is no address, the key is no member's, or the server cannot be reached.
+pub fn origin(address: &str, key: &Path, cache_bytes_max: usize) -> Outcome<Origin> {
+    let address: Address = address.parse()?;
+    let server = connect(&address, keys::read(key)?.into())?;
+    Ok(Origin::new(address.to_string(), server, cache_bytes_max))
+}
+
+fn view(address: &Address, key: &Arc<dyn KeyHolder>, directories: &Directories) -> Outcome<VerifiedView> {
+    let state_dir = directories.state_of(&address.file_system, &key.public())?;
+    make_private(&state_dir)?;
+    let mut attempt = 0;
+    loop {
+        if let Some(process) = Client::connect(&state_dir)? {
+            let text: String = process.call(&Order::View)?;
+            return decode(&text).ok_or_else(|| {
+                Failure::new(Exit::Protocol, "the process that serves the mount is of another version")
+                    .hint("unmount and mount again")
+            });
+        }
+        let mut config = EngineConfig::new(address.clone(), key.clone(), state_dir.clone());
+        config.deadline = DEADLINE;
+        match Engine::start(config).map_err(Failure::from) {
+            Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {
+                attempt += 1;
+                std::thread::sleep(PAUSE);
+            }
+            Err(failure) => return Err(failure),
+            Ok(engine) => {
+                let view = view_of(&engine);
+                engine.stop();
+                return view;
+            }
+        }
+    }
+}

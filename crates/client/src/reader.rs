@@ -1,0 +1,80 @@
+//! A member's connection that signs nothing: it fetches blocks, stores some, and holds trees. Any number of them may
+//! use a key at once, beside the one engine that signs with it.
+
+use crate::engine::explain;
+use crate::error::StartError;
+use crate::remote::Remote;
+use crate::store::{StoreConfig, VerifiedStore};
+use crate::tree::{Base, TableCache};
+use crate::{EngineConfig, evidence::Evidence};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, Membership};
+use holdfast_crypto::{DigestKey, KeyHolder};
+use holdfast_protocol::structure::View;
+use holdfast_rpc::{Address, Connector, ServerProof};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A view that an engine has verified, to be read elsewhere on the same machine by the same user.
+#[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
+pub struct VerifiedView {
+    view: View,
+    membership: Membership,
+    device: DeviceId,
+}
+
+impl VerifiedView {
+    /// The view that `base` reads from.
+    pub fn of(base: &Base) -> VerifiedView {
+        VerifiedView {
+            view: View::clone(&base.view),
+            membership: Membership::clone(&base.membership),
+            device: base.me,
+        }
+    }
+
+    /// Prepares it for reading, with blocks of `store`.
+    pub fn read_from(self, store: &VerifiedStore) -> Base {
+        let tables = Arc::new(TableCache::default());
+        let blocks = Arc::new(store.clone());
+        Base::new(Arc::new(self.view), Arc::new(self.membership), self.device, blocks, tables)
+    }
+}
+
+/// Connects to a file system's server with a member's key.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn connect(
+    address: &Address,
+    key: Arc<dyn KeyHolder>,
+    deadline: Duration,
+) -> Result<Arc<dyn Remote>, StartError> {
+    let proof = ServerProof { file_system: address.file_system, minimum_sequence: 0 };
+    let connector = Connector::new(key.clone(), vec![address.server.clone()], Some(proof));
+    let config = EngineConfig::new(address.clone(), key, PathBuf::new());
+    let connection = connector.connect(deadline).map_err(|error| explain(error, &config))?;
+    let remote: Arc<dyn Remote> = Arc::new(connection);
+    match remote.welcome().and_then(|welcome| welcome.device) {
+        Some(_) => Ok(remote),
+        None => {
+            let key = holdfast_crypto::keyfile::format_public(&config.key.public(), "");
+            Err(StartError::UnknownDevice { key })
+        }
+    }
+}
+
+/// Verified blocks of a file system over such a connection. `cache`: folder and bound in bytes of what is kept on disk.
+pub fn blocks(
+    address: &Address,
+    remote: Arc<dyn Remote>,
+    evidence: PathBuf,
+    cache: Option<(PathBuf, u64)>,
+    memory_bytes: usize,
+    deadline: Duration,
+) -> VerifiedStore {
+    let evidence = Arc::new(Evidence::new(evidence, address.file_system));
+    let config = StoreConfig { key: DigestKey::WELL_KNOWN, memory_bytes, cache, evidence, deadline };
+    VerifiedStore::new(config, remote)
+}

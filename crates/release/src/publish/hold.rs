@@ -1,0 +1,172 @@
+//! A release's blocks at the server of the live file system: what is new of it is stored there, small as it is, and a
+//! hold on its root keeps all that it reaches, the live file system's chunks above all, however that changes.
+//!
+//! Invariant: no record is signed before the server has granted the hold, and it grants none that is not whole.
+
+use super::PublishError;
+use super::folder::FolderBlocks;
+use super::keep::{children, kept};
+use crate::index::{Index, Key, key_of};
+use crate::keys::ReleaseId;
+use crate::release_dir::ReleaseDir;
+use holdfast_client::remote::{Remote, call_patiently};
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::{AddressedBlock, HoldShown, Request, Response};
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the server is waited for. It goes through the whole release before it grants a hold.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Blocks and bytes that are stored at once.
+const BATCH_BLOCKS: usize = 1024;
+const BATCH_BYTES: usize = 2 << 20;
+/// How often the server says what is missing.
+const ROUNDS_MAX: usize = 64;
+
+/// What holds of a release are called: by its number and root, so that a draft that waits for signatures keeps its
+/// own while another is made.
+fn name(release: ReleaseId, sequence: u64, root: &Digest) -> String {
+    format!("release/{release}/{sequence}/{root}")
+}
+
+/// The number and root of a release that a hold is for.
+fn release_of(hold: &HoldShown, release: ReleaseId) -> Option<(u64, String)> {
+    let rest = hold.name.strip_prefix(&format!("release/{release}/"))?;
+    let (sequence, root) = rest.split_once('/')?;
+    Some((sequence.parse().ok()?, root.to_owned()))
+}
+
+fn not_held(why: impl ToString) -> PublishError {
+    PublishError::NotHeld(why.to_string())
+}
+
+/// Stores blocks at the server.
+struct Storing<'a> {
+    server: &'a dyn Remote,
+    blocks: &'a FolderBlocks,
+    batch: Vec<AddressedBlock>,
+    bytes: usize,
+    done: HashSet<Key>,
+}
+
+impl Storing<'_> {
+    /// Stores a block and all below it that is no data and that `is_known` does not know to be there.
+    fn tree(&mut self, root: Digest, is_known: &dyn Fn(&Key) -> bool) -> Result<(), PublishError> {
+        let mut stack = vec![root];
+        while let Some(address) = stack.pop() {
+            let key = key_of(&address);
+            if is_known(&key) || self.done.contains(&key) {
+                continue;
+            }
+            let Some(place) = self.blocks.place(&address).filter(|place| !place.is_at_origin()) else {
+                continue;
+            };
+            let Some(below) = children(self.blocks, &place).map_err(not_held)? else { continue };
+            stack.extend(below);
+            self.block(address)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a block.
+    fn block(&mut self, address: Digest) -> Result<(), PublishError> {
+        let block = self.blocks.stored(&address).map_err(not_held)?;
+        self.done.insert(key_of(&address));
+        self.bytes += block.body.len() + block.references.len() * 32;
+        self.batch.push(AddressedBlock { address, block });
+        if self.batch.len() >= BATCH_BLOCKS || self.bytes >= BATCH_BYTES { self.send() } else { Ok(()) }
+    }
+
+    fn send(&mut self) -> Result<(), PublishError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.bytes = 0;
+        match ask(self.server, &Request::Store(std::mem::take(&mut self.batch)))? {
+            Response::Done => Ok(()),
+            _ => Err(not_held("its answer makes no sense")),
+        }
+    }
+}
+
+fn ask(server: &dyn Remote, request: &Request) -> Result<Response, PublishError> {
+    call_patiently(server, request, PATIENCE).map_err(not_held)
+}
+
+/// Has the server keep the tree of a release. `before` has what it was given with earlier ones; that it has it all is
+/// not believed.
+///
+/// # Errors
+/// [`PublishError::NotHeld`]: nothing is held.
+pub fn hold(
+    server: &dyn Remote,
+    blocks: &FolderBlocks,
+    before: &Index,
+    release: ReleaseId,
+    sequence: u64,
+    root: Digest,
+) -> Result<(), PublishError> {
+    let mut storing = Storing { server, blocks, batch: Vec::new(), bytes: 0, done: HashSet::new() };
+    storing.tree(root, &|key| before.entries.binary_search_by_key(key, |(known, _)| *known).is_ok())?;
+    let request = Request::Hold { name: name(release, sequence, &root), roots: vec![root] };
+    for _ in 0..ROUNDS_MAX {
+        storing.send()?;
+        let missing = match ask(server, &request)? {
+            Response::Held(missing) => missing,
+            _ => return Err(not_held("its answer makes no sense")),
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for address in missing {
+            let is_here = blocks.place(&address).is_some_and(|place| !place.is_at_origin());
+            if storing.done.contains(&key_of(&address)) {
+                return Err(not_held(format!("it loses block {}, which it was given", address.short())));
+            }
+            if !is_here {
+                return Err(not_held(format!(
+                    "data of a file (block {}) is gone; files were replaced or removed meanwhile, so publish again",
+                    address.short()
+                )));
+            }
+            storing.tree(address, &|_| false)?;
+            if !storing.done.contains(&key_of(&address)) {
+                // Data that an earlier release, made of a directory, has in a pack.
+                storing.block(address)?;
+            }
+        }
+    }
+    Err(not_held("it finds more to be missing each time"))
+}
+
+/// Lets go of releases that the release directory does not keep any more. The one before the newest stays, for who is
+/// reading by it, and so do drafts of the next. Returns how many went.
+///
+/// # Errors
+/// [`PublishError`]; what could not be let go stays held until the next time.
+pub fn let_go(server: &dyn Remote, target: &Path) -> Result<usize, PublishError> {
+    let dir = ReleaseDir::new(target);
+    let damaged = |why: String| PublishError::Damaged { path: target.to_owned(), why };
+    let chain = dir.chain().map_err(|error| damaged(error.to_string()))?;
+    let Some(root) = dir.root(&chain).map_err(|error| damaged(error.to_string()))? else { return Ok(0) };
+    let newest = root.record.value.sequence;
+    let mut stays: HashSet<(u64, String)> = kept(target, usize::MAX)?
+        .iter()
+        .map(|kept| (kept.sequence(), kept.root().address.to_string()))
+        .collect();
+    stays.insert((newest, root.record.value.root_dir.address.to_string()));
+    let Response::Holds(holds) = ask(server, &Request::Holds)? else {
+        return Err(not_held("its answer makes no sense"));
+    };
+    let goes = |hold: &HoldShown| {
+        release_of(hold, chain.id())
+            .is_some_and(|held| held.0 <= newest && held.0 + 1 != newest && !stays.contains(&held))
+    };
+    let mut gone = 0;
+    for hold in holds.into_iter().filter(goes) {
+        ask(server, &Request::Unhold { name: hold.name })?;
+        gone += 1;
+    }
+    Ok(gone)
+}

@@ -1,0 +1,65 @@
+//! Holds: trees that members keep from the garbage collection, by name. A signed release that refers to blocks of the
+//! live file system is held until its publisher lets go.
+
+use crate::file_system::FileSystem;
+use crate::host::Host;
+use crate::refusal::Refused;
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::{HoldShown, Response, ServerError};
+use holdfast_store::{Hold, HoldOutcome};
+
+/// Makes a hold, or says what is missing.
+pub(crate) fn hold(
+    host: &Host,
+    file_system: &FileSystem,
+    device: DeviceId,
+    name: String,
+    roots: Vec<Digest>,
+) -> Result<Response, Refused> {
+    check(host, file_system, device, &name)?;
+    let hold = Hold { name, device, made_ns: host.clock.wall_ns(), roots };
+    let missing = match host.store.hold(file_system.id, hold)? {
+        HoldOutcome::Held => Vec::new(),
+        HoldOutcome::Missing(missing) => missing,
+    };
+    host.commit()?;
+    Ok(Response::Held(missing))
+}
+
+/// Ends a hold.
+pub(crate) fn unhold(
+    host: &Host,
+    file_system: &FileSystem,
+    device: DeviceId,
+    name: &str,
+) -> Result<Response, Refused> {
+    check(host, file_system, device, name)?;
+    host.store.unhold(file_system.id, name)?;
+    host.commit()?;
+    Ok(Response::Done)
+}
+
+/// All holds of a file system.
+pub(crate) fn list(host: &Host, file_system: Digest) -> Vec<HoldShown> {
+    let shown = |hold: Hold| HoldShown {
+        name: hold.name,
+        device: hold.device,
+        made_ns: hold.made_ns,
+        roots: hold.roots,
+    };
+    host.store.holds(&file_system).into_iter().map(shown).collect()
+}
+
+/// A hold is its user's, whatever device made it, and the superuser's.
+fn check(host: &Host, file_system: &FileSystem, device: DeviceId, name: &str) -> Result<(), Refused> {
+    let holds = host.store.holds(&file_system.id);
+    let Some(known) = holds.iter().find(|known| known.name == name) else { return Ok(()) };
+    match file_system.acts_for(device, known.device) {
+        true => Ok(()),
+        false => {
+            let why = format!("the hold {name} is of device {}, of another user", known.device.0);
+            Err(ServerError::NotAllowed(why).into())
+        }
+    }
+}

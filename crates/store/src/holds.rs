@@ -1,0 +1,128 @@
+//! Holds: trees that a member wants kept whatever becomes of the live file system, by name and until somebody lets
+//! go. A signed release that refers to blocks of a live file system is held so.
+//!
+//! Invariant: a hold that was granted is whole. It is granted only if everything its roots reach is there, while no
+//! collection runs and nothing can be taken back; from then on its roots are roots of every collection.
+
+use crate::StoreError;
+use crate::mark::Marks;
+use crate::record::{HoldsRecord, StoreRecord};
+use crate::store::BlockStore;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_log::BodyTag;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Most holds of one file system.
+pub const HOLDS_MAX: usize = 1024;
+/// Most roots of one hold.
+pub const HOLD_ROOTS_MAX: usize = 16;
+/// Longest name of a hold, in bytes.
+pub const HOLD_NAME_BYTES_MAX: usize = 200;
+/// Most missing blocks told at once.
+const MISSING_MAX: usize = 1024;
+/// How long a collection that runs is waited for.
+const COLLECTION_WAIT: Duration = Duration::from_secs(20);
+
+/// A tree that is kept.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Hold {
+    /// What it is called; unique in its file system.
+    pub name: String,
+    /// The device that asked for it.
+    pub device: DeviceId,
+    /// When, in nanoseconds since 1970.
+    pub made_ns: i64,
+    /// What is kept, with all that it refers to.
+    pub roots: Vec<Digest>,
+}
+
+/// What became of the wish for a hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HoldOutcome {
+    /// It is in force, durably with the next commit.
+    Held,
+    /// It is not: these blocks are not there, and perhaps more.
+    Missing(Vec<Digest>),
+}
+
+impl Hold {
+    fn check(&self) -> Result<(), StoreError> {
+        let refused = |why: String| Err(StoreError::Refused(why));
+        if self.name.is_empty() || self.name.len() > HOLD_NAME_BYTES_MAX {
+            return refused(format!("the name of a hold has 1 to {HOLD_NAME_BYTES_MAX} bytes"));
+        }
+        if !self.name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return refused("the name of a hold has letters, digits and signs only".into());
+        }
+        if self.roots.is_empty() || self.roots.len() > HOLD_ROOTS_MAX {
+            return refused(format!("a hold has 1 to {HOLD_ROOTS_MAX} roots"));
+        }
+        Ok(())
+    }
+}
+
+impl BlockStore {
+    /// Keeps what `hold.roots` reach until [`BlockStore::unhold`], in place of a hold of the same name.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`]: the hold breaks a rule, or there are 1,024 others. [`StoreError::Busy`]: a collection
+    /// runs. A read error; the log failed.
+    pub fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, StoreError> {
+        hold.check()?;
+        let shared = self.shared();
+        // A collection holds this from its mark to its drop.
+        let Some(_checkpointing) = shared.checkpointing.try_lock_for(COLLECTION_WAIT) else {
+            return Err(StoreError::Busy);
+        };
+        let Some(number) = self.state().number(&file_system) else {
+            return Ok(HoldOutcome::Missing(hold.roots));
+        };
+        self.state().holding = true;
+        let mut marks = Marks::new(shared, file_system, number);
+        let mut absent = HashSet::new();
+        let walked = marks.walk(hold.roots.clone(), &mut absent, &mut |_| {});
+        let mut state = self.state();
+        state.holding = false;
+        walked?;
+        if !absent.is_empty() {
+            return Ok(HoldOutcome::Missing(absent.into_iter().take(MISSING_MAX).collect()));
+        }
+        let mut holds = state.holds.get(&file_system).cloned().unwrap_or_default();
+        match holds.binary_search_by(|known| known.name.cmp(&hold.name)) {
+            Ok(at) => holds[at] = hold,
+            Err(_) if holds.len() >= HOLDS_MAX => {
+                return Err(StoreError::Refused(format!("there are {HOLDS_MAX} holds already")));
+            }
+            Err(at) => holds.insert(at, hold),
+        }
+        // What was found is relied on from here on: nobody takes it back.
+        state.young.keep_all(number, i64::MAX);
+        let record = HoldsRecord { file_system, holds };
+        StoreRecord::Holds(record.clone()).append(self.log(), &[], BodyTag::of(&[]))?;
+        state.apply_holds(&record);
+        Ok(HoldOutcome::Held)
+    }
+
+    /// Ends a hold. Whether there was one.
+    ///
+    /// # Errors
+    /// The log failed.
+    pub fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, StoreError> {
+        let mut state = self.state();
+        let mut holds = state.holds.get(&file_system).cloned().unwrap_or_default();
+        let Ok(at) = holds.binary_search_by(|known| known.name.as_str().cmp(name)) else { return Ok(false) };
+        holds.remove(at);
+        let record = HoldsRecord { file_system, holds };
+        StoreRecord::Holds(record.clone()).append(self.log(), &[], BodyTag::of(&[]))?;
+        state.apply_holds(&record);
+        Ok(true)
+    }
+
+    /// The holds of a file system, in order of name.
+    pub fn holds(&self, file_system: &Digest) -> Vec<Hold> {
+        self.state().holds.get(file_system).cloned().unwrap_or_default()
+    }
+}
