@@ -70,6 +70,8 @@ pub enum Command {
     Release(crate::release::args::Release),
     /// Serve a signed release to anybody, as a mirror.
     Serve(Serve),
+    /// Mount file systems and releases by names that contain their IDs, when they are used.
+    Automount(crate::automount::args::Automount),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -244,6 +246,8 @@ pub enum FsCommand {
     Group(GroupArgs),
     /// Devices (machines with a key of their own): add, list, remove.
     Device(DeviceArgs),
+    /// Make a certificate that ends a file system for good, once it is found.
+    Revoke(FsRevoke),
 }
 
 /// `holdfast fs create`
@@ -440,6 +444,26 @@ pub enum DeviceCommand {
         #[arg(value_name = "DEVICE-NAME")]
         name: String,
     },
+}
+
+/// `holdfast fs revoke`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast fs revoke hf://HOST/FSID --superuser superuser.key --out end-of-files --reason 'the key was stolen'
+
+Nothing happens until the certificate is found: put it into directories of revocations (--revocations of `holdfast
+mount` and `holdfast automount`) as a file named after the id. It cannot be taken back. It is wise to make one before
+it is needed, and to keep it where the key is not.")]
+pub struct FsRevoke {
+    /// Which, and by whose leave.
+    #[command(flatten)]
+    pub administer: Administer,
+    /// File for the certificate; never overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Why, for people.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
 }
 
 /// `holdfast mount`
