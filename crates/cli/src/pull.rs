@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar};
-use crate::paths::{Directories, make_private};
+use crate::paths::{Directories, DirectoryList, make_private};
 use crate::reading::args::{Pull, ReleaseSource};
 use crate::reading::{Named, open_failure};
 use holdfast_release::accept::Stale;
@@ -50,7 +50,7 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
     let options = Options {
         id,
         trust,
-        revocations: arguments.revocations.clone(),
+        revocations: DirectoryList::all(&arguments.revocations),
         stale: if arguments.allow_stale { Stale::Allow } else { Stale::Refuse },
         cache: None,
         memory_bytes: 0,

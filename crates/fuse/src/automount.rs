@@ -12,6 +12,9 @@
 //! Who mounts has to touch the place as well, and must not wait for himself: [`Automounter`] is told which thread asks, and
 //! answers [`Entered::Empty`] to those that it knows.
 //!
+//! All this needs somebody who may mount on such a directory. fusermount3 may not, as it is root's and what users mount is
+//! closed to others. Where it has to do it, names are symbolic links to directories elsewhere, and reading a link waits.
+//!
 //! Permissions are not left to the kernel here: it would decide by the mode alone and not ask when somebody enters.
 
 use crate::answering::Answering;
@@ -121,7 +124,7 @@ pub trait Automounter: Send + Sync + 'static {
     /// Why nothing can be mounted there.
     fn enter(&self, number: u64, thread: u32) -> Result<Entered, Trouble>;
 
-    /// Where a link leads.
+    /// Where a link leads. Waits until something is mounted there, if it leads to a place.
     ///
     /// # Errors
     /// [`Trouble`].
@@ -160,7 +163,7 @@ fn tell(reply: ReplyEntry, found: Result<Named, Trouble>) {
         Ok(found) => {
             let (ino, kind) = named(found);
             let found = convert::attributes(&attributes(ino, kind));
-            reply.entry_with_ttls(&NAME_LIVES, &ATTRIBUTES_LIVE, &found, Generation(0));
+            reply.entry_with_ttls(&ATTRIBUTES_LIVE, &NAME_LIVES, &found, Generation(0));
         }
         Err(Trouble::NoName) => {
             let nothing = convert::attributes(&attributes(0, InodeKind::File));
@@ -243,11 +246,12 @@ impl Filesystem for AutomountHandler {
         }
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.automounter.target(ino.0) {
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let automounter = Arc::clone(&self.automounter);
+        self.answering.wait(request, move || match automounter.target(ino.0) {
             Ok(target) => reply.data(&target),
             Err(trouble) => reply.error(errno(trouble)),
-        }
+        });
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

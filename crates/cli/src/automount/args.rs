@@ -1,5 +1,6 @@
 //! The command line of `holdfast automount`.
 
+use crate::paths::DirectoryList;
 use clap::{Args, value_parser};
 use std::path::PathBuf;
 
@@ -27,11 +28,15 @@ pub struct Automount {
     #[arg(long, value_name = "KEY")]
     pub key: Option<PathBuf>,
     /// Directories of links in which other names are looked for, in turn; they may be below DIR
-    #[arg(long, value_name = "DIR", value_delimiter = ':')]
-    pub certpath: Vec<PathBuf>,
+    #[arg(long, value_name = "DIR")]
+    pub certpath: Vec<DirectoryList>,
     /// Directories of revocation certificates to be honoured; they may be below DIR
-    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
-    pub revocations: Vec<PathBuf>,
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS")]
+    pub revocations: Vec<DirectoryList>,
+    /// Make the mounts in this directory, and show names as symbolic links to there. Users who are not root cannot mount on
+    /// the names themselves [default for them: $XDG_RUNTIME_DIR/holdfast, or the state directory]
+    #[arg(long, value_name = "DIR")]
+    pub beside: Option<PathBuf>,
     /// Unmount what nobody has used for so long, such as 10m or 2h
     #[arg(long, value_name = "SPAN", default_value = "10m")]
     pub idle: String,

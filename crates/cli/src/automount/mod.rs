@@ -11,7 +11,7 @@ use crate::control::{self, Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::mount::{daemon, ending::on_signal};
 use crate::output::{Format, progress};
-use crate::paths::{Directories, make_private};
+use crate::paths::{Directories, DirectoryList, make_private};
 use crate::reading::span_of;
 use crate::watch::Watcher;
 use crate::{keys, limits, logging};
@@ -108,6 +108,7 @@ pub fn end(directory: &Path, lazy: bool, directories: &Directories) -> Outcome<b
 /// All that is decided before it begins.
 struct Plan {
     directory: PathBuf,
+    beside: Option<PathBuf>,
     state_dir: PathBuf,
     log: PathBuf,
     settings: Settings,
@@ -151,11 +152,13 @@ impl Plan {
             timeout: Duration::from_secs(arguments.timeout),
         };
         let authorities = Authorities {
-            certpath: all(&arguments.certpath)?,
-            revocations: all(&arguments.revocations)?,
+            certpath: all(&DirectoryList::all(&arguments.certpath))?,
+            revocations: all(&DirectoryList::all(&arguments.revocations))?,
             directories: chosen,
         };
+        let beside = beside(arguments.beside.as_ref().map(absolute).transpose()?, &state_dir)?;
         Ok(Plan {
+            beside,
             log: state_dir.join("log"),
             state_dir,
             settings,
@@ -173,6 +176,30 @@ impl Plan {
             directory,
         })
     }
+}
+
+/// Where mounts are made, if not on the names. What an earlier run left there is taken away.
+fn beside(chosen: Option<PathBuf>, state_dir: &Path) -> Outcome<Option<PathBuf>> {
+    let base = match chosen {
+        Some(chosen) => chosen,
+        None if rustix::process::geteuid().is_root() => return Ok(None),
+        None => match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+            Some(runtime) if runtime.is_absolute() => runtime.join("holdfast"),
+            _ => state_dir.join("mounts"),
+        },
+    };
+    // Several automounters do not get into each other's way.
+    let folder = base.join(state_dir.file_name().unwrap_or_default());
+    make_private(&folder)?;
+    let folder = folder
+        .canonicalize()
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", folder.display())))?;
+    for left in mountpoint::mounted()? {
+        if left.is_holdfast() && left.directory.parent() == Some(&folder) {
+            mountpoint::unmount(&left.directory, Manner::Lazily)?;
+        }
+    }
+    Ok(Some(folder))
 }
 
 /// The background process.
@@ -236,9 +263,19 @@ struct Serving {
 impl Serving {
     fn start(plan: Plan) -> Outcome<Serving> {
         limits::raise_open_files();
-        let Plan { directory, state_dir, log, settings, authorities, mounts_max, idle, refresh, options } =
-            plan;
-        let places = Places::new(directory.clone(), settings, authorities, mounts_max, idle);
+        let Plan {
+            directory,
+            beside,
+            state_dir,
+            log,
+            settings,
+            authorities,
+            mounts_max,
+            idle,
+            refresh,
+            options,
+        } = plan;
+        let places = Places::new(directory.clone(), beside, settings, authorities, mounts_max, idle);
         let watcher = Watcher::start();
         watcher.mounted(&directory);
         let (over, ended) = channel();
@@ -302,6 +339,9 @@ impl Serving {
             self.places.tend(due);
         }
         self.session.wait();
+        if let Err(refusal) = self.places.end(true) {
+            tracing::warn!(why = refusal.why, "a mount stays");
+        }
         control::close(&self.state_dir);
         self.watcher.unmounted(self.session.directory());
         tracing::info!("ended");

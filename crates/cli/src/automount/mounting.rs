@@ -79,12 +79,12 @@ impl Settings {
             }
             Found::Release(url) => {
                 command.args(["--id", id]).arg("--refresh").arg(self.refresh.to_string());
-                for directory in revocations {
-                    command.arg("--revocations").arg(directory);
-                }
                 url.clone()
             }
         };
+        for directory in revocations {
+            command.arg("--revocations").arg(directory);
+        }
         command.arg("--cache-mib").arg(self.cache_mib.to_string());
         for (wanted, option) in [(self.allow_other, "--allow-other"), (self.no_exec, "--no-exec")] {
             if wanted {

@@ -16,6 +16,7 @@ use holdfast_fuse::mountpoint;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -70,6 +71,8 @@ pub struct Places {
     /// Itself, for the threads that mount.
     own: Weak<Places>,
     directory: PathBuf,
+    /// Where mounts are made if names are links to them; else they are made on the names.
+    beside: Option<PathBuf>,
     settings: Settings,
     authorities: Authorities,
     mounts_max: usize,
@@ -119,9 +122,10 @@ enum Wanted {
 }
 
 impl Places {
-    /// For names below `directory`, an absolute path.
+    /// For names below `directory`, an absolute path; with mounts made there, or `beside`.
     pub fn new(
         directory: PathBuf,
+        beside: Option<PathBuf>,
         settings: Settings,
         authorities: Authorities,
         mounts_max: usize,
@@ -130,6 +134,7 @@ impl Places {
         Arc::new_cyclic(|own| Places {
             own: own.clone(),
             directory,
+            beside,
             settings,
             authorities,
             mounts_max,
@@ -140,7 +145,7 @@ impl Places {
     }
 
     fn path(&self, name: &[u8]) -> PathBuf {
-        self.directory.join(std::ffi::OsStr::from_bytes(name))
+        self.beside.as_ref().unwrap_or(&self.directory).join(OsStr::from_bytes(name))
     }
 
     /// Makes sure that something is mounted on what a path leads through, if it leads below our directory; so that we need
@@ -209,6 +214,12 @@ impl Places {
         if self.is_mounted(place)? && mountpoint::is_dead(place) {
             self.settings.unmount(place, true)?;
         }
+        if self.beside.is_some() {
+            let made = std::fs::create_dir(place);
+            if let Err(error) = made.or_else(|error| if place.is_dir() { Ok(()) } else { Err(error) }) {
+                return Err(Refusal::new(Trouble::Failed, format!("{}: {error}", place.display())));
+            }
+        }
         self.make_room()?;
         let revocations = self.authorities.revocations_for(&self.directory, name);
         for directory in &revocations {
@@ -244,6 +255,10 @@ impl Places {
         let public = keys::public_of(&text).or_else(|_| keys::read(key).map(|key| key.public())).ok()?;
         let state = self.settings.directories.state_of(&address.file_system, &public).ok()?;
         Client::connect(&state).ok()??.process()
+    }
+
+    fn shown(&self, number: u64) -> Named {
+        if self.beside.is_some() { Named::Link(number) } else { Named::Place(number) }
     }
 
     fn is_mounted(&self, place: &Path) -> Result<bool, Refusal> {
@@ -294,6 +309,10 @@ impl Places {
             Ok(false) => Ok(()),
             _ => self.settings.unmount(&place, lazy),
         };
+        if self.beside.is_some() && gone.is_ok() {
+            // Made again when it is needed; what is not empty is not ours.
+            let _ = std::fs::remove_dir(&place);
+        }
         let mut inner = self.inner.lock();
         if let Some(Known { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
             let wanted = matches!(state, State::Unmounting(_, Wanted::Yes));
@@ -538,7 +557,6 @@ impl Inner {
         let new = || Known { name: name.to_vec(), lookups: 0, used: Instant::now(), is };
         let known = self.known.entry(number).or_insert_with(new);
         known.lookups += 1;
-        known.used = Instant::now();
         if let Some(target) = link {
             known.is = Is::Link(target);
         }
@@ -565,7 +583,16 @@ impl Automounter for Places {
                 Ok(())
             }
         };
-        Some(settled.map(|()| Named::Place(inner.know(name, Is::Place(parsed, State::Idle)))))
+        Some(settled.map(|()| {
+            let number = inner.know(name, Is::Place(parsed, State::Idle));
+            // That we look whether a mount is alive is no use of it.
+            if !Path::new(&format!("/proc/self/task/{thread}")).exists()
+                && let Some(known) = inner.known.get_mut(&number)
+            {
+                known.used = Instant::now();
+            }
+            self.shown(number)
+        }))
     }
 
     fn await_name(&self, name: &[u8], thread: u32) -> Result<Named, Trouble> {
@@ -605,7 +632,11 @@ impl Automounter for Places {
     }
 
     fn is_link(&self, number: u64) -> bool {
-        matches!(self.inner.lock().known.get(&number), Some(Known { is: Is::Link(_), .. }))
+        match self.inner.lock().known.get(&number).map(|known| &known.is) {
+            Some(Is::Link(_)) => true,
+            Some(Is::Place(..)) => self.beside.is_some(),
+            None => false,
+        }
     }
 
     fn enter(&self, number: u64, thread: u32) -> Result<Entered, Trouble> {
@@ -619,9 +650,24 @@ impl Automounter for Places {
     }
 
     fn target(&self, number: u64) -> Result<Vec<u8>, Trouble> {
-        match self.inner.lock().known.get(&number) {
-            Some(Known { is: Is::Link(target), .. }) => Ok(target.clone().into_os_string().into_vec()),
-            _ => Err(Trouble::NoName),
+        let mut inner = self.inner.lock();
+        loop {
+            match inner.known.get(&number) {
+                Some(Known { is: Is::Link(target), .. }) => {
+                    return Ok(target.clone().into_os_string().into_vec());
+                }
+                Some(Known { is: Is::Place(..), name, .. }) => {
+                    let target = self.path(name).into_os_string().into_vec();
+                    if let Some(mounted) = self.want(&mut inner, number) {
+                        return mounted.map(|()| target);
+                    }
+                }
+                None => return Err(Trouble::NoName),
+            }
+            self.changed.wait_for(&mut inner, GLANCE);
+            if is_raised() {
+                return Err(Trouble::Interrupted);
+            }
         }
     }
 
@@ -630,7 +676,7 @@ impl Automounter for Places {
         let mounted = inner.numbers_in(|state| matches!(state, State::Mounted(_)));
         let mut names: Vec<_> = mounted
             .into_iter()
-            .map(|number| (inner.known[&number].name.clone(), Named::Place(number)))
+            .map(|number| (inner.known[&number].name.clone(), self.shown(number)))
             .collect();
         names.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         names

@@ -17,7 +17,7 @@ use crate::args::{Mount, Umount, UnmappedChown};
 use crate::control::{Client, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::{Directories, make_private};
+use crate::paths::{Directories, DirectoryList, make_private};
 use crate::{automount, keys, logging, revoked};
 use daemon::Job;
 use holdfast_fuse::mountpoint::{self, Manner};
@@ -80,7 +80,8 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
     let warn = |notice: &str| {
         let _ = writeln!(std::io::stderr(), "holdfast: warning: {notice}");
     };
-    revoked::check(&address.file_system, &arguments.release.revocations, directories, &warn)?;
+    let revocations = DirectoryList::all(&arguments.release.revocations);
+    revoked::check(&address.file_system, &revocations, directories, &warn)?;
     let key = keys::read(key_name)?;
     let job = Job {
         url: address.to_string(),
