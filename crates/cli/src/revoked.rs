@@ -7,6 +7,7 @@ use crate::keys;
 use crate::output::Format;
 use crate::paths::{Directories, make_private};
 use holdfast_crypto::{Digest, KeyHolder};
+use holdfast_release::admit::Unreadable;
 use holdfast_release::file_system::{Revocation, Statement, revoked};
 use holdfast_release::form::{self, Kind};
 use holdfast_release::{files, signing::Signed};
@@ -52,7 +53,7 @@ pub fn check(
             }
             Err(Checked::Revoked(found.to_string()))
         }
-        Err((path, error)) => Err(Checked::Unknown(format!(
+        Err(Unreadable { path, error }) => Err(Checked::Unknown(format!(
             "{}: {error}; revocations are looked for here, so nothing is used until it can be read. Make it readable, or \
              take it off the list of revocation directories",
             path.display()

@@ -483,6 +483,23 @@ fn servers_that_never_answer() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(names.read(&format!("{release}/README")), "as published", "others need not wait");
     assert!(waits.try_wait().expect("a child").is_none());
+    // Nor can anybody have very many waited for.
+    let many: Vec<Child> = (0..40)
+        .map(|n| {
+            let path = names.at(&silent.replace(',', &format!("!{n},")));
+            Command::new("ls").arg(path).stderr(Stdio::piped()).spawn().expect("ls runs")
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(2));
+    let mut refused = 0;
+    for mut one in many {
+        let waits = one.try_wait().expect("a child").is_none();
+        one.kill().expect("a child");
+        let said = text(&one.wait_with_output().expect("it ends"));
+        assert!(waits || said.contains("Too many open files"), "{said}");
+        refused += usize::from(!waits);
+    }
+    assert!((1..=20).contains(&refused), "{refused} were refused at once");
     waits.kill().expect("a child");
     let start = std::time::Instant::now();
     waits.wait().expect("it ends");

@@ -3,14 +3,13 @@
 //! The id of a file system is the digest of that key, so the certificate, which carries it, proves itself from the id
 //! alone, as that of a release does ([`crate::revocation`]): anybody may carry it anywhere.
 
-use crate::admit::certificates;
+use crate::admit::{Unreadable, certificates};
 use crate::form::{self, Kind, Malformed};
 use crate::keys::ReleaseId;
 use crate::revocation::REASON_BYTES_MAX;
 use crate::signing::{Signable, SignatureError, Signed};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, Domain, PublicKey};
-use std::io;
 use std::path::PathBuf;
 
 /// That a file system is over.
@@ -121,10 +120,7 @@ pub fn verify(id: Digest, bytes: &[u8]) -> Result<String, RevocationError> {
 ///
 /// # Errors
 /// A directory cannot be read, so nobody knows what is in it.
-pub fn revoked(
-    id: Digest,
-    directories: &[PathBuf],
-) -> Result<Result<Revoked, Vec<String>>, (PathBuf, io::Error)> {
+pub fn revoked(id: Digest, directories: &[PathBuf]) -> Result<Result<Revoked, Vec<String>>, Unreadable> {
     let mut notices = Vec::new();
     for directory in directories {
         for (path, certificate) in certificates(directory, ReleaseId(id))? {

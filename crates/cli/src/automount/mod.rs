@@ -157,6 +157,13 @@ impl Plan {
             directories: chosen,
         };
         let beside = beside(arguments.beside.as_ref().map(absolute).transpose()?, &state_dir)?;
+        if beside.is_some() && arguments.allow_other {
+            return Err(Failure::new(
+                Exit::Usage,
+                "--allow-other is for root, who mounts on the names themselves",
+            )
+            .hint("otherwise names are links into a directory that only its owner may enter"));
+        }
         Ok(Plan {
             beside,
             log: state_dir.join("log"),

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const FAILED_FOR: Duration = Duration::from_secs(10);
 /// How long `status` tells of it.
 const FAILED_TOLD_FOR: Duration = Duration::from_secs(3600);
+/// Most names that are being mounted at once.
+const UNDER_WAY_MAX: usize = 32;
 /// Most failures that are remembered.
 const FAILURES_MAX: usize = 1000;
 
@@ -391,8 +393,11 @@ impl Places {
             let (mounted, under_way) = {
                 let inner = self.inner.lock();
                 let mounted: Vec<u64> = inner.numbers_in(|state| matches!(state, State::Mounted(_)));
-                let busy =
-                    inner.numbers_in(|state| matches!(state, State::Mounting(_) | State::Unmounting(..)));
+                // Those that are only looked for yet find out by themselves.
+                let busy = inner.numbers_in(|state| match state {
+                    State::Mounting(mounters) => !mounters.is_empty(),
+                    state => matches!(state, State::Unmounting(..)),
+                });
                 (mounted, !busy.is_empty())
             };
             if mounted.is_empty() && (!under_way || start.elapsed() > self.settings.timeout) {
@@ -461,6 +466,9 @@ impl Places {
         }
         if ended {
             return Some(Err(Trouble::NoName));
+        }
+        if inner.numbers_in(|state| matches!(state, State::Mounting(_))).len() >= UNDER_WAY_MAX {
+            return Some(Err(Trouble::TooMany));
         }
         self.begin(inner, number);
         None
