@@ -141,6 +141,7 @@ struct Device {
 pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Outcome {
     match command {
         FsCommand::Create(arguments) => create(arguments, directories, format),
+        FsCommand::Revoke(arguments) => crate::revoked::revoke(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
         FsCommand::User(arguments) => match &arguments.command {
             UserCommand::List(read) => {

@@ -74,6 +74,8 @@ pub enum Command {
     Serve(Serve),
     /// Show a release, or a directory, to people who have only a browser.
     Gateway(crate::gateway::Gateway),
+    /// Mount file systems and releases by names that contain their IDs, when they are used.
+    Automount(crate::automount::args::Automount),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -269,6 +271,8 @@ pub enum FsCommand {
     Group(GroupArgs),
     /// Devices (machines with a key of their own): add, list, remove.
     Device(DeviceArgs),
+    /// Make a certificate that ends a file system for good, once it is found.
+    Revoke(FsRevoke),
 }
 
 /// `holdfast fs create`
@@ -467,6 +471,26 @@ pub enum DeviceCommand {
     },
 }
 
+/// `holdfast fs revoke`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast fs revoke hf://HOST/FSID --superuser superuser.key --out end-of-files --reason 'the key was stolen'
+
+Nothing happens until the certificate is found: put it into directories of revocations (--revocations of `holdfast
+mount` and `holdfast automount`) as a file named after the id. It cannot be taken back. It is wise to make one before
+it is needed, and to keep it where the key is not.")]
+pub struct FsRevoke {
+    /// Which, and by whose leave.
+    #[command(flatten)]
+    pub administer: Administer,
+    /// File for the certificate; never overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Why, for people.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+}
+
 /// `holdfast mount`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -485,8 +509,11 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, map_user=NAME=UID,
-map_group=NAME=GID, unmapped_chown=WHAT, hard, local_locks, allow_other, ro, noexec. The
-key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs.")]
+map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, allow_other, ro, noexec. The
+key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs. A release:
+  hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
+Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale, state=DIR, cache=DIR,
+cache_mib=MIB, allow_other, noexec.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID; or of a release hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/) and --id;
     /// or the directory of an image (`holdfast export`)

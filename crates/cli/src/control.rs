@@ -133,6 +133,12 @@ impl Client {
         Ok(Some(Client(stream)))
     }
 
+    /// The process behind it.
+    pub fn process(&self) -> Option<u32> {
+        let peer = socket_peercred(&self.0).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+
     /// Sends an order and waits for the answer.
     ///
     /// # Errors

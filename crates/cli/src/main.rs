@@ -5,6 +5,7 @@
 
 mod admin;
 mod args;
+mod automount;
 mod conflicts;
 mod control;
 mod evidence;
@@ -25,6 +26,7 @@ mod pull;
 mod reading;
 mod reclaim;
 mod release;
+mod revoked;
 mod salvage;
 mod serve;
 mod server;
@@ -90,6 +92,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments, directories),
+        Command::Automount(arguments) => automount::run(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

@@ -3,6 +3,8 @@
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_crypto::{Digest, PublicKey};
 use rustix::process::geteuid;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -30,6 +32,40 @@ pub struct Directories {
         help_heading = "Directories"
     )]
     pub cache: Option<PathBuf>,
+}
+
+/// Directories in one argument, with `:` between them. In a name of the form `@HOST:PORT,ID` (see `holdfast automount`) a
+/// `:` is part of the name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirectoryList(Vec<PathBuf>);
+
+impl From<OsString> for DirectoryList {
+    fn from(text: OsString) -> DirectoryList {
+        let mut paths = vec![Vec::new()];
+        let mut in_name = false;
+        let mut begins = true;
+        for byte in text.into_vec() {
+            in_name = match byte {
+                b'/' | b',' => false,
+                b'@' if begins => true,
+                _ => in_name,
+            };
+            begins = byte == b'/' || byte == b':' && !in_name;
+            match paths.last_mut() {
+                Some(last) if byte != b':' || in_name => last.push(byte),
+                _ => paths.push(Vec::new()),
+            }
+        }
+        let paths = paths.into_iter().filter(|path| !path.is_empty());
+        DirectoryList(paths.map(|path| OsString::from_vec(path).into()).collect())
+    }
+}
+
+impl DirectoryList {
+    /// All directories of all arguments.
+    pub fn all(lists: &[DirectoryList]) -> Vec<PathBuf> {
+        lists.iter().flat_map(|list| list.0.iter().cloned()).collect()
+    }
 }
 
 impl Directories {
@@ -128,5 +164,26 @@ fn base(chosen: Option<&Path>, variable: &str, below_home: &str, for_root: &str)
         Some(home) => Ok(home.join(below_home).join("holdfast")),
         None => Err(Failure::new(Exit::NoInput, "no home directory is known ($HOME is not set)")
             .hint("use --state and --cache to say where to keep things")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port in a name does not end a directory; whatever else is between colons is one.
+    #[test]
+    fn lists_of_directories() {
+        for (text, expected) in [
+            ("/a", &["/a"][..]),
+            ("/a:b:/c", &["/a", "b", "/c"]),
+            ("/hf/@h:1!x,5e/y:/b", &["/hf/@h:1!x,5e/y", "/b"]),
+            ("@h:1,5e:@[::1]:9,5e/z:a@b:c", &["@h:1,5e", "@[::1]:9,5e/z", "a@b", "c"]),
+            ("::/a:", &["/a"]),
+            ("", &[]),
+        ] {
+            let expected: Vec<PathBuf> = expected.iter().map(PathBuf::from).collect();
+            assert_eq!(DirectoryList::all(&[OsString::from(text).into()]), expected, "{text}");
+        }
     }
 }

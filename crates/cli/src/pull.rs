@@ -3,7 +3,7 @@
 use crate::exit::{Exit, Failure, Outcome};
 use crate::live;
 use crate::output::{Format, bytes_bar};
-use crate::paths::{Directories, make_private};
+use crate::paths::{Directories, DirectoryList, make_private};
 use crate::reading::args::{Pull, ReleaseSource};
 use crate::reading::{Named, open_failure};
 use holdfast_release::accept::Stale;
@@ -50,7 +50,7 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
     let options = Options {
         id,
         trust,
-        revocations: arguments.demands.revocations.clone(),
+        revocations: DirectoryList::all(&arguments.demands.revocations),
         stale: if arguments.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
         cache: None,
         memory_bytes: 0,

@@ -4,7 +4,7 @@ pub mod args;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, progress};
-use crate::paths::{Directories, make_private};
+use crate::paths::{Directories, DirectoryList, make_private};
 use args::{Cat, Get, Ls, ReleaseSource, Verify};
 use holdfast_content::{Content, ContentError, Inode, InodeKind, SourceError};
 use holdfast_release::accept::Stale;
@@ -106,7 +106,7 @@ impl ReleaseSource {
         let options = Options {
             id,
             trust,
-            revocations: self.demands.revocations.clone(),
+            revocations: DirectoryList::all(&self.demands.revocations),
             stale: if self.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
             cache: Some((cache, self.cache_mib.saturating_mul(1 << 20))),
             memory_bytes: 64 << 20,

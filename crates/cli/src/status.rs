@@ -1,6 +1,7 @@
 //! `holdfast status` and `holdfast stats`: what the mounts of this user do, with alarms in words.
 
 use crate::args;
+use crate::automount::{self, AutomountStatus};
 use crate::control::{Client, Order};
 use crate::evidence;
 use crate::exit::{Exit, Failure, Outcome};
@@ -51,6 +52,8 @@ struct Report {
     processes: Vec<Process>,
     /// Releases that are mounted and that this user may look at.
     releases: Vec<ReleaseMount>,
+    /// Directories in which names are mounted when they are used.
+    automounts: Vec<AutomountStatus>,
     /// Mounts of ours whose process is gone.
     dead: Vec<PathBuf>,
 }
@@ -86,19 +89,43 @@ pub fn status(arguments: &args::Status, directories: &Directories, format: Forma
 /// `holdfast stats`
 pub fn stats(arguments: &args::Status, directories: &Directories, format: Format) -> Outcome {
     let report = gather(arguments, directories)?;
-    let figures: Vec<(String, Value)> =
+    let mut figures: Vec<(String, Value)> =
         report.processes.into_iter().map(|process| (process.status.address, process.status.engine)).collect();
+    let releases = report.releases.iter().filter_map(|release| {
+        let figures = serde_json::from_slice(&attribute(&release.directory, "user.holdfast.stats")?).ok()?;
+        Some((format!("{} on {}", release.address, release.directory.display()), figures))
+    });
+    figures.extend(releases);
     format.print(&figures, |figures| {
         let sections: Vec<String> = figures
             .iter()
             .map(|(address, engine)| {
                 let mut rows = Vec::new();
                 numbers("", engine, &mut rows);
+                mirrors(engine, &mut rows);
                 format!("{address}\n{}", table(&rows))
             })
             .collect();
         sections.join("\n\n")
     })
+}
+
+/// How each mirror of a release stands.
+fn mirrors(figures: &Value, rows: &mut Vec<Vec<String>>) {
+    for mirror in figures.get("mirrors").and_then(Value::as_array).into_iter().flatten() {
+        let text = |name: &str| mirror.get(name).and_then(Value::as_str).map(clean);
+        let number = |name: &str| mirror.get(name).and_then(Value::as_f64);
+        let mut says = text("state").unwrap_or_default();
+        if let (Some(latency), Some(speed)) = (number("latency_ms"), number("bytes_per_s")) {
+            says += &format!(", answers in {latency:.1} ms, sends {:.1} MB/s", speed / 1e6);
+        }
+        let count = |name: &str| number(name).unwrap_or(0.0);
+        says += &format!(", {} good answers, {} failures", count("answers"), count("failures"));
+        if let Some(why) = text("why") {
+            says += &format!(" ({why})");
+        }
+        rows.push(vec![format!("  mirror {}", text("mirror").unwrap_or_default()), says]);
+    }
 }
 
 /// Every number in `value`, with its name.
@@ -121,7 +148,8 @@ fn numbers(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
 fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report> {
     let wanted = arguments.directory.as_deref().map(mountpoint::absolute).transpose()?;
     let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
-    let mut report = Report { processes: Vec::new(), releases: Vec::new(), dead: Vec::new() };
+    let mut report =
+        Report { processes: Vec::new(), releases: Vec::new(), automounts: Vec::new(), dead: Vec::new() };
     for state_dir in directories.all_states()? {
         let Some(client) = Client::connect(&state_dir)? else { continue };
         let mut status: ProcessStatus = match client.call(&Order::Status) {
@@ -143,6 +171,8 @@ fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report
             report.dead.push(mount.directory);
         } else if let Some(says) = crate::image::says(&mount.source) {
             report.releases.push(ReleaseMount { directory: mount.directory, address: mount.source, says });
+        } else if mount.source == automount::SOURCE {
+            report.automounts.extend(automount::status(&mount.directory, directories)?);
         } else if mount.source.starts_with(crate::reading::SCHEME)
             && let Some(says) = says_of_itself(&mount.directory)
         {
@@ -152,6 +182,7 @@ fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report
     if let Some(wanted) = wanted
         && report.processes.is_empty()
         && report.releases.is_empty()
+        && report.automounts.is_empty()
         && report.dead.is_empty()
     {
         return Err(MountError::NotMounted(wanted).into());
@@ -161,10 +192,16 @@ fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report
 
 /// The status attribute of a mount's root; `None` if this user may not look at it.
 fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
-    let mut buffer = vec![0; 16 << 10];
-    let length = rustix::fs::getxattr(directory, "user.holdfast.status", &mut buffer).ok()?;
+    let says = attribute(directory, "user.holdfast.status")?;
+    Some(String::from_utf8_lossy(&says).lines().map(str::to_owned).collect())
+}
+
+fn attribute(directory: &Path, name: &str) -> Option<Vec<u8>> {
+    // As much as the kernel lets an attribute have.
+    let mut buffer = vec![0; 64 << 10];
+    let length = rustix::fs::getxattr(directory, name, &mut buffer).ok()?;
     buffer.truncate(length);
-    Some(String::from_utf8_lossy(&buffer).lines().map(str::to_owned).collect())
+    Some(buffer)
 }
 
 fn examine(status: ProcessStatus) -> Process {
@@ -193,7 +230,11 @@ fn examine(status: ProcessStatus) -> Process {
 }
 
 fn describe(report: &Report) -> String {
-    if report.processes.is_empty() && report.releases.is_empty() && report.dead.is_empty() {
+    if report.processes.is_empty()
+        && report.releases.is_empty()
+        && report.automounts.is_empty()
+        && report.dead.is_empty()
+    {
         return "Nothing is mounted.".to_owned();
     }
     let mut sections: Vec<String> = report.processes.iter().map(Process::describe).collect();
@@ -201,6 +242,7 @@ fn describe(report: &Report) -> String {
         let says: String = release.says.iter().map(|line| format!("\n  {line}")).collect();
         sections.push(format!("{}{says}", release.directory.display()));
     }
+    sections.extend(report.automounts.iter().map(describe_automount));
     for directory in &report.dead {
         sections.push(format!(
             "{}\n  DEAD: the process that served it is gone. `holdfast umount {0}` removes it; mounting again works too.",
@@ -208,6 +250,18 @@ fn describe(report: &Report) -> String {
         ));
     }
     clean(&sections.join("\n\n"))
+}
+
+fn describe_automount(automount: &AutomountStatus) -> String {
+    let mut lines = vec![format!("{} mounts names when they are used", automount.directory.display())];
+    for place in &automount.places.mounted {
+        lines.push(format!("  {}\n    mounted: {}, used {} s ago", place.name, place.says, place.ago_s));
+    }
+    for place in &automount.places.failed {
+        lines.push(format!("  {}\n    NOT mounted {} s ago: {}", place.name, place.ago_s, place.says));
+    }
+    lines.push(format!("  Process {}, log {}", automount.process, automount.log.display()));
+    lines.join("\n")
 }
 
 impl Process {

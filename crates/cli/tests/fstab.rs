@@ -104,3 +104,83 @@ fn through_mount_and_fstab() {
     let ben = world.mount("ben");
     assert_eq!(fs::read_to_string(ben.join("team/file")).expect("read"), "from fstab\n");
 }
+
+/// A release is mounted from fstab without a key, from several mirrors; what it did is told by `stats`. What is for writable
+/// file systems only, and a release that is another, are refused in the words of the command.
+#[test]
+fn releases_from_fstab() {
+    if run(Command::new("id").arg("-u")).trim() != "0" {
+        return;
+    }
+    let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let holdfast = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.current_dir(folder.path());
+        command.env("HOLDFAST_STATE_DIR", path("state")).env("HOLDFAST_CACHE_DIR", path("cache"));
+        command
+    };
+    for name in ["tree", "point", "sbin"] {
+        fs::create_dir(path(name)).expect("made");
+    }
+    fs::write(path("tree/file"), "from a release\n").expect("written");
+    symlink(env!("CARGO_BIN_EXE_holdfast"), path("sbin/mount.holdfast")).expect("a link");
+    run(holdfast().args(["keygen", "--out", "key"]));
+    let published = run(holdfast().args(["publish", "tree", "--to", "release", "--key", "key"]));
+    let id = published.lines().find_map(|line| line.strip_prefix("ID: ")).expect("an id").to_owned();
+    let line = |id: &str, options: &str| {
+        format!(
+            "hf+release:{id}@{} {} holdfast mirror={},state={},cache={},refresh=60,{options}_netdev,nofail 0 0\n",
+            path("nowhere").display(),
+            path("point").display(),
+            path("release").display(),
+            path("state").display(),
+            path("cache").display(),
+        )
+    };
+    fs::write(path("fstab"), line(&id, "allow_other,noexec,")).expect("written");
+    fs::write(path("with-key"), line(&id, "key=/k,")).expect("written");
+    fs::write(path("another"), line(&"5e".repeat(32), "")).expect("written");
+    let script = r#"
+        set -eu
+        mount --bind sbin /usr/sbin
+        mount --fstab fstab point
+        grep -q " $PWD/point fuse.holdfast ro,.*noexec.*allow_other" /proc/self/mounts
+        mount --fstab fstab --all
+        test "$(grep -c " $PWD/point " /proc/self/mounts)" = 1
+        test "$(cat point/file)" = 'from a release'
+        "$HOLDFAST" stats point > stats
+        "$HOLDFAST" stats point --json > stats.json
+        umount point
+        if grep " $PWD/point " /proc/self/mounts; then exit 1; fi
+        if mount --fstab with-key point 2> refused; then exit 1; fi
+        grep -q "'key' is not for releases" refused
+        if mount --fstab another point 2> refused; then exit 1; fi
+        grep -q "not of 5e5e" refused
+    "#;
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", script]).current_dir(folder.path());
+    unshare.env("HOLDFAST", env!("CARGO_BIN_EXE_holdfast"));
+    unshare.env("HOLDFAST_STATE_DIR", path("state")).env("HOLDFAST_CACHE_DIR", path("cache"));
+    run(&mut unshare);
+    let stats = fs::read_to_string(path("stats")).expect("read");
+    for word in [&*id, "bytes received", "blocks from mirrors", "  good, ", "good answers"] {
+        assert!(stats.contains(word), "{word}: {stats}");
+    }
+    let stats: serde_json::Value =
+        serde_json::from_slice(&fs::read(path("stats.json")).expect("read")).expect("JSON");
+    let release = &stats
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|of| of[0].as_str().is_some_and(|of| of.contains(&id)));
+    let figures = &release.expect("it is there")[1];
+    assert!(figures["bytes_received"].as_u64().expect("a number") > 0, "{figures}");
+    let mirrors = figures["mirrors"].as_array().expect("a list");
+    assert_eq!(mirrors.len(), 2, "{figures}");
+    assert!(
+        mirrors.iter().any(|mirror| mirror["answers"].as_u64().is_some_and(|answers| answers > 0)),
+        "{figures}"
+    );
+    assert!(!is_mounted(&path("point")));
+}

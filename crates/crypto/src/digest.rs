@@ -108,6 +108,8 @@ pub enum Domain {
     ReleaseFile = 44,
     /// Path in a release.
     ReleasePath = 45,
+    /// Revocation of a writable file system, as signed.
+    FileSystemRevocation = 46,
 }
 
 /// Inputs up to this many bytes are digested in one call.

@@ -34,6 +34,12 @@ impl Answering {
         }
     }
 
+    /// Answers on another thread, as it will take a while. Whoever waits for the answer may give up.
+    pub(crate) fn wait(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
+        let call = self.outstanding.begin(request.unique().0, Yields::ToDeath(request.pid()));
+        self.pool.submit(Box::new(move || call.run(job)));
+    }
+
     /// This thread, if it may be kept busy while what is returned lives.
     pub(crate) fn reader(&self) -> Option<Busy<'_>> {
         let busy = Busy(&self.busy);

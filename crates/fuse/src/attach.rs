@@ -31,15 +31,37 @@ pub struct Options {
     pub local_locks: bool,
 }
 
+/// Who decides what may be done in a mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Permissions {
+    /// The kernel, by owner and mode.
+    ByMode,
+    /// Whoever serves the mount, who is asked when a directory is entered.
+    Asked,
+}
+
+impl Permissions {
+    fn option(self) -> &'static str {
+        match self {
+            Permissions::ByMode => ",default_permissions",
+            Permissions::Asked => "",
+        }
+    }
+}
+
 /// Name of the helper (package fuse3).
 pub(crate) const HELPER: &str = "fusermount3";
 
 /// Mounts on `directory` (absolute) and returns the channel to the kernel.
-pub(crate) fn attach(directory: &Path, options: &Options) -> Result<OwnedFd, MountError> {
+pub(crate) fn attach(
+    directory: &Path,
+    options: &Options,
+    permissions: Permissions,
+) -> Result<OwnedFd, MountError> {
     let refused =
         |reason: String| MountError::Refused { directory: directory.to_owned(), verb: "mounted", reason };
     if rustix::process::geteuid().is_root() {
-        match attach_directly(directory, options) {
+        match attach_directly(directory, options, permissions) {
             Ok(channel) => return Ok(channel),
             // Root without the right to mount (in a container): the helper may have it.
             Err(Errno::PERM | Errno::ACCESS) => {}
@@ -49,7 +71,7 @@ pub(crate) fn attach(directory: &Path, options: &Options) -> Result<OwnedFd, Mou
             Err(error) => return Err(refused(error.to_string())),
         }
     }
-    attach_by_helper(directory, options).map_err(refused)
+    attach_by_helper(directory, options, permissions).map_err(refused)
 }
 
 /// A comma would begin another option, a backslash escapes.
@@ -61,14 +83,15 @@ fn source(options: &Options) -> String {
         .collect()
 }
 
-fn attach_directly(directory: &Path, options: &Options) -> Result<OwnedFd, Errno> {
+fn attach_directly(directory: &Path, options: &Options, permissions: Permissions) -> Result<OwnedFd, Errno> {
     let channel = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let kind = rustix::fs::stat(directory)?.st_mode & 0o170_000;
     let mut data = format!(
-        "fd={},rootmode={kind:o},user_id={},group_id={},default_permissions,subtype=holdfast",
+        "fd={},rootmode={kind:o},user_id={},group_id={},subtype=holdfast{}",
         channel.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
+        permissions.option(),
     );
     if options.allow_other {
         data.push_str(",allow_other");
@@ -87,9 +110,14 @@ fn attach_directly(directory: &Path, options: &Options) -> Result<OwnedFd, Errno
 
 /// The helper sends the channel over a socket whose number it finds in its environment. The socket becomes its
 /// standard input, so that no other descriptor has to survive into it.
-fn attach_by_helper(directory: &Path, options: &Options) -> Result<OwnedFd, String> {
+fn attach_by_helper(
+    directory: &Path,
+    options: &Options,
+    permissions: Permissions,
+) -> Result<OwnedFd, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
-    let mut wanted = format!("fsname={},subtype=holdfast,default_permissions,nosuid,nodev", source(options));
+    let mut wanted = format!("fsname={},subtype=holdfast,nosuid,nodev", source(options));
+    wanted.push_str(permissions.option());
     if options.read_only {
         wanted.push_str(",ro");
     }
@@ -189,7 +217,7 @@ mod tests {
         let source = "hf://a,b\\c:1/d".to_owned();
         let options =
             Options { source, allow_other: false, read_only: true, no_exec: true, local_locks: false };
-        let channel = attach(&path, &options).expect("mounting is possible here");
+        let channel = attach(&path, &options, Permissions::ByMode).expect("mounting is possible here");
         let session =
             Session::from_fd(Nothing, channel, SessionACL::All, Config::default()).expect("a handshake");
         let served = std::thread::spawn(move || session.run());
@@ -201,7 +229,7 @@ mod tests {
         mountpoint::unmount(&path, Manner::Gently).expect("nobody uses it");
         served.join().expect("no panic").expect("no error");
 
-        let channel = attach(&path, &options).expect("mounting is possible here");
+        let channel = attach(&path, &options, Permissions::ByMode).expect("mounting is possible here");
         let session =
             Session::from_fd(Nothing, channel, SessionACL::All, Config::default()).expect("a handshake");
         drop(session);

@@ -12,6 +12,7 @@
 
 mod answering;
 mod attach;
+pub mod automount;
 mod convert;
 mod errno;
 pub mod fixed;
@@ -24,4 +25,4 @@ mod session;
 
 pub use attach::Options;
 pub use mountpoint::{Manner, MountError};
-pub use session::{Session, mount, mount_fixed};
+pub use session::{Session, mount, mount_automount, mount_fixed};

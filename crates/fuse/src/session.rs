@@ -1,6 +1,7 @@
 //! A mount, from mount(2) to its end.
 
-use crate::attach::{Options, attach};
+use crate::attach::{Options, Permissions, attach};
+use crate::automount::{AutomountHandler, Automounter};
 use crate::fixed::{FixedHandler, FixedTree, Forgetter};
 use crate::handler::Handler;
 use crate::invalidate::Invalidator;
@@ -46,7 +47,7 @@ pub fn mount(
         let invalidator = Invalidator::start(&fs, session.notifier())?;
         Ok((session, invalidator))
     };
-    serve(directory, options, start, ended)
+    serve(directory, options, Permissions::ByMode, start, ended)
 }
 
 /// The same for a tree that is for reading only.
@@ -65,13 +66,31 @@ pub fn mount_fixed(
         let forgetter = Forgetter::start(&*tree, session.notifier())?;
         Ok((session, forgetter))
     };
-    serve(directory, &options, start, ended)
+    serve(directory, &options, Permissions::ByMode, start, ended)
+}
+
+/// The same for a directory in which names are mounted when they are used.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_automount(
+    automounter: Arc<dyn Automounter>,
+    directory: &Path,
+    options: &Options,
+    ended: impl FnOnce() + Send + 'static,
+) -> Result<Session, MountError> {
+    // fusermount3 mounts only on what its user may write.
+    let options = Options { read_only: false, ..options.clone() };
+    let start =
+        |channel| Ok((handshake(AutomountHandler::new(Arc::clone(&automounter), READERS), channel)?, ()));
+    serve(directory, &options, Permissions::Asked, start, ended)
 }
 
 /// Mounts, and serves on a thread of its own. `start` shakes hands, and makes what is to be dropped at the end.
 fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
     directory: &Path,
     options: &Options,
+    permissions: Permissions,
     start: impl FnOnce(OwnedFd) -> io::Result<(fuser::Session<H>, G)>,
     ended: impl FnOnce() + Send + 'static,
 ) -> Result<Session, MountError> {
@@ -81,7 +100,7 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
         verb: "mounted",
         reason: error.to_string(),
     };
-    let channel = attach(&directory, options)?;
+    let channel = attach(&directory, options, permissions)?;
     let (session, guard) = match start(channel) {
         Ok(started) => started,
         Err(error) => {

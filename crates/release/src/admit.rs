@@ -121,7 +121,9 @@ pub fn not_revoked(trust: &Trust, directories: &[PathBuf]) -> Result<Vec<String>
     }
     let mut notices = Vec::new();
     for directory in directories {
-        for (path, certificate) in certificates(directory, trust.id())? {
+        let found = certificates(directory, trust.id())
+            .map_err(|Unreadable { path, error }| AdmitError::RevocationsUnreadable { path, error })?;
+        for (path, certificate) in found {
             notices.extend(honour(trust, &certificate, path.display().to_string())?);
         }
     }
@@ -188,10 +190,20 @@ fn honour(trust: &Trust, certificate: &[u8], found: String) -> Result<Option<Str
     }
 }
 
-fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathBuf, Vec<u8>)>, AdmitError> {
+/// A directory of revocations that cannot be read, so nobody knows what is in it.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The directory or file.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+/// What lies in a directory under the name of an id. That none does says something only if the directory is readable.
+pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathBuf, Vec<u8>)>, Unreadable> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
-        move |error| AdmitError::RevocationsUnreadable { path, error }
+        move |error| Unreadable { path, error }
     };
     // That a file is not there says nothing if the directory is not.
     if !std::fs::metadata(directory).map_err(unreadable(directory))?.is_dir() {

@@ -15,7 +15,8 @@
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
 //! - [`serve`]: a web server for them; understands nothing of them. [`gateway`]: pages for who has only a browser.
-//! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`]: what is signed and by whom; [`accept`]: whether it
+//! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`] (of a release), [`file_system`] (its revocation): what
+//!   is signed and by whom; [`accept`]: whether it
 //!   counts now. Pure: time is an argument, in seconds since 1970 ([`moment`]).
 //! - [`trust`]: what a client remembers; [`admit`]: all that it does before it believes a mirror.
 //! - [`draft`]: signing by people on several machines; [`release_dir`]: the publisher's directory.
@@ -25,6 +26,7 @@ pub mod accept;
 pub mod admit;
 pub mod blocks;
 pub mod draft;
+pub mod file_system;
 pub mod files;
 pub mod folder;
 pub mod form;

@@ -43,6 +43,8 @@ const REFERRED_MAX: usize = 65_536;
 const ABSENT_KEPT: usize = 65_536;
 /// On the root: how the release stands, in words.
 const STATUS: &[u8] = b"user.holdfast.status";
+/// On the root: figures of the mount, as JSON.
+const STATISTICS: &[u8] = b"user.holdfast.stats";
 
 /// Who owns what is shown.
 #[derive(Clone, Copy, Debug)]
@@ -351,6 +353,22 @@ impl MountedRelease {
         node.inode.xattrs.contains_key(catalog::OPAQUE)
     }
 
+    /// What was had from caches, what from mirrors, and how each mirror stands.
+    fn figures(&self) -> serde_json::Value {
+        let (store, received) = self.release.status();
+        serde_json::json!({
+            "sequence": self.release.current().accepted.record.sequence,
+            "blocks_from_memory": store.memory_hits,
+            "blocks_from_disk": store.disk_hits,
+            "blocks_from_mirrors": store.blocks_fetched,
+            "bytes_received": received,
+            "corrupt_cache_entries": store.corrupt_cache_entries,
+            "bytes_in_memory": store.memory_bytes,
+            "bytes_on_disk": store.disk_bytes,
+            "mirrors": self.release.mirrors().standings(),
+        })
+    }
+
     fn status_text(&self) -> String {
         let current = self.release.current();
         let record = &current.accepted.record;
@@ -522,6 +540,9 @@ impl FixedTree for MountedRelease {
     fn attribute(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, FsError> {
         if ino == Ino::ROOT && name == STATUS {
             return Ok(self.status_text().into_bytes());
+        }
+        if ino == Ino::ROOT && name == STATISTICS {
+            return Ok(self.figures().to_string().into_bytes());
         }
         if !name.starts_with(b"user.") {
             return Err(FsError::Unsupported);

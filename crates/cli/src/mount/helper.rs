@@ -7,33 +7,53 @@
 use crate::args::{Cli, Command};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
+use crate::reading::SCHEME;
 use clap::Parser;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command as Process, ExitCode, Stdio};
 
 /// The name that mount(8) calls.
 const NAME: &str = "mount.holdfast";
-const USAGE: &str = "usage: mount.holdfast hf://HOST:PORT/FSID DIR [-sfnv] -o key=FILE[,OPTION...]";
+const USAGE: &str = "usage: mount.holdfast hf://HOST:PORT/FSID DIR [-sfnv] -o key=FILE[,OPTION...], or hf+release:ID@MIRROR DIR";
+
+/// Which mounts an option is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum For {
+    Any,
+    Writable,
+    Release,
+}
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str); 8] = [
-    ("key", "--key"),
-    ("state", "--state"),
-    ("cache", "--cache"),
-    ("cache_mib", "--cache-mib"),
-    ("timeout", "--timeout"),
-    ("map_user", "--map-user"),
-    ("map_group", "--map-group"),
-    ("unmapped_chown", "--unmapped-chown"),
+const VALUED: [(&str, &str, For); 12] = [
+    ("key", "--key", For::Writable),
+    ("state", "--state", For::Any),
+    ("cache", "--cache", For::Any),
+    ("cache_mib", "--cache-mib", For::Any),
+    ("timeout", "--timeout", For::Writable),
+    ("map_user", "--map-user", For::Writable),
+    ("map_group", "--map-group", For::Writable),
+    ("unmapped_chown", "--unmapped-chown", For::Writable),
+    ("revocations", "--revocations", For::Any),
+    ("id", "--id", For::Release),
+    ("mirror", MIRROR, For::Release),
+    ("refresh", "--refresh", For::Release),
 ];
+/// How addresses of releases and mirrors begin.
+const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
+/// The one that may be given several times.
+const MIRROR: &str = "--mirror";
 /// Options without one.
-const PLAIN: [(&str, &str); 5] = [
-    ("allow_other", "--allow-other"),
-    ("ro", "--read-only"),
-    ("noexec", "--no-exec"),
-    ("hard", "--hard"),
-    ("local_locks", "--local-locks"),
+const PLAIN: [(&str, &str, For); 6] = [
+    ("allow_other", "--allow-other", For::Any),
+    ("ro", "--read-only", For::Any),
+    ("noexec", "--no-exec", For::Any),
+    ("hard", "--hard", For::Writable),
+    ("local_locks", "--local-locks", For::Writable),
+    ("allow_stale", "--allow-stale", For::Release),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
 const UNDONE: [(&str, &str); 3] = [("rw", "--read-only"), ("exec", "--no-exec"), ("soft", "--hard")];
@@ -104,12 +124,42 @@ fn run(arguments: &[OsString]) -> Outcome {
     if wish.fake {
         return Ok(());
     }
+    if super::release::is_meant(mount) {
+        return by_command(&wish);
+    }
     let done = super::establish(mount, &cli.directories)?;
     match done.filter(|_| wish.verbose) {
         Some(done) => Format::Text
             .print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display())),
         None => Ok(()),
     }
+}
+
+/// Has the command of the other name do it: a release is served by the very command that is asked to mount it.
+fn by_command(wish: &Wish) -> Outcome {
+    let output = Process::new("/proc/self/exe")
+        .arg0(&wish.arguments[0])
+        // What is after it begins with no dash, as it is the address of a release and a mount point.
+        .args(wish.arguments[1..].iter().filter(|argument| *argument != "--"))
+        .arg("--json")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::new(Exit::System, format!("the command cannot be run: {error}")))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        // Warnings, for one that it expires soon.
+        eprint!("{said}");
+        if wish.verbose {
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+        }
+        return Ok(());
+    }
+    let (last, before) =
+        said.trim_end().rsplit_once('\n').map_or((said.trim_end(), ""), |(before, last)| (last, before));
+    before.lines().for_each(|line| eprintln!("{line}"));
+    let failure = serde_json::from_str::<serde_json::Value>(last).ok();
+    let failure = failure.and_then(|mut said| serde_json::from_value(said["error"].take()).ok());
+    Err(failure.unwrap_or_else(|| Failure::new(Exit::Internal, last)))
 }
 
 fn wrong(message: impl std::fmt::Display) -> Failure {
@@ -152,34 +202,45 @@ fn translate(arguments: &[OsString]) -> Outcome<Wish> {
         }
     }
     let [source, directory] = places[..] else { return Err(wrong(USAGE)) };
+    let is_release = Path::new(source).is_absolute()
+        || MIRRORS.iter().any(|scheme| source.as_bytes().starts_with(scheme.as_bytes()));
+    let what = if is_release { For::Release } else { For::Writable };
     wish.arguments = ["holdfast", "mount"].map(OsString::from).to_vec();
-    wish.arguments.extend(self::options(&options, sloppy)?.into_iter().map(OsString::from));
+    wish.arguments.extend(self::options(&options, what, sloppy)?.into_iter().map(OsString::from));
     wish.arguments.extend(["--".into(), source.clone(), directory.clone()]);
     Ok(wish)
 }
 
 /// Turns mount options into arguments of `holdfast mount`.
-fn options(options: &[&str], sloppy: bool) -> Outcome<Vec<String>> {
+fn options(options: &[&str], what: For, sloppy: bool) -> Outcome<Vec<String>> {
     let mut arguments: Vec<String> = Vec::new();
     for &option in options.iter().filter(|option| !option.is_empty()) {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        let find = |table: &[(&str, &'static str)]| {
-            table.iter().find(|(known, _)| *known == name).map(|(_, long)| *long)
+        let find = |table: &[(&str, &'static str, For)]| -> Outcome<Option<&'static str>> {
+            match table.iter().find(|(known, ..)| *known == name) {
+                Some((_, _, whose)) if *whose != For::Any && *whose != what => Err(wrong(match what {
+                    For::Release => format!("option '{name}' is not for releases"),
+                    _ => format!("option '{name}' is for releases only"),
+                })),
+                Some((_, long, _)) => Ok(Some(long)),
+                None => Ok(None),
+            }
         };
-        if let Some(long) = find(&VALUED) {
+        let undone = || UNDONE.iter().find(|(known, _)| *known == name).map(|(_, long)| *long);
+        if let Some(long) = find(&VALUED)? {
             let Some(value) = value.filter(|value| !value.is_empty()) else {
                 return Err(wrong(format!("option '{name}' needs a value: {name}=...")));
             };
             // The later one counts.
-            arguments.retain(|argument| argument.split('=').next() != Some(long));
+            arguments.retain(|argument| long == MIRROR || argument.split('=').next() != Some(long));
             arguments.push(format!("{long}={value}"));
-        } else if let (Some(long), None) = (find(&PLAIN), value) {
+        } else if let (Some(long), None) = (find(&PLAIN)?, value) {
             arguments.retain(|argument| argument != long);
             arguments.push(long.to_owned());
-        } else if let (Some(long), None) = (find(&UNDONE), value) {
+        } else if let (Some(long), None) = (undone(), value) {
             arguments.retain(|argument| argument != long);
         } else if FOR_OTHERS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
             // `user` is put there by mount(8) with a value, too.
@@ -188,7 +249,7 @@ fn options(options: &[&str], sloppy: bool) -> Outcome<Vec<String>> {
             return Err(refusal(option, name));
         }
     }
-    if !arguments.iter().any(|argument| argument.starts_with("--key=")) {
+    if what == For::Writable && !arguments.iter().any(|argument| argument.starts_with("--key=")) {
         return Err(
             wrong("no key is named").hint("add key=FILE to the options (-o, or the fourth field in fstab)")
         );
@@ -209,8 +270,8 @@ fn refusal(option: &str, name: &str) -> Failure {
         }
         _ => wrong(format!("unknown option '{option}'")).hint(format!(
             "those of holdfast: {}, {}; generic ones such as noauto, nofail, _netdev and x-... are ignored",
-            VALUED.map(|(name, _)| format!("{name}=...")).join(", "),
-            PLAIN.map(|(name, _)| name).join(", "),
+            VALUED.map(|(name, ..)| format!("{name}=...")).join(", "),
+            PLAIN.map(|(name, ..)| name).join(", "),
         )),
     }
 }
@@ -265,6 +326,40 @@ mod tests {
                 "--timeout=7"
             ]
         );
+    }
+
+    /// Proves: a release is mounted without a key; what is for the other kind only is refused by name; mirrors add up.
+    #[test]
+    fn releases() {
+        let device = format!("hf+release:{}@https://m/", "5e".repeat(32));
+        let release = |options: &str| wish(&format!("{device} /mnt -o {options}"));
+        let options =
+            "rw,mirror=https://a/,id=5e,mirror=http://b/,refresh=9,allow_stale,revocations=/r:/s,cache_mib=1";
+        let arguments = release(options).expect("it makes sense").arguments;
+        let text: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+        assert_eq!(
+            text[2..],
+            [
+                "--mirror=https://a/",
+                "--id=5e",
+                "--mirror=http://b/",
+                "--refresh=9",
+                "--allow-stale",
+                "--revocations=/r:/s",
+                "--cache-mib=1",
+                "--",
+                &device,
+                "/mnt"
+            ]
+        );
+        for option in ["key=/k", "hard", "timeout=5", "map_user=a=1"] {
+            let said = release(option).expect_err("it is refused").to_string();
+            assert!(said.contains("not for releases"), "{said}");
+        }
+        for option in ["id=5e", "mirror=https://a/", "refresh=9", "allow_stale"] {
+            let said = message(&format!("hf://h:1/f /mnt -o key=/k,{option}"));
+            assert!(said.contains("releases"), "{said}");
+        }
     }
 
     /// Proves: of opposites and repetitions the last counts.

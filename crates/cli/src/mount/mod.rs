@@ -4,8 +4,8 @@
 //! that process if it runs and becomes (or starts) it if not; `umount` asks it to publish what is unsaved and
 //! to unmount.
 
-mod daemon;
-mod ending;
+pub mod daemon;
+pub mod ending;
 pub mod helper;
 mod host;
 mod owners;
@@ -17,13 +17,14 @@ use crate::args::{Mount, Umount, UnmappedChown};
 use crate::control::{Client, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
-use crate::paths::{Directories, make_private};
-use crate::{keys, logging};
+use crate::paths::{Directories, DirectoryList, make_private};
+use crate::{automount, keys, logging, revoked};
 use daemon::Job;
 use holdfast_fuse::mountpoint::{self, Manner};
 use holdfast_rpc::Address;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,6 +83,11 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         return Err(Failure::new(Exit::Usage, "which key this device has is not said")
             .hint("give --key KEY; only releases are mounted without one"));
     };
+    let warn = |notice: &str| {
+        let _ = writeln!(std::io::stderr(), "holdfast: warning: {notice}");
+    };
+    let revocations = DirectoryList::all(&arguments.release.demands.revocations);
+    revoked::check(&address.file_system, &revocations, directories, &warn)?;
     let key = keys::read(key_name)?;
     let job = Job {
         url: address.to_string(),
@@ -149,12 +155,25 @@ pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> 
     let Some(mount) = mount else {
         return Err(mountpoint::MountError::NotMounted(directory).into());
     };
+    let is_automount = mount.source == automount::SOURCE;
     let done = Mounted { directory: directory.clone(), address: mount.source };
     let bar = progress("publishing what is unsaved, and unmounting");
-    let result = unmount(&directory, arguments.lazy, directories);
+    let result = match is_automount {
+        true => end_automount(&directory, arguments.lazy, directories),
+        false => unmount(&directory, arguments.lazy, directories),
+    };
     bar.finish_and_clear();
     result?;
     format.print(&done, |done| format!("{} is unmounted", done.directory.display()))
+}
+
+/// Unmounts all that is mounted by name below a directory, and the directory.
+fn end_automount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome {
+    if !mountpoint::is_dead(directory) && automount::end(directory, lazy, directories)? {
+        return Ok(());
+    }
+    let manner = if lazy || mountpoint::is_dead(directory) { Manner::Lazily } else { Manner::Gently };
+    Ok(mountpoint::unmount(directory, manner)?)
 }
 
 fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome {

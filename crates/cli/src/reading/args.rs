@@ -1,5 +1,6 @@
 //! The command line of what has to do with reading and publishing releases.
 
+use crate::paths::DirectoryList;
 use clap::{Args, value_parser};
 use std::path::PathBuf;
 
@@ -76,8 +77,8 @@ pub struct Demands {
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<String>,
     /// A directory of revocation certificates to be honoured
-    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
-    pub revocations: Vec<PathBuf>,
+    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS")]
+    pub revocations: Vec<DirectoryList>,
     /// Use a release although it has expired: it may be OLD, with faults that were corrected since
     #[arg(long)]
     pub allow_stale: bool,

@@ -1,0 +1,119 @@
+//! Names that say what they lead to: `@HOST[:PORT][!DIR...],ID` (the paper's self-certifying pathnames).
+//!
+//! The ID is what is trusted: the id of a release, or of a writable file system. Host, port and directories only say
+//! where to ask. A name is one component of a path, so what separates directories of a URL is `!` here.
+
+use holdfast_crypto::Digest;
+use holdfast_rpc::{Address, ServerAddress};
+
+/// A name, understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Name {
+    /// Host and, if it is said, port; as in a URL.
+    location: String,
+    /// The same as the server of a writable file system.
+    server: ServerAddress,
+    /// Directories at a web server, with a slash after each.
+    path: String,
+    /// What is trusted.
+    pub id: Digest,
+}
+
+impl Name {
+    /// Reads a name; `None` if it is none. An ID is in small letters, so that it has one spelling.
+    pub fn parse(name: &[u8]) -> Option<Name> {
+        let text = std::str::from_utf8(name).ok()?.strip_prefix('@')?;
+        let (place, id) = text.rsplit_once(',')?;
+        if !id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+            return None;
+        }
+        let id = Digest::from_hex(id)?;
+        let mut parts = place.split('!');
+        let location = parts.next()?.to_owned();
+        // In a URL, only in brackets.
+        if !location.starts_with('[') && location.matches(':').count() > 1 {
+            return None;
+        }
+        let server: ServerAddress = location.parse().ok()?;
+        let mut path = String::new();
+        for part in parts {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%+=@".contains(&byte);
+            if part.is_empty() || part == "." || part == ".." || !part.bytes().all(plain) {
+                return None;
+            }
+            path.push_str(part);
+            path.push('/');
+        }
+        Some(Name { location, server, path, id })
+    }
+
+    /// The writable file system that it may be; one is not below directories.
+    pub fn file_system(&self) -> Option<Address> {
+        self.path.is_empty().then(|| Address { server: self.server.clone(), file_system: self.id })
+    }
+
+    /// The mirror that it may be.
+    pub fn mirror(&self, scheme: &str) -> String {
+        format!("{scheme}://{}/{}", self.location, self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> String {
+        "5e".repeat(32)
+    }
+
+    /// Every form says where to ask, by both protocols.
+    #[test]
+    fn names_are_understood() {
+        for (place, mirror, server) in [
+            ("example.org", "https://example.org/", Some("example.org:7440")),
+            ("example.org:8080", "https://example.org:8080/", Some("example.org:8080")),
+            ("10.0.0.1:1", "https://10.0.0.1:1/", Some("10.0.0.1:1")),
+            ("[::1]", "https://[::1]/", Some("[::1]:7440")),
+            ("[::1]:9", "https://[::1]:9/", Some("[::1]:9")),
+            ("example.org!pub!a%20b", "https://example.org/pub/a%20b/", None),
+            ("example.org:1!x", "https://example.org:1/x/", None),
+        ] {
+            let name = Name::parse(format!("@{place},{}", id()).as_bytes()).expect(place);
+            assert_eq!(name.mirror("https"), mirror);
+            let address = name.file_system().map(|address| address.server.to_string());
+            assert_eq!(address.as_deref(), server, "{place}");
+            assert_eq!(name.id.to_string(), id());
+        }
+    }
+
+    /// What is none, among it all that shells and desktops look for, is told at a glance.
+    #[test]
+    fn other_names_are_none() {
+        let id = id();
+        for name in [
+            ".git".to_owned(),
+            ".Trash-1000".to_owned(),
+            id.clone(),
+            format!("example.org,{id}"),
+            "@example.org".to_owned(),
+            "@example.org,".to_owned(),
+            format!("@,{id}"),
+            format!("@example.org,{}", &id[1..]),
+            format!("@example.org,{}", id.to_uppercase()),
+            format!("@example.org,{}", "g".repeat(64)),
+            format!("@example.org:0,{id}"),
+            format!("@example.org:99999,{id}"),
+            format!("@::1,{id}"),
+            format!("@a b,{id}"),
+            format!("@user@host,{id}"),
+            format!("@h!,{id}"),
+            format!("@h!..,{id}"),
+            format!("@h!a?b,{id}"),
+            format!("@h!a#b,{id}"),
+            format!("@h\n,{id}"),
+        ] {
+            assert_eq!(Name::parse(name.as_bytes()), None, "{name}");
+        }
+        assert_eq!(Name::parse(&[b'@', 0xff]), None);
+    }
+}

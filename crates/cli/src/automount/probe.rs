@@ -1,0 +1,168 @@
+//! What a name leads to: a writable file system or a release. Both are asked for where the name says, and the ID decides:
+//! whoever answers must prove that it is what the ID stands for, so nobody can lie about which it is.
+
+use super::name::Name;
+use super::places::Refusal;
+use crate::keys;
+use holdfast_fuse::automount::Trouble;
+use holdfast_release::accept::{Refusal as Unaccepted, Stale};
+use holdfast_release::admit::{AdmitError, admit};
+use holdfast_release::form::Kind;
+use holdfast_release::keys::{KeyChain, KeysError, ReleaseId, SignedKeySet};
+use holdfast_release::layout;
+use holdfast_release::mirror::{self, Mirror};
+use holdfast_release::open::now_s;
+use holdfast_release::trust::{Trust, TrustError};
+use holdfast_rpc::{Address, Connector, RpcError, ServerProof, WrongServer};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a server of writable file systems is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// A writable file system.
+    FileSystem(Address),
+    /// A release, and its mirror.
+    Release(String),
+}
+
+/// What one of the two protocols brought.
+enum Answer {
+    Found(Found),
+    /// Nobody there speaks for the ID.
+    Nobody(String),
+    /// Who answers is somebody else.
+    Wrong(String),
+    /// It is there, and must not be used.
+    Not(Refusal),
+}
+
+/// Asks.
+///
+/// # Errors
+/// Why nothing is to be mounted.
+pub fn find(name: &Name, trust: &Path, revocations: &[PathBuf]) -> Result<Found, Refusal> {
+    let release = |scheme| release(name, scheme, trust, revocations);
+    let answers = std::thread::scope(|scope| {
+        let file_system = name.file_system().map(|address| scope.spawn(|| file_system(address)));
+        let mut answers = vec![release("https")];
+        // In clear only where there is no other way: it shows others what is read, though they cannot change it.
+        if !matches!(answers[0], Answer::Found(_) | Answer::Not(_)) {
+            answers.push(release("http"));
+        }
+        let file_system = file_system.map(|asked| {
+            asked.join().unwrap_or_else(|_| Answer::Nobody("asking for a file system failed".to_owned()))
+        });
+        answers.extend(file_system);
+        answers
+    });
+    judge(answers)
+}
+
+fn judge(answers: Vec<Answer>) -> Result<Found, Refusal> {
+    let (mut wrong, mut refused, mut said) = (false, None, Vec::new());
+    for answer in answers {
+        match answer {
+            Answer::Found(found) => return Ok(found),
+            Answer::Not(refusal) => refused = Some(refusal),
+            Answer::Wrong(why) => {
+                wrong = true;
+                said.push(why);
+            }
+            Answer::Nobody(why) => said.push(why),
+        }
+    }
+    let trouble = if wrong { Trouble::Wrong } else { Trouble::Unreachable };
+    Err(refused.unwrap_or_else(|| Refusal::new(trouble, said.join("; "))))
+}
+
+fn file_system(address: Address) -> Answer {
+    // Any key will do to ask; which one this user has concerns nobody before.
+    let key = match keys::generate() {
+        Ok(key) => key,
+        Err(failure) => return Answer::Nobody(failure.message),
+    };
+    let proof = ServerProof { file_system: address.file_system, minimum_sequence: 0 };
+    let mut connector = Connector::new(key, vec![address.server.clone()], Some(proof));
+    connector.options.connect_patience = PATIENCE;
+    match connector.connect(Duration::ZERO) {
+        Ok(_) => Answer::Found(Found::FileSystem(address)),
+        Err(error @ RpcError::WrongServer { why: WrongServer::NotHoldfast(_), .. }) => {
+            Answer::Nobody(error.to_string())
+        }
+        Err(error @ RpcError::WrongServer { .. }) => Answer::Wrong(error.to_string()),
+        Err(error) => Answer::Nobody(error.to_string()),
+    }
+}
+
+fn release(name: &Name, scheme: &str, trust: &Path, revocations: &[PathBuf]) -> Answer {
+    let url = name.mirror(scheme);
+    let mirror = match mirror::parse(&url) {
+        Ok(mirror) => mirror,
+        Err(error) => return Answer::Nobody(error.to_string()),
+    };
+    let id = ReleaseId(name.id);
+    // First of all whether it is the one at all: nothing is remembered of what is not.
+    match mirror.get(&layout::keys(1), None, SignedKeySet::BYTES_MAX) {
+        Err(error) => return Answer::Nobody(error.to_string()),
+        Ok(bytes) => match KeyChain::begin_with_file(id, &bytes) {
+            Ok(_) => {}
+            Err(error @ KeysError::Malformed(_)) => return Answer::Nobody(format!("{url}: {error}")),
+            Err(error) => return Answer::Wrong(format!("{url}: {error}")),
+        },
+    }
+    match may_be_used(id, &*mirror, trust, revocations) {
+        Ok(()) => Answer::Found(Found::Release(url)),
+        Err(refusal) => Answer::Not(refusal),
+    }
+}
+
+/// Whether the release counts, by the mirror's record, the keys, and revocations.
+fn may_be_used(
+    id: ReleaseId,
+    mirror: &dyn Mirror,
+    trust: &Path,
+    revocations: &[PathBuf],
+) -> Result<(), Refusal> {
+    let trust = Trust::open(trust, id).map_err(|error| Refusal::new(Trouble::Failed, error))?;
+    match admit(&trust, mirror, revocations, now_s(), Stale::Refuse) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Refusal::new(trouble(&error), error)),
+    }
+}
+
+fn trouble(error: &AdmitError) -> Trouble {
+    match error {
+        AdmitError::Revoked { .. } => Trouble::Revoked,
+        AdmitError::Mirror(_) => Trouble::Unreachable,
+        AdmitError::Malformed { .. } => Trouble::Wrong,
+        AdmitError::Refused { error, .. } => match &**error {
+            TrustError::Refused { refusal: Unaccepted::Expired { .. }, .. } => Trouble::Expired,
+            _ => Trouble::Wrong,
+        },
+        AdmitError::Trust(_) | AdmitError::RevocationsUnreadable { .. } => Trouble::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found counts before anything that others say; what must not be used before who is wrong, and that before
+    /// who is not there.
+    #[test]
+    fn verdicts() {
+        let nobody = || Answer::Nobody("nobody".to_owned());
+        let wrong = || Answer::Wrong("another".to_owned());
+        let revoked = || Answer::Not(Refusal::new(Trouble::Revoked, "revoked"));
+        let found = || Answer::Found(Found::Release("https://h/".to_owned()));
+        assert!(judge(vec![nobody(), wrong(), found()]).is_ok());
+        let trouble = |answers| judge(answers).map_err(|refusal| refusal.trouble);
+        assert_eq!(trouble(vec![wrong(), revoked(), nobody()]), Err(Trouble::Revoked));
+        assert_eq!(trouble(vec![nobody(), wrong()]), Err(Trouble::Wrong));
+        assert_eq!(trouble(vec![nobody(), nobody()]), Err(Trouble::Unreachable));
+    }
+}

@@ -1,0 +1,323 @@
+//! A directory in which names are mounted when they are first used.
+//!
+//! A name leads to an empty directory, a *place*, without anything being asked. When somebody wants to get into a place
+//! (list it, look up a name in it, make it the working directory), it begins to be mounted on, and he is told ESTALE. For
+//! the kernel that means to walk the path once more, and to ask for each name whether it is still what it was. *That*
+//! answer waits until the mount is there, and the walk leads into it; programs do not notice. It is the one place to wait
+//! in: whoever looks up a name in a directory keeps others from mounting on it meanwhile, and whoever looks for a name the
+//! first time keeps others from looking for it.
+//!
+//! Looking at a place from outside (stat, as `ls` does with what links lead to) mounts nothing, as with autofs.
+//!
+//! Who mounts has to touch the place as well, and must not wait for himself: [`Automounter`] is told which thread asks, and
+//! answers [`Entered::Empty`] to those that it knows.
+//!
+//! All this needs somebody who may mount on such a directory. fusermount3 may not, as it is root's and what users mount is
+//! closed to others. Where it has to do it, names are symbolic links to directories elsewhere, and reading a link waits.
+//!
+//! Permissions are not left to the kernel here: it would decide by the mode alone and not ask when somebody enters.
+
+use crate::answering::Answering;
+use crate::convert;
+use fuser::{
+    AccessFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyXattr, Request, RequestId,
+};
+use holdfast_client::files::{Attributes, Ino};
+use holdfast_content::InodeKind;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the kernel uses a name without asking. Short, as being asked tells what is in use.
+const NAME_LIVES: Duration = Duration::from_secs(1);
+/// How long it may believe that a name is none.
+const NO_NAME_LIVES: Duration = Duration::from_secs(5);
+/// How long it keeps attributes, which do not change.
+const ATTRIBUTES_LIVE: Duration = Duration::from_secs(3600);
+
+/// What a name leads to. Numbers are from 2 on, and a name keeps its number while the kernel knows it: the kernel takes
+/// away what is mounted on a name that got another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Named {
+    /// A directory to be mounted on.
+    Place(u64),
+    /// A symbolic link.
+    Link(u64),
+}
+
+/// What to do with who wants to get into a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entered {
+    /// He is to walk the path again: something is mounted there, or will be when he comes by.
+    Again,
+    /// He is who mounts there, and finds an empty directory.
+    Empty,
+}
+
+/// Why nothing can be mounted, as programs see it. The reason in words is for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// The name is none: ENOENT.
+    NoName,
+    /// Nobody answers: EHOSTUNREACH.
+    Unreachable,
+    /// Who answers is not who the name stands for: EKEYREJECTED.
+    Wrong,
+    /// It was revoked: EKEYREVOKED.
+    Revoked,
+    /// It has expired: EKEYEXPIRED.
+    Expired,
+    /// A key is needed, and there is none: ENOKEY.
+    NoKey,
+    /// The key may not: EACCES.
+    NotAllowed,
+    /// As many are mounted, and in use, as may be: EMFILE.
+    TooMany,
+    /// Who asked was told to end: EINTR.
+    Interrupted,
+    /// Anything else: EIO.
+    Failed,
+}
+
+fn errno(trouble: Trouble) -> Errno {
+    Errno::from_i32(match trouble {
+        Trouble::NoName => libc::ENOENT,
+        Trouble::Unreachable => libc::EHOSTUNREACH,
+        Trouble::Wrong => libc::EKEYREJECTED,
+        Trouble::Revoked => libc::EKEYREVOKED,
+        Trouble::Expired => libc::EKEYEXPIRED,
+        Trouble::NoKey => libc::ENOKEY,
+        Trouble::NotAllowed => libc::EACCES,
+        Trouble::TooMany => libc::EMFILE,
+        Trouble::Interrupted => libc::EINTR,
+        Trouble::Failed => libc::EIO,
+    })
+}
+
+/// Decides what names mean, and mounts.
+pub trait Automounter: Send + Sync + 'static {
+    /// What a name leads to, for a thread (its number as the kernel shows it, 0 if it has none here). Counts one look-up,
+    /// which [`Automounter::forget`] takes back. `None` if that takes a while to tell, as something is being mounted there.
+    /// A name that the kernel does not know yet is told without waiting, if it is that of a place.
+    fn find(&self, name: &[u8], thread: u32) -> Option<Result<Named, Trouble>>;
+
+    /// The same, and waits. An error for something that is mounted would take the mount away.
+    ///
+    /// # Errors
+    /// [`Trouble::NoName`], or why nothing is mounted there.
+    fn await_name(&self, name: &[u8], thread: u32) -> Result<Named, Trouble>;
+
+    /// The kernel drops `count` look-ups.
+    fn forget(&self, number: u64, count: u64);
+
+    /// Whether a number is of a link.
+    fn is_link(&self, number: u64) -> bool;
+
+    /// A thread wants to get into a place. Begins to mount, and returns at once.
+    ///
+    /// # Errors
+    /// Why nothing can be mounted there.
+    fn enter(&self, number: u64, thread: u32) -> Result<Entered, Trouble>;
+
+    /// Where a link leads. Waits until something is mounted there, if it leads to a place.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    fn target(&self, number: u64) -> Result<Vec<u8>, Trouble>;
+
+    /// The names that are shown.
+    fn names(&self) -> Vec<(Vec<u8>, Named)>;
+}
+
+/// Serves the directory.
+pub(crate) struct AutomountHandler {
+    automounter: Arc<dyn Automounter>,
+    answering: Answering,
+}
+
+impl AutomountHandler {
+    pub(crate) fn new(automounter: Arc<dyn Automounter>, readers: usize) -> AutomountHandler {
+        AutomountHandler { automounter, answering: Answering::new(readers) }
+    }
+
+    /// What who wants to get into a directory is to be told: to go on if it is empty, or an error.
+    fn enter(&self, request: &Request, place: INodeNo) -> Result<(), Errno> {
+        if place == INodeNo::ROOT {
+            return Ok(());
+        }
+        match self.automounter.enter(place.0, request.pid()) {
+            Ok(Entered::Empty) => Ok(()),
+            Ok(Entered::Again) => Err(Errno::ESTALE),
+            Err(trouble) => Err(errno(trouble)),
+        }
+    }
+}
+
+fn tell(reply: ReplyEntry, found: Result<Named, Trouble>) {
+    match found {
+        Ok(found) => {
+            let (ino, kind) = named(found);
+            let found = convert::attributes(&attributes(ino, kind));
+            reply.entry_with_ttls(&ATTRIBUTES_LIVE, &NAME_LIVES, &found, Generation(0));
+        }
+        Err(Trouble::NoName) => {
+            let nothing = convert::attributes(&attributes(0, InodeKind::File));
+            reply.entry_with_ttls(&NO_NAME_LIVES, &NO_NAME_LIVES, &nothing, Generation(0));
+        }
+        Err(trouble) => reply.error(errno(trouble)),
+    }
+}
+
+fn attributes(ino: u64, kind: InodeKind) -> Attributes {
+    let directory = kind == InodeKind::Directory;
+    Attributes {
+        ino: Ino(ino),
+        kind,
+        mode: if directory { 0o755 } else { 0o777 },
+        links: if directory { 2 } else { 1 },
+        size: 0,
+        blocks: 0,
+        modified_ns: 0,
+        changed_ns: 0,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        device_number: 0,
+        generation: 0,
+    }
+}
+
+fn named(named: Named) -> (u64, InodeKind) {
+    match named {
+        Named::Place(number) => (number, InodeKind::Directory),
+        Named::Link(number) => (number, InodeKind::Symlink),
+    }
+}
+
+impl Filesystem for AutomountHandler {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // One look-up that waits would keep all others in the directory from being made.
+        config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel looks up one name at a time in a directory (before Linux 4.7)",
+            )
+        })
+    }
+
+    fn interrupt(&self, _request: &Request, unique: RequestId) -> Result<(), Errno> {
+        if self.answering.outstanding.interrupt(unique.0) { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent != INodeNo::ROOT {
+            // Not to be kept: soon something is mounted there.
+            return reply.error(self.enter(request, parent).err().unwrap_or(Errno::ENOENT));
+        }
+        let thread = request.pid();
+        if let Some(found) = self.automounter.find(name.as_bytes(), thread) {
+            return tell(reply, found);
+        }
+        let (automounter, name) = (Arc::clone(&self.automounter), name.to_owned());
+        self.answering.wait(request, move || tell(reply, automounter.await_name(name.as_bytes(), thread)));
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.automounter.forget(ino.0, lookups);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        let is_link = ino != INodeNo::ROOT && self.automounter.is_link(ino.0);
+        let kind = if is_link { InodeKind::Symlink } else { InodeKind::Directory };
+        reply.attr(&ATTRIBUTES_LIVE, &convert::attributes(&attributes(ino.0, kind)));
+    }
+
+    fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        if ino == INodeNo::ROOT && mask.contains(AccessFlags::W_OK) {
+            return reply.error(Errno::EROFS);
+        }
+        match self.enter(request, ino) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        let automounter = Arc::clone(&self.automounter);
+        self.answering.wait(request, move || match automounter.target(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(trouble) => reply.error(errno(trouble)),
+        });
+    }
+
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.enter(request, ino) {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let dots = [(&b"."[..], ino), (b"..", INodeNo::ROOT)];
+        let mut all: Vec<(Vec<u8>, INodeNo, FileType)> =
+            dots.map(|(name, ino)| (name.to_vec(), ino, FileType::Directory)).into();
+        if ino == INodeNo::ROOT {
+            let names = self.automounter.names().into_iter().map(|(name, found)| {
+                let (number, kind) = named(found);
+                (name, INodeNo(number), convert::file_type(kind))
+            });
+            all.extend(names);
+        }
+        for (at, (name, ino, kind)) in all.iter().enumerate().skip(offset.min(1 << 32) as usize) {
+            if reply.add(*ino, at as u64 + 1, *kind, OsStr::from_bytes(name)) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        reply.statfs(0, 0, 0, 0, 0, 4096, 255, 4096);
+    }
+
+    fn getxattr(&self, _request: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn listxattr(&self, _request: &Request, _ino: INodeNo, size: u32, reply: ReplyXattr) {
+        if size == 0 { reply.size(0) } else { reply.data(&[]) }
+    }
+
+    // Nothing is made or removed here by its users. (Files are made by mknod, where there is no create.)
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EROFS);
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        reply.error(Errno::EROFS);
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        reply.error(Errno::EROFS);
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EROFS);
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EROFS);
+    }
+}

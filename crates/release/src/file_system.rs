@@ -1,0 +1,187 @@
+//! Revocation of a writable file system: that it is over for good, said with its superuser's key.
+//!
+//! The id of a file system is the digest of that key, so the certificate, which carries it, proves itself from the id
+//! alone, as that of a release does ([`crate::revocation`]): anybody may carry it anywhere.
+
+use crate::admit::{Unreadable, certificates};
+use crate::form::{self, Kind, Malformed};
+use crate::keys::ReleaseId;
+use crate::revocation::REASON_BYTES_MAX;
+use crate::signing::{Signable, SignatureError, Signed};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, Domain, PublicKey};
+use std::path::PathBuf;
+
+/// That a file system is over.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Statement {
+    /// Which.
+    pub file_system: Digest,
+    /// Why, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters but line ends.
+    pub reason: String,
+}
+
+impl Signable for Statement {
+    const DOMAIN: Domain = Domain::FileSystemRevocation;
+    const WHAT: &'static str = "revocation";
+}
+
+/// A certificate, as it lies in a directory. Proves nothing before [`verify`].
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Revocation {
+    /// The superuser's key, of which the id is the digest.
+    pub superuser: PublicKey,
+    /// The statement.
+    pub statement: Signed<Statement>,
+}
+
+impl Kind for Revocation {
+    const MAGIC: &'static [u8; 7] = b"HF-revf";
+    const WHAT: &'static str = "revocation certificate of a file system";
+    const BYTES_MAX: u64 = 4 * 1024;
+
+    fn well_formed(&self) -> Result<(), String> {
+        let reason = &self.statement.value.reason;
+        if reason.len() > REASON_BYTES_MAX {
+            return Err(format!("its reason has {} bytes; {REASON_BYTES_MAX} are allowed", reason.len()));
+        }
+        if reason.chars().any(|c| c.is_control() && c != '\n') {
+            return Err("its reason has control characters".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Why a certificate is not honoured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RevocationError {
+    /// Not a certificate at all.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// It is of another file system, or not by its superuser.
+    #[error("the certificate is of the file system {found}, not of {expected}")]
+    WrongFileSystem {
+        /// What was asked for.
+        expected: Digest,
+        /// What it is of.
+        found: Digest,
+    },
+    /// It is not signed, or falsely.
+    #[error(transparent)]
+    Signatures(#[from] SignatureError),
+}
+
+/// A file system that is over: its superuser has said so.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Revoked {
+    /// Which.
+    pub file_system: Digest,
+    /// Why.
+    pub reason: String,
+    /// Where the certificate was found.
+    pub found: PathBuf,
+    /// The certificate, to be kept.
+    pub certificate: Vec<u8>,
+}
+
+impl std::fmt::Display for Revoked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the file system {} was revoked for good by its superuser", self.file_system)?;
+        match self.reason.as_str() {
+            "" => write!(f, ", without a reason")?,
+            reason => write!(f, ": {reason}")?,
+        }
+        write!(f, " ({})", self.found.display())
+    }
+}
+
+/// Reads and checks a certificate; returns its reason.
+///
+/// # Errors
+/// [`RevocationError`]: it is not honoured.
+pub fn verify(id: Digest, bytes: &[u8]) -> Result<String, RevocationError> {
+    let Revocation { superuser, statement } = form::read(bytes)?;
+    for found in [superuser.file_system_id(), statement.value.file_system] {
+        if found != id {
+            return Err(RevocationError::WrongFileSystem { expected: id, found });
+        }
+    }
+    if statement.signers(|key| *key == superuser)?.is_empty() {
+        let whose = "its superuser".to_owned();
+        let (what, signed_by) = (Statement::WHAT, Vec::new());
+        return Err(SignatureError::TooFew { what, whose, needed: 1, signed_by }.into());
+    }
+    Ok(statement.value.reason)
+}
+
+/// Looks for a certificate in directories, as `ID` or `ID.revoked`. Returns it, or what people should be told of false
+/// ones.
+///
+/// # Errors
+/// A directory cannot be read, so nobody knows what is in it.
+pub fn revoked(id: Digest, directories: &[PathBuf]) -> Result<Result<Revoked, Vec<String>>, Unreadable> {
+    let mut notices = Vec::new();
+    for directory in directories {
+        for (path, certificate) in certificates(directory, ReleaseId(id))? {
+            match verify(id, &certificate) {
+                Ok(reason) => return Ok(Ok(Revoked { file_system: id, reason, found: path, certificate })),
+                Err(error) => {
+                    notices
+                        .push(format!("{}: a false revocation, which is ignored: {error}", path.display()));
+                }
+            }
+        }
+    }
+    Ok(Err(notices))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_crypto::SigningKey;
+
+    fn certificate(superuser: &SigningKey, of: Digest, by: &[&SigningKey]) -> Vec<u8> {
+        let mut statement = Signed::unsigned(Statement { file_system: of, reason: "stolen".to_owned() });
+        by.iter().for_each(|key| statement.sign(*key).expect("it signs"));
+        form::write(&Revocation { superuser: superuser.public(), statement })
+    }
+
+    /// Only what the superuser has signed of this very file system is honoured, wherever it lies; what is false is told.
+    #[test]
+    fn only_the_superuser_revokes() {
+        let (superuser, other) = (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]));
+        let id = superuser.public().file_system_id();
+        let good = certificate(&superuser, id, &[&superuser]);
+        assert_eq!(verify(id, &good), Ok("stolen".to_owned()));
+        let elsewhere = other.public().file_system_id();
+        for bad in [
+            certificate(&other, id, &[&other]),
+            certificate(&superuser, elsewhere, &[&superuser]),
+            certificate(&superuser, id, &[]),
+            certificate(&superuser, id, &[&other]),
+            certificate(&superuser, id, &[&superuser, &other]),
+            good[..good.len() - 1].to_vec(),
+            [&good[..], b"x"].concat(),
+            Vec::new(),
+        ] {
+            assert!(verify(id, &bad).is_err());
+        }
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(verify(id, &bad).is_err(), "byte {at} counts");
+        }
+        assert!(verify(elsewhere, &good).is_err());
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let directories = [folder.path().to_owned()];
+        assert_eq!(revoked(id, &directories).expect("readable"), Err(Vec::new()));
+        std::fs::write(folder.path().join(id.to_string()), b"HF-revf nonsense").expect("written");
+        assert_eq!(revoked(id, &directories).expect("readable").expect_err("false").len(), 1);
+        std::fs::write(folder.path().join(format!("{id}.revoked")), &good).expect("written");
+        let found = revoked(id, &directories).expect("readable").expect("revoked");
+        assert!(found.to_string().contains("stolen") && found.certificate == good);
+        assert!(revoked(id, &[folder.path().join("none")]).is_err());
+    }
+}
