@@ -434,11 +434,8 @@ fn mounts_that_go_by_themselves() {
     assert!(names.mounted().is_empty());
     assert_eq!(names.read(&format!("{release}/README")), "as published");
     let place = names.at(&release);
-    run(Command::new("pkill").args([
-        "-KILL",
-        "-f",
-        &format!("background-process.*{0}|{0}.*background-process", place.display()),
-    ]));
+    let served = run(Command::new("pgrep").arg("-f").arg(&place));
+    run(Command::new("kill").arg("-KILL").args(served.split_whitespace()));
     eventually("it is mounted again", || fs::read(place.join("README")).is_ok());
 }
 

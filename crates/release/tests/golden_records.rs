@@ -6,6 +6,7 @@ mod publisher;
 
 use holdfast_crypto::DigestKey;
 use holdfast_release::draft::Draft;
+use holdfast_release::file_system;
 use holdfast_release::form::{self, Kind};
 use holdfast_release::keys::{KeyChain, ReleaseId, SignedKeySet};
 use holdfast_release::record::{Freshness, Location, Record, RootFile};
@@ -88,6 +89,15 @@ fn revocations() {
     statement.successor = Some(begin(first_set_of_certificates()).id());
     let certificate = Revocation { sets: chain().sets().to_vec(), statement: signed(statement, &[1, 3]) };
     golden("revoked", &digest_of(&certificate.statement.value), &certificate);
+}
+
+#[test]
+fn revocations_of_file_systems() {
+    let superuser = public(1);
+    let reason = "the key was stolen".to_owned();
+    let statement = file_system::Statement { file_system: superuser.file_system_id(), reason };
+    let certificate = file_system::Revocation { superuser, statement: signed(statement, &[1]) };
+    golden("revoked-file-system", &digest_of(&certificate.statement.value), &certificate);
 }
 
 #[test]
