@@ -13,6 +13,7 @@ use holdfast_fuse::mountpoint;
 use holdfast_release::image::attach::{AttachError, Reads, SOURCE, attach};
 use holdfast_release::image::{self, Checked, ImageError, ImageOf, Report, Terms};
 use holdfast_release::moment::moment;
+use holdfast_release::record::Record;
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -107,8 +108,11 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
     let tree = if current.accepted.record.sequence == of.sequence {
         current.tree.clone()
     } else {
-        let then = release.trust().as_of(of.issued_s).map_err(release_failure)?;
-        let then = then.filter(|found| found.file.record.value.sequence == of.sequence).ok_or_else(|| {
+        let is_meant = |record: &Record| {
+            record.sequence == of.sequence && record.root_dir.address.to_string() == of.root
+        };
+        let then = release.trust().latest(is_meant).map_err(release_failure)?;
+        let then = then.ok_or_else(|| {
             let message = format!("no record {} of this release was ever accepted here", of.sequence);
             Failure::new(Exit::NoInput, message).hint("export the release again, to the same directory")
         })?;

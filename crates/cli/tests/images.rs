@@ -209,6 +209,11 @@ fn exported_and_mounted() {
     assert!(said.contains("unmount it"), "{said}");
     run(&mut desk.command(&["umount", "mnt"]));
     assert!(!is_mounted(&mnt) && fs::read_dir(&mnt).expect("read").next().is_none());
+    // No object has fs-verity, so with --verity none is read; what is in the image is.
+    run(&mut desk.command(&["mount", "image", "mnt", "--verity"]));
+    assert_eq!(fs::read(mnt.join("large")).map_err(|error| error.raw_os_error()), Err(Some(5)));
+    assert_eq!(fs::read(mnt.join("small")).expect("read"), b"in the image");
+    run(&mut desk.command(&["umount", "mnt"]));
 }
 
 /// A new release comes into an image's directory under a mount, which goes on showing the old one; pruning waits for it.

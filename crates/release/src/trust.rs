@@ -20,7 +20,7 @@ use crate::accept::{Accepted, Refusal, Seen, Stale, Warning, accept};
 use crate::files;
 use crate::form::{self, Kind};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
-use crate::record::{RootFile, Validity, authenticate};
+use crate::record::{Record, RootFile, Validity, authenticate};
 use crate::revocation::{self, Revocation, Revoked};
 use crate::signing::Signable;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -231,6 +231,14 @@ impl Trust {
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
     pub fn as_of(&self, time_s: u64) -> Result<Option<InForce>, TrustError> {
+        self.latest(|record| record.issued_s <= time_s)
+    }
+
+    /// Of the records that this machine has accepted, the highest of which `is_meant` holds. `None` if there is none.
+    ///
+    /// # Errors
+    /// [`TrustError::Damaged`], [`TrustError::Io`].
+    pub fn latest(&self, is_meant: impl Fn(&Record) -> bool) -> Result<Option<InForce>, TrustError> {
         let _lock = self.lock()?;
         let Some((chain, _)) = self.load()? else { return Ok(None) };
         let mut archived = self.archived()?;
@@ -244,7 +252,7 @@ impl Trust {
             let file: RootFile = form::read(&bytes).map_err(|error| damaged(error.to_string()))?;
             let validity =
                 authenticate(&chain, &file).map_err(|error| damaged(error.to_string()))?.validity();
-            if file.record.value.issued_s <= time_s {
+            if is_meant(&file.record.value) {
                 return Ok(Some(InForce { file, validity }));
             }
         }
