@@ -4,6 +4,7 @@
 mod crypto;
 mod growth;
 mod lfs;
+mod names;
 mod ops;
 mod package;
 mod report;
@@ -33,6 +34,8 @@ enum Command {
     Lfs(lfs::Options),
     /// What one operation costs as members, active devices, entries and files become many.
     Growth(growth::Options),
+    /// Look-ups and proofs of absence among up to ten million names of a release.
+    Names(names::Options),
     /// Building a real C program on mounted file systems, side by side.
     Package(package::Options),
     /// A git repository on mounted file systems, side by side.
@@ -46,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Command::Ops(options) => ops::run(&options),
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
+        Command::Names(options) => names::run(&options),
         Command::Package(options) => package::run(&options),
         Command::Repository(options) => repository::run(&options),
     }

@@ -64,12 +64,16 @@ pub enum Command {
     Cat(reading::args::Cat),
     /// Copy a file or a tree out of a release, verified.
     Get(reading::args::Get),
+    /// Make an image of a release, which the kernel mounts by itself.
+    Export(crate::image::args::Export),
     /// Verify a release, or one path of it, every byte.
     Verify(reading::args::Verify),
     /// Keys, renewals and revocation of signed releases.
     Release(crate::release::args::Release),
     /// Serve a signed release to anybody, as a mirror.
     Serve(Serve),
+    /// Show a release, or a directory, to people who have only a browser.
+    Gateway(crate::gateway::Gateway),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -484,7 +488,8 @@ Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, m
 map_group=NAME=GID, unmapped_chown=WHAT, hard, local_locks, allow_other, ro, noexec. The
 key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs.")]
 pub struct Mount {
-    /// Address: hf://HOST:PORT/FSID; or of a release hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/) and --id
+    /// Address: hf://HOST:PORT/FSID; or of a release hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/) and --id;
+    /// or the directory of an image (`holdfast export`)
     #[arg(value_name = "URL")]
     pub url: String,
     /// Empty directory to mount on.
@@ -497,6 +502,9 @@ pub struct Mount {
     /// What concerns releases only.
     #[command(flatten)]
     pub release: reading::args::ReleaseMount,
+    /// What concerns images of releases only.
+    #[command(flatten)]
+    pub image: crate::image::args::ImageMount,
     /// Let other users of this machine (root too) use the mount; they act with this key's rights.
     #[arg(long)]
     pub allow_other: bool,

@@ -238,6 +238,17 @@ impl From<holdfast_server::RunError> for Failure {
     }
 }
 
+impl From<holdfast_release::gateway::GatewayError> for Failure {
+    fn from(error: holdfast_release::gateway::GatewayError) -> Failure {
+        use holdfast_release::gateway::GatewayError;
+        let code = match &error {
+            GatewayError::Directory { .. } => Exit::NoInput,
+            GatewayError::Listen { .. } | GatewayError::System(_) => Exit::System,
+        };
+        Failure::new(code, error)
+    }
+}
+
 impl From<holdfast_release::serve::ServeError> for Failure {
     fn from(error: holdfast_release::serve::ServeError) -> Failure {
         use holdfast_release::serve::ServeError;

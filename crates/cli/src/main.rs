@@ -9,6 +9,8 @@ mod conflicts;
 mod control;
 mod evidence;
 mod exit;
+mod gateway;
+mod image;
 mod keygen;
 mod keys;
 mod limits;
@@ -84,8 +86,10 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Ls(arguments) => reading::ls(arguments, directories, format),
         Command::Cat(arguments) => reading::cat(arguments, directories),
         Command::Get(arguments) => reading::get(arguments, directories, format),
+        Command::Export(arguments) => image::export(arguments, directories, format),
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

@@ -28,14 +28,8 @@ struct Done {
 
 /// `holdfast pull`
 pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outcome {
-    let source = ReleaseSource {
-        release: arguments.source.clone(),
-        id: arguments.id.clone(),
-        mirror: arguments.mirror.clone(),
-        revocations: arguments.revocations.clone(),
-        allow_stale: arguments.allow_stale,
-        cache_mib: 0,
-    };
+    let source =
+        ReleaseSource { release: arguments.source.clone(), demands: arguments.demands.clone(), cache_mib: 0 };
     let Named { id, mirrors } = source.named()?;
     let mut mirrors = mirrors
         .iter()
@@ -56,8 +50,8 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
     let options = Options {
         id,
         trust,
-        revocations: arguments.revocations.clone(),
-        stale: if arguments.allow_stale { Stale::Allow } else { Stale::Refuse },
+        revocations: arguments.demands.revocations.clone(),
+        stale: if arguments.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
         cache: None,
         memory_bytes: 0,
     };

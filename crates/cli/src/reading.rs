@@ -66,8 +66,8 @@ impl ReleaseSource {
             },
             None => mirrors.push(self.release.clone()),
         }
-        ids.extend(self.id.iter().map(String::as_str));
-        mirrors.extend(self.mirror.iter().cloned());
+        ids.extend(self.demands.id.iter().map(String::as_str));
+        mirrors.extend(self.demands.mirror.iter().cloned());
         let Some(id) = ids.first() else {
             let hint = "give --id ID, or hf+release:ID@MIRROR; the publisher tells the ID. A mirror cannot vouch for \
                         itself";
@@ -106,8 +106,8 @@ impl ReleaseSource {
         let options = Options {
             id,
             trust,
-            revocations: self.revocations.clone(),
-            stale: if self.allow_stale { Stale::Allow } else { Stale::Refuse },
+            revocations: self.demands.revocations.clone(),
+            stale: if self.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
             cache: Some((cache, self.cache_mib.saturating_mul(1 << 20))),
             memory_bytes: 64 << 20,
         };
@@ -128,6 +128,17 @@ pub fn tell(release: &Release) {
     let warnings = current.accepted.warnings.iter().map(ToString::to_string);
     for text in warnings.chain(current.notices.iter().cloned()) {
         let _ = writeln!(std::io::stderr(), "holdfast: warning: {text}");
+    }
+}
+
+/// Says at the end which mirrors turned out to be bad, however it ends.
+struct BadMirrors<'a>(&'a Release);
+
+impl Drop for BadMirrors<'_> {
+    fn drop(&mut self) {
+        for (mirror, why) in self.0.mirrors().dropped() {
+            let _ = writeln!(std::io::stderr(), "holdfast: warning: {mirror} is a bad mirror: {why}");
+        }
     }
 }
 
@@ -155,7 +166,7 @@ pub fn open_failure(error: OpenError) -> Failure {
 }
 
 /// What content that cannot be had means for people.
-fn content_failure(path: &[u8], error: &ContentError) -> Failure {
+pub fn content_failure(path: &[u8], error: &ContentError) -> Failure {
     let path = String::from_utf8_lossy(path).into_owned();
     let name = if path.is_empty() { "the root directory".to_owned() } else { path };
     match error {
@@ -235,6 +246,7 @@ fn listed(name: &[u8], inode: &Inode) -> Listed {
 /// `holdfast ls`
 pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let path = arguments.path.as_os_str().as_bytes();
     look_ahead(&release, &[path]);
@@ -279,6 +291,7 @@ pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome 
 /// `holdfast cat`
 pub fn cat(arguments: &Cat, directories: &Directories) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let mut out = std::io::stdout().lock();
     look_ahead(&release, &arguments.paths.iter().map(|path| path.as_os_str().as_bytes()).collect::<Vec<_>>());
@@ -327,6 +340,7 @@ fn copy(
 /// `holdfast get`
 pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let tree = &release.current().tree;
     let path = inside(&arguments.path);
     look_ahead(&release, &[path]);
@@ -502,7 +516,11 @@ struct Verified {
 
 /// `holdfast verify`
 pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> Outcome {
+    if crate::image::is_meant(&arguments.source.release) {
+        return crate::image::verify(arguments, directories, format);
+    }
     let release = arguments.source.open(directories)?;
+    let _bad = BadMirrors(&release);
     let (tree, record, valid_until_s) = match &arguments.as_of {
         None => {
             let current = release.current();

@@ -141,6 +141,8 @@ fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report
         }
         if mountpoint::is_dead(&mount.directory) {
             report.dead.push(mount.directory);
+        } else if let Some(says) = crate::image::says(&mount.source) {
+            report.releases.push(ReleaseMount { directory: mount.directory, address: mount.source, says });
         } else if mount.source.starts_with(crate::reading::SCHEME)
             && let Some(says) = says_of_itself(&mount.directory)
         {

@@ -3,124 +3,15 @@
 
 mod common;
 
-use common::{eventually, free_port, is_mounted, run, text};
+use common::desk::Desk;
+use common::{eventually, run, text};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-/// A publisher's desk: a tree, a release directory, and whoever serves or mounts it.
-struct Desk {
-    folder: tempfile::TempDir,
-    servers: Vec<Child>,
-    mounts: Vec<PathBuf>,
-}
-
-impl Desk {
-    fn new() -> Desk {
-        let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a folder");
-        let desk = Desk { folder, servers: Vec::new(), mounts: Vec::new() };
-        run(desk.holdfast().args(["keygen", "--out"]).arg(desk.path("key")));
-        fs::create_dir(desk.path("tree")).expect("made");
-        desk
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
-        let path = self.path("tree").join(name);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        fs::write(path, content).expect("written");
-    }
-
-    fn holdfast(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        command
-            .current_dir(self.folder.path())
-            .env("HOLDFAST_STATE_DIR", self.path("state"))
-            .env("HOLDFAST_CACHE_DIR", self.path("cache"))
-            .env_remove("HOLDFAST_REVOCATIONS")
-            .env_remove("SOURCE_DATE_EPOCH");
-        command
-    }
-
-    /// Publishes the tree; returns what the command reports.
-    fn publish(&self, extra: &[&str]) -> serde_json::Value {
-        let mut command = self.holdfast();
-        command.args(["--json", "publish", "tree", "--to", "release", "--key", "key"]).args(extra);
-        serde_json::from_str(&run(&mut command)).expect("JSON")
-    }
-
-    fn id(&self) -> String {
-        // It is shown also when it has expired, which is a failure.
-        let shown = self.holdfast().args(["--json", "release", "show", "release"]).output().expect("it runs");
-        let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
-        shown["release"].as_str().expect("an id").to_owned()
-    }
-
-    /// Serves a release directory; returns its URL.
-    fn serve(&mut self, directory: &str) -> String {
-        let address = format!("127.0.0.1:{}", free_port());
-        let server = self
-            .holdfast()
-            .args(["serve", directory, "--listen", &address])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it runs");
-        self.servers.push(server);
-        eventually("the server answers", || std::net::TcpStream::connect(&address).is_ok());
-        format!("http://{address}/")
-    }
-
-    fn try_mount(&mut self, url: &str, extra: &[&str]) -> (PathBuf, Output) {
-        let directory = self.path(&format!("mnt{}", self.mounts.len()));
-        fs::create_dir_all(&directory).expect("made");
-        let id = self.id();
-        let mut command = self.holdfast();
-        command.args(["mount", url]).arg(&directory).args(["--id", &id]).args(extra);
-        let output = command.output().expect("it runs");
-        self.mounts.push(directory.clone());
-        (directory, output)
-    }
-
-    #[track_caller]
-    fn mount(&mut self, url: &str, extra: &[&str]) -> PathBuf {
-        let (directory, output) = self.try_mount(url, extra);
-        assert!(output.status.success(), "{}", text(&output));
-        directory
-    }
-
-    fn umount(&self, directory: &Path) {
-        run(self.holdfast().arg("umount").arg(directory));
-    }
-
-    fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.holdfast().args(arguments).output().expect("it runs");
-        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
-        text(&output)
-    }
-}
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        for directory in self.mounts.iter().filter(|directory| is_mounted(directory)) {
-            let clean = self.holdfast().arg("umount").arg(directory).output();
-            if !clean.is_ok_and(|output| output.status.success()) {
-                let _ = Command::new("fusermount3").arg("-uz").arg(directory).output();
-            }
-        }
-        for server in &mut self.servers {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
-    }
-}
 
 fn same(left: &Path, right: &Path) {
     let output =
@@ -306,6 +197,8 @@ fn bad_mirrors() {
     let id = desk.id();
     let said = desk.refused(80, &["verify", &altered, "--id", &id]);
     assert!(said.contains("not what the publisher signed"), "{said}");
+    let named = format!("warning: {altered} is a bad mirror");
+    assert!(said.contains(&named), "{said}");
     fresh(&desk);
     let said = desk.refused(69, &["verify", &torn, "--id", &id]);
     assert!(said.contains("no mirror has block"), "{said}");

@@ -1,8 +1,8 @@
 //! The kernel's words and ours.
 
-use fuser::{FileAttr, FileHandle, FileType, INodeNo, RenameFlags, Request, TimeOrNow};
+use fuser::{FileAttr, FileHandle, FileType, INodeNo, RenameFlags, ReplyStatfs, Request, TimeOrNow};
 use holdfast_client::files::{
-    self, Allocate, Attributes, Caller, FileHandleId, LockMode, LockRange, TimeToSet,
+    self, Allocate, Attributes, Caller, FileHandleId, LockMode, LockRange, Statistics, TimeToSet,
 };
 use holdfast_content::InodeKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -37,6 +37,19 @@ pub(crate) fn attributes(of: &Attributes) -> FileAttr {
         blksize: PREFERRED_BYTES,
         flags: 0,
     }
+}
+
+pub(crate) fn statfs(reply: ReplyStatfs, of: &Statistics) {
+    reply.statfs(
+        of.blocks,
+        of.blocks_free,
+        of.blocks_free,
+        of.files,
+        of.files_free,
+        of.block_bytes,
+        of.name_bytes_max,
+        of.block_bytes,
+    );
 }
 
 pub(crate) fn file_type(kind: InodeKind) -> FileType {

@@ -343,19 +343,7 @@ impl Filesystem for FixedHandler {
     }
 
     fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.answer(request, move |tree| {
-            let show = tree.statistics();
-            reply.statfs(
-                show.blocks,
-                show.blocks_free,
-                show.blocks_free,
-                show.files,
-                show.files_free,
-                show.block_bytes,
-                show.name_bytes_max,
-                show.block_bytes,
-            );
-        });
+        self.answer(request, move |tree| convert::statfs(reply, &tree.statistics()));
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

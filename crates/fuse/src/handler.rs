@@ -581,16 +581,7 @@ impl Filesystem for Handler {
 
     fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         self.answer(request, move |fs| match fs.statfs() {
-            Ok(show) => reply.statfs(
-                show.blocks,
-                show.blocks_free,
-                show.blocks_free,
-                show.files,
-                show.files_free,
-                show.block_bytes,
-                show.name_bytes_max,
-                show.block_bytes,
-            ),
+            Ok(show) => convert::statfs(reply, &show),
             Err(error) => reply.error(errno(&error)),
         });
     }

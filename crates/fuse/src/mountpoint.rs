@@ -14,6 +14,8 @@ use std::process::{Command, Stdio};
 
 /// File system type that the kernel shows for our mounts.
 pub const KIND: &str = "fuse.holdfast";
+/// How the sources of images of releases begin, which the kernel serves by itself, through overlayfs.
+pub const IMAGE_SOURCE: &str = "hf+image:";
 
 /// One line of the kernel's table of mounts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +33,7 @@ pub struct Mounted {
 impl Mounted {
     /// Whether it is a mount of ours.
     pub fn is_holdfast(&self) -> bool {
-        self.kind == KIND
+        self.kind == KIND || (self.kind == "overlay" && self.source.starts_with(IMAGE_SOURCE))
     }
 }
 

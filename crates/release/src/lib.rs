@@ -11,9 +11,10 @@
 //! - [`pack`], [`index`]: how blocks lie in files, and which is where.
 //! - [`hints`]: which blocks a path needs.
 //! - [`mount`]: a release as a tree for the kernel.
+//! - [`image`]: a release as an image that the kernel mounts by itself.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
-//! - [`serve`]: a web server for them; understands nothing of them.
+//! - [`serve`]: a web server for them; understands nothing of them. [`gateway`]: pages for who has only a browser.
 //! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`]: what is signed and by whom; [`accept`]: whether it
 //!   counts now. Pure: time is an argument, in seconds since 1970 ([`moment`]).
 //! - [`trust`]: what a client remembers; [`admit`]: all that it does before it believes a mirror.
@@ -27,7 +28,9 @@ pub mod draft;
 pub mod files;
 pub mod folder;
 pub mod form;
+pub mod gateway;
 pub mod hints;
+pub mod image;
 pub mod index;
 pub mod keys;
 pub mod layout;

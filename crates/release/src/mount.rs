@@ -5,11 +5,13 @@
 //! themselves are in a bounded cache and are found again by their path. So when a new release comes, open files follow
 //! their paths into it (the read-only paper, 3.4), and say ESTALE only if the path is provably gone.
 
+pub mod first_touch;
 mod names;
 
 use crate::accept::Stale;
 use crate::open::{Current, Release, now_s};
 use crate::tree::{Node, Tree};
+use first_touch::{Fetched, FirstTouches, Recorder, Waiting};
 use holdfast_client::FsError;
 use holdfast_client::files::{Attributes, DirectoryItem, FileHandleId, Ino, Statistics};
 use holdfast_content::catalog::{self, CatalogEntry};
@@ -63,6 +65,8 @@ pub struct MountedRelease {
     /// By file: where the reader that was seen last ended, and how far was fetched ahead.
     readers: Mutex<LruCache<Ino, (u64, u64)>>,
     referred: Mutex<HashMap<Ino, BTreeSet<Vec<u8>>>>,
+    touched: Recorder,
+    waiting: Waiting,
     /// Names that the kernel was told are not there.
     absent: Mutex<LruCache<(Ino, Vec<u8>), ()>>,
     /// Look-ups are refused: the release counts no more.
@@ -131,6 +135,8 @@ impl MountedRelease {
             next_handle: AtomicU64::new(1),
             readers: Mutex::new(LruCache::new(bound(READERS_KEPT))),
             referred: Mutex::default(),
+            touched: Recorder::default(),
+            waiting: Waiting::default(),
             absent: Mutex::new(LruCache::new(bound(ABSENT_KEPT))),
             over: AtomicBool::new(false),
             over_because: Mutex::default(),
@@ -173,6 +179,23 @@ impl MountedRelease {
             told.push(text.clone());
             self.end_because(Some(FsError::Expired(text)));
         }
+    }
+
+    /// What was read first since it was mounted, and in which order.
+    pub fn first_touches(&self) -> FirstTouches {
+        self.touched.list()
+    }
+
+    /// Fetches what a list names, while others use the mount.
+    pub fn fetch_ahead(&self, list: &FirstTouches) -> Fetched {
+        let tree = self.tree.read().clone();
+        first_touch::fetch(&self.release, &tree, list, &self.waiting)
+    }
+
+    fn touch(&self, ino: Ino, offset: u64, bytes: usize) {
+        self.touched.note(ino, offset, u32::try_from(bytes).unwrap_or(u32::MAX), || {
+            Some(self.known.lock().way(ino).ok()?.join(&b'/'))
+        });
     }
 
     /// When to look again at the latest: when the release expires.
@@ -353,6 +376,7 @@ impl MountedRelease {
 impl FixedTree for MountedRelease {
     fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
         self.counts()?;
+        let _waits = self.waiting.begin();
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
@@ -398,6 +422,8 @@ impl FixedTree for MountedRelease {
     }
 
     fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>, FsError> {
+        let _waits = self.waiting.begin();
+        self.touch(ino, offset, length);
         let node = self.node(ino)?;
         let tree = self.tree.read().clone();
         let failed = |error| failure(error, &self.path(ino));
@@ -427,6 +453,7 @@ impl FixedTree for MountedRelease {
             return Err(FsError::NotDirectory);
         }
         let opaque = Self::is_opaque(&node);
+        self.touch(ino, 0, 0);
         let tree = self.tree.read().clone();
         let open = OpenDirectory { ino, node, tree, opaque, page: Vec::new(), first: 0 };
         let handle = FileHandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));

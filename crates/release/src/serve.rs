@@ -12,14 +12,15 @@
 //! - `POST` of `paths`: paths, a NUL between each two, at most 256 and 16 KiB; the answer is frames as in a
 //!   [`crate::pack`], of blocks that their look-up needs, as far as the release's [`crate::hints`] know.
 
-mod answer;
+pub(crate) mod answer;
 mod body;
-mod connection;
+pub(crate) mod connection;
 mod files;
+mod frames;
 mod names;
 mod objects;
 mod part;
-mod range;
+pub(crate) mod range;
 
 use crate::origin::Origin;
 use answer::{Answerer, Site};
@@ -39,19 +40,19 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// The longest head of a request, and how much of an answer waits in memory for a slow reader, but for one piece.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Threads that wait for the disk.
 const DISK_THREADS_MAX: usize = 16;
 /// Requests to the origin at once: fewer than threads that wait for the disk.
 const ORIGIN_REQUESTS_MAX: usize = 8;
 /// How long answers under way may take when the server is told to stop.
-const STOPPING_MAX: Duration = Duration::from_secs(10);
+pub(crate) const STOPPING_MAX: Duration = Duration::from_secs(10);
 /// Connections that the system keeps waiting until they are let in.
 const BACKLOG: i32 = 4096;
 /// How many files a server has open besides connections.
 const FILES_BESIDES: usize = 1024;
 /// How long nobody is let in when the system has no more files or memory for connections.
-const SHORTAGE: Duration = Duration::from_millis(100);
+pub(crate) const SHORTAGE: Duration = Duration::from_millis(100);
 
 /// What to serve, and within what bounds.
 #[derive(Clone)]
@@ -66,7 +67,7 @@ pub struct ServeConfig {
     pub connections_max: usize,
     /// Seconds after which a connection without requests is closed (at most twice as many).
     pub idle_s: u64,
-    /// How much memory is used for small files.
+    /// How much memory is used for small files and blocks, half of it for each.
     pub cache_bytes_max: u64,
     /// Who has data of the release that lies in no pack.
     pub origin: Option<Arc<Origin>>,
@@ -133,7 +134,8 @@ impl Server {
     pub fn open(config: ServeConfig) -> Result<Server, ServeError> {
         let directory = config.directory.clone();
         let failed = |error| ServeError::Directory { directory: directory.clone(), error };
-        let files = Files::open(&config.directory, config.cache_bytes_max).map_err(failed)?;
+        let memory = config.cache_bytes_max / 2;
+        let files = Files::open(&config.directory, memory).map_err(failed)?;
         match files.get(crate::layout::ROOT, Wait::Yes) {
             Ok(Some(_)) => {}
             Ok(None) => return Err(ServeError::NoRelease { directory }),
@@ -153,7 +155,7 @@ impl Server {
         let connections_max = possible(config.connections_max);
         let site = Arc::new(Site {
             files,
-            objects: objects::Objects::default(),
+            objects: objects::Objects::new(memory),
             connections: Arc::new(Semaphore::new(connections_max)),
             origin: config.origin.clone(),
             origin_places: Semaphore::new(ORIGIN_REQUESTS_MAX),
@@ -206,7 +208,7 @@ impl Server {
 }
 
 /// As many connections as were asked for, or as the system's limit on open files leaves room for.
-fn possible(connections_max: usize) -> usize {
+pub(crate) fn possible(connections_max: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return connections_max.max(1) };
     let room = (limit as usize).saturating_sub(FILES_BESIDES).max(limit as usize / 2);
     if room < connections_max {

@@ -360,7 +360,7 @@ fn objects() {
         file.set_len(300).expect("cut");
     }
     let last = many.last().expect("some");
-    // An answer that cannot be given to its end is broken off.
+    // An answer that cannot be given to its end is an error, or broken off.
     let given = |target: &str| {
         let mut stream = serving.connect();
         let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -371,8 +371,8 @@ fn objects() {
     };
     assert!(!given(&target(last)).ends_with(&stored(last)), "what is not there is not sent");
     std::fs::write(folder.join(layout::ROOT), b"damaged").expect("written");
+    eventually(&|| serving.get("/root").body == b"damaged");
     eventually(&|| given(&target(last)).starts_with(b"HTTP/1.1 500"));
-    assert_eq!(serving.get("/root").body, b"damaged");
 }
 
 /// Frames as the only source of blocks.

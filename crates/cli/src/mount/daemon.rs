@@ -40,10 +40,18 @@ pub struct Job {
     pub acknowledge_alarm: bool,
 }
 
-/// Makes the C library give memory from this size on back to the system as soon as it is free. Cached blocks come
-/// on many threads and go in another order, which leaves its heaps full of holes: a process that caches 256 MiB
-/// would come to hold more than twice that. Other C libraries pass it over.
-const GIVE_BACK: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "16384");
+/// What the C library is told of memory, by variables of the environment; other C libraries pass them over.
+type Memory = [(&'static str, &'static str)];
+
+/// Gives memory from this size on back to the system as soon as it is free. Cached blocks come on many threads and go
+/// in another order, which leaves its heaps full of holes: a process that caches 256 MiB would come to hold more than
+/// twice that.
+pub const GIVE_BACK: [(&str, &str); 1] = [("MALLOC_MMAP_THRESHOLD_", "16384")];
+
+/// Keeps memory for what comes next. By itself the C library gives every few blocks back to the system and takes as much
+/// again, which costs a mount of a release, whose cache is small, several times what verifying them costs.
+pub const KEEP: [(&str, &str); 2] =
+    [("MALLOC_TRIM_THRESHOLD_", "67108864"), ("MALLOC_MMAP_THRESHOLD_", "16777216")];
 
 #[derive(Serialize, Deserialize)]
 struct Letter {
@@ -91,27 +99,8 @@ impl KeyLetter {
 /// # Errors
 /// What the background process reports, or that it died.
 pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
-    let failed = |what: &str, error: io::Error| {
-        Failure::new(Exit::System, format!("the background process {what}: {error}"))
-    };
     let log = log_path(&job.state_dir);
-    let errors = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&log)
-        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
-    let mut child = Command::new("/proc/self/exe")
-        .arg0("holdfast")
-        .args(arguments)
-        .arg("--background-process")
-        .current_dir("/")
-        .env(GIVE_BACK.0, std::env::var_os(GIVE_BACK.0).unwrap_or_else(|| GIVE_BACK.1.into()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .map_err(|error| failed("cannot be started", error))?;
+    let mut child = spawn(arguments, &log, &GIVE_BACK)?;
     let letter = Letter {
         url: job.url.clone(),
         key: KeyLetter::write(&job.key),
@@ -130,6 +119,32 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         let _ = pipe.write_all(&text);
     }
     await_report(child, &log)
+}
+
+/// Starts this command once more with these arguments, in the background: it is handed things through its standard
+/// input, reports on its standard output, and what it dies of goes to its log.
+///
+/// # Errors
+/// The log cannot be written, or there are too many processes.
+pub fn spawn(arguments: &[OsString], log: &Path, memory: &Memory) -> Outcome<Child> {
+    let errors = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(log)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
+    Command::new("/proc/self/exe")
+        .arg0("holdfast")
+        .args(arguments)
+        .arg("--background-process")
+        .envs(memory.iter().filter(|(name, _)| std::env::var_os(name).is_none()).copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| {
+            Failure::new(Exit::System, format!("the background process cannot be started: {error}"))
+        })
 }
 
 /// Waits until a background process says that it has mounted, or why not.
@@ -169,6 +184,8 @@ pub fn receive() -> Outcome<Job> {
     io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
     let letter: Letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
     leave_terminal();
+    // Not to keep another file system from being unmounted.
+    let _ = std::env::set_current_dir("/");
     Ok(Job {
         url: letter.url,
         key: letter.key.read(),

@@ -43,6 +43,12 @@ pub struct Mounted {
 
 /// `holdfast mount`
 pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Outcome {
+    if crate::image::is_meant(&arguments.url) {
+        let (directory, address) = crate::image::mount(arguments)?;
+        let done = Mounted { directory, address };
+        return format
+            .print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display()));
+    }
     if release::is_meant(arguments) {
         if arguments.background_process {
             return release::run_in_background(arguments, directories);

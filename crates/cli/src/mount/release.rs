@@ -11,11 +11,10 @@ use crate::watch::Watcher;
 use crate::{limits, logging};
 use holdfast_fuse::mountpoint::{self, Manner};
 use holdfast_fuse::{Options, Session, mount_fixed};
+use holdfast_release::mount::first_touch::FirstTouches;
 use holdfast_release::mount::{MountedRelease, Owner};
 use std::collections::BTreeSet;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use std::time::Duration;
 /// Whether a release is meant, not a writable file system.
 pub fn is_meant(arguments: &Mount) -> bool {
     let url = &arguments.url;
-    arguments.release.id.is_some()
+    arguments.release.demands.id.is_some()
         || [SCHEME, "http://", "https://", "file://"].iter().any(|scheme| url.starts_with(scheme))
         || Path::new(url).is_dir()
 }
@@ -48,7 +47,10 @@ pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option
         return Ok(None);
     }
     let bar = progress("mounting");
-    let started = start_background(directories, &named.id.to_string());
+    let log = log_path(directories, &named.id.to_string())?;
+    let own: Vec<_> = std::env::args_os().skip(1).collect();
+    let started =
+        daemon::spawn(&own, &log, &daemon::KEEP).and_then(|child| daemon::await_report(child, &log));
     bar.finish_and_clear();
     started.map(|()| Some((directory, title)))
 }
@@ -79,13 +81,9 @@ pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcom
 }
 
 fn source(arguments: &Mount) -> ReleaseSource {
-    let release = &arguments.release;
     ReleaseSource {
         release: arguments.url.clone(),
-        id: release.id.clone(),
-        mirror: release.mirror.clone(),
-        revocations: release.revocations.clone(),
-        allow_stale: release.allow_stale,
+        demands: arguments.release.demands.clone(),
         cache_mib: arguments.cache_mib,
     }
 }
@@ -96,36 +94,14 @@ fn log_path(directories: &Directories, id: &str) -> Outcome<PathBuf> {
     Ok(folder.join("log"))
 }
 
-/// Starts this command once more, in the background, and waits until it has mounted.
-fn start_background(directories: &Directories, id: &str) -> Outcome {
-    let log = log_path(directories, id)?;
-    let errors = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&log)
-        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
-    let mut command = Command::new("/proc/self/exe");
-    std::os::unix::process::CommandExt::arg0(&mut command, "holdfast");
-    let child = command
-        .args(std::env::args_os().skip(1))
-        .arg("--background-process")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .map_err(|error| {
-            Failure::new(Exit::System, format!("the background process cannot be started: {error}"))
-        })?;
-    daemon::await_report(child, &log)
-}
-
 /// A mount that is served.
 struct Serving {
     session: Arc<Session>,
     mounted: Arc<MountedRelease>,
     watcher: Watcher,
     refresh: Duration,
+    /// Where it is remembered what was read first.
+    first_touch: Option<PathBuf>,
     /// Ends the looking for new releases.
     ended: std::sync::mpsc::Receiver<()>,
 }
@@ -165,7 +141,26 @@ impl Serving {
             }
         })?;
         let refresh = Duration::from_secs(arguments.release.refresh);
-        Ok(Serving { session, mounted, watcher, refresh, ended })
+        let first_touch = match arguments.release.no_first_touch {
+            true => None,
+            false => Some(directories.cache_base()?.join("releases").join(source.named()?.id.to_string())),
+        };
+        let first_touch = first_touch.map(|folder| folder.join("first-touch"));
+        if let Some(path) = &first_touch {
+            fetch_ahead(&mounted, FirstTouches::read(path));
+        }
+        Ok(Serving { session, mounted, watcher, refresh, first_touch, ended })
+    }
+
+    /// Keeps what was read first, before what was read first earlier.
+    fn remember(&self) {
+        let Some(path) = &self.first_touch else { return };
+        let now = self.mounted.first_touches();
+        if !now.0.is_empty()
+            && let Err(error) = now.before(FirstTouches::read(path)).write(path)
+        {
+            tracing::warn!(file = %path.display(), %error, "what was read first is not remembered");
+        }
     }
 
     fn stop(&self) {
@@ -186,8 +181,28 @@ impl Serving {
                 tracing::warn!("{text}");
             }
             before = now;
+            self.remember();
         }
         self.session.wait();
+        self.remember();
         self.watcher.unmounted(self.session.directory());
     }
+}
+
+/// Fetches what was read first the last time, in the background.
+fn fetch_ahead(mounted: &Arc<MountedRelease>, list: FirstTouches) {
+    if list.0.is_empty() {
+        return;
+    }
+    let mounted = mounted.clone();
+    let work = move || {
+        let fetched = mounted.fetch_ahead(&list);
+        tracing::info!(
+            touches = fetched.touches,
+            bytes = fetched.bytes,
+            "what was read first was fetched ahead"
+        );
+    };
+    // Without it, everything is fetched when it is read.
+    let _ = std::thread::Builder::new().name("first-touch".into()).spawn(work);
 }

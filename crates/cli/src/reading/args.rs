@@ -66,33 +66,9 @@ pub struct Publish {
     pub forget: bool,
 }
 
-/// Which release, and where it is.
-#[derive(Debug, Args)]
-pub struct ReleaseSource {
-    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., a directory) with --id
-    #[arg(value_name = "RELEASE")]
-    pub release: String,
-    /// Its ID, as the publisher tells it
-    #[arg(long, value_name = "ID")]
-    pub id: Option<String>,
-    /// Another mirror; the fastest one that is right is used
-    #[arg(long, value_name = "URL")]
-    pub mirror: Vec<String>,
-    /// A directory of revocation certificates to be honoured
-    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
-    pub revocations: Vec<PathBuf>,
-    /// Use it although it has expired: it may be OLD, with faults that were corrected since
-    #[arg(long)]
-    pub allow_stale: bool,
-    /// Most MiB of verified blocks to keep on disk
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    pub cache_mib: u64,
-}
-
-/// What concerns mounts of releases only.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Releases")]
-pub struct ReleaseMount {
+/// What is asked of a release before it is believed, wherever it is had from.
+#[derive(Clone, Debug, Args)]
+pub struct Demands {
     /// The release's ID, as the publisher tells it
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
@@ -105,9 +81,35 @@ pub struct ReleaseMount {
     /// Use a release although it has expired: it may be OLD, with faults that were corrected since
     #[arg(long)]
     pub allow_stale: bool,
+}
+
+/// Which release, and where it is.
+#[derive(Debug, Args)]
+pub struct ReleaseSource {
+    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., a directory) with --id
+    #[arg(value_name = "RELEASE")]
+    pub release: String,
+    /// What is asked of it
+    #[command(flatten)]
+    pub demands: Demands,
+    /// Most MiB of verified blocks to keep on disk
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub cache_mib: u64,
+}
+
+/// What concerns mounts of releases only.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Releases")]
+pub struct ReleaseMount {
+    /// What is asked of it
+    #[command(flatten, next_help_heading = "Releases")]
+    pub demands: Demands,
     /// Seconds between looks for a new release
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = value_parser!(u64).range(1..=86_400))]
     pub refresh: u64,
+    /// Neither fetch ahead what was read first the last time, nor remember what is read first now
+    #[arg(long)]
+    pub no_first_touch: bool,
 }
 
 /// `holdfast ls`
@@ -206,18 +208,9 @@ pub struct Pull {
     /// The directory; made if it is not there
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Its ID, as the publisher tells it
-    #[arg(long, value_name = "ID")]
-    pub id: Option<String>,
-    /// Another mirror to fetch from
-    #[arg(long, value_name = "URL")]
-    pub mirror: Vec<String>,
-    /// A directory of revocation certificates to be honoured
-    #[arg(long, value_name = "DIR", env = "HOLDFAST_REVOCATIONS", value_delimiter = ':')]
-    pub revocations: Vec<PathBuf>,
-    /// Pull it although it has expired: it may be OLD, with faults that were corrected since
-    #[arg(long)]
-    pub allow_stale: bool,
+    /// What is asked of it
+    #[command(flatten)]
+    pub demands: Demands,
     /// The live file system that the release was made of, hf://HOST:PORT/FSID, to fetch data from that no mirror has
     #[arg(long, value_name = "URL", requires = "key")]
     pub origin: Option<String>,

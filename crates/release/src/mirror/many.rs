@@ -408,7 +408,8 @@ impl Mirrors {
         self.mirrors.iter().map(|kept| kept.standing(now)).collect()
     }
 
-    fn dropped(&self) -> Vec<(String, String)> {
+    /// The mirrors that were dropped, and why.
+    pub fn dropped(&self) -> Vec<(String, String)> {
         let why = |kept: &Kept| kept.account.lock().dropped.clone();
         self.mirrors.iter().filter_map(|kept| Some((kept.name(), why(kept)?))).collect()
     }

@@ -376,7 +376,7 @@ impl<'a> Asked<'a> {
 }
 
 /// Whether an `If-None-Match` names this tag.
-fn matches_any(tags: &[u8], etag: &[u8]) -> bool {
+pub(crate) fn matches_any(tags: &[u8], etag: &[u8]) -> bool {
     tags.split(|byte| *byte == b',')
         .map(<[u8]>::trim_ascii)
         .any(|tag| tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag)

@@ -4,6 +4,7 @@
 //! Both are as little trusted as everything else here: wrong ones lead to wrong bytes, which the client sees.
 
 use super::files::{Content, Files, Found, Trouble, Wait};
+use super::frames::{Frame, Frames};
 use super::part::Part;
 use crate::hints::{self, Hints, NODE_BYTES};
 use crate::index::{Head, Key, Sizes, key_of};
@@ -16,18 +17,22 @@ use hyper::header::HeaderValue;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// How much is sent for the paths of one request.
 const ANSWER_BYTES_MAX: u64 = 128 << 10;
+/// Room made at once for an answer.
+const ANSWER_BYTES_USUAL: usize = 16 << 10;
 /// What of an index or of hints is kept in memory is never longer: enough for a billion blocks, and millions of
 /// directories.
 const HEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The blocks of the release that is served now.
-#[derive(Default)]
-pub struct Objects(Mutex<Option<Arc<Indexed>>>);
+pub struct Objects {
+    now: Mutex<Option<Arc<Indexed>>>,
+    /// How much memory small blocks may take.
+    bytes_max: u64,
+}
 
 /// The index of one record.
 struct Indexed {
@@ -36,6 +41,7 @@ struct Indexed {
     file: Arc<Found>,
     head: Head,
     hints: Option<Hinted>,
+    frames: Frames,
 }
 
 /// The hints of one record.
@@ -59,27 +65,26 @@ enum Somewhere {
     AtOrigin,
 }
 
-/// Where a frame lies.
-struct Frame {
-    file: Arc<Found>,
-    range: Range<u64>,
-}
-
 impl Objects {
+    /// Keeps at most `bytes_max` of small blocks in memory.
+    pub fn new(bytes_max: u64) -> Objects {
+        Objects { now: Mutex::default(), bytes_max }
+    }
+
     /// The stored block of `address`; `None` if the release has none.
     ///
     /// # Errors
     /// [`Trouble`]; also if `root` or the index are damaged, or the index is not there.
     pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Located>, Trouble> {
         let indexed = self.indexed(files, wait)?;
-        let Frame { file, range } = match indexed.frame(files, &key_of(address), wait)? {
+        let Frame { found, range } = match indexed.frame(files, &key_of(address), wait)? {
             Some(Somewhere::Frame(frame)) => frame,
             Some(Somewhere::AtOrigin) => return Ok(Some(Located::AtOrigin)),
             None => return Ok(None),
         };
         let block = range.start + (pack::HEADER_BYTES as u64).min(range.end - range.start)..range.end;
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
-        Ok(Some(Located::Here(Part::of(file, block, etag))))
+        Ok(Some(Located::Here(Part::of(found, block, etag))))
     }
 
     /// Frames of those of these blocks that are here, as many as have room, and the others that the release has at its
@@ -93,10 +98,10 @@ impl Objects {
         for address in addresses {
             match indexed.frame(files, &key_of(address), Wait::Yes)? {
                 Some(Somewhere::AtOrigin) => at_origin.push(*address),
-                Some(Somewhere::Frame(Frame { file, range })) => {
+                Some(Somewhere::Frame(Frame { found, range })) => {
                     let length = (range.end - range.start) as usize;
                     if here.is_empty() || here.len() + length <= OBJECTS_ANSWER_BYTES_MAX {
-                        here.extend_from_slice(&file.read(range, Wait::Yes)?);
+                        here.extend_from_slice(&found.read(range, Wait::Yes)?);
                     }
                 }
                 None => {}
@@ -120,20 +125,20 @@ impl Objects {
         };
         let hints = Hints { sizes: hinted.sizes, directories: &hinted.directories, node: &node };
         let mut sent = HashSet::new();
-        let mut answer = BytesMut::new();
+        let mut answer = BytesMut::with_capacity(ANSWER_BYTES_USUAL);
         for path in paths {
             for key in hints.blocks_of(path)? {
                 if !sent.insert(key) {
                     continue;
                 }
                 // What hints and index do not agree about is left out: the client asks for it.
-                let Some(Somewhere::Frame(Frame { file, range })) = indexed.frame(files, &key, wait)? else {
+                let Some(Somewhere::Frame(Frame { found, range })) = indexed.frame(files, &key, wait)? else {
                     continue;
                 };
                 if answer.len() as u64 + (range.end - range.start) > ANSWER_BYTES_MAX {
                     return Ok(Some(answer.freeze()));
                 }
-                answer.extend_from_slice(&file.read(range, wait)?);
+                answer.extend_from_slice(&found.read(range, wait)?);
             }
         }
         Ok(Some(answer.freeze()))
@@ -141,7 +146,7 @@ impl Objects {
 
     fn indexed(&self, files: &Files, wait: Wait) -> Result<Arc<Indexed>, Trouble> {
         let Some(root) = files.get(layout::ROOT, wait)? else { return Err(broken("there is no root")) };
-        let known = self.0.lock().clone();
+        let known = self.now.lock().clone();
         if let Some(known) = known.filter(|known| known.root == root.etag) {
             return Ok(known);
         }
@@ -170,15 +175,27 @@ impl Objects {
             }
             Err(Trouble::WouldWait) => None,
         });
-        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head, hints });
-        *self.0.lock() = Some(indexed.clone());
+        let frames = Frames::new(self.bytes_max);
+        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head, hints, frames });
+        *self.now.lock() = Some(indexed.clone());
         Ok(indexed)
     }
 }
 
 impl Indexed {
-    /// Where the frame of a block lies.
+    /// The frame of a block, from memory if it can be.
     fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
+        if let Some(frame) = self.frames.get(key) {
+            return Ok(Some(Somewhere::Frame(frame)));
+        }
+        match self.lying(files, key, wait)? {
+            Some(Somewhere::Frame(frame)) => Ok(Some(Somewhere::Frame(self.frames.keep(*key, frame, wait)?))),
+            other => Ok(other),
+        }
+    }
+
+    /// Where the frame of a block lies.
+    fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
         let range = self.head.range_of(key);
         if range.is_empty() {
             return Ok(None);
@@ -194,7 +211,7 @@ impl Indexed {
         };
         let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
         match range.end <= file.bytes {
-            true => Ok(Some(Somewhere::Frame(Frame { file, range }))),
+            true => Ok(Some(Somewhere::Frame(Frame { found: file, range }))),
             false => Err(broken("a pack is shorter than the index says")),
         }
     }

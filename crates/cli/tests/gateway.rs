@@ -1,0 +1,237 @@
+//! `holdfast gateway` as programs meet it: what it answers, and what it does not. What people see is tested in a browser
+//! (`web/verify/test/browser`).
+
+mod common;
+
+use common::{eventually, run};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A tree, its release, and gateways.
+struct Desk {
+    folder: tempfile::TempDir,
+    gateways: Vec<Child>,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a folder");
+        let desk = Desk { folder, gateways: Vec::new() };
+        run(desk.holdfast().args(["keygen", "--out", "key"]));
+        fs::create_dir_all(desk.path("tree/inner")).expect("made");
+        fs::write(desk.path("tree/text"), "some text\n").expect("written");
+        fs::write(desk.path("tree/inner/page.html"), "<script>alert(1)</script>").expect("written");
+        let odd = desk.path("tree").join(std::ffi::OsStr::from_bytes(b"<i>\"\xff\r\nx: y"));
+        fs::write(odd, [0, 1, 2, 3]).expect("written");
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn holdfast(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command
+            .current_dir(self.folder.path())
+            .env("HOLDFAST_STATE_DIR", self.path("state"))
+            .env("HOLDFAST_CACHE_DIR", self.path("cache"))
+            .env_remove("HOLDFAST_REVOCATIONS")
+            .env_remove("SOURCE_DATE_EPOCH");
+        command
+    }
+
+    /// Publishes the tree; returns the id.
+    fn publish(&self, extra: &[&str]) -> String {
+        let mut command = self.holdfast();
+        command.args(["publish", "tree", "--to", "release", "--key", "key"]).args(extra);
+        run(&mut command);
+        let shown = run(self.holdfast().args(["--json", "release", "show", "release"]));
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        shown["release"].as_str().expect("an id").to_owned()
+    }
+
+    /// Starts a gateway; returns its address.
+    fn gateway(&mut self, arguments: &[&str]) -> String {
+        let mut gateway = self
+            .holdfast()
+            .arg("gateway")
+            .args(arguments)
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let mut said = String::new();
+        BufReader::new(gateway.stdout.as_mut().expect("piped")).read_line(&mut said).expect("a line");
+        self.gateways.push(gateway);
+        said.trim().rsplit_once("http://").expect("an address").1.trim_end_matches('/').to_owned()
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        for gateway in &mut self.gateways {
+            let _ = gateway.kill();
+            let _ = gateway.wait();
+        }
+    }
+}
+
+/// Head and body of an answer to a request with these further lines.
+fn ask(address: &str, line: &str, more: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    let host = if more.to_ascii_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
+    write!(stream, "{line} HTTP/1.1\r\n{host}Connection: close\r\n{more}\r\n").expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    (String::from_utf8(answer[..end].to_vec()).expect("text"), answer[end + 4..].to_vec())
+}
+
+fn status(address: &str, line: &str, more: &str) -> u16 {
+    ask(address, line, more).0[9..12].parse().expect("a status")
+}
+
+/// What every answer with content of the tree must say.
+fn is_guarded(head: &str) -> bool {
+    ["x-content-type-options: nosniff", "cross-origin-resource-policy: same-origin", "default-src 'none'"]
+        .iter()
+        .all(|line| head.contains(line))
+        && !head.to_ascii_lowercase().contains("access-control")
+}
+
+/// Bytes of files: whole, in part, tagged, under a harmless type and name; of a release and of a directory alike.
+#[test]
+fn bytes() {
+    let mut desk = Desk::new();
+    let id = desk.publish(&[]);
+    for arguments in [vec!["release", "--id", &id], vec!["tree"]] {
+        let at = desk.gateway(&arguments);
+        let (head, body) = ask(&at, "GET /raw/text", "");
+        assert_eq!(body, b"some text\n");
+        assert!(
+            is_guarded(&head) && head.contains("sandbox") && head.contains("content-type: text/plain"),
+            "{head}"
+        );
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag").to_owned();
+        assert_eq!(status(&at, "GET /raw/text", &format!("If-None-Match: {tag}\r\n")), 304);
+        let (head, body) = ask(&at, "GET /raw/text", "Range: bytes=5-100\r\n");
+        assert!(head.starts_with("HTTP/1.1 206") && head.contains("content-range: bytes 5-9/10"), "{head}");
+        assert_eq!(body, b"text\n");
+        let old = "Range: bytes=5-6\r\nIf-Range: \"another\"\r\n";
+        assert_eq!(ask(&at, "GET /raw/text", old).1, b"some text\n");
+        assert_eq!(status(&at, "GET /raw/text", "Range: bytes=10-\r\n"), 416);
+        let (head, body) = ask(&at, "HEAD /raw/text", "");
+        assert!(head.contains("content-length: 10") && body.is_empty(), "{head}");
+        let (head, body) = ask(&at, "GET /raw/inner/page.html", "");
+        assert!(head.contains("content-type: text/plain") && body.starts_with(b"<script>"), "{head}");
+        // A name of all that could go wrong in a header.
+        let (head, body) = ask(&at, "GET /raw/%3Ci%3E%22%FF%0D%0Ax%3A%20y", "");
+        assert_eq!(body, [0, 1, 2, 3]);
+        assert!(head.contains("content-disposition: attachment; filename=\"<i>____x: y\""), "{head}");
+        assert!(!head.lines().any(|line| line.starts_with("x:")), "{head}");
+        let (head, body) = ask(&at, "GET /at/", "");
+        let body = String::from_utf8(body).expect("UTF-8");
+        assert!(is_guarded(&head) && body.contains("&lt;i&gt;&quot;\\xff\\x0d\\x0ax: y"), "{body}");
+        assert!(!body.contains("<i>") && !body.contains("<script"), "{body}");
+    }
+}
+
+/// What is no request for anything, and what is not for whoever asks.
+#[test]
+fn refusals() {
+    let mut desk = Desk::new();
+    let at = desk.gateway(&["tree", "--host", "files.example"]);
+    for (line, more, expected) in [
+        ("GET /", "", 303),
+        ("GET /at/", "Host: 127.0.0.1:8017\r\n", 200),
+        ("GET /at/", "Host: [::1]:8017\r\n", 200),
+        ("GET /at/", "Host: FILES.example:80\r\n", 200),
+        ("GET /at/", "Host: evil.example\r\n", 421),
+        ("GET /raw/text", "Host: evil.example\r\n", 421),
+        ("GET /verify/", "Host: evil.example\r\n", 421),
+        ("GET /at/", "Host:\r\n", 421),
+        ("POST /at/", "Content-Length: 0\r\n", 405),
+        ("GET /at/../../etc/passwd", "", 404),
+        ("GET /at/%2e%2e/%2e%2e/etc/passwd", "", 404),
+        ("GET /raw/inner%2Fpage.html", "", 404),
+        ("GET /raw/text%00", "", 404),
+        ("GET /raw//etc/passwd", "", 404),
+        ("GET /attic", "", 404),
+        ("GET /raw/inner", "", 303),
+        ("GET /at/gone", "", 404),
+        ("GET /changes", "", 404),
+        ("GET /verify/", "", 200),
+        ("GET /style.css", "", 200),
+    ] {
+        assert_eq!(status(&at, line, more), expected, "{line} {more}");
+    }
+    let (head, _) = ask(&at, "GET /at/?find=%0D%0Ax%3A+y&how=exact", "");
+    assert!(head.contains("location: /at/%0D%0Ax%3A%20y"), "{head}");
+    assert!(status(&at, &format!("GET /at/{}", "a".repeat(20_000)), "") >= 400);
+}
+
+/// Who asks for nothing is sent away, others are served meanwhile, and it ends when it is told to.
+#[test]
+fn bounds() {
+    let mut desk = Desk::new();
+    let at = desk.gateway(&["tree", "--idle", "1", "--connections-max", "8"]);
+    let mut idle: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&at).expect("connected")).collect();
+    for stream in &mut idle {
+        stream.write_all(b"GET /at/ HTTP/1.1\r\nHost: loc").expect("sent");
+    }
+    let start = Instant::now();
+    assert_eq!(status(&at, "GET /at/", ""), 200);
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let gateway = desk.gateways.last_mut().expect("it runs");
+    let pid = rustix::process::Pid::from_child(gateway);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told");
+    assert!(gateway.wait().expect("ended").success());
+}
+
+/// A running gateway follows the release: what expires is not shown any more, what is published is.
+#[test]
+fn what_counts() {
+    let mut desk = Desk::new();
+    let id = desk.publish(&["--note", "First", "--expires", "6s"]);
+    let at = desk.gateway(&["release", "--id", &id, "--refresh", "1"]);
+    let page = || String::from_utf8(ask(&at, "GET /at/", "").1).expect("UTF-8");
+    assert!(page().contains("First"), "{}", page());
+    eventually("it expires", || status(&at, "GET /raw/text", "") == 503);
+    let expired = page();
+    assert!(expired.contains("the release expired at") && expired.contains("banner bad"), "{expired}");
+    assert!(!expired.contains("banner good") && !expired.contains("/at/text"), "{expired}");
+    fs::write(desk.path("tree/text"), "other text\n").expect("written");
+    desk.publish(&["--note", "Second"]);
+    eventually("the next one is shown", || ask(&at, "GET /raw/text", "").1 == b"other text\n");
+    assert!(page().contains("Second"));
+    let changes = String::from_utf8(ask(&at, "GET /changes", "").1).expect("UTF-8");
+    assert!(changes.contains("1 change.") && changes.contains(">text</a>"), "{changes}");
+}
+
+/// What cannot be shown is an error with its own exit code and the way out.
+#[test]
+fn what_cannot_be_shown() {
+    let desk = Desk::new();
+    let id = desk.publish(&[]);
+    let failed = |arguments: &[&str]| {
+        let output = desk.holdfast().arg("gateway").args(arguments).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = failed(&["release"]);
+    assert!(code == Some(64) && said.contains("--id"), "{code:?} {said}");
+    let (code, said) = failed(&["gone"]);
+    assert!(code == Some(64) && said.contains("gone"), "{code:?} {said}");
+    let (code, said) = failed(&["tree", "--listen", "nowhere"]);
+    assert!(code == Some(64) && said.contains("nowhere"), "{code:?} {said}");
+    fs::remove_file(desk.path("release/root")).expect("removed");
+    let (code, said) = failed(&["release", "--id", &id]);
+    assert!(code.is_some_and(|code| code != 0) && said.contains("root"), "{code:?} {said}");
+}

@@ -1,0 +1,382 @@
+//! From requests to answers.
+
+use super::address::{encoded, encoded_path, field, is_name, names, shown};
+use super::body::Sent;
+use super::page::{self, Preview};
+use super::search::search;
+use super::view::{About, Mood, Opened, Thing, Trouble, View};
+use crate::serve::answer::matches_any;
+use crate::serve::range::{Range, wanted};
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+    IF_RANGE, LOCATION, RANGE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Method, Request, Response, StatusCode};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Names on a page.
+const PAGE_NAMES: usize = 200;
+/// Changes on a page.
+const CHANGES_MAX: usize = 1000;
+/// How much of a text is shown.
+const TEXT_BYTES_MAX: usize = 256 << 10;
+/// How much tells what kind of file it is.
+const HEAD_BYTES: usize = 512;
+
+/// What pages may do: nothing but be looked at, and ask for other pages.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; \
+                           frame-ancestors 'none'";
+/// What files may do, whatever they are: nothing. As a page of its own, a file has no origin that could read another.
+const FILE_POLICY: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
+
+const STYLE: &str = include_str!("../../../../web/verify/page/style.css");
+const VERIFIER: &str = include_str!("../../../../web/verify/dist/index.html");
+
+/// What is shown, and to whom.
+pub struct Site {
+    /// The tree.
+    pub view: Arc<dyn View>,
+    /// Names by which browsers may ask for it, besides addresses and `localhost`. A page of another site cannot make a name
+    /// of its own lead here and then read what is shown as if it were its own.
+    pub hosts: Vec<String>,
+}
+
+/// What a request asks for, without its body, which is not looked at.
+pub struct Asked {
+    method: Method,
+    headers: HeaderMap,
+    path: String,
+    query: String,
+}
+
+impl Asked {
+    /// The request's.
+    pub fn new(request: &Request<Incoming>) -> Asked {
+        Asked {
+            method: request.method().clone(),
+            headers: request.headers().clone(),
+            path: request.uri().path().to_owned(),
+            query: request.uri().query().unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn header(&self, name: HeaderName) -> Option<&[u8]> {
+        self.headers.get(name).map(HeaderValue::as_bytes)
+    }
+}
+
+impl Site {
+    /// Answers. Blocking.
+    pub fn answer(&self, asked: &Asked) -> Response<Sent> {
+        let mut answer = self.answer_with_body(asked);
+        if asked.method == Method::HEAD {
+            let length = hyper::body::Body::size_hint(answer.body()).exact().unwrap_or(0);
+            answer.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+            *answer.body_mut() = Sent::bytes("");
+        }
+        answer
+    }
+
+    fn answer_with_body(&self, asked: &Asked) -> Response<Sent> {
+        if !matches!(asked.method, Method::GET | Method::HEAD) {
+            let mut answer = self.told(StatusCode::METHOD_NOT_ALLOWED, Mood::Plain, "This can only be read.");
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return answer;
+        }
+        if !self.is_ours(asked.header(HOST)) {
+            let why = "This gateway is not known by that name; --host tells it names that it has.\n";
+            return text(StatusCode::MISDIRECTED_REQUEST, "text/plain; charset=utf-8", why);
+        }
+        let path = asked.path.as_str();
+        match path {
+            "/" => return redirect("/at/"),
+            "/verify" => return redirect("/verify/"),
+            "/style.css" => return text(StatusCode::OK, "text/css; charset=utf-8", STYLE),
+            "/verify/" => {
+                let mut answer = text(StatusCode::OK, "text/html; charset=utf-8", VERIFIER);
+                insert(answer.headers_mut(), CONTENT_SECURITY_POLICY, "frame-ancestors 'none'");
+                return answer;
+            }
+            "/changes" => return self.changes(),
+            _ => {}
+        }
+        let inside =
+            |prefix: &str| path.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        match (inside("/at").map(names), inside("/raw").map(names)) {
+            (Some(Some(path)), _) => self.at(asked, &path),
+            (_, Some(Some(path))) => self.raw(asked, &path),
+            _ => self.told(StatusCode::NOT_FOUND, Mood::Plain, "There is no such page."),
+        }
+    }
+
+    fn is_ours(&self, host: Option<&[u8]>) -> bool {
+        let Some(host) = host.and_then(|host| std::str::from_utf8(host).ok()) else { return false };
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        bare.parse::<IpAddr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// A page with a message in place of content.
+    fn told(&self, status: StatusCode, mood: Mood, head: &str) -> Response<Sent> {
+        html(status, page::page(&self.view.about(), &[], &page::message(mood, head, &[])))
+    }
+
+    fn troubled(&self, about: &About, path: &[Vec<u8>], trouble: &Trouble) -> Response<Sent> {
+        let name = path.iter().map(|name| shown(name)).collect::<Vec<_>>().join("/");
+        let name = if name.is_empty() { "the top directory".to_owned() } else { name };
+        let (status, mood, head) = match trouble.is_false {
+            true => (
+                StatusCode::BAD_GATEWAY,
+                Mood::Bad,
+                format!(
+                    "{name}: what the mirrors sent is not what the publisher signed, so it is not shown."
+                ),
+            ),
+            false => (StatusCode::SERVICE_UNAVAILABLE, Mood::Warn, format!("{name} cannot be shown.")),
+        };
+        tracing::warn!(name, why = trouble.why, "something cannot be shown");
+        // Nothing green above what is red.
+        let mut about = about.clone();
+        about.banners.retain(|banner| banner.mood != Mood::Good || !trouble.is_false);
+        html(
+            status,
+            page::page(&about, path, &page::message(mood, &head, std::slice::from_ref(&trouble.why))),
+        )
+    }
+
+    fn changes(&self) -> Response<Sent> {
+        let about = self.view.about();
+        if !about.is_release {
+            return self.told(StatusCode::NOT_FOUND, Mood::Plain, "There is no such page.");
+        }
+        match self.view.changes(CHANGES_MAX) {
+            Ok(changes) => {
+                html(StatusCode::OK, page::page(&about, &[], &page::changes(&changes, CHANGES_MAX)))
+            }
+            Err(trouble) if trouble.is_false => self.troubled(&about, &[], &trouble),
+            Err(trouble) => {
+                let head = "The releases cannot be compared.";
+                let content = page::message(Mood::Plain, head, std::slice::from_ref(&trouble.why));
+                html(StatusCode::OK, page::page(&about, &[], &content))
+            }
+        }
+    }
+
+    /// A page of a directory or file.
+    fn at(&self, asked: &Asked, path: &[Vec<u8>]) -> Response<Sent> {
+        let about = self.view.about();
+        if !about.usable {
+            return html(StatusCode::SERVICE_UNAVAILABLE, page::page(&about, &[], ""));
+        }
+        let content = match self.view.look(path) {
+            Ok(Thing::Directory) => self.directory(asked, path),
+            Ok(Thing::File(opened)) => preview(&opened).map(|preview| page::file(path, &opened, &preview)),
+            Ok(Thing::Other(what)) => Ok(page::message(Mood::Plain, &format!("This is a {what}."), &[])),
+            Ok(nothing) => return self.nothing(&about, path, &nothing),
+            Err(trouble) => Err(trouble),
+        };
+        match content {
+            Ok(content) if content.is_empty() => redirect(&exact(asked, path)),
+            Ok(content) => html(StatusCode::OK, page::page(&about, path, &content)),
+            Err(trouble) => self.troubled(&about, path, &trouble),
+        }
+    }
+
+    /// A listing or a search. Empty if another page is meant.
+    fn directory(&self, asked: &Asked, path: &[Vec<u8>]) -> Result<String, Trouble> {
+        if let Some(text) = field(&asked.query, "find").filter(|text| !text.is_empty()) {
+            if field(&asked.query, "how").as_deref() == Some(b"exact") {
+                return Ok(String::new());
+            }
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let hits = search(&*self.view, path, &text)?;
+            return Ok(page::found(path, &text, &hits));
+        }
+        let after = field(&asked.query, "after").filter(|name| is_name(name));
+        let listing = self.view.list(path, after.as_deref(), PAGE_NAMES)?;
+        Ok(page::directory(path, &listing, after.as_deref()))
+    }
+
+    fn nothing(&self, about: &About, path: &[Vec<u8>], nothing: &Thing) -> Response<Sent> {
+        let name = path.iter().map(|name| shown(name)).collect::<Vec<_>>().join("/");
+        let head = match nothing {
+            Thing::Nothing { proven: true } => format!("{name} is provably not in this release."),
+            Thing::Outside => format!("{name} leads out of what is shown here."),
+            _ => format!("{name} is not here."),
+        };
+        html(StatusCode::NOT_FOUND, page::page(about, path, &page::message(Mood::Plain, &head, &[])))
+    }
+
+    /// Bytes of a file, or a range of them.
+    fn raw(&self, asked: &Asked, path: &[Vec<u8>]) -> Response<Sent> {
+        let about = self.view.about();
+        let opened = match self.view.look(path) {
+            Ok(Thing::File(opened)) => Arc::new(opened),
+            Ok(Thing::Directory) => return redirect(&format!("/at{}", encoded_path(path))),
+            Ok(Thing::Other(what)) => {
+                return self.told(StatusCode::NOT_FOUND, Mood::Plain, &format!("This is a {what}."));
+            }
+            Ok(nothing) => return self.nothing(&about, path, &nothing),
+            Err(trouble) => return self.troubled(&about, path, &trouble),
+        };
+        let kind = match opened.content.read(0, HEAD_BYTES.min(opened.size as usize)) {
+            Ok(head) => kind_of(&head, opened.size),
+            Err(trouble) => return self.troubled(&about, path, &trouble),
+        };
+        let etag = format!("\"{}\"", opened.tag);
+        let mut answer = Response::new(Sent::bytes(""));
+        let headers = answer.headers_mut();
+        insert(headers, ETAG, &etag);
+        insert(headers, CONTENT_TYPE, kind.unwrap_or("application/octet-stream"));
+        let inline = kind.is_some() && field(&asked.query, "download").is_none();
+        let name = path.last().map_or(&b"file"[..], |name| name);
+        insert(
+            headers,
+            CONTENT_DISPOSITION,
+            &disposition(if inline { "inline" } else { "attachment" }, name),
+        );
+        insert(headers, CONTENT_SECURITY_POLICY, FILE_POLICY);
+        insert(headers, CACHE_CONTROL, "private, no-cache");
+        insert(headers, ACCEPT_RANGES, "bytes");
+        guard(headers);
+        if asked.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag.as_bytes())) {
+            *answer.status_mut() = StatusCode::NOT_MODIFIED;
+            return answer;
+        }
+        let range = match asked.header(RANGE) {
+            Some(range) if asked.header(IF_RANGE).is_none_or(|tag| tag == etag.as_bytes()) => {
+                wanted(range, opened.size)
+            }
+            _ => Range::Whole,
+        };
+        let part = match range {
+            Range::Whole => 0..opened.size,
+            Range::Part(part) => {
+                *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+                let content_range = format!("bytes {}-{}/{}", part.start, part.end - 1, opened.size);
+                insert(answer.headers_mut(), CONTENT_RANGE, &content_range);
+                part
+            }
+            Range::Beyond => {
+                *answer.status_mut() = StatusCode::RANGE_NOT_SATISFIABLE;
+                insert(answer.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", opened.size));
+                return answer;
+            }
+        };
+        answer.headers_mut().insert(CONTENT_LENGTH, (part.end - part.start).into());
+        *answer.body_mut() = Sent::part(opened, part);
+        answer
+    }
+}
+
+/// The address of the name that was asked for below a directory.
+fn exact(asked: &Asked, path: &[Vec<u8>]) -> String {
+    let name = field(&asked.query, "find").unwrap_or_default();
+    let below: String = name.split(|byte| *byte == b'/').map(|name| format!("/{}", encoded(name))).collect();
+    format!("/at{}{below}", encoded_path(path))
+}
+
+fn preview(opened: &Opened) -> Result<Preview, Trouble> {
+    let bytes =
+        opened.content.read(0, TEXT_BYTES_MAX.min(usize::try_from(opened.size).unwrap_or(usize::MAX)))?;
+    let kind = kind_of(&bytes[..bytes.len().min(HEAD_BYTES)], opened.size);
+    if kind.is_some_and(|kind| kind.starts_with("image/")) {
+        return Ok(Preview::Image);
+    }
+    let is_cut = opened.size > bytes.len() as u64;
+    Ok(match text_of(&bytes, is_cut) {
+        Some(text) => Preview::Text(text.to_owned(), is_cut),
+        None => Preview::None,
+    })
+}
+
+/// Text in UTF-8, but for a last character that may be cut.
+fn text_of(bytes: &[u8], is_cut: bool) -> Option<&str> {
+    if bytes.contains(&0) {
+        return None;
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        Err(error) if is_cut && error.error_len().is_none() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    }
+}
+
+/// The type of what a browser may show by itself: images that are nothing but images, and text as text. SVG is neither; it
+/// can hold programs. `None` for everything else, which is only downloaded.
+fn kind_of(head: &[u8], size: u64) -> Option<&'static str> {
+    let at = |from: usize, text: &[u8]| head.get(from..from + text.len()) == Some(text);
+    match () {
+        () if at(0, b"\x89PNG\r\n\x1a\n") => Some("image/png"),
+        () if at(0, b"\xff\xd8\xff") => Some("image/jpeg"),
+        () if at(0, b"GIF87a") || at(0, b"GIF89a") => Some("image/gif"),
+        () if at(0, b"RIFF") && at(8, b"WEBP") => Some("image/webp"),
+        () if at(4, b"ftypavif") => Some("image/avif"),
+        () if text_of(head, size > head.len() as u64).is_some() => Some("text/plain; charset=utf-8"),
+        () => None,
+    }
+}
+
+/// Under which name a file is saved.
+fn disposition(how: &str, name: &[u8]) -> String {
+    let plain: String = name
+        .iter()
+        .map(|byte| match byte {
+            b'"' | b'\\' | b'%' => '_',
+            0x20..=0x7e => *byte as char,
+            _ => '_',
+        })
+        .collect();
+    format!("{how}; filename=\"{plain}\"; filename*=UTF-8''{}", encoded(shown(name).as_bytes()))
+}
+
+fn redirect(to: &str) -> Response<Sent> {
+    let mut answer = Response::new(Sent::bytes(""));
+    *answer.status_mut() = StatusCode::SEE_OTHER;
+    insert(answer.headers_mut(), LOCATION, to);
+    guard(answer.headers_mut());
+    answer
+}
+
+fn html(status: StatusCode, page: String) -> Response<Sent> {
+    let mut answer = Response::new(Sent::bytes(page));
+    *answer.status_mut() = status;
+    insert(answer.headers_mut(), CONTENT_TYPE, "text/html; charset=utf-8");
+    insert(answer.headers_mut(), CONTENT_SECURITY_POLICY, PAGE_POLICY);
+    insert(answer.headers_mut(), CACHE_CONTROL, "no-store");
+    guard(answer.headers_mut());
+    answer
+}
+
+fn text(status: StatusCode, kind: &'static str, text: &'static str) -> Response<Sent> {
+    let mut answer = Response::new(Sent::bytes(text));
+    *answer.status_mut() = status;
+    insert(answer.headers_mut(), CONTENT_TYPE, kind);
+    insert(answer.headers_mut(), CACHE_CONTROL, "no-cache");
+    guard(answer.headers_mut());
+    answer
+}
+
+/// What is said of every answer: it is of the type that it says, and for pages of this gateway only.
+fn guard(headers: &mut HeaderMap) {
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+}
+
+/// A header of printable characters.
+fn insert(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,221 @@
+//! A directory of this machine, such as a mounted file system: shown as it is, and nobody has signed it.
+//!
+//! Everything is opened beneath the directory by the kernel's own check (`openat2`), so no name and no symbolic link leads
+//! out of it, also while somebody changes it. Only regular files are opened for reading: pipes and devices are not touched.
+
+use super::view::{About, Banner, Change, Content, Kind, Listing, Mood, Opened, Row, Thing, Trouble, View};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat,
+};
+use rustix::io::Errno;
+use std::collections::BinaryHeap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Names of a directory that are looked at.
+const NAMES_MAX: u64 = 1_000_000;
+
+/// A directory.
+pub struct FolderView {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl FolderView {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn open(path: &Path) -> io::Result<FolderView> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(FolderView { path: path.to_owned(), folder })
+    }
+
+    fn beneath(&self, path: &[Vec<u8>], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let joined = path.join(&b'/');
+        let name = if joined.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(&joined) };
+        openat2(&self.folder, name, flags | OFlags::CLOEXEC, Mode::empty(), within)
+    }
+}
+
+fn trouble(error: impl ToString) -> Trouble {
+    Trouble { why: error.to_string(), is_false: false }
+}
+
+fn kind_of(stat: &Stat) -> Kind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Link,
+        FileType::Fifo => Kind::Other("fifo"),
+        FileType::Socket => Kind::Other("socket"),
+        _ => Kind::Other("device"),
+    }
+}
+
+struct OpenFile(File);
+
+impl Content for OpenFile {
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Trouble> {
+        let mut bytes = vec![0; length];
+        let mut done = 0;
+        while done < length {
+            match self.0.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(trouble(error)),
+            }
+        }
+        bytes.truncate(done);
+        Ok(bytes)
+    }
+}
+
+impl View for FolderView {
+    fn about(&self) -> About {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        let signed = "Nobody has signed what is shown here: it is as good as the machine that shows it, and the way to it.";
+        About {
+            title: super::address::shown(name.as_bytes()),
+            banners: vec![Banner { mood: Mood::Plain, head: signed.to_owned(), lines: Vec::new() }],
+            facts: Vec::new(),
+            usable: true,
+            is_release: false,
+        }
+    }
+
+    fn look(&self, path: &[Vec<u8>]) -> Result<Thing, Trouble> {
+        let found = match self.beneath(path, OFlags::PATH) {
+            Ok(found) => found,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Thing::Nothing { proven: false }),
+            Err(Errno::XDEV) => return Ok(Thing::Outside),
+            Err(error) => return Err(trouble(error)),
+        };
+        match kind_of(&fstat(&found).map_err(trouble)?) {
+            Kind::Directory => return Ok(Thing::Directory),
+            Kind::File => {}
+            Kind::Link => return Ok(Thing::Other("link")),
+            Kind::Other(what) => return Ok(Thing::Other(what)),
+        }
+        // Not to wait for whoever has put a pipe there meanwhile.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = self.beneath(path, flags).map_err(trouble)?;
+        let stat = fstat(&file).map_err(trouble)?;
+        if kind_of(&stat) != Kind::File {
+            return Err(trouble("it is no longer a file"));
+        }
+        Ok(Thing::File(Opened {
+            size: stat.st_size as u64,
+            modified_s: stat.st_mtime,
+            tag: format!("{:x}-{:x}-{:x}-{:x}", stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec),
+            content: Box::new(OpenFile(file.into())),
+        }))
+    }
+
+    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, Trouble> {
+        let folder = self.beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(trouble)?;
+        // The first names after `after`, the last of them on top; all others are only counted.
+        let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
+        let (mut total, mut more) = (0, false);
+        for entry in Dir::read_from(&folder).map_err(trouble)? {
+            let entry = entry.map_err(trouble)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            total += 1;
+            if total > NAMES_MAX {
+                return Err(trouble(format!("it has more than {NAMES_MAX} names")));
+            }
+            if after.is_some_and(|after| name <= after) {
+                continue;
+            }
+            first.push(name.to_vec());
+            if first.len() > limit {
+                first.pop();
+                more = true;
+            }
+        }
+        let rows = first.into_sorted_vec().into_iter().filter_map(|name| row(&folder, name)).collect();
+        Ok(Listing { rows, total: Some(total), more, opaque: false })
+    }
+
+    fn changes(&self, _limit: usize) -> Result<Vec<Change>, Trouble> {
+        Err(trouble("this is no release"))
+    }
+}
+
+/// A line about a name; `None` if it has gone meanwhile.
+fn row(folder: &OwnedFd, name: Vec<u8>) -> Option<Row> {
+    let stat = statat(folder, OsStr::from_bytes(&name), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let kind = kind_of(&stat);
+    let target = match kind {
+        Kind::Link => {
+            readlinkat(folder, OsStr::from_bytes(&name), Vec::new()).ok().map(|target| target.into_bytes())
+        }
+        _ => None,
+    };
+    Some(Row { name, kind, size: stat.st_size as u64, modified_s: stat.st_mtime, target })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn names(view: &FolderView, after: Option<&[u8]>, limit: usize) -> (Vec<String>, bool) {
+        let listing = view.list(&[], after, limit).expect("listed");
+        (listing.rows.iter().map(|row| super::super::address::shown(&row.name)).collect(), listing.more)
+    }
+
+    /// Nothing outside of the directory is shown, whatever links there are, and pipes are not waited for.
+    #[test]
+    fn nothing_outside() {
+        let outside = tempfile::tempdir().expect("a directory");
+        std::fs::write(outside.path().join("secret"), "secret").expect("written");
+        let folder = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("inner")).expect("made");
+        std::fs::write(at("inner/file"), "good").expect("written");
+        symlink("inner/file", at("inside")).expect("linked");
+        symlink(outside.path(), at("absolute")).expect("linked");
+        symlink("../..", at("up")).expect("linked");
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), FileType::Fifo, Mode::RUSR, 0).expect("made");
+        let view = FolderView::open(folder.path()).expect("opened");
+        let path = |text: &str| text.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+        let look = |text: &str| view.look(&path(text));
+        let Ok(Thing::File(file)) = look("inside") else { panic!("a link that stays inside is followed") };
+        assert_eq!(file.content.read(1, 100), Ok(b"ood".to_vec()));
+        assert!(matches!(look("inner"), Ok(Thing::Directory)));
+        assert!(matches!(look("pipe"), Ok(Thing::Other("fifo"))));
+        assert!(matches!(look("inner/gone"), Ok(Thing::Nothing { proven: false })));
+        for name in ["absolute", "absolute/secret", "up", "up/etc"] {
+            assert!(matches!(look(name), Ok(Thing::Outside)), "{name}");
+            assert!(view.list(&path(name), None, 10).is_err(), "{name}");
+        }
+    }
+
+    /// Pages of a directory have every name once, in order, whatever the order on disk.
+    #[test]
+    fn pages() {
+        let folder = tempfile::tempdir().expect("a directory");
+        for number in 0..25 {
+            std::fs::write(folder.path().join(format!("{number:02}")), "").expect("written");
+        }
+        let view = FolderView::open(folder.path()).expect("opened");
+        let (first, more) = names(&view, None, 10);
+        assert!(more && first[0] == "00" && first[9] == "09");
+        assert_eq!(names(&view, Some(b"09"), 10).0[0], "10");
+        let (last, more) = names(&view, Some(b"19"), 10);
+        assert!(!more && last == ["20", "21", "22", "23", "24"]);
+        assert_eq!(view.list(&[], None, 1).expect("listed").total, Some(25));
+    }
+}

@@ -1,0 +1,75 @@
+//! Searching below a directory for names, within bounds.
+
+use super::address::shown;
+use super::view::{Kind, Row, Trouble, View};
+use std::time::{Duration, Instant};
+
+/// Names that are shown.
+const FOUND_MAX: usize = 200;
+/// Names that are looked at.
+const LOOKED_MAX: usize = 50_000;
+/// How long one search takes.
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// Names looked at at once.
+const PAGE: usize = 500;
+/// The longest path that is followed, in bytes.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// What was found.
+pub struct Hits {
+    /// Paths, and what they stand for.
+    pub rows: Vec<(Vec<Vec<u8>>, Row)>,
+    /// How many names were looked at.
+    pub looked: usize,
+    /// Whether that were all there are.
+    pub is_whole: bool,
+}
+
+/// Names below `path` that have `text` in them, whatever their case. Directories nearest to `path` first.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn search(view: &dyn View, path: &[Vec<u8>], text: &str) -> Result<Hits, Trouble> {
+    let until = Instant::now() + TIME_MAX;
+    let wanted = text.to_lowercase();
+    let mut hits = Hits { rows: Vec::new(), looked: 0, is_whole: true };
+    let mut directories = std::collections::VecDeque::from([path.to_vec()]);
+    while let Some(directory) = directories.pop_front() {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let listing = match view.list(&directory, after.as_deref(), PAGE) {
+                // One that may not be looked into keeps nobody from the others; one that was altered is told.
+                Err(trouble) if !trouble.is_false && directory.len() > path.len() => {
+                    hits.is_whole = false;
+                    break;
+                }
+                listing => listing?,
+            };
+            for row in listing.rows {
+                after = Some(row.name.clone());
+                hits.looked += 1;
+                let matches = shown(&row.name).to_lowercase().contains(&wanted);
+                if hits.rows.len() >= FOUND_MAX || hits.looked > LOOKED_MAX || Instant::now() > until {
+                    hits.is_whole = false;
+                    return Ok(hits);
+                }
+                if !matches && row.kind != Kind::Directory {
+                    continue;
+                }
+                let below = [&directory[..], std::slice::from_ref(&row.name)].concat();
+                if row.kind == Kind::Directory
+                    && below.iter().map(|name| name.len() + 1).sum::<usize>() <= PATH_BYTES_MAX
+                {
+                    directories.push_back(below.clone());
+                }
+                if matches {
+                    hits.rows.push((below, row));
+                }
+            }
+            if !listing.more {
+                break;
+            }
+        }
+    }
+    Ok(hits)
+}

@@ -1,0 +1,334 @@
+//! A release as an image that the kernel mounts by itself: `tree.erofs`, an EROFS image with names, attributes and small
+//! files, and `objects/`, the content of the others, which overlayfs puts in their places (the way of composefs).
+//!
+//! ```text
+//! DIR/tree.erofs      names and attributes of one release, the same bytes wherever it is exported
+//! DIR/objects/        content; see [`objects`]
+//! DIR/known           what objects there are
+//! DIR/release         which release it is (JSON), for people and for [`check`]
+//! ```
+//!
+//! Everything is verified while it is exported; afterwards `DIR` is as trustworthy as the disk that it is on, unless
+//! the kernel checks objects (fs-verity), for which the image holds their digests. What was there stays valid until
+//! the new image takes its place, by one rename.
+
+pub mod attach;
+pub mod erofs;
+pub mod objects;
+mod tree;
+pub mod verity;
+
+use crate::files;
+use crate::keys::ReleaseId;
+use crate::record::Record;
+use crate::tree::Tree;
+use holdfast_content::ContentError;
+use objects::Objects;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tree::{NAMES_MAX, Source, Totals, write_tree};
+use verity::VerityDigest;
+
+/// The image.
+pub const IMAGE: &str = "tree.erofs";
+/// Which release it is.
+pub const RELEASE: &str = "release";
+/// Most bytes of that.
+const RELEASE_BYTES_MAX: u64 = 64 << 10;
+
+/// Why there is no image, or it is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// What the mirrors have of a file cannot be had or is not what was signed.
+    #[error("{}: {error}", shown(path))]
+    Content {
+        /// Which file.
+        path: Vec<u8>,
+        /// What is wrong.
+        error: Box<ContentError>,
+    },
+    /// The disk.
+    #[error("{}: {error}", path.display())]
+    Disk {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        error: io::Error,
+    },
+    /// There is no image.
+    #[error("{}: there is no image here; `holdfast export RELEASE --to {}` makes one", .0.display(), .0.display())]
+    None(PathBuf),
+    /// The file that says which release it is cannot be read.
+    #[error("{}: it does not say which release this is ({why}); export it again", path.display())]
+    Unclear {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Another process works in it.
+    #[error("{}: another export works here", .0.display())]
+    InUse(PathBuf),
+    /// Nothing may be deleted.
+    #[error("{}: the image is mounted on {}; unmount it before objects are deleted, or leave out --prune", directory.display(), mount.display())]
+    Mounted {
+        /// The image's directory.
+        directory: PathBuf,
+        /// Where.
+        mount: PathBuf,
+    },
+    /// More than an image may have.
+    #[error("{}: {why}", shown(path))]
+    TooLarge {
+        /// Where it was noticed.
+        path: Vec<u8>,
+        /// What is too much.
+        why: String,
+    },
+    /// The directory is not empty and no image's.
+    #[error("{}: is not empty, and what is in it is no image; name another directory", .0.display())]
+    Foreign(PathBuf),
+}
+
+fn shown(path: &[u8]) -> String {
+    if path.is_empty() { "the root directory".into() } else { String::from_utf8_lossy(path).into_owned() }
+}
+
+impl ImageError {
+    pub(crate) fn disk(path: &Path, error: io::Error) -> ImageError {
+        ImageError::Disk { path: path.to_owned(), error }
+    }
+
+    pub(crate) fn content(path: &[u8], error: ContentError) -> ImageError {
+        ImageError::Content { path: path.to_owned(), error: Box::new(error) }
+    }
+}
+
+/// Which release an image is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ImageOf {
+    /// The release's id.
+    pub id: String,
+    /// Which of its records.
+    pub sequence: u64,
+    /// When that was signed, in seconds since 1970.
+    pub issued_s: u64,
+    /// Its title.
+    pub note: String,
+    /// Address of the root directory.
+    pub root: String,
+    /// Where it was exported from.
+    pub mirrors: Vec<String>,
+    /// The image's fs-verity digest.
+    pub image: String,
+}
+
+/// What an export has done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// Which release it is.
+    pub of: ImageOf,
+    /// Names in it.
+    pub names: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Bytes of the image.
+    pub image_bytes: u64,
+    /// Objects that were written, and their bytes.
+    pub objects_added: u64,
+    /// Bytes of those.
+    pub bytes_added: u64,
+    /// Files whose object was there already.
+    pub objects_kept: u64,
+    /// Objects that were deleted.
+    pub objects_deleted: u64,
+    /// Bytes of those.
+    pub bytes_deleted: u64,
+    /// What has no way into an image: device nodes 0/0, which overlayfs takes for deletions.
+    pub left_out: u64,
+}
+
+/// What is made, and how.
+pub struct Terms<'a> {
+    /// The directory.
+    pub directory: &'a Path,
+    /// The tree of `record`.
+    pub tree: &'a Tree,
+    /// What was signed.
+    pub record: &'a Record,
+    /// Where it came from, to be told.
+    pub mirrors: Vec<String>,
+    /// Whether objects that this image does not need are deleted.
+    pub prune: bool,
+}
+
+/// Makes a directory the image of a release, or brings it up to date. `progress` is told names and bytes now and then.
+///
+/// # Errors
+/// [`ImageError`]. The image is what it was, or the new one.
+pub fn export(terms: &Terms<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, ImageError> {
+    let directory = terms.directory;
+    files::make_directory(directory, 0o700).map_err(|error| ImageError::disk(directory, error))?;
+    ours(directory)?;
+    let _lock = lock(directory)?;
+    if terms.prune
+        && let Some(mount) = attach::mounts_of(directory).into_iter().next()
+    {
+        return Err(ImageError::Mounted { directory: directory.to_owned(), mount });
+    }
+    let mut objects = Objects::open(directory, terms.prune)?;
+    let partial = directory.join(format!("{IMAGE}.partial"));
+    let disk = |error| ImageError::disk(&partial, error);
+    let _ = std::fs::remove_file(&partial);
+    let file = File::options().read(true).write(true).create_new(true).mode(0o644).open(&partial);
+    let file = file.map_err(disk)?;
+    let mut source = Source::Write(&mut objects);
+    let (file, totals) = write_tree(terms.tree, NAMES_MAX, (file, &partial), &mut source, progress)?;
+    objects.keep()?;
+    let image_bytes = file.metadata().map_err(disk)?.len();
+    let image = objects::measure_file(&file, image_bytes).map_err(disk)?;
+    let of = image_of(terms, image);
+    file.sync_all().map_err(disk)?;
+    let to = directory.join(IMAGE);
+    std::fs::rename(&partial, &to).map_err(|error| ImageError::disk(&to, error))?;
+    let path = directory.join(RELEASE);
+    let text = serde_json::to_vec_pretty(&of).expect("it has no maps");
+    files::replace(&path, &text, 0o644).map_err(|error| ImageError::disk(&path, error))?;
+    let gone = if terms.prune { objects.prune()? } else { (0, 0) };
+    Ok(Report {
+        of,
+        names: totals.names,
+        bytes: totals.bytes,
+        image_bytes,
+        objects_added: objects.added.0,
+        bytes_added: objects.added.1,
+        objects_kept: objects.kept,
+        objects_deleted: gone.0,
+        bytes_deleted: gone.1,
+        left_out: totals.left_out,
+    })
+}
+
+fn image_of(terms: &Terms<'_>, image: VerityDigest) -> ImageOf {
+    ImageOf {
+        id: terms.record.release.to_string(),
+        sequence: terms.record.sequence,
+        issued_s: terms.record.issued_s,
+        note: terms.record.note.clone(),
+        root: terms.tree.reference().address.to_string(),
+        mirrors: terms.mirrors.clone(),
+        image: image.to_string(),
+    }
+}
+
+/// What is wrong with an image; nothing is what there should be.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Checked {
+    /// Names in the release.
+    pub names: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// What is wrong, in words; at most [`WRONG_MAX`], and then how many more.
+    pub wrong: Vec<String>,
+}
+
+/// Most faults that are told one by one.
+pub const WRONG_MAX: usize = 100;
+
+/// Reads every object of an image and the image itself, and compares them with what was signed: `tree` is that of the
+/// record which the image is of. Content is not fetched.
+///
+/// # Errors
+/// [`ImageError`]: it could not be compared.
+pub fn check(directory: &Path, tree: &Tree, progress: &dyn Fn(u64, u64)) -> Result<Checked, ImageError> {
+    let path = directory.join(IMAGE);
+    let disk = |error| ImageError::disk(&path, error);
+    let there = match File::open(&path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(ImageError::None(directory.to_owned()));
+        }
+        Err(error) => return Err(disk(error)),
+    };
+    let _lock = lock(directory)?;
+    let objects = Objects::open(directory, false)?;
+    let mut wrong = Vec::new();
+    // The image is made once more, of what was signed: there is one form of it.
+    let made = tempfile::tempfile_in(directory).map_err(|error| ImageError::disk(directory, error))?;
+    let mut source = Source::Check(&objects, &mut wrong);
+    let (made, Totals { names, bytes, .. }) =
+        write_tree(tree, NAMES_MAX, (made, &path), &mut source, progress)?;
+    if wrong.is_empty() && !same(&made, &there).map_err(disk)? {
+        wrong.push(format!("{IMAGE} is not what was signed"));
+    }
+    Ok(Checked { names, bytes, wrong })
+}
+
+fn same(one: &File, other: &File) -> io::Result<bool> {
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut at, mut left, mut right) = (0, vec![0; 1 << 20], vec![0; 1 << 20]);
+    loop {
+        let count = one.read_at(&mut left, at)?;
+        if count == 0 {
+            return Ok(true);
+        }
+        other.read_exact_at(&mut right[..count], at)?;
+        if left[..count] != right[..count] {
+            return Ok(false);
+        }
+        at += count as u64;
+    }
+}
+
+/// Whether a directory is that of an image.
+pub fn is_image(directory: &Path) -> bool {
+    directory.join(IMAGE).is_file()
+}
+
+/// Which release an image is, as it says itself.
+///
+/// # Errors
+/// [`ImageError::None`], [`ImageError::Unclear`], [`ImageError::Disk`].
+pub fn image_at(directory: &Path) -> Result<ImageOf, ImageError> {
+    if !is_image(directory) {
+        return Err(ImageError::None(directory.to_owned()));
+    }
+    let path = directory.join(RELEASE);
+    let unclear = |why: String| ImageError::Unclear { path: path.clone(), why };
+    let bytes = files::read(&path, RELEASE_BYTES_MAX).map_err(|error| ImageError::disk(&path, error))?;
+    let bytes = bytes.ok_or_else(|| unclear("there is no such file".into()))?;
+    let of: ImageOf = serde_json::from_slice(&bytes).map_err(|error| unclear(error.to_string()))?;
+    match ReleaseId::from_hex(&of.id) {
+        Some(_) => Ok(of),
+        None => Err(unclear("its id is none".into())),
+    }
+}
+
+/// Nothing of anybody else's is overwritten.
+fn ours(directory: &Path) -> Result<(), ImageError> {
+    let disk = |error| ImageError::disk(directory, error);
+    let mut is_empty = true;
+    for entry in std::fs::read_dir(directory).map_err(disk)? {
+        let name = entry.map_err(disk)?.file_name();
+        if name == IMAGE || name == objects::OBJECTS {
+            return Ok(());
+        }
+        is_empty = false;
+    }
+    if is_empty { Ok(()) } else { Err(ImageError::Foreign(directory.to_owned())) }
+}
+
+fn lock(directory: &Path) -> Result<File, ImageError> {
+    let disk = |error| ImageError::disk(directory, error);
+    let handle = File::open(directory).map_err(disk)?;
+    match rustix::fs::flock(&handle, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(handle),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ImageError::InUse(directory.to_owned())),
+        Err(error) => Err(disk(error.into())),
+    }
+}
