@@ -145,8 +145,8 @@ impl MirroredBlocks {
         match not_at_origin {
             // That one block is missing is no reason to do without the others.
             Some(error)
-                if addresses.iter().any(|address| !found.contains_key(address))
-                    && !(error.missing() && !found.is_empty()) =>
+                if (found.is_empty() || !error.missing())
+                    && addresses.iter().any(|address| !found.contains_key(address)) =>
             {
                 Err(error)
             }

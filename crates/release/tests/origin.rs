@@ -270,11 +270,14 @@ fn tree(folder: &Path) -> (Digest, Digest, FolderBlocks) {
     (top, chunk, FolderBlocks::new(folder, KEY, index))
 }
 
+/// What a server has, and the holds that it has granted.
+type Keeping = (BTreeSet<Digest>, Vec<String>);
+
 /// A server of a live file system that has `has` and obeys, but for `lies`.
 fn keeper(
     has: &[Digest],
     lies: impl Fn(&Request) -> Option<Response> + Send + Sync + 'static,
-) -> (Fake, Arc<Mutex<(BTreeSet<Digest>, Vec<String>)>>) {
+) -> (Fake, Arc<Mutex<Keeping>>) {
     let state = Arc::new(Mutex::new((has.iter().copied().collect::<BTreeSet<_>>(), Vec::new())));
     let shared = state.clone();
     let references: Mutex<BTreeMap<Digest, Vec<Digest>>> = Mutex::default();

@@ -36,6 +36,9 @@ pub struct Mirrors {
     mirrors: Vec<Kept>,
 }
 
+/// What a mirror is asked.
+type Asking<'a> = dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError> + 'a;
+
 struct Kept {
     mirror: Arc<dyn Mirror>,
     account: Mutex<Account>,
@@ -281,7 +284,7 @@ impl Mirrors {
         &self,
         file: &str,
         order: Vec<&Kept>,
-        ask: &dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError>,
+        ask: &Asking<'_>,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
     ) -> Result<(T, String), NotHad> {
         let mut said = Vec::new();
@@ -451,7 +454,7 @@ impl Kept {
     }
 
     /// Asks, and measures.
-    fn ask(&self, ask: &dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError>) -> Result<Vec<u8>, MirrorError> {
+    fn ask(&self, ask: &Asking<'_>) -> Result<Vec<u8>, MirrorError> {
         // Asked is asked, also while the answer is awaited: others need not explore it meanwhile.
         self.account.lock().speed.asked = Some(Instant::now());
         let start = Instant::now();

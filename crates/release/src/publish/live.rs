@@ -13,11 +13,11 @@ use super::{Options, Progress, PublishError, Published};
 use crate::index::Index;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_client::remote::Remote;
-use holdfast_client::tree::{Base, ReadError};
+use holdfast_client::tree::{Base, Entries, ReadError};
 use holdfast_content::catalog::{self, CatalogEntry};
 use holdfast_content::{
-    Chunker, Content, ContentError, DeviceId, Entry, Extent, ExtentMap, Extents, Handle, INLINE_BYTES_MAX,
-    Inode, InodeKind, LiveMap, MapRoot, MerkleMap, SourceError, Value,
+    Chunker, Content, ContentError, DeviceId, Extent, ExtentMap, Extents, Handle, INLINE_BYTES_MAX, Inode,
+    InodeKind, LiveMap, MapRoot, MerkleMap, SourceError, Value,
 };
 use holdfast_crypto::Digest;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -135,7 +135,7 @@ fn each_batch<E>(
     base: &Base,
     directory: Handle,
     failed: impl Fn(ReadError) -> E,
-    batch: &mut dyn FnMut(Vec<(Vec<u8>, Entry)>) -> Result<(), E>,
+    batch: &mut dyn FnMut(Entries) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut after: Option<Vec<u8>> = None;
     loop {
@@ -299,7 +299,7 @@ impl Builder<'_> {
     fn batch(
         &mut self,
         path: &[u8],
-        names: Vec<(Vec<u8>, Entry)>,
+        names: Entries,
     ) -> Result<BTreeMap<Vec<u8>, Option<Value>>, PublishError> {
         let mut edits = BTreeMap::new();
         let mut others = Vec::new();

@@ -134,7 +134,7 @@ impl Service<Request<Incoming>> for Answerer {
                 };
             let asked = Asked::new(peer, &request);
             if let (Ok(Some(Located::AtOrigin)), Some(Wanted::Object(address))) = (&found, wanted) {
-                return finish(asked.log(match site.from_origin(vec![address]).await {
+                return finish(asked.log(match site.at_origin(vec![address]).await {
                     Ok(mut frames) => {
                         match frames.pop().flatten().map(|frame| Part::of_frame(&address, frame)) {
                             Some(Ok(part)) => asked.part(&part),
@@ -194,12 +194,12 @@ impl Site {
         let find = move || looking.objects.frames(&looking.files, &addresses);
         let found = tokio::task::spawn_blocking(find).await;
         let found = found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))));
-        let (mut answer, at_origin) = match found {
+        let (mut answer, elsewhere) = match found {
             Ok(found) => found,
             Err(trouble) => return log(failed(OBJECTS, trouble)),
         };
-        if !at_origin.is_empty() && answer.len() < OBJECTS_ANSWER_BYTES_MAX {
-            match self.from_origin(at_origin).await {
+        if !elsewhere.is_empty() && answer.len() < OBJECTS_ANSWER_BYTES_MAX {
+            match self.at_origin(elsewhere).await {
                 Ok(frames) => {
                     for frame in frames.into_iter().flatten() {
                         if answer.is_empty() || answer.len() + frame.len() <= OBJECTS_ANSWER_BYTES_MAX {
@@ -223,7 +223,7 @@ impl Site {
 
     /// Frames of data of this release that lies at its origin; or what to answer instead. Never called for other blocks:
     /// strangers get nothing of the live file system but what was published.
-    async fn from_origin(&self, addresses: Vec<Digest>) -> Result<Vec<Option<Bytes>>, Response<Sent>> {
+    async fn at_origin(&self, addresses: Vec<Digest>) -> Result<Vec<Option<Bytes>>, Response<Sent>> {
         let Some(origin) = self.origin.clone() else { return Err(not_here()) };
         let busy = || plain(StatusCode::SERVICE_UNAVAILABLE, "The live file system is slow to answer.\n");
         // An origin that does not answer holds up only those who want something of it.
