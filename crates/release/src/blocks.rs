@@ -226,7 +226,7 @@ impl MirroredBlocks {
             match self.fetch(&layout::pack(&pack.digest), start..end, group, found) {
                 // The index is of another time than the mirror's packs; another index may know better.
                 Ok(()) => {}
-                Err(error) if error.missing_somewhere() => {}
+                Err(error) if error.missing_somewhere() || error.disputed() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -252,8 +252,8 @@ impl MirroredBlocks {
             }
             Ok(bytes)
         };
-        let bytes_max = range.end - range.start;
-        let (bytes, mirror) = self.mirrors.get_checked(file, Some(range), bytes_max, &check)?;
+        // Where it should be is what an index says, which one mirror has named.
+        let (bytes, mirror) = self.mirrors.get_fitting(file, range, &check)?;
         self.received.fetch_add(bytes.len() as u64, Relaxed);
         let mut beside = Vec::new();
         for frame in pack::Frame::all(&bytes) {

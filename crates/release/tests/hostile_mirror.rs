@@ -382,6 +382,36 @@ fn the_fastest_first() {
     assert_eq!(answers, [1, 49]);
 }
 
+/// A mirror that does not fit what an unsigned index says is dropped if another does; if none does, the index is to blame.
+#[test]
+fn who_is_to_blame() {
+    struct Has(u8, &'static str);
+    impl Mirror for Has {
+        fn name(&self) -> &str {
+            self.1
+        }
+        fn get(&self, _: &str, _: Option<Range<u64>>, _: u64) -> Result<Vec<u8>, MirrorError> {
+            // The second is the slower one, and so asked last.
+            std::thread::sleep(Duration::from_millis(u64::from(self.0 - 1) * 20));
+            Ok(vec![self.0])
+        }
+    }
+    let mirrors = Mirrors::new(vec![Arc::new(Has(1, "one")), Arc::new(Has(2, "two"))]);
+    let fits = |wanted: u8| {
+        move |bytes: Vec<u8>| if bytes == [wanted] { Ok(()) } else { Err("something else".to_owned()) }
+    };
+    let error = mirrors.get_fitting(layout::ROOT, 0..1, &fits(3)).expect_err("nobody has that");
+    assert!(error.disputed() && !error.missing_somewhere());
+    assert!(mirrors.dropped().is_empty());
+    let (_, giver) = mirrors.get_fitting(layout::ROOT, 0..1, &fits(2)).expect("the second has it");
+    assert_eq!(giver, "two");
+    let dropped: Vec<String> = mirrors.dropped().into_iter().map(|(mirror, _)| mirror).collect();
+    assert_eq!(dropped, ["one"]);
+    let error = mirrors.get_fitting(layout::ROOT, 0..1, &fits(3)).expect_err("nobody has that");
+    assert!(!error.disputed(), "there is one mirror left, which named the index too");
+    assert_eq!(mirrors.dropped().len(), 2);
+}
+
 /// When the last mirror was dropped, the error says so, and it is asked again only after a pause.
 #[test]
 fn all_dropped() {

@@ -16,8 +16,9 @@ const TICK: Duration = Duration::from_secs(5);
 const PIN_SECONDS: u32 = 1800;
 /// Told again in time.
 const RENEW_AFTER: Duration = Duration::from_secs(900);
-/// Addresses in one request.
-const BATCH: usize = 1024;
+/// Addresses in one request, which is all that a device may have pinned. Who has more files open risks that one is
+/// collected that was opened after them.
+const PINS_MAX: usize = 4096;
 
 /// Everything that is pinned.
 #[derive(Default)]
@@ -31,6 +32,19 @@ struct Pinned {
     /// How many hold it, and when the server was told last.
     roots: HashMap<Digest, (usize, Option<Instant>)>,
     stop: bool,
+}
+
+impl Pinned {
+    /// What to tell the server, if it is time: all of it, as it takes the place of what was pinned before.
+    fn to_tell(&self, now: Instant) -> Option<Vec<Digest>> {
+        let mut roots: Vec<(Option<Instant>, Digest)> =
+            self.roots.iter().map(|(root, (_, told))| (*told, *root)).collect();
+        // Those that the server has come first.
+        roots.sort_by_key(|(told, _)| (told.is_none(), *told));
+        roots.truncate(PINS_MAX);
+        let is_due = |told: Option<Instant>| told.is_none_or(|told| now - told >= RENEW_AFTER);
+        roots.iter().any(|(told, _)| is_due(*told)).then(|| roots.into_iter().map(|(_, root)| root).collect())
+    }
 }
 
 impl Pins {
@@ -69,22 +83,13 @@ impl Pins {
                 return;
             }
             let now = Instant::now();
-            let due: Vec<Digest> = pinned
-                .roots
-                .iter()
-                .filter(|(_, (_, told))| told.is_none_or(|told| now - told >= RENEW_AFTER))
-                .map(|(root, _)| *root)
-                .take(BATCH)
-                .collect();
-            if due.is_empty() {
-                continue;
-            }
+            let Some(roots) = pinned.to_tell(now) else { continue };
             drop(pinned);
-            let request = Request::Pin { addresses: due.clone(), seconds: PIN_SECONDS };
+            let request = Request::Pin { addresses: roots.clone(), seconds: PIN_SECONDS };
             let told = shared.remote.call(request, shared.deadline).is_ok();
             pinned = self.pinned.lock();
             if told {
-                for root in due {
+                for root in roots {
                     if let Some(entry) = pinned.roots.get_mut(&root) {
                         entry.1 = Some(now);
                     }
@@ -110,5 +115,44 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         self.pins.remove(&self.roots);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn root(number: u16) -> Digest {
+        let mut bytes = [0; 32];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        Digest(bytes)
+    }
+
+    /// Proves: each message names everything that is pinned, as the server forgets the rest; nothing is said again before
+    /// it is time; and what there is no room for takes nothing from what was there.
+    #[test]
+    fn the_server_is_told_everything() {
+        let pins = Pins::default();
+        let start = Instant::now();
+        let tell = |now| {
+            let roots = pins.pinned.lock().to_tell(now)?;
+            let mut pinned = pins.pinned.lock();
+            roots.iter().for_each(|root| pinned.roots.get_mut(root).expect("pinned").1 = Some(now));
+            Some(roots.into_iter().collect::<BTreeSet<_>>())
+        };
+        assert_eq!(tell(start), None);
+        pins.add(&[root(1)]);
+        assert_eq!(tell(start), Some(BTreeSet::from([root(1)])));
+        assert_eq!(tell(start + TICK), None);
+        pins.add(&[root(2)]);
+        assert_eq!(tell(start + TICK), Some(BTreeSet::from([root(1), root(2)])), "the first is open still");
+        pins.remove(&[root(1)]);
+        assert_eq!(tell(start + RENEW_AFTER), None);
+        assert_eq!(tell(start + TICK + RENEW_AFTER), Some(BTreeSet::from([root(2)])));
+        (10..10 + PINS_MAX as u16).for_each(|number| pins.add(&[root(number)]));
+        let full = tell(start + TICK + RENEW_AFTER).expect("new ones");
+        assert!(full.len() == PINS_MAX && full.contains(&root(2)));
+        assert_eq!(tell(start + TICK + RENEW_AFTER), None, "there is no room");
     }
 }

@@ -149,6 +149,12 @@ impl NotHad {
     pub fn missing_somewhere(&self) -> bool {
         self.said.iter().any(|answer| matches!(answer, Answer::Failed(MirrorError::Missing { .. })))
     }
+
+    /// Whether somebody has something else than was looked for, and others were asked too: so what told where to look may
+    /// be wrong.
+    pub fn disputed(&self) -> bool {
+        self.said.len() > 1 && self.said.iter().any(|answer| matches!(answer, Answer::Bad { .. }))
+    }
 }
 
 impl From<NotHad> for MirrorError {
@@ -250,7 +256,25 @@ impl Mirrors {
         let expected = range.as_ref().map_or(UNKNOWN_BYTES, |range| range.end.saturating_sub(range.start));
         let ask = |mirror: &dyn Mirror| mirror.get(file, range.clone(), bytes_max);
         let order = self.order(expected.min(bytes_max), Instant::now());
-        self.ask_checked(file, order, &ask, check)
+        self.ask_checked(file, order, &ask, check, Blame::Certain)
+    }
+
+    /// The same where `check` goes by what some mirror has named and nobody signed: what does not pass may be that one's
+    /// fault. So a mirror is dropped only once another has something that passes, or if there is no other.
+    ///
+    /// # Errors
+    /// What each mirror said.
+    pub fn get_fitting<T>(
+        &self,
+        file: &str,
+        range: Range<u64>,
+        check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+    ) -> Result<(T, String), NotHad> {
+        let bytes_max = range.end.saturating_sub(range.start);
+        let ask = |mirror: &dyn Mirror| mirror.get(file, Some(range.clone()), bytes_max);
+        let order = self.order(bytes_max, Instant::now());
+        let blame = if order.len() == 1 { Blame::Certain } else { Blame::IfOthersFit };
+        self.ask_checked(file, order, &ask, check, blame)
     }
 
     /// Frames of some of these blocks (see [`Mirror::objects`]), at least one and only of these, and the name of the
@@ -277,7 +301,8 @@ impl Mirrors {
         // Most mirrors do not reach an origin, which is no fault of theirs; those that did not are asked last.
         let mut order = self.order(expected, Instant::now());
         order.sort_by_key(|kept| kept.account.lock().no_objects);
-        self.ask_checked(OBJECTS, order, &|mirror: &dyn Mirror| mirror.objects(addresses), &check)
+        let ask = |mirror: &dyn Mirror| mirror.objects(addresses);
+        self.ask_checked(OBJECTS, order, &ask, &check, Blame::Certain)
     }
 
     fn ask_checked<T>(
@@ -286,9 +311,11 @@ impl Mirrors {
         order: Vec<&Kept>,
         ask: &Asking<'_>,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+        blame: Blame,
     ) -> Result<(T, String), NotHad> {
         let mut said = Vec::new();
         let mut lacking = Vec::new();
+        let mut suspects: Vec<(&Kept, String)> = Vec::new();
         let are_files = file != OBJECTS;
         for kept in order {
             // Not to wait again for a dead mirror to learn that a file that others lack is not there.
@@ -312,6 +339,9 @@ impl Mirrors {
                         if !are_files {
                             kept.account.lock().no_objects = false;
                         }
+                        for (suspect, why) in suspects {
+                            suspect.discard(&why);
+                        }
                         for incomplete in lacking {
                             Kept::put_back(
                                 incomplete,
@@ -321,7 +351,11 @@ impl Mirrors {
                         return Ok((good, kept.name()));
                     }
                     Err(why) => {
-                        kept.discard(&format!("{file}: {why}"));
+                        let known = format!("{file}: {why}");
+                        match blame {
+                            Blame::Certain => kept.discard(&known),
+                            Blame::IfOthersFit => suspects.push((kept, known)),
+                        }
                         said.push(Answer::Bad { mirror: kept.name(), why });
                     }
                 },
@@ -446,6 +480,15 @@ impl Mirrors {
         paused.sort_by_key(|(left, _)| *left);
         ready.into_iter().map(|(_, kept)| kept).chain(paused.into_iter().map(|(_, kept)| kept)).collect()
     }
+}
+
+/// Whose fault it is if an answer does not pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Blame {
+    /// The mirror's.
+    Certain,
+    /// The mirror's if another has one that passes.
+    IfOthersFit,
 }
 
 impl Kept {
