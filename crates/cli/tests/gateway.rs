@@ -175,7 +175,13 @@ fn refusals() {
     }
     let (head, _) = ask(&at, "GET /at/?find=%0D%0Ax%3A+y&how=exact", "");
     assert!(head.contains("location: /at/%0D%0Ax%3A%20y"), "{head}");
-    assert!(status(&at, &format!("GET /at/{}", "a".repeat(20_000)), "") >= 400);
+    // A head that is too long is refused before it has come whole, so sending it may fail, and the answer be lost.
+    let mut stream = TcpStream::connect(&at).expect("connected");
+    let _ = stream.write_all(format!("GET /at/{} HTTP/1.1\r\n", "a".repeat(20_000)).as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
+    assert_eq!(status(&at, "GET /at/", ""), 200, "it goes on");
 }
 
 /// Who asks for nothing is sent away, others are served meanwhile, and it ends when it is told to.
