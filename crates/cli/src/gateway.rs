@@ -1,7 +1,6 @@
 //! `holdfast gateway`: a release or a directory as pages.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::line;
 use crate::paths::Directories;
 use crate::reading::SCHEME;
 use crate::reading::args::ReleaseSource;
@@ -9,7 +8,6 @@ use crate::{limits, logging, server};
 use clap::{Args, value_parser};
 use holdfast_release::gateway::{Gateway as Server, GatewayConfig, Shown};
 use holdfast_release::layout;
-use holdfast_server::until_signalled;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,8 +65,8 @@ pub fn run(arguments: &Gateway, directories: &Directories) -> Outcome {
         None => Shown::Release(Box::new(source.open(directories)?), Duration::from_secs(arguments.refresh)),
     };
     let server = Server::open(shown, config)?;
-    line(&format!("holdfast shows {} on http://{}/", source.release, server.local_address()))?;
-    Ok(server.run(until_signalled())?)
+    let says = format!("holdfast shows {} on http://{}/", source.release, server.local_address());
+    Ok(server.run(server::announced(says))?)
 }
 
 /// The directory that is meant, if it is no release.

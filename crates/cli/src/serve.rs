@@ -2,10 +2,8 @@
 
 use crate::args::Serve;
 use crate::exit::Outcome;
-use crate::output::line;
 use crate::{limits, live, logging, server};
 use holdfast_release::serve::{ServeConfig, Server};
-use holdfast_server::until_signalled;
 use std::sync::Arc;
 
 /// `holdfast serve`
@@ -21,10 +19,7 @@ pub fn run(arguments: &Serve) -> Outcome {
         config.origin = Some(Arc::new(live::origin(origin, key, (arguments.memory as usize) << 20)?));
     }
     let server = Server::open(config)?;
-    line(&format!(
-        "holdfast serves {} on http://{}/",
-        arguments.directory.display(),
-        server.local_address()
-    ))?;
-    Ok(server.run(until_signalled())?)
+    let says =
+        format!("holdfast serves {} on http://{}/", arguments.directory.display(), server.local_address());
+    Ok(server.run(server::announced(says))?)
 }

@@ -9,10 +9,13 @@ use crate::output::{Format, line};
 use crate::{limits, logging};
 use holdfast_crypto::keyfile;
 use holdfast_server::{CreatePolicy, ServerConfig, until_signalled};
+use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// Name of the list of keys that may create file systems, in the data directory.
@@ -120,5 +123,17 @@ fn comment(argument: &str) -> &str {
     match argument.trim_start().starts_with("ssh-") {
         true => argument.trim().splitn(3, ' ').nth(2).unwrap_or("").trim(),
         false => argument,
+    }
+}
+
+/// Says that a server serves, once signals are heeded, and is done when one asks it to stop.
+pub async fn announced(text: String) {
+    let mut signalled = pin!(until_signalled());
+    let is_over = poll_fn(|cx| Poll::Ready(signalled.as_mut().poll(cx).is_ready())).await;
+    if !is_over {
+        if let Err(failure) = line(&text) {
+            tracing::warn!("nobody was told that it serves: {}", failure.message);
+        }
+        signalled.await;
     }
 }

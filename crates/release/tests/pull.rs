@@ -224,7 +224,10 @@ impl Source {
         path: &Path,
         twist: impl Fn(&str, Vec<u8>) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Arc<Source> {
-        let (name, directory) = (format!("a source at {}", path.display()), Directory::new(path));
+        // Mirrors are told apart by their names.
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Relaxed);
+        let (name, directory) = (format!("source {number} at {}", path.display()), Directory::new(path));
         Arc::new(Source { name, directory, asked: Mutex::default(), twist: Box::new(twist) })
     }
 
