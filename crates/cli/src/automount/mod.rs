@@ -26,10 +26,7 @@ pub use places::PlacesStatus;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -234,25 +231,8 @@ fn run_in_background(arguments: &Automount, directories: &Directories) -> Outcom
 
 /// Starts this command once more, in the background, and waits until it has mounted.
 fn start_background(log: &Path) -> Outcome {
-    let errors = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(log)
-        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let child = Command::new("/proc/self/exe")
-        .arg0("holdfast")
-        .args(arguments)
-        .arg("--background-process")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .map_err(|error| {
-            Failure::new(Exit::System, format!("the background process cannot be started: {error}"))
-        })?;
-    daemon::await_report(child, log)
+    let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+    daemon::spawn(&own, log, &[]).and_then(|child| daemon::await_report(child, log))
 }
 
 /// An automounted directory that is served.
