@@ -35,6 +35,8 @@ struct Done {
     report: Report,
     /// Whether the release is new: this is the first one.
     first: bool,
+    /// The live file system that has the data of its files, if it is of one.
+    origin: Option<String>,
     /// What lacks signatures, and where it waits for them.
     draft: Option<PathBuf>,
     lacking: Vec<String>,
@@ -58,6 +60,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     let target = std::path::absolute(&arguments.to)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.to.display())))?;
     let live = live::parse(&arguments.directory)?;
+    let origin = live.as_ref().map(|live| live.address.to_string());
     let source = match &live {
         Some(_) => arguments.directory.clone(),
         None => local(&arguments.directory, &target)?,
@@ -123,6 +126,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     }
     let expires_s = terms.now_s.saturating_add(life_s);
     let mut done = Done {
+        origin,
         id: id.to_string(),
         directory: target.clone(),
         expires: moment(expires_s),
@@ -244,12 +248,13 @@ fn memory_file(directories: &Directories, source: &Path, target: &Path) -> Outco
 fn describe(done: &Done) -> String {
     let Report { sequence, names, bytes, files_read, blocks_added, bytes_added, blocks_at_origin, .. } =
         done.report;
+    let looked_at = if done.origin.is_some() { "new or changed" } else { "read" };
     let mut text = String::new();
     for note in &done.report.notes {
         text += &format!("Note: {note}\n");
     }
     text += &format!(
-        "Release {sequence}: {names} names, {bytes} bytes; {files_read} files read, {blocks_added} blocks new \
+        "Release {sequence}: {names} names, {bytes} bytes; {files_read} files {looked_at}, {blocks_added} blocks new \
          ({bytes_added} bytes){}{}.\n",
         match blocks_at_origin {
             0 => String::new(),
@@ -269,15 +274,22 @@ fn describe(done: &Done) -> String {
     }
     text += &format!("It counts until {}.\nID: {}\n", done.expires, done.id);
     let link = format!("hf+release:{}@{}", done.id, done.directory.display());
-    text += &match done.first {
-        true => format!(
+    text += &match (done.first, &done.origin) {
+        (true, Some(origin)) => format!(
+            "\nThe data of its files stays at {origin}. Offer it with any member's key:\n  holdfast serve {0} --origin \
+             {origin} --key KEY\nor make a mirror that stands alone, for any web server:\n  holdfast pull \
+             hf+release:{1}@{0} MIRROR --origin {origin} --key KEY\nTell people its ID, by a way that they trust.",
+            done.directory.display(),
+            done.id
+        ),
+        (true, None) => format!(
             "\nCopy {} to any web server (or run `holdfast serve` on it) and tell people its ID, by a way that they \
              trust. They can then, from anywhere:\n  holdfast mount https://HOST/PATH/ DIR --id {}\nTry it here:\n  \
              holdfast ls {link}",
             done.directory.display(),
             done.id
         ),
-        false => format!("Try it: holdfast ls {link}"),
+        (false, _) => format!("Try it: holdfast ls {link}"),
     };
     text
 }
