@@ -509,7 +509,7 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, map_user=NAME=UID,
-map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, allow_other, ro, noexec. The
+map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, write_back, write_back_mib=MIB, allow_other, ro, noexec. The
 key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
 Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale, state=DIR, cache=DIR,
@@ -545,6 +545,14 @@ pub struct Mount {
     /// and wrong if programs on other machines lock the same files.
     #[arg(long)]
     pub local_locks: bool,
+    /// Keep changes in a journal on this machine and send them in the background: closing and fsync wait for the local
+    /// disk only, and work goes on for hours without the server. If others have changed the same meanwhile, both
+    /// versions stay and you are told (`holdfast status`). For all mounts of this key.
+    #[arg(long)]
+    pub write_back: bool,
+    /// Most MiB of changes kept to be sent.
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(16..=1 << 32))]
+    pub write_back_mib: u64,
     /// Local user to show for a user of the file system, by number: alice=1000. Several: alice=1000:bob=1001.
     #[arg(long, value_name = "NAME=UID", value_delimiter = ':', value_parser = mapping)]
     pub map_user: Vec<(String, u32)>,

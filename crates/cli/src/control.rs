@@ -48,6 +48,9 @@ pub struct MountOrder {
     /// Whether locks of files hold on this machine only.
     #[serde(default)]
     pub local_locks: bool,
+    /// Most bytes of changes that are kept here to be sent in the background; `None`: changes wait for the server.
+    #[serde(default)]
+    pub write_back_bytes: Option<u64>,
     /// Local users shown for users.
     #[serde(default)]
     pub map_user: Vec<(String, u32)>,

@@ -8,6 +8,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
 use crate::paths::Directories;
 use crate::time::moment;
+use holdfast_client::WriteBackStatus;
 use holdfast_fuse::mountpoint::{self, MountError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,6 +28,9 @@ pub struct ProcessStatus {
     pub started_ns: i64,
     /// What it has mounted.
     pub mounts: Vec<MountStatus>,
+    /// What waits to be sent, if changes are sent in the background.
+    #[serde(default)]
+    pub write_back: Option<WriteBackStatus>,
     /// Where it keeps its state, its log and evidence.
     pub state_dir: PathBuf,
     /// The signer and its connection, as the engine describes itself.
@@ -312,6 +316,9 @@ impl Process {
             1 => rows.push(vec!["  Locks".to_owned(), "1 lock held by programs".to_owned()]),
             more => rows.push(vec!["  Locks".to_owned(), format!("{more} locks held by programs")]),
         }
+        if let Some(back) = &self.status.write_back {
+            rows.push(vec!["  Write-back".to_owned(), describe_write_back(back)]);
+        }
         let unsaved: Vec<&String> = self.status.mounts.iter().flat_map(|mount| &mount.unsaved).collect();
         if !unsaved.is_empty() {
             let some: Vec<&str> = unsaved.iter().take(5).map(|path| path.as_str()).collect();
@@ -330,6 +337,10 @@ impl Process {
             ]);
         }
         lines.push(table(&rows));
+        let conflicts = self.status.write_back.iter().flat_map(|back| back.conflicts.iter().rev());
+        for told in conflicts.take(ALARMS_SHOWN) {
+            lines.push(format!("  Conflict, {}: {}: {}", moment(told.at_ns), told.path, told.what));
+        }
         for alarm in self.alarms.iter().take(ALARMS_SHOWN) {
             lines.push(format!("  ALARM: {alarm}"));
         }
@@ -338,6 +349,34 @@ impl Process {
         }
         lines.join("\n")
     }
+}
+
+/// What waits to be sent, in words.
+fn describe_write_back(back: &WriteBackStatus) -> String {
+    let mut text = match (back.edits, back.oldest_ns) {
+        (0, _) | (_, None) => "everything is at the server".to_owned(),
+        (edits, Some(since)) => {
+            let some: Vec<&str> = back.paths.iter().take(5).map(String::as_str).collect();
+            let more = if back.paths.len() > some.len() { ", ..." } else { "" };
+            let paths = if some.is_empty() { String::new() } else { format!(": {}{more}", some.join(", ")) };
+            format!(
+                "{edits} changes since {} are not at the server yet{paths} ({} in the journal)",
+                moment(since),
+                mebibytes(back.journal_bytes)
+            )
+        }
+    };
+    if back.away {
+        text += "; the server is away, work goes on without it";
+    }
+    if let Some(trouble) = &back.trouble {
+        text += &format!("; the last attempt to send failed: {trouble}");
+    }
+    text
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// Success only if nothing is wrong.

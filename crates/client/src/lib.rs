@@ -15,5 +15,5 @@ pub mod tree;
 
 pub use engine::{Engine, EngineConfig, LockPlace, Notice, Pin, Reclaimed, ReclaimedFile, Snapshot, Status};
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
-pub use files::{FileSystem, MountOptions};
+pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};
 pub use tree::{Edit, Transaction, Tree};

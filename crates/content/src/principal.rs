@@ -74,6 +74,18 @@ impl Handle {
         Handle { principal, number: 2 }
     }
 
+    /// A file without a name in which a device of this user notes how far its write-back journal is sent. Like
+    /// [`Handle::kept_versions`] it has an i-number that no writer gives out; devices that share one (of more than a
+    /// thousand) only tell less surely what they have sent before a crash.
+    pub const fn sent_mark(user: UserId, device: DeviceId) -> Handle {
+        Handle { principal: PrincipalId::User(user), number: 3 + (device.0 % 1000) as u64 }
+    }
+
+    /// Whether it is one of those that have no name and are wanted all the same.
+    pub const fn is_nameless_by_design(&self) -> bool {
+        self.number >= 2 && self.number < 1024
+    }
+
     /// The inode number programs see, equal on all clients: kind in the top 2 bits, id in the next 22,
     /// i-number in the low 40. `None` when an id or i-number is out of range or the principal has no files.
     pub fn inode_number(&self) -> Option<u64> {

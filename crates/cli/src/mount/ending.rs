@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 /// How long a process that was told to end goes on trying to publish.
-const PUBLISH_WAIT: Duration = Duration::from_secs(20);
+pub const PUBLISH_WAIT: Duration = Duration::from_secs(20);
 
 /// SIGTERM, SIGINT and SIGHUP end the process in order.
 pub fn on_signals(host: Weak<Host>) -> Outcome {

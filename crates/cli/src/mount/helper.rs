@@ -28,12 +28,13 @@ enum For {
 }
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str, For); 12] = [
+const VALUED: [(&str, &str, For); 13] = [
     ("key", "--key", For::Writable),
     ("state", "--state", For::Any),
     ("cache", "--cache", For::Any),
     ("cache_mib", "--cache-mib", For::Any),
     ("timeout", "--timeout", For::Writable),
+    ("write_back_mib", "--write-back-mib", For::Writable),
     ("map_user", "--map-user", For::Writable),
     ("map_group", "--map-group", For::Writable),
     ("unmapped_chown", "--unmapped-chown", For::Writable),
@@ -47,12 +48,13 @@ const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
 /// The one that may be given several times.
 const MIRROR: &str = "--mirror";
 /// Options without one.
-const PLAIN: [(&str, &str, For); 6] = [
+const PLAIN: [(&str, &str, For); 7] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
     ("noexec", "--no-exec", For::Any),
     ("hard", "--hard", For::Writable),
     ("local_locks", "--local-locks", For::Writable),
+    ("write_back", "--write-back", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.

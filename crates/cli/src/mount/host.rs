@@ -2,7 +2,7 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::daemon::{self, Job};
-use super::{ending, owners, telling, tidying};
+use super::{behind, ending, owners, telling, tidying};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
@@ -10,7 +10,7 @@ use crate::status::{MountStatus, ProcessStatus};
 use crate::watch::Watcher;
 use crate::{admin, conflicts, limits, live, logging, salvage, time};
 use holdfast_client::files::OwnerMap;
-use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed};
+use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed, WriteBack};
 use holdfast_content::Handle;
 use holdfast_fuse::{Manner, Session};
 use holdfast_rpc::Address;
@@ -55,6 +55,8 @@ pub fn run_in_foreground(job: Job) -> Outcome {
 /// Serves the mounts of one key.
 pub struct Host {
     engine: Arc<Engine>,
+    /// Keeps changes and sends them in the background.
+    back: Option<Arc<WriteBack>>,
     address: Address,
     state_dir: PathBuf,
     started_ns: i64,
@@ -92,8 +94,11 @@ impl Host {
         config.deadline = Duration::from_secs(job.timeout);
         config.hard = job.hard;
         config.acknowledge_alarm = job.acknowledge_alarm;
+        let engine = Engine::start(config)?;
+        let back = behind::start(&engine, &job.state_dir, &job.order, job.timeout, &address)?;
         let host = Arc::new(Host {
-            engine: Engine::start(config)?,
+            engine,
+            back,
             address,
             state_dir: job.state_dir.clone(),
             started_ns: time::now_ns(),
@@ -137,6 +142,9 @@ impl Host {
         state.ended = true;
         drop(state);
         control::close(&self.state_dir);
+        if let Some(back) = &self.back {
+            back.stop();
+        }
         self.engine.stop();
         tracing::info!("ended");
         Ok(())
@@ -163,7 +171,10 @@ impl Host {
                 answer(self.files(true).and_then(|files| Ok(files.drop_kept(&ids)?)))
             }
             Order::Reclaim { dry_run } => answer(self.reclaim(dry_run, u64::MAX, &|_| false)),
-            Order::View => answer(live::view_of(&self.engine).map(|view| live::encode(&view))),
+            Order::View => answer(
+                behind::must_be_sent(self.back.as_deref())
+                    .and_then(|()| live::view_of(&self.engine).map(|view| live::encode(&view))),
+            ),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
     }
@@ -228,10 +239,15 @@ impl Host {
                 "the process that serves this key is just ending; try again",
             ));
         }
+        behind::must_fit(self.back.is_some(), order)?;
         let owners = owners::of(&self.engine.membership(), order)?;
         let taken: Vec<u32> = state.mounts.values().map(|active| active.spool).collect();
         let spool = (0..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);
-        let files = FileSystem::new(Arc::clone(&self.engine), self.options(spool, order.read_only, owners))?;
+        let options = self.options(spool, order.read_only, owners);
+        let files = match &self.back {
+            Some(back) => FileSystem::behind(&self.engine, Arc::clone(back), options)?,
+            None => FileSystem::new(Arc::clone(&self.engine), options)?,
+        };
         let (host, directory) = (Arc::downgrade(self), order.directory.clone());
         let ended = move || {
             if let Some(host) = host.upgrade() {
@@ -254,8 +270,9 @@ impl Host {
         Ok(())
     }
 
-    /// Publishes what is unsaved, then unmounts. Gently, a mount whose files cannot be published stays.
-    fn umount(&self, directory: &Path, lazy: bool) -> Outcome {
+    /// Publishes what is unsaved, then unmounts; says what is left to be sent. Gently, a mount whose files cannot be
+    /// published stays.
+    fn umount(&self, directory: &Path, lazy: bool) -> Outcome<Option<String>> {
         let (session, files) = match self.lock().mounts.get(directory) {
             Some(active) => (Arc::clone(&active.session), Arc::clone(&active.files)),
             None => {
@@ -264,7 +281,8 @@ impl Host {
             }
         };
         if lazy {
-            return Ok(session.unmount(Manner::Lazily)?);
+            session.unmount(Manner::Lazily)?;
+            return Ok(behind::left(self.back.as_deref()));
         }
         if let Some((path, error)) = files.publish_all().into_iter().next() {
             let frozen = matches!(error, FsError::Frozen(_));
@@ -274,9 +292,10 @@ impl Host {
             }
             files.save_unsaved("the mount was unmounted after an alarm")?;
         }
+        behind::send_for_a_while(self.back.as_deref(), behind::UNMOUNT_WAIT);
         session.unmount(Manner::Gently)?;
         session.wait();
-        Ok(())
+        Ok(behind::left(self.back.as_deref()))
     }
 
     /// Called by a mount's own thread when it is gone.
@@ -302,6 +321,7 @@ impl Host {
         for files in &files {
             ending::publish_for_a_while(files);
         }
+        behind::send_for_a_while(self.back.as_deref(), ending::PUBLISH_WAIT);
         self.hurried.store(true, Ordering::SeqCst);
         self.unmount_all();
         self.changed.notify_all();
@@ -340,6 +360,7 @@ impl Host {
             process: std::process::id(),
             started_ns: self.started_ns,
             mounts: mounts.collect(),
+            write_back: self.back.as_ref().map(|back| back.status()),
             state_dir: self.state_dir.clone(),
             engine: serde_json::to_value(self.engine.status())
                 .map_err(|error| Failure::new(Exit::Internal, error))?,

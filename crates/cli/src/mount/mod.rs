@@ -4,6 +4,7 @@
 //! that process if it runs and becomes (or starts) it if not; `umount` asks it to publish what is unsaved and
 //! to unmount.
 
+mod behind;
 pub mod daemon;
 pub mod ending;
 pub mod helper;
@@ -97,6 +98,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
             read_only: arguments.read_only,
             no_exec: arguments.no_exec,
             local_locks: arguments.local_locks,
+            write_back_bytes: arguments.write_back.then_some(arguments.write_back_mib << 20),
             map_user: arguments.map_user.clone(),
             map_group: arguments.map_group.clone(),
             ignore_unmapped: arguments.unmapped_chown == UnmappedChown::Ignore,
@@ -159,12 +161,16 @@ pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> 
     let done = Mounted { directory: directory.clone(), address: mount.source };
     let bar = progress("publishing what is unsaved, and unmounting");
     let result = match is_automount {
-        true => end_automount(&directory, arguments.lazy, directories),
+        true => end_automount(&directory, arguments.lazy, directories).map(|()| None),
         false => unmount(&directory, arguments.lazy, directories),
     };
     bar.finish_and_clear();
-    result?;
-    format.print(&done, |done| format!("{} is unmounted", done.directory.display()))
+    let note = result?;
+    format.print(&done, |done| format!("{} is unmounted", done.directory.display()))?;
+    if let Some(note) = note {
+        let _ = writeln!(std::io::stderr(), "holdfast: note: {note}");
+    }
+    Ok(())
 }
 
 /// Unmounts all that is mounted by name below a directory, and the directory.
@@ -176,12 +182,13 @@ fn end_automount(directory: &Path, lazy: bool, directories: &Directories) -> Out
     Ok(mountpoint::unmount(directory, manner)?)
 }
 
-fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome {
+/// Unmounts; with what is to be said of it.
+fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
     if !mountpoint::is_dead(directory) {
         for state_dir in directories.all_states()? {
             let Ok(Some(process)) = Client::connect(&state_dir) else { continue };
             let order = Order::Umount { directory: directory.to_owned(), lazy };
-            match process.call::<()>(&order) {
+            match process.call(&order) {
                 Err(failure) if failure.code == Exit::MountPoint => {}
                 // It went away with its last mount before it could answer.
                 Err(failure) if failure.code == Exit::Unavailable => break,
@@ -189,10 +196,11 @@ fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome {
             }
         }
         if mountpoint::mounted_at(directory)?.is_none_or(|mount| !mount.is_holdfast()) {
-            return Ok(());
+            return Ok(None);
         }
     }
     // Its process is dead, or somebody else's: the kernel tells it, and it publishes what is unsaved by itself.
     let manner = if lazy || mountpoint::is_dead(directory) { Manner::Lazily } else { Manner::Gently };
-    Ok(mountpoint::unmount(directory, manner)?)
+    mountpoint::unmount(directory, manner)?;
+    Ok(None)
 }

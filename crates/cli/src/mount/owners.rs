@@ -59,6 +59,7 @@ mod tests {
             read_only: false,
             no_exec: false,
             local_locks: false,
+            write_back_bytes: None,
             map_user: map_user.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             map_group: map_group.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             ignore_unmapped: true,

@@ -4,7 +4,7 @@
 //!
 //! Nothing here may fail or wait: telling is best effort, and evidence is kept before.
 
-use holdfast_client::Notice;
+use holdfast_client::{Notice, Told};
 use rustix::process::geteuid;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,10 @@ use std::process::{Command, Stdio};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Where the traditional system log listens.
 const SYSLOG: &str = "/dev/log";
-/// Priority "critical" and "error" of the system log, and its facility for user programs.
+/// Priority "critical", "error" and "warning" of the system log, and its facility for user programs.
 const CRITICAL: u8 = 2;
 const ERROR: u8 = 3;
+const WARNING: u8 = 4;
 const FACILITY_USER: u8 = 1 << 3;
 /// Longest line that goes there.
 const LINE_BYTES_MAX: usize = 8 << 10;
@@ -27,7 +28,17 @@ pub fn tell(address: &str, notice: &Notice) {
         Notice::Order(_) => (CRITICAL, "Holdfast stopped: the server broke the order of operations"),
         Notice::Data(_) => (ERROR, "Holdfast: the server gave wrong data"),
     };
-    let line = one_line(&format!("{address}: {notice}"));
+    say(priority, title, &format!("{address}: {notice}"));
+}
+
+/// Tells of a conflict between what was changed here and elsewhere.
+pub fn tell_conflict(address: &str, told: &Told) {
+    let title = "Holdfast: a file was changed here and elsewhere";
+    say(WARNING, title, &format!("{address}: {}: {}", told.path, told.what));
+}
+
+fn say(priority: u8, title: &'static str, text: &str) {
+    let line = one_line(text);
     if !to_journal(Path::new(JOURNAL), priority, &line) {
         to_syslog(Path::new(SYSLOG), priority, &line);
     }

@@ -213,6 +213,11 @@ impl Engine {
         self.shared.notices.told()
     }
 
+    /// Whether there is a connection to the server, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.shared.remote.is_connected()
+    }
+
     /// Everything `holdfast status` prints.
     pub fn status(&self) -> Status {
         status::of(&self.shared, self.locks.count())

@@ -1,7 +1,7 @@
 //! The engine as files see it.
 
 use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
-use super::{FileSystem, MountOptions};
+use super::{FileSystem, MountOptions, WriteBack, WriteBackOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store;
@@ -21,7 +21,27 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Local`]: the spool cannot be used.
     pub fn new(engine: Arc<Engine>, options: MountOptions) -> Result<Arc<FileSystem>, FsError> {
-        let files = FileSystem::with_backend(Arc::new(EngineBackend(engine.clone())), options)?;
+        FileSystem::over(&engine.clone(), Arc::new(EngineBackend(engine)), options)
+    }
+
+    /// The same, with changes kept here and sent in the background.
+    ///
+    /// # Errors
+    /// [`FsError::Local`]: the spool cannot be used.
+    pub fn behind(
+        engine: &Arc<Engine>,
+        back: Arc<WriteBack>,
+        options: MountOptions,
+    ) -> Result<Arc<FileSystem>, FsError> {
+        FileSystem::over(engine, back, options)
+    }
+
+    fn over(
+        engine: &Arc<Engine>,
+        backend: Arc<dyn Backend>,
+        options: MountOptions,
+    ) -> Result<Arc<FileSystem>, FsError> {
+        let files = FileSystem::with_backend(backend, options)?;
         let told = Arc::downgrade(&files);
         engine.on_notice(Box::new(move |notice| {
             if let (Notice::Order(report), Some(files)) = (notice, told.upgrade()) {
@@ -35,6 +55,16 @@ impl FileSystem {
             }
         }));
         Ok(files)
+    }
+}
+
+impl WriteBack {
+    /// Sends what is made here to the file system of `engine`.
+    ///
+    /// # Errors
+    /// [`FsError::Local`]: the journal cannot be used.
+    pub fn over(engine: Arc<Engine>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
+        WriteBack::start(Arc::new(EngineBackend(engine)), options)
     }
 }
 
@@ -115,6 +145,10 @@ impl Backend for EngineBackend {
 
     fn notices(&self) -> Vec<Notice> {
         self.0.notices()
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.0.is_connected()
     }
 }
 

@@ -201,4 +201,13 @@ pub trait Backend: Send + Sync {
 
     /// Every offence of the server noticed since the start.
     fn notices(&self) -> Vec<Notice>;
+
+    /// Whether the server is there, as far as is known.
+    fn is_reachable(&self) -> bool;
+
+    /// Gives it a way to learn what a mount calls files. Most need none.
+    fn tell_paths(&self, _paths: PathOf) {}
 }
+
+/// The path of a file as a mount knows it; empty where it does not.
+pub type PathOf = Box<dyn Fn(Handle) -> Vec<u8> + Send + Sync>;

@@ -33,6 +33,7 @@ mod spool;
 mod state;
 mod types;
 mod views;
+mod write_back;
 mod xattr;
 
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
 pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
+pub use write_back::{GATHER, Told, WriteBack, WriteBackOptions, WriteBackStatus};
 
 use crate::error::{FrozenReport, FsError};
 use crate::interrupt;
@@ -133,22 +135,35 @@ impl FileSystem {
                 "an earlier run ended with unpublished data; `holdfast salvage` gets it out"
             );
         }
-        Ok(Arc::new_cyclic(|this| FileSystem {
-            backend,
-            options,
-            nodes: Nodes::default(),
-            tokens: Tokens::default(),
-            spool,
-            files: Mutex::default(),
-            directories: Mutex::default(),
-            next_handle: AtomicU64::new(1),
-            frozen: OnceLock::new(),
-            root_shown: Mutex::default(),
-            saving: AtomicBool::new(false),
-            salvaging: Mutex::new(()),
-            invalidate: OnceLock::new(),
-            this: this.clone(),
+        Ok(Arc::new_cyclic(|this: &Weak<FileSystem>| {
+            let files = this.clone();
+            backend.tell_paths(Box::new(move |handle| match files.upgrade() {
+                Some(files) => files.known_path(handle),
+                None => Vec::new(),
+            }));
+            FileSystem {
+                backend,
+                options,
+                nodes: Nodes::default(),
+                tokens: Tokens::default(),
+                spool,
+                files: Mutex::default(),
+                directories: Mutex::default(),
+                next_handle: AtomicU64::new(1),
+                frozen: OnceLock::new(),
+                root_shown: Mutex::default(),
+                saving: AtomicBool::new(false),
+                salvaging: Mutex::new(()),
+                invalidate: OnceLock::new(),
+                this: this.clone(),
+            }
         }))
+    }
+
+    /// The path of a file, as last found here; empty if it is not known up to the root.
+    fn known_path(&self, handle: Handle) -> Vec<u8> {
+        let path = self.nodes.path(ino_of(handle));
+        if path.starts_with(b"?") { Vec::new() } else { path }
     }
 
     /// Sets who is told of pages that the kernel should drop. Without it, only opens drop pages. Once.

@@ -427,7 +427,7 @@ impl Rename {
 }
 
 /// Whether `wanted` is somewhere below `directory`.
-fn below(changes: &mut dyn Changes, directory: Handle, wanted: Handle) -> Result<bool, FsError> {
+pub(super) fn below(changes: &mut dyn Changes, directory: Handle, wanted: Handle) -> Result<bool, FsError> {
     let mut seen = HashSet::from([directory]);
     let mut waiting = vec![directory];
     while let Some(directory) = waiting.pop() {

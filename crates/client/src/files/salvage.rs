@@ -171,6 +171,52 @@ impl FileSystem {
     }
 }
 
+/// Reads some of a file; `None` if that cannot be.
+pub(super) type ReadInode<'a> = &'a dyn Fn(&Inode, u64, usize) -> Option<Vec<u8>>;
+
+/// Saves whole files into a new folder, with a list that says what and why.
+///
+/// # Errors
+/// [`FsError::NoSpace`] or [`FsError::Local`].
+pub(super) fn save_inodes(
+    salvage_dir: &Path,
+    reason: &str,
+    inodes: impl Iterator<Item = (Vec<u8>, Arc<Inode>)>,
+    read: ReadInode<'_>,
+) -> Result<Salvaged, FsError> {
+    let failed = |error: io::Error| FsError::local("saving unpublished data", &error);
+    let folder = new_folder(salvage_dir, now_ns()).map_err(failed)?;
+    let mut files = Vec::new();
+    for (number, (path, inode)) in inodes.enumerate() {
+        let (saved_as, out) = new_file(&folder, &path, number as u64).map_err(failed)?;
+        out.set_len(inode.size).map_err(failed)?;
+        let mut missing = Vec::new();
+        let mut at = 0;
+        while at < inode.size {
+            let end = inode.size.min(at + STEP_BYTES);
+            match read(&inode, at, (end - at) as usize) {
+                Some(bytes) => out.write_all_at(&bytes, at).map_err(failed)?,
+                None => missing.push((at, end)),
+            }
+            at = end;
+        }
+        out.sync_all().map_err(failed)?;
+        files.push(SalvagedFile {
+            path: String::from_utf8_lossy(&path).into_owned(),
+            saved_as,
+            ino: 0,
+            bytes: inode.size,
+            missing,
+            from_earlier_run: false,
+        });
+    }
+    let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files };
+    let list = serde_json::to_vec_pretty(&salvaged).expect("a list of plain values");
+    write_list(&folder, &list).map_err(failed)?;
+    tracing::warn!(folder = %folder.display(), files = salvaged.files.len(), reason, "unpublished data was saved");
+    Ok(salvaged)
+}
+
 fn decode(saved: &SavedInode) -> Option<Arc<Inode>> {
     let inode = Inode::decode(&saved.bytes, &saved.references).ok()?;
     (inode.kind == InodeKind::File).then(|| Arc::new(inode))
@@ -265,7 +311,7 @@ fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {
 }
 
 /// UTC, from seconds since the epoch.
-fn timestamp(seconds: i64) -> String {
+pub(super) fn timestamp(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Days to date in the proleptic Gregorian calendar, counted from 1 March of year 0.
     let shifted = days + 719_468;

@@ -52,8 +52,6 @@ pub fn survey(
     let mut named: HashSet<Handle> = HashSet::from([Handle::ROOT]);
     let mut candidates: Vec<Unreferenced> = Vec::new();
     for principal in users.chain(groups) {
-        // Their names are in no directory: they are found by number.
-        named.insert(Handle::kept_versions(principal));
         let wanted = is_wanted(principal);
         let all = each_file(base, principal, &mut |file| {
             let inode = base.inode(file)?;
@@ -72,7 +70,9 @@ pub fn survey(
     }
     candidates.sort_unstable();
     candidates.dedup();
-    candidates.retain(|candidate| !named.contains(&candidate.file));
+    // Some have no name by design: they are found by number.
+    candidates
+        .retain(|candidate| !named.contains(&candidate.file) && !candidate.file.is_nameless_by_design());
     survey.unreferenced = candidates;
     Ok(Some(survey))
 }

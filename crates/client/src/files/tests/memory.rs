@@ -3,7 +3,7 @@
 //! show.
 
 use super::super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
-use super::super::{Caller, FileSystem, MountOptions, OwnerMap};
+use super::super::{Caller, FileSystem, MountOptions, OwnerMap, WriteBack, WriteBackOptions};
 use crate::engine::{LockPlace, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use holdfast_content::{
@@ -151,6 +151,25 @@ impl World {
             late: Mutex::new(None),
             gate: Gate::default(),
         })
+    }
+
+    /// A client that may write `SHARED` and sends in the background, with its journal in `dir`.
+    pub fn write_back(
+        self: &Arc<World>,
+        device: u32,
+        dir: &std::path::Path,
+    ) -> (Arc<FileSystem>, Arc<Memory>, Arc<WriteBack>) {
+        let memory = self.memory(device, &[]);
+        let options = WriteBackOptions {
+            directory: dir.join("journal"),
+            bytes_max: 1 << 30,
+            salvage_dir: dir.join("salvage"),
+            name: format!("device {device}"),
+            gather: std::time::Duration::ZERO,
+        };
+        let back = WriteBack::start(memory.clone(), options).unwrap();
+        let files = FileSystem::with_backend(back.clone(), self::options(dir)).unwrap();
+        (files, memory, back)
     }
 
     /// A client that may write `also` only.
@@ -368,6 +387,10 @@ impl Backend for Memory {
 
     fn notices(&self) -> Vec<Notice> {
         Vec::new()
+    }
+
+    fn is_reachable(&self) -> bool {
+        !matches!(&*self.fault.lock(), Some(FsError::Unreachable(_)))
     }
 }
 

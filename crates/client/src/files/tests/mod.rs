@@ -16,6 +16,7 @@ mod semantics;
 mod sharing;
 mod state;
 mod tools;
+mod write_back;
 
 use super::*;
 use memory::{Client, World};

@@ -8,6 +8,7 @@ use super::reference::{Answer, Op, Outcome, Path, Reference, data, word, xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The file system under test: one client that does all, and a second that peeks.
 struct Tested {
@@ -15,15 +16,40 @@ struct Tested {
     client: Client,
     second: Client,
     slots: Vec<(FileHandleId, Ino)>,
+    /// Sends what the client does in the background.
+    back: Option<Arc<WriteBack>>,
+}
+
+/// How the client gets to the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Straight,
+    WriteBack,
 }
 
 const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 77 };
 
 impl Tested {
-    fn new() -> Tested {
+    fn new(way: Way) -> Tested {
         let world = World::new();
-        let (client, second) = (world.client(1, &[]), world.client(2, &[]));
-        Tested { world, client, second, slots: Vec::new() }
+        let second = world.client(2, &[]);
+        let (client, back) = match way {
+            Way::Straight => (world.client(1, &[]), None),
+            Way::WriteBack => {
+                let dir = tempfile::tempdir().unwrap();
+                let (files, memory, back) = world.write_back(1, dir.path());
+                (Client { files, memory, dir }, Some(back))
+            }
+        };
+        Tested { world, client, second, slots: Vec::new(), back }
+    }
+
+    /// Waits until everything is at the server.
+    fn settle(&self) {
+        if let Some(back) = &self.back {
+            assert!(back.settle(Duration::from_secs(60)).unwrap(), "{:?}", back.status());
+            assert_eq!(back.status().conflicts, vec![], "nobody else has changed anything");
+        }
     }
 
     fn run(&mut self, op: &Op) -> Outcome {
@@ -180,7 +206,10 @@ impl Tested {
                 let ino = self.find(path, lookups)?;
                 return Ok(Answer::Names(list(&files, ino)?));
             }
-            Op::Peek(path) => return peek(&self.second, &parts(path)).map(Answer::Bytes),
+            Op::Peek(path) => {
+                self.settle();
+                return peek(&self.second, &parts(path)).map(Answer::Bytes);
+            }
             _ => return self.try_on_slot(op),
         }
         Ok(Answer::Done)
@@ -326,8 +355,13 @@ fn same(expected: &Outcome, found: &Outcome) -> bool {
 
 /// Runs operations on both and compares every answer, then the whole tree through a fresh mount.
 pub fn check(ops: &[Op]) -> Result<(), TestCaseError> {
+    check_by(ops, Way::Straight)
+}
+
+/// The same, with the client's way to the server.
+pub fn check_by(ops: &[Op], way: Way) -> Result<(), TestCaseError> {
     let mut reference = Reference::new();
-    let mut tested = Tested::new();
+    let mut tested = Tested::new(way);
     for (number, op) in ops.iter().enumerate() {
         let expected = reference.run(op);
         let found = tested.run(op);
@@ -341,6 +375,7 @@ pub fn check(ops: &[Op]) -> Result<(), TestCaseError> {
     while !tested.slots.is_empty() {
         let _ = (reference.run(&Op::Release(0)), tested.run(&Op::Release(0)));
     }
+    tested.settle();
     let fresh = tested.world.client(3, &[]);
     compare_trees(&reference, 0, &fresh, Ino::ROOT, &mut Vec::new())?;
     prop_assert!(tested.client.files.save_unsaved("test").unwrap().is_none(), "all is published");
@@ -480,5 +515,11 @@ proptest! {
     #[test]
     fn behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
         check(&ops)?;
+    }
+
+    /// Proves the same of a client that sends in the background, while it sends.
+    #[test]
+    fn write_back_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
+        check_by(&ops, Way::WriteBack)?;
     }
 }

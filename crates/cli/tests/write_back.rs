@@ -1,0 +1,148 @@
+//! `mount --write-back` with real mounts and a server that goes away.
+
+mod common;
+
+use common::{World, eventually, is_mounted, run, text};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+fn status(world: &World, who: &str) -> serde_json::Value {
+    // Away, it ends with 69; what it says counts.
+    let output = world.holdfast(who).args(["status", "--json"]).output().expect("it runs");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    report["processes"][0]["write_back"].clone()
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let who = ["-c", "user.name=Anna", "-c", "user.email=anna@example.org"];
+    run(Command::new("git").current_dir(directory).args(who).args(arguments))
+}
+
+/// Ends the process that serves a mount as a crash would, and clears the dead mount away.
+fn crash(world: &World, who: &str) {
+    let process = world.mount_process(who).expect("it is mounted").to_string();
+    run(Command::new("kill").args(["-9", &process]));
+    let point = world.path(&format!("{who}-mnt"));
+    eventually("the process is gone", || world.mount_process(who).is_none());
+    let _ = Command::new("fusermount3").arg("-uz").arg(&point).output();
+    eventually("the mount is gone", || !is_mounted(&point));
+}
+
+/// Proves: with the server gone, programs go on (git, renames, large files), `holdfast status` says what is not at the
+/// server; the process is killed, and what was closed is there for the next mount and for others.
+#[test]
+fn work_goes_on_without_the_server() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount_with("anna", &["--write-back"]).join("team");
+    let ben = world.mount("ben").join("team");
+    fs::write(anna.join("before"), "sent at once").expect("written");
+    eventually("ben sees it", || fs::read(ben.join("before")).is_ok_and(|read| read == b"sent at once"));
+
+    world.kill_server();
+    let project = anna.join("project");
+    git(&anna, &["init", "--quiet", "project"]);
+    let large: Vec<u8> =
+        (0..3_000_000u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    fs::write(project.join("large"), &large).expect("written");
+    fs::write(project.join("notes.txt"), "one").expect("written");
+    git(&project, &["add", "."]);
+    git(&project, &["commit", "--quiet", "-m", "made without a server"]);
+    fs::write(project.join(".notes.tmp"), "two").expect("written");
+    fs::rename(project.join(".notes.tmp"), project.join("notes.txt")).expect("renamed");
+    fs::write(anna.join("before"), "changed since").expect("written");
+    assert!(fs::read(project.join("large")).expect("read") == large);
+    assert_eq!(git(&project, &["status", "--short"]).trim(), "M notes.txt");
+    let shown = status(&world, "anna");
+    assert!(shown["edits"].as_u64().expect("a number") > 10, "{shown}");
+    assert_eq!(shown["away"], true, "{shown}");
+    let said = text(&world.holdfast("anna").arg("status").output().expect("it runs"));
+    assert!(said.contains("are not at the server yet") && said.contains("work goes on without it"), "{said}");
+
+    let number = fs::metadata(project.join("large")).expect("it is there").ino();
+    crash(&world, "anna");
+    world.start_server();
+    let anna = world.mount_with("anna", &["--write-back"]).join("team");
+    assert!(fs::read(anna.join("project/large")).expect("read") == large);
+    assert_eq!(fs::metadata(anna.join("project/large")).expect("it is there").ino(), number);
+    eventually("all is sent", || status(&world, "anna")["edits"] == 0);
+    assert_eq!(status(&world, "anna")["conflicts"], serde_json::json!([]));
+    assert!(fs::read(ben.join("project/large")).expect("read") == large);
+    assert_eq!(fs::read(ben.join("project/notes.txt")).expect("read"), b"two");
+    assert_eq!(fs::read(ben.join("before")).expect("read"), b"changed since");
+    assert_eq!(git(&ben.join("project"), &["log", "--format=%s"]).trim(), "made without a server");
+    git(&ben.join("project"), &["fsck", "--strict"]);
+}
+
+/// Proves: what others changed while this machine was away is found: both versions stay, and the user is told how to
+/// get the other. What an earlier mount left is sent before one without write-back begins, or it says what is left.
+#[test]
+fn conflicts_keep_both_versions() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount_with("anna", &["--write-back"]).join("team");
+    fs::write(anna.join("plan"), "the plan").expect("written");
+    eventually("it is sent", || status(&world, "anna")["edits"] == 0);
+    world.kill_server();
+    fs::write(anna.join("plan"), "anna's plan").expect("written");
+    fs::write(anna.join("new.txt"), "anna's new file").expect("written");
+    crash(&world, "anna");
+
+    world.start_server();
+    let ben = world.mount("ben").join("team");
+    assert_eq!(fs::read(ben.join("plan")).expect("read"), b"the plan");
+    fs::write(ben.join("plan"), "ben's plan").expect("written");
+    fs::write(ben.join("new.txt"), "ben's new file").expect("written");
+    let anna = world.mount("anna").join("team");
+    assert_eq!(fs::read(anna.join("plan")).expect("read"), b"anna's plan");
+    assert_eq!(fs::read(ben.join("plan")).expect("read"), b"anna's plan");
+    assert_eq!(fs::read(ben.join("new.txt")).expect("read"), b"ben's new file");
+    let names: Vec<String> = fs::read_dir(&ben)
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    let beside =
+        names.iter().find(|name| name.starts_with("new (changed by anna, ")).expect("it stays beside");
+    assert_eq!(fs::read(ben.join(beside)).expect("read"), b"anna's new file");
+    let kept = run(world.holdfast("ben").arg("conflicts"));
+    assert!(kept.contains("team/plan") && kept.contains("written by ben"), "{kept}");
+
+    // One signer: it cannot serve one mount so and another otherwise.
+    fs::create_dir(world.path("second")).expect("made");
+    let refused = world
+        .holdfast("anna")
+        .arg("mount")
+        .arg(&world.url)
+        .arg(world.path("second"))
+        .arg("--key")
+        .arg(world.key("anna"))
+        .arg("--write-back")
+        .output()
+        .expect("it runs");
+    assert!(!refused.status.success(), "{}", text(&refused));
+    assert!(text(&refused).contains("unmount it first"), "{}", text(&refused));
+}
+
+/// Proves: unmounting sends what is left; if the server is away it says what stays, and loses none of it.
+#[test]
+fn unmounting_sends_or_tells() {
+    let mut world = World::new(&["anna", "ben"]);
+    let point = world.mount_with("anna", &["--write-back"]);
+    let ben = world.mount("ben").join("team");
+    for number in 0..200 {
+        fs::write(point.join(format!("team/file-{number}")), number.to_string()).expect("written");
+    }
+    run(world.holdfast("anna").arg("umount").arg(&point));
+    assert_eq!(fs::read_dir(&ben).expect("a directory").count(), 200);
+    assert_eq!(fs::read(ben.join("file-199")).expect("read"), b"199");
+
+    let point = world.mount_with("anna", &["--write-back"]);
+    fs::read_dir(point.join("team")).expect("it is shown");
+    world.kill_server();
+    fs::write(point.join("team/late"), "kept").expect("written");
+    let told = world.holdfast("anna").arg("umount").arg(&point).output().expect("it runs");
+    assert!(told.status.success() && text(&told).contains("not at the server yet"), "{}", text(&told));
+    world.start_server();
+    world.mount("anna");
+    eventually("ben sees it", || fs::read(ben.join("late")).is_ok_and(|read| read == b"kept"));
+}

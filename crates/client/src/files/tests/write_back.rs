@@ -1,0 +1,667 @@
+//! Write-back: what is made while the server is away, what others did meanwhile, crashes in between.
+
+use super::memory::{Memory, caller, options};
+use super::model::{list, peek};
+use super::tools::WHO;
+use super::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client that sends in the background.
+struct Behind {
+    files: Arc<FileSystem>,
+    memory: Arc<Memory>,
+    back: Arc<WriteBack>,
+}
+
+impl Behind {
+    fn new(world: &Arc<World>, device: u32, dir: &Path) -> Behind {
+        let (files, memory, back) = world.write_back(device, dir);
+        Behind { files, memory, back }
+    }
+
+    fn go_away(&self) {
+        *self.memory.fault.lock() = Some(FsError::Unreachable("the cable is cut".into()));
+    }
+
+    fn come_back(&self) {
+        *self.memory.fault.lock() = None;
+    }
+
+    fn settle(&self) {
+        self.come_back();
+        assert!(self.back.settle(Duration::from_secs(60)).unwrap(), "{:?}", self.back.status());
+    }
+
+    fn told(&self) -> Vec<String> {
+        let conflicts = self.back.status().conflicts;
+        conflicts.into_iter().map(|told| format!("{}: {}", told.path, told.what)).collect()
+    }
+
+    fn find(&self, path: &str) -> Result<Ino, FsError> {
+        find(&self.files, path)
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        put(&self.files, path, bytes).unwrap();
+    }
+}
+
+fn find(files: &FileSystem, path: &str) -> Result<Ino, FsError> {
+    let mut ino = Ino::ROOT;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        ino = files.lookup(&WHO, ino, name.as_bytes())?.ino;
+    }
+    Ok(ino)
+}
+
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('/').unwrap_or(("", path))
+}
+
+/// Writes a file as a whole, as programs do: opened, cut, written, closed.
+fn put(files: &FileSystem, path: &str, bytes: &[u8]) -> Result<(), FsError> {
+    let (parent, name) = split(path);
+    let parent = find(files, parent)?;
+    let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::READ_WRITE };
+    let (_, opened) = files.create(&WHO, parent, name.as_bytes(), 0o644, flags)?;
+    files.write(opened.handle, 0, bytes, WriteSource::Call)?;
+    let flushed = files.flush(opened.handle);
+    files.release(opened.handle);
+    flushed
+}
+
+fn mkdir(files: &FileSystem, path: &str) -> Result<(), FsError> {
+    let (parent, name) = split(path);
+    files.mkdir(&WHO, find(files, parent)?, name.as_bytes(), 0o755).map(drop)
+}
+
+fn unlink(files: &FileSystem, path: &str) -> Result<(), FsError> {
+    let (parent, name) = split(path);
+    files.unlink(&WHO, find(files, parent)?, name.as_bytes())
+}
+
+fn rmdir(files: &FileSystem, path: &str) -> Result<(), FsError> {
+    let (parent, name) = split(path);
+    files.rmdir(&WHO, find(files, parent)?, name.as_bytes())
+}
+
+fn rename(files: &FileSystem, from: &str, to: &str) -> Result<(), FsError> {
+    let ((from, name), (to, new_name)) = (split(from), split(to));
+    let (from, to) = (find(files, from)?, find(files, to)?);
+    files.rename(&WHO, from, name.as_bytes(), to, new_name.as_bytes(), RenameFlags::Replace)
+}
+
+fn get(client: &Client, path: &str) -> Result<Vec<u8>, FsError> {
+    let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
+    peek(client, &names)
+}
+
+fn read(files: &FileSystem, path: &str) -> Result<Vec<u8>, FsError> {
+    let opened = files.open(&WHO, find(files, path)?, OpenFlags::READ)?;
+    let bytes = files.read(opened.handle, 0, 8 << 20);
+    files.release(opened.handle);
+    bytes
+}
+
+fn names(files: &FileSystem, path: &str) -> BTreeSet<String> {
+    let found = list(files, find(files, path).unwrap()).unwrap();
+    found.into_keys().map(|name| String::from_utf8(name).unwrap()).collect()
+}
+
+/// Bytes that hardly compress and do not repeat.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+/// A tree that both clients have seen: `both/file`, `both/other` and the directory `both/deep`.
+fn shared_tree() -> (Arc<World>, Client, tempfile::TempDir, Behind) {
+    let world = World::new();
+    let other = world.client(2, &[]);
+    mkdir(&other, "both").unwrap();
+    mkdir(&other, "both/deep").unwrap();
+    put(&other, "both/file", b"as it was").unwrap();
+    put(&other, "both/other", b"another").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mine = Behind::new(&world, 1, dir.path());
+    read(&mine.files, "both/file").unwrap();
+    // Numbers for new files are fetched while the server is there.
+    mine.put("warm", b"");
+    mine.settle();
+    mine.go_away();
+    (world, other, dir, mine)
+}
+
+/// Proves: with the server away everything works and is seen here at once; nothing of it is elsewhere; when the server
+/// is back all of it is, as it was made.
+#[test]
+fn works_without_a_server() {
+    let (_world, other, _dir, mine) = shared_tree();
+    let large = noise(1, 3 << 20);
+    mine.put("both/file", b"as it is now");
+    mkdir(&mine.files, "made").unwrap();
+    mine.put("made/large", &large);
+    mine.put("made/.tmp", b"saved by an editor");
+    rename(&mine.files, "made/.tmp", "both/other").unwrap();
+    rename(&mine.files, "both/deep", "made/deep").unwrap();
+    mine.files.symlink(&WHO, find(&mine.files, "made").unwrap(), b"link", b"large").unwrap();
+    assert_eq!(read(&mine.files, "made/large").unwrap(), large);
+    assert_eq!(read(&mine.files, "both/other").unwrap(), b"saved by an editor");
+    assert_eq!(names(&mine.files, "made"), ["deep", "large", "link"].map(String::from).into());
+    let status = mine.back.status();
+    assert!(status.away && status.edits > 5 && status.paths.contains(&"both/file".to_owned()), "{status:?}");
+    assert_eq!(names(&other, ""), ["both", "warm"].map(String::from).into());
+    assert_eq!(get(&other, "both/file").unwrap(), b"as it was");
+    mine.settle();
+    assert_eq!(names(&other, ""), ["both", "made", "warm"].map(String::from).into());
+    assert_eq!(names(&other, "both"), ["file", "other"].map(String::from).into());
+    assert_eq!(names(&other, "made"), ["deep", "large", "link"].map(String::from).into());
+    assert_eq!(get(&other, "made/large").unwrap(), large);
+    assert_eq!(get(&other, "both/other").unwrap(), b"saved by an editor");
+    assert_eq!(mine.told(), Vec::<String>::new());
+    let status = mine.back.status();
+    assert!(!status.away && status.edits == 0 && status.oldest_ns.is_none(), "{status:?}");
+}
+
+/// Proves: what was closed survives the end of the process, with the server away all the time; it is shown to the next
+/// process as if nothing had happened, and sent by it.
+#[test]
+fn survives_its_process() {
+    let (world, other, dir, mine) = shared_tree();
+    let large = noise(2, 1 << 20);
+    mine.put("both/file", b"one");
+    mine.put("both/large", &large);
+    unlink(&mine.files, "both/other").unwrap();
+    drop(mine);
+    for round in 0..3 {
+        let (memory, mut options) = (world.memory(1, &[]), options(dir.path()));
+        *memory.fault.lock() = Some(FsError::Unreachable("still away".into()));
+        let back_options = WriteBackOptions {
+            directory: dir.path().join("journal"),
+            bytes_max: 1 << 30,
+            salvage_dir: dir.path().join("salvage"),
+            name: "me".into(),
+            gather: Duration::ZERO,
+        };
+        let back = WriteBack::start(memory.clone(), back_options).unwrap();
+        options.spool_dir = dir.path().join(format!("spool-{round}"));
+        let files = FileSystem::with_backend(back.clone(), options).unwrap();
+        assert_eq!(read(&files, "both/file").unwrap(), if round == 0 { b"one" } else { b"two" });
+        assert_eq!(read(&files, "both/large").unwrap(), large);
+        assert!(matches!(find(&files, "both/other"), Err(FsError::NotFound)));
+        put(&files, "both/file", b"two").unwrap();
+        put(&files, &format!("both/round-{round}"), b"new").unwrap();
+        assert_eq!(get(&other, "both/file").unwrap(), b"as it was");
+        if round == 2 {
+            *memory.fault.lock() = None;
+            assert!(back.settle(Duration::from_secs(60)).unwrap(), "{:?}", back.status());
+            assert_eq!(back.status().conflicts, vec![]);
+        }
+    }
+    assert_eq!(get(&other, "both/file").unwrap(), b"two");
+    assert_eq!(get(&other, "both/large").unwrap(), large);
+    let expected = ["deep", "file", "large", "round-0", "round-1", "round-2"];
+    assert_eq!(names(&other, "both"), expected.map(String::from).into());
+}
+
+/// Proves: an operation whose answer is lost is made once, whether the process lives on or not.
+#[test]
+fn a_late_answer_doubles_nothing() {
+    for restarts in [false, true] {
+        let (world, other, dir, mut mine) = shared_tree();
+        mine.put("both/file", b"mine");
+        mine.put("both/new", b"new");
+        *mine.memory.late.lock() = Some(FsError::Unreachable("the answer was lost".into()));
+        mine.come_back();
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while get(&other, "both/new").is_err() {
+            assert!(std::time::Instant::now() < end, "{:?}", mine.back.status());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Others go on from there, and must not find it undone.
+        put(&other, "both/file", b"theirs, later").unwrap();
+        unlink(&other, "both/new").unwrap();
+        assert!(mine.back.status().edits > 0);
+        if restarts {
+            drop(mine);
+            mine = Behind::new(&world, 1, dir.path());
+        }
+        *mine.memory.late.lock() = None;
+        mine.settle();
+        assert_eq!(get(&other, "both/file").unwrap(), b"theirs, later", "restarts: {restarts}");
+        assert_eq!(mine.told(), Vec::<String>::new());
+        assert_eq!(read(&mine.files, "both/file").unwrap(), b"theirs, later");
+    }
+}
+
+/// Proves: if both sides wrote a file, ours stands, theirs is kept, and the user is told.
+#[test]
+fn both_wrote_a_file() {
+    let (_world, other, _dir, mine) = shared_tree();
+    mine.put("both/file", b"mine");
+    put(&other, "both/file", b"theirs").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "both/file").unwrap(), b"mine");
+    let kept = other.kept_versions().unwrap();
+    assert_eq!(kept.len(), 1);
+    assert_eq!((kept[0].path.as_str(), kept[0].bytes), ("both/file", 6));
+    assert_eq!(other.read_kept(&kept[0].id, 0).unwrap().bytes, b"theirs");
+    let told = mine.told();
+    assert!(told.len() == 1 && told[0].contains("both/file") && told[0].contains(&kept[0].id), "{told:?}");
+}
+
+/// Proves: changes of attributes on both sides are both made, and are no conflict.
+#[test]
+fn both_changed_attributes() {
+    let (_world, other, _dir, mine) = shared_tree();
+    let ino = mine.find("both/file").unwrap();
+    let mode = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    mine.files.setattr(&WHO, ino, mode, None).unwrap();
+    other.setxattr(&WHO, ino, b"user.x", b"theirs", SetXattr::Any).unwrap();
+    put(&other, "both/file", b"theirs").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "both/file").unwrap(), b"theirs");
+    assert_eq!(other.getattr(&caller(9), ino, None).unwrap().mode, 0o600);
+    assert_eq!(other.getxattr(&WHO, ino, b"user.x").unwrap(), b"theirs");
+    assert_eq!(mine.told(), Vec::<String>::new());
+}
+
+/// Proves: of two new things under one name, both stay, theirs under the name and ours beside it; and what is done with
+/// ours here later, before it is known that it has another name, is done to it.
+#[test]
+fn both_took_a_name() {
+    let (_world, other, _dir, mine) = shared_tree();
+    mine.put("both/new.txt", b"mine");
+    put(&other, "both/new.txt", b"theirs").unwrap();
+    mkdir(&mine.files, "both/folder").unwrap();
+    mine.put("both/folder/inside", b"mine too");
+    put(&other, "both/folder", b"a file of that name").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "both/new.txt").unwrap(), b"theirs");
+    let all = names(&other, "both");
+    let ours = all.iter().find(|name| name.starts_with("new (changed by device 1, ")).unwrap();
+    assert!(ours.ends_with(").txt"), "{ours}");
+    assert_eq!(get(&other, &format!("both/{ours}")).unwrap(), b"mine");
+    let folder = all.iter().find(|name| name.starts_with("folder (changed by device 1, ")).unwrap();
+    assert_eq!(get(&other, &format!("both/{folder}/inside")).unwrap(), b"mine too");
+    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+    assert_eq!(read(&mine.files, "both/new.txt").unwrap(), b"theirs", "seen here as it is there");
+}
+
+/// Proves: a file removed there and written here comes back beside where it was; one removed here and written there is
+/// kept as an overwritten version; in both cases the user is told.
+#[test]
+fn one_removed_what_the_other_wrote() {
+    let (_world, other, _dir, mine) = shared_tree();
+    mine.put("both/file", b"written here");
+    unlink(&other, "both/file").unwrap();
+    unlink(&mine.files, "both/other").unwrap();
+    put(&other, "both/other", b"written there").unwrap();
+    mine.settle();
+    let all = names(&other, "both");
+    let back = all.iter().find(|name| name.starts_with("file (changed by")).expect("it came back");
+    assert_eq!(get(&other, &format!("both/{back}")).unwrap(), b"written here");
+    assert!(!all.contains("other"));
+    let kept = other.kept_versions().unwrap();
+    assert_eq!(kept.len(), 1);
+    assert_eq!(other.read_kept(&kept[0].id, 0).unwrap().bytes, b"written there");
+    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+}
+
+/// Proves: what was put into a directory that is gone is put into the nearest one left; a directory removed here stays
+/// if others have put something into it.
+#[test]
+fn directories_that_went() {
+    let (_world, other, _dir, mine) = shared_tree();
+    mine.put("both/deep/mine", b"put into it here");
+    rmdir(&other, "both/deep").unwrap();
+    mkdir(&other, "both/fresh").unwrap();
+    mine.settle();
+    let all = names(&other, "both");
+    let found = all.iter().find(|name| name.starts_with("mine (changed by")).expect("it has a place");
+    assert_eq!(get(&other, &format!("both/{found}")).unwrap(), b"put into it here");
+    mine.go_away();
+    rmdir(&mine.files, "both/fresh").unwrap();
+    put(&other, "both/fresh/theirs", b"put into it there").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "both/fresh/theirs").unwrap(), b"put into it there");
+    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+}
+
+/// Proves: two moves, each right where it was made, that together would make a loop, make none.
+#[test]
+fn moves_make_no_loop() {
+    let world = World::new();
+    let other = world.client(2, &[]);
+    mkdir(&other, "a").unwrap();
+    mkdir(&other, "b").unwrap();
+    put(&other, "a/in-a", b"a").unwrap();
+    put(&other, "b/in-b", b"b").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mine = Behind::new(&world, 1, dir.path());
+    mine.go_away();
+    rename(&mine.files, "a", "b/a").unwrap();
+    rename(&other, "b", "a/b").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "a/in-a").unwrap(), b"a");
+    assert_eq!(get(&other, "a/b/in-b").unwrap(), b"b");
+    assert_eq!(names(&other, ""), ["a"].map(String::from).into());
+    assert_eq!(mine.told().len(), 1, "{:?}", mine.told());
+}
+
+/// Proves: what others moved away is not destroyed by what takes its old name here; what others removed is not named
+/// anew by moving it here, and what it would have replaced stays.
+#[test]
+fn names_that_others_moved_or_removed() {
+    let (_world, other, _dir, mine) = shared_tree();
+    put(&other, "both/third", b"the third").unwrap();
+    put(&other, "both/fourth", b"the fourth").unwrap();
+    mine.settle();
+    read(&mine.files, "both/third").unwrap();
+    mine.go_away();
+    rename(&mine.files, "both/file", "both/other").unwrap();
+    rename(&other, "both/other", "moved").unwrap();
+    rename(&mine.files, "both/third", "both/fourth").unwrap();
+    unlink(&other, "both/third").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "moved").unwrap(), b"another");
+    assert_eq!(get(&other, "both/other").unwrap(), b"as it was");
+    assert_eq!(get(&other, "both/fourth").unwrap(), b"the fourth");
+    assert_eq!(names(&other, "both"), ["deep", "fourth", "other"].map(String::from).into());
+}
+
+/// Proves: names are counted as they are, whoever gave or took them.
+#[test]
+fn links_are_counted() {
+    let (_world, other, _dir, mine) = shared_tree();
+    let (ino, both) = (mine.find("both/file").unwrap(), mine.find("both").unwrap());
+    mine.files.link(&WHO, ino, both, b"mine").unwrap();
+    other.link(&WHO, ino, both, b"theirs").unwrap();
+    unlink(&mine.files, "both/file").unwrap();
+    mine.settle();
+    assert_eq!(names(&other, "both"), ["deep", "mine", "other", "theirs"].map(String::from).into());
+    assert_eq!(other.getattr(&caller(9), ino, None).unwrap().links, 2);
+    assert_eq!(get(&other, "both/theirs").unwrap(), b"as it was");
+}
+
+/// Proves: an edit that the server will never take is saved to a folder and told of, and does not hold up others.
+#[test]
+fn what_is_refused_for_good_holds_up_nothing() {
+    let (_world, other, dir, mine) = shared_tree();
+    mine.put("both/never", b"saved elsewhere");
+    *mine.memory.fault.lock() = Some(FsError::Refused("not in this life".into()));
+    assert!(mine.back.settle(Duration::from_secs(60)).unwrap(), "{:?}", mine.back.status());
+    assert!(mine.told().iter().any(|told| told.contains("both/never")), "{:?}", mine.told());
+    *mine.memory.fault.lock() = None;
+    mine.put("both/after", b"goes on");
+    mine.settle();
+    assert_eq!(get(&other, "both/after").unwrap(), b"goes on");
+    assert!(get(&other, "both/never").is_err());
+    assert!(saved(dir.path()).contains(&b"saved elsewhere".to_vec()));
+}
+
+/// Proves: when the order is found wrong, what is not at the server is saved to a folder, and calls fail.
+#[test]
+fn a_wrong_order_saves_everything() {
+    let (_world, _other, dir, mine) = shared_tree();
+    mine.put("both/file", b"not lost");
+    *mine.memory.fault.lock() = Some(super::memory::frozen());
+    mine.back.settle(Duration::from_secs(60)).unwrap_err();
+    assert!(saved(dir.path()).contains(&b"not lost".to_vec()));
+    assert!(matches!(mine.files.mkdir(&WHO, Ino::ROOT, b"x", 0o755), Err(FsError::Frozen(_))));
+}
+
+/// All files in the salvage folders.
+fn saved(dir: &Path) -> Vec<Vec<u8>> {
+    let mut waiting = vec![dir.join("salvage")];
+    let mut found = Vec::new();
+    while let Some(path) = waiting.pop() {
+        let Ok(entries) = std::fs::read_dir(&path) else { continue };
+        for entry in entries.map(Result::unwrap) {
+            match entry.file_type().unwrap().is_dir() {
+                true => waiting.push(entry.path()),
+                false => found.push(std::fs::read(entry.path()).unwrap()),
+            }
+        }
+    }
+    found
+}
+
+/// Proves: what is made and removed again before it is sent costs the server nothing; a file that is still open then
+/// goes on being readable; and the journal gives its space back.
+#[test]
+fn what_cancels_out_is_never_sent() {
+    let (world, _other, dir, mine) = shared_tree();
+    let stored = world.stored_bytes();
+    let large = noise(3, 4 << 20);
+    for round in 0..20 {
+        mine.put("both/temporary", &large[round..]);
+        unlink(&mine.files, "both/temporary").unwrap();
+    }
+    mine.put("both/open", &large);
+    let opened = mine.files.open(&WHO, mine.find("both/open").unwrap(), OpenFlags::READ).unwrap();
+    unlink(&mine.files, "both/open").unwrap();
+    mine.settle();
+    assert!(world.stored_bytes() < stored + 10_000);
+    mine.put("both/next", b"so that the journal is looked through");
+    mine.settle();
+    assert_eq!(mine.files.read(opened.handle, 0, large.len()).unwrap(), large);
+    mine.files.release(opened.handle);
+    mine.put("both/next", b"again");
+    mine.settle();
+    let bytes = mine.back.status().journal_bytes;
+    assert!(bytes < 70 << 20, "{bytes} bytes");
+    drop(mine);
+    let mine = Behind::new(&world, 1, dir.path());
+    let bytes = mine.back.status().journal_bytes;
+    assert!(bytes < 100_000, "{bytes} bytes after a restart");
+}
+
+/// Proves: a full journal is an error for whoever writes more, and loses nothing of what was taken.
+#[test]
+fn a_full_journal() {
+    let world = World::new();
+    let other = world.client(2, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let memory = world.memory(1, &[]);
+    let back_options = WriteBackOptions {
+        directory: dir.path().join("journal"),
+        bytes_max: 1 << 20,
+        salvage_dir: dir.path().join("salvage"),
+        name: "me".into(),
+        gather: Duration::ZERO,
+    };
+    let back = WriteBack::start(memory.clone(), back_options).unwrap();
+    let files = FileSystem::with_backend(back.clone(), options(dir.path())).unwrap();
+    put(&files, "warm", b"").unwrap();
+    assert!(back.settle(Duration::from_secs(60)).unwrap());
+    *memory.fault.lock() = Some(FsError::Unreachable("away".into()));
+    let mut taken = BTreeMap::new();
+    for number in 0..100u64 {
+        let bytes = noise(number, 100_000);
+        match put(&files, &format!("file-{number}"), &bytes) {
+            Ok(()) => drop(taken.insert(format!("file-{number}"), bytes)),
+            Err(error) => {
+                assert!(matches!(error, FsError::NoSpace), "{error}");
+                break;
+            }
+        }
+    }
+    assert!((5..30).contains(&taken.len()), "{} files", taken.len());
+    *memory.fault.lock() = None;
+    assert!(back.settle(Duration::from_secs(60)).unwrap(), "{:?}", back.status());
+    for (name, bytes) in taken {
+        assert_eq!(get(&other, &name).unwrap(), bytes);
+    }
+}
+
+mod random {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put(usize, usize),
+        Unlink(usize, usize),
+        Rename(usize, usize, usize),
+        Mkdir(usize, usize),
+        Rmdir(usize, usize),
+        Away(usize),
+        Back(usize),
+        Restart(usize),
+    }
+
+    /// Paths, of files and of directories alike, so that everything meets everything.
+    const PATHS: [&str; 8] = ["a", "b", "d", "e", "d/a", "d/b", "e/a", "e/d"];
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (who, path) = (0usize..2, 0usize..PATHS.len());
+        prop_oneof![
+            8 => (who.clone(), path.clone()).prop_map(|(who, path)| Step::Put(who, path)),
+            3 => (who.clone(), path.clone()).prop_map(|(who, path)| Step::Unlink(who, path)),
+            4 => (who.clone(), path.clone(), path.clone()).prop_map(|(who, from, to)| Step::Rename(who, from, to)),
+            4 => (who.clone(), path.clone()).prop_map(|(who, path)| Step::Mkdir(who, path)),
+            1 => (who.clone(), path).prop_map(|(who, path)| Step::Rmdir(who, path)),
+            2 => who.clone().prop_map(Step::Away),
+            2 => who.clone().prop_map(Step::Back),
+            1 => who.prop_map(Step::Restart),
+        ]
+    }
+
+    fn collect(files: &FileSystem, ino: Ino, found: &mut BTreeSet<Vec<u8>>) {
+        for (name, kind) in list(files, ino).unwrap() {
+            let ino = files.lookup(&WHO, ino, &name).unwrap().ino;
+            match kind {
+                InodeKind::Directory => collect(files, ino, found),
+                _ => {
+                    let opened = files.open(&WHO, ino, OpenFlags::READ).unwrap();
+                    found.insert(files.read(opened.handle, 0, 100).unwrap());
+                    files.release(opened.handle);
+                }
+            }
+        }
+    }
+
+    impl Step {
+        fn who(&self) -> usize {
+            match *self {
+                Step::Put(who, _)
+                | Step::Unlink(who, _)
+                | Step::Rename(who, ..)
+                | Step::Mkdir(who, _)
+                | Step::Rmdir(who, _)
+                | Step::Away(who)
+                | Step::Back(who)
+                | Step::Restart(who) => who,
+            }
+        }
+    }
+
+    fn run(steps: &[Step]) -> Result<(), TestCaseError> {
+        let world = World::new();
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let start = |who: usize| Behind::new(&world, who as u32 + 1, folders[who].path());
+        let mut clients = [start(0), start(1)];
+        for (who, client) in clients.iter().enumerate() {
+            client.put(&format!("warm-{who}"), b"");
+            client.settle();
+        }
+        let mut written = BTreeSet::new();
+        // What somebody saw and then overwrote or removed is rightly gone.
+        let mut consumed = BTreeSet::new();
+        for (number, step) in steps.iter().enumerate() {
+            // What a name stands for must not change between a look at it and its removal.
+            if clients[step.who()].memory.fault.lock().is_none() {
+                clients[step.who()].settle();
+            }
+            match *step {
+                Step::Put(who, path) => {
+                    let client = &clients[who];
+                    let before = read(&client.files, PATHS[path]);
+                    let bytes = format!("content {number}").into_bytes();
+                    if put(&client.files, PATHS[path], &bytes).is_ok() {
+                        written.insert(bytes);
+                        consumed.extend(before);
+                    }
+                }
+                Step::Unlink(who, path) => {
+                    let before = read(&clients[who].files, PATHS[path]);
+                    if unlink(&clients[who].files, PATHS[path]).is_ok() {
+                        consumed.extend(before);
+                    }
+                }
+                Step::Rename(who, from, to) => {
+                    let before = read(&clients[who].files, PATHS[to]);
+                    let moved = read(&clients[who].files, PATHS[from]);
+                    if from != to
+                        && rename(&clients[who].files, PATHS[from], PATHS[to]).is_ok()
+                        && before.as_ref().ok() != moved.as_ref().ok()
+                    {
+                        consumed.extend(before);
+                    }
+                }
+                Step::Mkdir(who, path) => drop(mkdir(&clients[who].files, PATHS[path])),
+                Step::Rmdir(who, path) => drop(rmdir(&clients[who].files, PATHS[path])),
+                Step::Away(who) => clients[who].go_away(),
+                Step::Back(who) => clients[who].come_back(),
+                Step::Restart(who) => {
+                    let away = clients[who].memory.fault.lock().clone();
+                    clients[who].back.stop();
+                    let mut parts = clients.into_iter().enumerate().collect::<Vec<_>>();
+                    parts.retain(|(other, _)| *other != who);
+                    let (_, stays) = parts.pop().unwrap();
+                    let again = start(who);
+                    *again.memory.fault.lock() = away;
+                    clients = if who == 0 { [again, stays] } else { [stays, again] };
+                }
+            }
+        }
+        clients.iter().for_each(Behind::settle);
+        let fresh = world.client(9, &[]);
+        let mut found = BTreeSet::new();
+        collect(&fresh, Ino::ROOT, &mut found);
+        for kept in fresh.kept_versions().unwrap() {
+            found.insert(fresh.read_kept(&kept.id, 0).unwrap().bytes);
+        }
+        for folder in &folders {
+            found.extend(saved(folder.path()));
+        }
+        for bytes in written.difference(&consumed) {
+            prop_assert!(
+                found.contains(bytes),
+                "{:?} is lost; told: {:?}",
+                String::from_utf8_lossy(bytes),
+                clients.iter().map(Behind::told).collect::<Vec<_>>()
+            );
+        }
+        for client in &clients {
+            let mut seen = BTreeSet::new();
+            collect(&client.files, Ino::ROOT, &mut seen);
+            let mut all = BTreeSet::new();
+            collect(&fresh, Ino::ROOT, &mut all);
+            prop_assert_eq!(seen, all, "both show what is there");
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+
+        /// Proves: whatever two clients do, with the server or without it and across restarts, everything gets to
+        /// the server in the end, nothing that nobody meant to destroy is lost, and both see the same.
+        #[test]
+        fn two_clients_lose_nothing(steps in prop::collection::vec(step(), 1..60)) {
+            run(&steps)?;
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! The durable journal: edits and data that are not at the server yet, in append-only segments.
+//!
+//! A segment is a row of frames ⟨length, tag, body⟩; the tag is a digest of the body, so that a torn end is told from
+//! what was written. The first frame says how things stood when the segment began; the ones after it hold blocks of
+//! data, edits, and how far the server has them. Appending does not wait for the disk; [`Journal::sync`] does, once for
+//! all who ask at that moment.
+//!
+//! Invariants: what [`Journal::sync`] returned for is found again after any crash; data stands before the edit that
+//! refers to it; a segment goes once every edit that is in it, or refers to data in it, is at the server, nobody has a
+//! file open with data in it, and whoever was then writing has ended. Blocks read back are verified like any others.
+
+use super::record::Record;
+use crate::error::FsError;
+use crate::files::state::content_roots;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{BODY_BYTES_MAX, Block, Handle, PrincipalId, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Layout of the frames.
+const FORMAT: u16 = 1;
+/// A segment this long is followed by another, in bytes.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// Length and tag before a body.
+const HEADER_BYTES: u64 = 4 + 16;
+/// Longest body; a longer one is damage.
+const BODY_MAX: usize = 8 << 20;
+
+/// Numbers of files that this device may give to new files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Numbers {
+    /// Whose.
+    pub principal: PrincipalId,
+    /// The first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// A name that was taken by somebody else, so that what it stands for here has another one at the server.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Placed {
+    /// What.
+    pub handle: Handle,
+    /// The name it has here.
+    pub wanted: (Handle, Vec<u8>),
+    /// The name it has at the server.
+    pub found: (Handle, Vec<u8>),
+}
+
+/// What a journal remembers beside edits and data.
+#[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
+pub struct Standing {
+    /// Names the journal.
+    pub id: u128,
+    /// The last edit that is at the server.
+    pub done: u64,
+    /// The last edit of a batch that may be at the server.
+    pub sending: u64,
+    /// Numbers for new files.
+    pub numbers: Vec<Numbers>,
+    /// Names that differ.
+    pub placed: Vec<Placed>,
+}
+
+#[derive(BorshSerialize, BorshDeserialize)]
+enum Frame {
+    Begin {
+        format: u16,
+        standing: Standing,
+    },
+    Block {
+        address: Digest,
+        block: StoredBlock,
+    },
+    Edit(Record),
+    Numbers(Numbers),
+    /// Edits up to this one are on their way.
+    Sending(u64),
+    /// Edits up to this one are at the server.
+    Done {
+        last: u64,
+        placed: Vec<Placed>,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    segment: u64,
+    offset: u64,
+    length: u32,
+    /// Whether it refers to nothing.
+    leaf: bool,
+}
+
+struct Segment {
+    file: Arc<File>,
+    path: PathBuf,
+    bytes: u64,
+    /// The last edit that needs it.
+    needed_by: u64,
+    /// Open files with data in it.
+    holders: usize,
+    /// Set once nothing needs it: writers with a lower number may have counted on it.
+    unneeded_at: Option<u64>,
+}
+
+struct State {
+    segments: BTreeMap<u64, Segment>,
+    blocks: HashMap<Digest, Place>,
+    /// Frames appended since the start.
+    appended: u64,
+    standing: Standing,
+    /// Those whose edit is still to come.
+    writers: BTreeSet<u64>,
+    next_writer: u64,
+    broken: Option<FsError>,
+}
+
+/// An open journal.
+pub struct Journal {
+    directory: PathBuf,
+    key: DigestKey,
+    state: Mutex<State>,
+    /// How many of the appended frames are durable; held while the disk is waited for.
+    synced: Mutex<u64>,
+    segment_bytes: u64,
+    _lock: File,
+}
+
+/// What an earlier process left.
+pub struct Recovered {
+    /// Edits that are not known to be at the server, oldest first.
+    pub records: Vec<Record>,
+    /// The rest.
+    pub standing: Standing,
+    /// Segments that were damaged, and how.
+    pub damaged: Vec<String>,
+}
+
+impl Journal {
+    /// Opens the journal in `directory`, or begins one.
+    ///
+    /// # Errors
+    /// [`FsError::Local`]: the folder cannot be used, another process uses it, or it is of another format.
+    pub fn open(directory: &Path, key: DigestKey) -> Result<(Journal, Recovered), FsError> {
+        Journal::open_with(directory, key, SEGMENT_BYTES)
+    }
+
+    pub(super) fn open_with(
+        directory: &Path,
+        key: DigestKey,
+        segment_bytes: u64,
+    ) -> Result<(Journal, Recovered), FsError> {
+        let failed = |error: io::Error| local(directory, &error);
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(directory.join("lock"))
+            .map_err(failed)?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| failed(error.into()))?;
+        let mut numbers: Vec<u64> = fs::read_dir(directory)
+            .map_err(failed)?
+            .filter_map(|entry| {
+                let name = entry.ok()?.file_name().into_string().ok()?;
+                u64::from_str_radix(name.strip_suffix(".segment")?, 16).ok()
+            })
+            .collect();
+        numbers.sort_unstable();
+        let state = State {
+            segments: BTreeMap::new(),
+            blocks: HashMap::new(),
+            appended: 0,
+            standing: Standing::default(),
+            writers: BTreeSet::new(),
+            next_writer: 0,
+            broken: None,
+        };
+        let journal = Journal {
+            directory: directory.to_owned(),
+            key,
+            state: Mutex::new(state),
+            synced: Mutex::new(0),
+            segment_bytes,
+            _lock: lock,
+        };
+        let mut recovered =
+            Recovered { records: Vec::new(), standing: Standing::default(), damaged: Vec::new() };
+        let last = numbers.last().copied();
+        for number in numbers {
+            journal.load(number, Some(number) == last, &mut recovered)?;
+        }
+        let done = recovered.standing.done;
+        recovered.records.retain(|record| record.number > done);
+        {
+            let mut state = journal.state.lock();
+            if recovered.standing.id == 0 {
+                recovered.standing.id = random()?;
+            }
+            state.standing = recovered.standing.clone();
+            for record in &recovered.records {
+                journal.need(&mut state, record);
+            }
+            journal.begin_segment(&mut state, last.map_or(0, |last| last + 1))?;
+            journal.drop_unneeded(&mut state);
+        }
+        journal.sync()?;
+        Ok((journal, recovered))
+    }
+
+    /// Reads one segment. A torn end of the last one was promised to nobody.
+    fn load(&self, number: u64, is_last: bool, recovered: &mut Recovered) -> Result<(), FsError> {
+        let path = self.path(number);
+        let failed = |error: io::Error| local(&path, &error);
+        let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let mut state = self.state.lock();
+        let (mut offset, mut needed_by) = (0, 0);
+        while let Some(body) = read_frame(&file, offset, length) {
+            let Ok(frame) = decode::<Frame>(&body) else { break };
+            let standing = &mut recovered.standing;
+            match frame {
+                Frame::Begin { format, .. } if format != FORMAT => {
+                    let error = io::Error::new(io::ErrorKind::InvalidData, "it is of another format");
+                    return Err(failed(error));
+                }
+                // Says all that the segments before it came to, whichever of them are left.
+                Frame::Begin { standing: by_then, .. } => *standing = by_then,
+                Frame::Block { address, block } => {
+                    let leaf = block.references.is_empty();
+                    let place = Place { segment: number, offset, length: body.len() as u32, leaf };
+                    state.blocks.entry(address).or_insert(place);
+                }
+                Frame::Edit(record) => {
+                    needed_by = needed_by.max(record.number);
+                    take(&mut standing.numbers, &record.taken);
+                    recovered.records.push(record);
+                }
+                Frame::Numbers(numbers) => standing.numbers.push(numbers),
+                Frame::Sending(last) => standing.sending = standing.sending.max(last),
+                Frame::Done { last, placed } => {
+                    standing.done = standing.done.max(last);
+                    standing.placed = placed;
+                }
+            }
+            offset += HEADER_BYTES + body.len() as u64;
+        }
+        if offset < length {
+            if !is_last {
+                recovered.damaged.push(format!("{} is damaged from byte {offset} on", path.display()));
+            }
+            tracing::warn!(file = %path.display(), offset, length, "the journal ends torn here");
+        }
+        state.segments.insert(number, Segment::new(file, path, length, needed_by));
+        Ok(())
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.directory.join(format!("{number:016x}.segment"))
+    }
+
+    fn begin_segment(&self, state: &mut State, number: u64) -> Result<(), FsError> {
+        let path = self.path(number);
+        let failed = |error: io::Error| local(&path, &error);
+        if let Some((_, full)) = state.segments.last_key_value() {
+            full.file.sync_data().map_err(|error| local(&full.path, &error))?;
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        File::open(&self.directory).and_then(|folder| folder.sync_all()).map_err(failed)?;
+        state.segments.insert(number, Segment::new(file, path, 0, 0));
+        let begin = Frame::Begin { format: FORMAT, standing: state.standing.clone() };
+        self.append(state, &begin).map(drop)
+    }
+
+    /// Appends a frame to the last segment.
+    fn append(&self, state: &mut State, frame: &Frame) -> Result<Place, FsError> {
+        if let Some(broken) = &state.broken {
+            return Err(broken.clone());
+        }
+        let (last, full) = {
+            let (number, segment) = state.segments.last_key_value().expect("there is always one");
+            (*number, segment.bytes >= self.segment_bytes)
+        };
+        if full {
+            self.begin_segment(state, last + 1)?;
+        }
+        let body = encode(frame);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES as usize + body.len());
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&tag(&body));
+        bytes.extend_from_slice(&body);
+        let (number, segment) = state.segments.iter_mut().next_back().expect("there is always one");
+        let offset = segment.bytes;
+        if let Err(error) = segment.file.write_all_at(&bytes, offset) {
+            // What stands behind half a frame would not be found again.
+            if let Err(cut) = segment.file.set_len(offset) {
+                state.broken = Some(local(&segment.path, &cut));
+            }
+            return Err(local(&segment.path, &error));
+        }
+        segment.bytes += bytes.len() as u64;
+        let leaf = matches!(frame, Frame::Block { block, .. } if block.references.is_empty());
+        let place = Place { segment: *number, offset, length: body.len() as u32, leaf };
+        state.appended += 1;
+        Ok(place)
+    }
+
+    /// Makes everything appended so far durable.
+    ///
+    /// # Errors
+    /// [`FsError::Local`]; what is durable is unknown then, and nothing more is taken.
+    pub fn sync(&self) -> Result<(), FsError> {
+        let target = self.state.lock().appended;
+        let mut synced = self.synced.lock();
+        if *synced >= target {
+            return Ok(());
+        }
+        let (file, path, appended) = {
+            let state = self.state.lock();
+            if let Some(broken) = &state.broken {
+                return Err(broken.clone());
+            }
+            let (_, segment) = state.segments.last_key_value().expect("there is always one");
+            (segment.file.clone(), segment.path.clone(), state.appended)
+        };
+        if let Err(error) = file.sync_data() {
+            let error = local(&path, &error);
+            self.state.lock().broken = Some(error.clone());
+            return Err(error);
+        }
+        *synced = appended;
+        Ok(())
+    }
+
+    /// Keeps a block for a [`Writing`] that is under way.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`].
+    pub fn put(&self, block: &Block) -> Result<(), FsError> {
+        let address = block.reference().address;
+        let is_safe = |state: &State| {
+            let segment = state.blocks.get(&address).and_then(|place| state.segments.get(&place.segment));
+            segment.is_some_and(|segment| segment.unneeded_at.is_none())
+        };
+        if is_safe(&self.state.lock()) {
+            return Ok(());
+        }
+        let frame = Frame::Block { address, block: block.to_stored() };
+        let mut state = self.state.lock();
+        let place = self.append(&mut state, &frame)?;
+        state.blocks.insert(address, place);
+        Ok(())
+    }
+
+    /// Its name, drawn at random when it began.
+    pub fn id(&self) -> u128 {
+        self.state.lock().standing.id
+    }
+
+    /// Whether a block is here.
+    pub fn contains(&self, address: &Digest) -> bool {
+        self.state.lock().blocks.contains_key(address)
+    }
+
+    /// A block that is here, verified.
+    pub fn get(&self, address: &Digest) -> Option<Block> {
+        let (file, place) = {
+            let state = self.state.lock();
+            let place = *state.blocks.get(address)?;
+            (state.segments.get(&place.segment)?.file.clone(), place)
+        };
+        let end = place.offset + HEADER_BYTES + u64::from(place.length);
+        match decode(&read_frame(&file, place.offset, end)?).ok()? {
+            Frame::Block { block, .. } => block.open_any(&self.key, *address, BODY_BYTES_MAX).ok(),
+            _ => None,
+        }
+    }
+
+    /// Keeps an edit.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; the edit does not count then.
+    pub fn note(&self, record: &Record) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        let place = self.append(&mut state, &Frame::Edit(record.clone()))?;
+        take(&mut state.standing.numbers, &record.taken);
+        let segment = state.segments.get_mut(&place.segment).expect("it was just written");
+        segment.needed_by = segment.needed_by.max(record.number);
+        self.need(&mut state, record);
+        Ok(())
+    }
+
+    /// Segments with data that an edit refers to stay until it is at the server.
+    fn need(&self, state: &mut State, record: &Record) {
+        let inodes = record.inodes.iter().filter_map(|change| change.new.as_ref());
+        let roots = inodes.flat_map(|kept| content_roots(&kept.0)).collect();
+        for number in reached(state, roots) {
+            if let Some(segment) = state.segments.get_mut(&number) {
+                segment.needed_by = segment.needed_by.max(record.number);
+                segment.unneeded_at = None;
+            }
+        }
+    }
+
+    /// Numbers that this device may give to new files from now on.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`].
+    pub fn add_numbers(&self, numbers: Numbers) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        self.append(&mut state, &Frame::Numbers(numbers))?;
+        state.standing.numbers.push(numbers);
+        Ok(())
+    }
+
+    /// A batch up to `last` is about to be sent. Durable when this returns.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`].
+    pub fn sending(&self, last: u64) -> Result<(), FsError> {
+        {
+            let mut state = self.state.lock();
+            self.append(&mut state, &Frame::Sending(last))?;
+            state.standing.sending = last;
+        }
+        self.sync()
+    }
+
+    /// Everything up to `last` is at the server. Space that it took is given back.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; it is found out again after a restart then.
+    pub fn done(&self, last: u64, placed: &[Placed]) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        self.append(&mut state, &Frame::Done { last, placed: placed.to_vec() })?;
+        state.standing.done = last;
+        state.standing.placed = placed.to_vec();
+        let (newest, bytes) = {
+            let (number, segment) = state.segments.last_key_value().expect("there is always one");
+            (*number, segment.bytes)
+        };
+        let waits = state.segments.values().any(|segment| segment.needed_by > last);
+        if !waits && bytes > self.segment_bytes / 4 {
+            self.begin_segment(&mut state, newest + 1)?;
+        }
+        self.drop_unneeded(&mut state);
+        Ok(())
+    }
+
+    /// Removes segments that nothing needs. The one in use stays.
+    fn drop_unneeded(&self, state: &mut State) {
+        let newest = state.segments.last_key_value().map_or(0, |(number, _)| *number);
+        let first_writer = state.writers.first().copied().unwrap_or(state.next_writer);
+        let mut unneeded = Vec::new();
+        for (number, segment) in &mut state.segments {
+            if *number == newest || segment.needed_by > state.standing.done || segment.holders > 0 {
+                segment.unneeded_at = None;
+            } else if first_writer >= *segment.unneeded_at.get_or_insert(state.next_writer) {
+                unneeded.push(*number);
+            }
+        }
+        for number in &unneeded {
+            let segment = state.segments.remove(number).expect("it was just found");
+            if let Err(error) = fs::remove_file(&segment.path) {
+                tracing::warn!(file = %segment.path.display(), %error, "a journal that is sent cannot be removed");
+            }
+        }
+        if !unneeded.is_empty() {
+            state.blocks.retain(|_, place| !unneeded.contains(&place.segment));
+        }
+    }
+
+    /// Bytes on disk.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().segments.values().map(|segment| segment.bytes).sum()
+    }
+
+    /// Keeps everything that is here, and what is written, until the result is dropped: its edit is still to come.
+    pub fn writing(self: &Arc<Journal>) -> Writing {
+        let mut state = self.state.lock();
+        let number = state.next_writer;
+        state.next_writer += 1;
+        state.writers.insert(number);
+        Writing { journal: self.clone(), number }
+    }
+
+    /// Keeps what `roots` reach until the result is dropped: a file is open. `None` if none of it is here.
+    pub fn hold(self: &Arc<Journal>, roots: &[Digest]) -> Option<Holding> {
+        let mut state = self.state.lock();
+        let segments = reached(&state, roots.to_vec());
+        for number in &segments {
+            if let Some(segment) = state.segments.get_mut(number) {
+                segment.holders += 1;
+                segment.unneeded_at = None;
+            }
+        }
+        (!segments.is_empty()).then(|| Holding { journal: self.clone(), segments })
+    }
+}
+
+impl Segment {
+    fn new(file: File, path: PathBuf, bytes: u64, needed_by: u64) -> Segment {
+        Segment { file: Arc::new(file), path, bytes, needed_by, holders: 0, unneeded_at: None }
+    }
+}
+
+/// See [`Journal::writing`].
+pub struct Writing {
+    journal: Arc<Journal>,
+    number: u64,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let mut state = self.journal.state.lock();
+        state.writers.remove(&self.number);
+        self.journal.drop_unneeded(&mut state);
+    }
+}
+
+/// See [`Journal::hold`].
+pub struct Holding {
+    journal: Arc<Journal>,
+    segments: BTreeSet<u64>,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let mut state = self.journal.state.lock();
+        for number in &self.segments {
+            if let Some(segment) = state.segments.get_mut(number) {
+                segment.holders -= 1;
+            }
+        }
+        self.journal.drop_unneeded(&mut state);
+    }
+}
+
+/// The segments with blocks that `roots` reach.
+fn reached(state: &State, roots: Vec<Digest>) -> BTreeSet<u64> {
+    let (mut waiting, mut seen, mut segments) = (roots, HashSet::new(), BTreeSet::new());
+    while let Some(address) = waiting.pop() {
+        let Some(place) = state.blocks.get(&address) else { continue };
+        let Some(segment) = state.segments.get(&place.segment) else { continue };
+        if !seen.insert(address) {
+            continue;
+        }
+        segments.insert(place.segment);
+        if place.leaf {
+            continue;
+        }
+        let end = place.offset + HEADER_BYTES + u64::from(place.length);
+        let frame = read_frame(&segment.file, place.offset, end).map(|body| decode(&body));
+        if let Some(Ok(Frame::Block { block, .. })) = frame {
+            waiting.extend(block.references);
+        }
+    }
+    segments
+}
+
+/// Takes numbers that were given out from those that are free.
+fn take(numbers: &mut Vec<Numbers>, taken: &[Handle]) {
+    for handle in taken {
+        let found = numbers.iter().position(|free| {
+            free.principal == handle.principal
+                && (free.first..free.first + free.count).contains(&handle.number)
+        });
+        let Some(at) = found else { continue };
+        let free = numbers.remove(at);
+        let before = Numbers { count: handle.number - free.first, ..free };
+        let after =
+            Numbers { first: handle.number + 1, count: free.first + free.count - handle.number - 1, ..free };
+        let rest = [before, after].into_iter().filter(|rest| rest.count > 0);
+        for (offset, rest) in rest.enumerate() {
+            numbers.insert(at + offset, rest);
+        }
+    }
+}
+
+fn random() -> Result<u128, FsError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| FsError::Local {
+        kind: io::ErrorKind::Other,
+        text: format!("no random numbers: {error}"),
+    })?;
+    Ok(u128::from_le_bytes(bytes) | 1)
+}
+
+fn tag(body: &[u8]) -> [u8; 16] {
+    let digest = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, body);
+    digest.0[..16].try_into().expect("16 bytes")
+}
+
+/// The body of the frame at `offset`; `None` if it is torn or damaged, or at the end.
+fn read_frame(file: &File, offset: u64, end: u64) -> Option<Vec<u8>> {
+    let mut header = [0; HEADER_BYTES as usize];
+    if offset + HEADER_BYTES > end {
+        return None;
+    }
+    file.read_exact_at(&mut header, offset).ok()?;
+    let length = u32::from_le_bytes(header[..4].try_into().expect("4 bytes")) as usize;
+    if length > BODY_MAX || offset + HEADER_BYTES + length as u64 > end {
+        return None;
+    }
+    let mut body = vec![0; length];
+    file.read_exact_at(&mut body, offset + HEADER_BYTES).ok()?;
+    (tag(&body) == header[4..]).then_some(body)
+}
+
+fn local(path: &Path, error: &io::Error) -> FsError {
+    FsError::local(format_args!("the write-back journal {}", path.display()), error)
+}

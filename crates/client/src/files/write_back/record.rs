@@ -1,0 +1,138 @@
+//! What local edits change, as it is journaled, and the net effect of several.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{Entry, Handle, Inode};
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// An inode as a journal keeps it: its canonical encoding with the addresses it numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept(pub Arc<Inode>);
+
+impl BorshSerialize for Kept {
+    fn serialize<W: Write>(&self, writer: &mut W) -> io::Result<()> {
+        let encoded = self.0.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        encoded.serialize(writer)
+    }
+}
+
+impl BorshDeserialize for Kept {
+    fn deserialize_reader<R: Read>(reader: &mut R) -> io::Result<Kept> {
+        let (bytes, references) = <(Vec<u8>, Vec<holdfast_crypto::Digest>)>::deserialize_reader(reader)?;
+        let inode = Inode::decode(&bytes, &references)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Kept(Arc::new(inode)))
+    }
+}
+
+/// A change of an inode.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct InodeChange {
+    /// Which.
+    pub handle: Handle,
+    /// Its path, as known here.
+    pub path: Vec<u8>,
+    /// What it was; `None`: there was none.
+    pub seen: Option<Kept>,
+    /// What it is now.
+    pub new: Option<Kept>,
+}
+
+/// A change of a name.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct EntryChange {
+    /// The directory.
+    pub directory: Handle,
+    /// Its path, as known here.
+    pub path: Vec<u8>,
+    /// The name.
+    pub name: Vec<u8>,
+    /// What it stood for.
+    pub seen: Option<Entry>,
+    /// What it stands for now.
+    pub new: Option<Entry>,
+    /// The directory's new time.
+    pub time_ns: i64,
+}
+
+/// One local edit.
+#[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
+pub struct Record {
+    /// 1 for the first, then one more each.
+    pub number: u64,
+    /// When it was made, nanoseconds since the epoch.
+    pub at_ns: i64,
+    /// Inodes.
+    pub inodes: Vec<InodeChange>,
+    /// Names.
+    pub entries: Vec<EntryChange>,
+    /// Numbers of new files that were taken for it.
+    pub taken: Vec<Handle>,
+}
+
+impl Record {
+    /// How many things it changes.
+    pub fn changes(&self) -> usize {
+        self.inodes.len() + self.entries.len()
+    }
+}
+
+/// What several edits in a row come to: what was there before the first, and what is there after the last.
+#[derive(Clone, Debug, Default)]
+pub struct Net {
+    /// The last edit in it.
+    pub last: u64,
+    /// Inodes.
+    pub inodes: BTreeMap<Handle, InodeChange>,
+    /// Names by directory and name.
+    pub entries: BTreeMap<(Handle, Vec<u8>), EntryChange>,
+}
+
+impl Net {
+    /// The net effect of `records`.
+    pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Net {
+        let mut net = Net::default();
+        for record in records {
+            net.add(record);
+        }
+        net.inodes.retain(|_, change| change.seen.is_some() || change.new.is_some());
+        net.entries.retain(|_, change| change.seen != change.new);
+        net
+    }
+
+    fn add(&mut self, record: &Record) {
+        self.last = record.number;
+        for change in &record.inodes {
+            // A directory's time that was set after changes of its names stays.
+            if let Some(new) = &change.new {
+                let names = (change.handle, Vec::new())..;
+                let within = self
+                    .entries
+                    .range_mut(names)
+                    .take_while(|((directory, _), _)| *directory == change.handle);
+                within.for_each(|(_, entry)| entry.time_ns = entry.time_ns.min(new.0.modified_ns));
+            }
+            match self.inodes.get_mut(&change.handle) {
+                Some(before) => {
+                    before.new = change.new.clone();
+                    if !change.path.is_empty() {
+                        before.path = change.path.clone();
+                    }
+                }
+                None => drop(self.inodes.insert(change.handle, change.clone())),
+            }
+        }
+        for change in &record.entries {
+            let key = (change.directory, change.name.clone());
+            match self.entries.get_mut(&key) {
+                Some(before) => {
+                    before.new = change.new;
+                    before.time_ns = change.time_ns;
+                    before.path = change.path.clone();
+                }
+                None => drop(self.entries.insert(key, change.clone())),
+            }
+        }
+    }
+}

@@ -1,0 +1,561 @@
+//! Making edits at the server that were made here before: what others did meanwhile is found, and nothing of theirs or
+//! ours is lost.
+//!
+//! For everything that an edit changed, the journal says what was there when it was made (*seen*) and what it became
+//! (*new*). At the edit's place in the order there is something at *present*:
+//!
+//! - present = seen: it becomes new; present = new: it is so already;
+//! - content changed on both sides: ours stands, and theirs is kept as an overwritten version (`holdfast conflicts`),
+//!   as when two publish at the same time; attributes that only one side changed are those of that side;
+//! - a name that others have given to something else: theirs keeps it, and ours gets a name beside it;
+//! - a file that others removed and that was written here comes back, beside where it was;
+//! - a file that others wrote and that was removed here is kept as an overwritten version;
+//! - a directory removed here in which others have put something, or which they have moved, stays;
+//! - a directory moved on both sides is where they have moved it; a file moved on both sides has both names;
+//! - what no place is left for is not made, and the caller saves it.
+//!
+//! The same operation notes in a file without a name ([`Handle::sent_mark`]) how far the journal is sent, so that edits
+//! whose answer was lost are known again, also after a restart, whatever others did since.
+
+use super::journal::Placed;
+use super::record::{EntryChange, InodeChange, Net};
+use super::{Told, now_ns};
+use crate::error::FsError;
+use crate::files::backend::{Changes, Plan};
+use crate::files::kept::{Overwriting, keep};
+use crate::files::names::below;
+use crate::files::salvage::timestamp;
+use crate::files::state::content_digest;
+use holdfast_content::{DeviceId, Entry, Handle, Inode, InodeKind, NAME_BYTES_MAX, UserId};
+use holdfast_crypto::{decode, encode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Most names tried beside a taken one.
+const NAMES_TRIED: u32 = 1000;
+
+/// The attribute that says how far a journal is sent.
+const SENT: &[u8] = b"holdfast.sent";
+
+/// Who sends.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    /// This device.
+    pub device: DeviceId,
+    /// Its user.
+    pub user: UserId,
+    /// The journal.
+    pub journal: u128,
+    /// What to call it in names.
+    pub name: String,
+}
+
+/// What making the edits came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What is to be told.
+    pub told: Vec<Told>,
+    /// All names that differ from those here.
+    pub placed: Vec<Placed>,
+    /// Files that there is no place for.
+    pub unplaced: Vec<Handle>,
+    /// An earlier attempt had made it all, and found what it found.
+    pub was_made: bool,
+}
+
+/// Makes the net effect of some edits.
+pub struct Replay {
+    net: Arc<Net>,
+    sender: Sender,
+    placed: Vec<Placed>,
+    at_ns: i64,
+    /// Of the last planning.
+    pub outcome: Outcome,
+    /// Names that each file has won by it, less those that it has lost.
+    names: BTreeMap<Handle, i64>,
+}
+
+type Present = Option<Arc<Inode>>;
+
+/// A file that needs a name: the one it had cannot be.
+struct Homeless {
+    handle: Handle,
+    kind: InodeKind,
+    path: Vec<u8>,
+    why: &'static str,
+    /// The name here, if it has one.
+    wanted: Option<(Handle, Vec<u8>)>,
+}
+
+impl Replay {
+    pub fn new(net: Arc<Net>, sender: Sender, placed: Vec<Placed>) -> Replay {
+        let outcome = Outcome { placed: placed.clone(), ..Outcome::default() };
+        Replay { net, sender, placed, at_ns: now_ns(), outcome, names: BTreeMap::new() }
+    }
+
+    fn tell(&mut self, path: &[u8], what: String) {
+        let path = String::from_utf8_lossy(path).into_owned();
+        self.outcome.told.push(Told { path, what, at_ns: self.at_ns });
+    }
+
+    fn overwriting(&self, path: &[u8]) -> Overwriting {
+        Overwriting { path: path.to_vec(), by: self.sender.device, at_ns: self.at_ns }
+    }
+
+    /// Whether an earlier attempt has made it. Notes it if not.
+    fn is_made(&self, changes: &mut dyn Changes) -> Result<bool, FsError> {
+        let mark = Handle::sent_mark(self.sender.user, self.sender.device);
+        let inode = match changes.inode(mark) {
+            Ok(inode) => Some(inode),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let noted = inode.as_ref().and_then(|inode| decode::<(u128, u64)>(inode.xattrs.get(SENT)?).ok());
+        if noted.is_some_and(|(journal, last)| journal == self.sender.journal && last >= self.net.last) {
+            return Ok(true);
+        }
+        let mut inode = Inode::new(InodeKind::File, 0, self.sender.device, self.at_ns);
+        inode.xattrs.insert(SENT.to_vec(), encode(&(self.sender.journal, self.net.last)));
+        changes.set_inode(mark, inode)?;
+        Ok(false)
+    }
+
+    fn inode(
+        &mut self,
+        changes: &mut dyn Changes,
+        change: &InodeChange,
+        present: &Present,
+        homeless: &mut Vec<Homeless>,
+    ) -> Result<(), FsError> {
+        let handle = change.handle;
+        let Some(new) = change.new.as_ref().map(|kept| &kept.0) else { return Ok(()) };
+        let seen = change.seen.as_ref().map(|kept| &kept.0);
+        if !changes.may_write(handle.principal) {
+            let written = seen.is_none_or(|seen| content_digest(seen) != content_digest(new));
+            if written && new.kind == InodeKind::File {
+                self.outcome.unplaced.push(handle);
+                self.tell(
+                    &change.path,
+                    "the right to write it was lost; what was written here is saved".into(),
+                );
+            }
+            return Ok(());
+        }
+        match (seen, present) {
+            (None, None) if new.kind == InodeKind::Directory => changes.set_inode(handle, Inode::clone(new)),
+            (None, None) => changes.set_inode(handle, Inode { links: 0, ..Inode::clone(new) }),
+            (None, Some(_)) => Ok(()),
+            (Some(_), Some(present)) if same(present, new) && present.modified_ns == new.modified_ns => {
+                Ok(())
+            }
+            (Some(seen), Some(present)) if same(present, seen) => {
+                // How many names it has is counted where they change.
+                changes.set_inode(handle, Inode { links: present.links, ..Inode::clone(new) })
+            }
+            (Some(seen), Some(present)) => {
+                let lost = content_digest(new) != content_digest(seen)
+                    && content_digest(present) != content_digest(seen)
+                    && content_digest(present) != content_digest(new)
+                    && present.kind == InodeKind::File
+                    && present.size > 0;
+                if lost {
+                    let kept = keep(changes, handle, present, &self.overwriting(&change.path))?;
+                    let whose = kept.map_or_else(String::new, |kept| {
+                        format!("; theirs is kept: `holdfast conflicts get {kept} --out FILE` copies it out")
+                    });
+                    self.tell(
+                        &change.path,
+                        format!(
+                            "it was changed both here and elsewhere; it is now as it was made here{whose}"
+                        ),
+                    );
+                }
+                changes.set_inode(handle, merged(seen, new, present))
+            }
+            (Some(seen), None) => {
+                let written = new.kind == InodeKind::File && content_digest(seen) != content_digest(new);
+                if written {
+                    let mut inode = Inode::clone(new);
+                    inode.links = 0;
+                    changes.set_inode(handle, inode)?;
+                    homeless.push(Homeless {
+                        handle,
+                        kind: new.kind,
+                        path: change.path.clone(),
+                        why: "it was removed elsewhere while it was changed here",
+                        wanted: None,
+                    });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets a name, and counts.
+    fn set_name(
+        &mut self,
+        changes: &mut dyn Changes,
+        place: (Handle, &[u8]),
+        entry: Option<Entry>,
+        time_ns: i64,
+    ) -> Result<(), FsError> {
+        let before = changes.entry(place.0, place.1)?;
+        for (entry, by) in [(before, -1), (entry, 1)] {
+            if let Some(entry) = entry {
+                *self.names.entry(entry.handle).or_default() += by;
+            }
+        }
+        changes.set_entry(place.0, place.1, entry, time_ns)
+    }
+
+    /// Where a name of this machine is at the server.
+    fn place_of(&self, handle: Handle, wanted: &(Handle, Vec<u8>)) -> (Handle, Vec<u8>) {
+        let placed = self.placed.iter().find(|placed| placed.handle == handle && placed.wanted == *wanted);
+        placed.map_or_else(|| wanted.clone(), |placed| placed.found.clone())
+    }
+
+    /// Directories that had a name which they lost here, and that are there no more: others have moved them.
+    fn moved_elsewhere(&self, changes: &mut dyn Changes) -> Result<BTreeSet<Handle>, FsError> {
+        let mut moved = BTreeSet::new();
+        for change in self.net.entries.values() {
+            let Some(seen) = change.seen.filter(|seen| seen.kind == InodeKind::Directory) else { continue };
+            let (directory, name) = self.place_of(seen.handle, &(change.directory, change.name.clone()));
+            let present = match changes.entry(directory, &name) {
+                Err(FsError::NotFound | FsError::NotDirectory) => None,
+                other => other?,
+            };
+            if present.is_none_or(|present| present.handle != seen.handle) {
+                moved.insert(seen.handle);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// A name that something has here.
+    fn give_name(
+        &mut self,
+        changes: &mut dyn Changes,
+        change: &EntryChange,
+        created: &BTreeSet<Handle>,
+        stay: &mut BTreeSet<Handle>,
+        homeless: &mut Vec<Homeless>,
+    ) -> Result<(), FsError> {
+        let Some(new) = change.new else { return Ok(()) };
+        let directory = change.directory;
+        // What could not be made, or was removed elsewhere, has no names.
+        match changes.inode(new.handle) {
+            Err(FsError::NotFound) => return Ok(()),
+            other => other?,
+        };
+        let path = [change.path.as_slice(), &change.name].join(&b'/');
+        if !is_open_to(changes, directory)? {
+            homeless.push(Homeless {
+                handle: new.handle,
+                kind: new.kind,
+                path,
+                why: "the directory it was put into here is gone",
+                wanted: Some((directory, change.name.clone())),
+            });
+            return Ok(());
+        }
+        let present = changes.entry(directory, &change.name)?;
+        if present == Some(new) {
+            return Ok(());
+        }
+        if stay.contains(&new.handle) {
+            let what = "it was moved both here and elsewhere; it is where it was moved to elsewhere";
+            self.tell(&path, what.into());
+            return Ok(());
+        }
+        if new.kind == InodeKind::Directory
+            && !created.contains(&new.handle)
+            && (new.handle == directory || below(changes, new.handle, directory)?)
+        {
+            stay.insert(new.handle);
+            self.tell(
+                &path,
+                "it was moved here, but elsewhere its new place was moved into it; it stays".into(),
+            );
+            return Ok(());
+        }
+        if present == change.seen || present.is_none() {
+            return self.set_name(changes, (directory, &change.name), Some(new), change.time_ns);
+        }
+        let name = self.free_name(changes, directory, &change.name)?;
+        self.set_name(changes, (directory, &name), Some(new), change.time_ns)?;
+        self.outcome.placed.push(Placed {
+            handle: new.handle,
+            wanted: (directory, change.name.clone()),
+            found: (directory, name.clone()),
+        });
+        let name = String::from_utf8_lossy(&name).into_owned();
+        self.tell(
+            &path,
+            format!("somebody else has taken the name meanwhile; what was made here is now {name:?}"),
+        );
+        Ok(())
+    }
+
+    /// A name that something had, and has no more here.
+    fn take_name(
+        &mut self,
+        changes: &mut dyn Changes,
+        change: &EntryChange,
+        stay: &BTreeSet<Handle>,
+    ) -> Result<(), FsError> {
+        let (Some(seen), None) = (change.seen, change.new) else { return Ok(()) };
+        let wanted = (change.directory, change.name.clone());
+        let (directory, name) = self.place_of(seen.handle, &wanted);
+        if stay.contains(&seen.handle) || !is_open_to(changes, directory)? {
+            return Ok(());
+        }
+        self.outcome.placed.retain(|placed| placed.handle != seen.handle || placed.wanted != wanted);
+        let present = changes.entry(directory, &name)?;
+        if present.is_some_and(|present| present.handle == seen.handle) {
+            return self.set_name(changes, (directory, &name), None, change.time_ns);
+        }
+        if present.is_some() {
+            let path = [change.path.as_slice(), &change.name].join(&b'/');
+            let what =
+                "the name was removed here, but somebody else has given it to something new, which stays";
+            self.tell(&path, what.into());
+        }
+        Ok(())
+    }
+
+    /// After all names are made: what has none left goes, and what has others is told how many.
+    fn count(
+        &mut self,
+        changes: &mut dyn Changes,
+        change: &InodeChange,
+        present: &Present,
+        moved: &BTreeSet<Handle>,
+    ) -> Result<(), FsError> {
+        let handle = change.handle;
+        if !changes.may_write(handle.principal) {
+            return Ok(());
+        }
+        let staged = match changes.inode(handle) {
+            Ok(inode) => inode,
+            Err(FsError::NotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if staged.kind == InodeKind::Directory {
+            return match (&change.new, moved.contains(&handle)) {
+                (None, false) => self.remove_directory(changes, change),
+                (None, true) => {
+                    self.tell(&change.path, "it was removed here, but moved elsewhere; it stays".into());
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+        }
+        let won = self.names.get(&handle).copied().unwrap_or(0);
+        let links = (i64::from(staged.links) + won).clamp(0, i64::from(u32::MAX)) as u32;
+        if links > 0 {
+            if links != staged.links {
+                changes.set_inode(handle, Inode { links, ..Inode::clone(&staged) })?;
+            }
+            return Ok(());
+        }
+        let (Some(seen), Some(present)) = (&change.seen, present) else {
+            return changes.remove_inode(handle);
+        };
+        if change.new.is_none()
+            && present.kind == InodeKind::File
+            && present.size > 0
+            && content_digest(present) != content_digest(&seen.0)
+        {
+            let kept = keep(changes, handle, present, &self.overwriting(&change.path))?;
+            let whose = kept.map_or_else(String::new, |kept| {
+                format!("; that version is kept: `holdfast conflicts get {kept} --out FILE` copies it out")
+            });
+            self.tell(&change.path, format!("it was removed here while it was changed elsewhere{whose}"));
+        }
+        changes.remove_inode(handle)
+    }
+
+    /// A directory that is gone here.
+    fn remove_directory(&mut self, changes: &mut dyn Changes, change: &InodeChange) -> Result<(), FsError> {
+        let handle = change.handle;
+        if changes.entries(handle, None, 1)?.is_empty() {
+            return changes.remove_inode(handle);
+        }
+        self.tell(
+            &change.path,
+            "it was removed here, but others have put something into it; it stays".into(),
+        );
+        let net = self.net.clone();
+        let mut names = net.entries.values();
+        let had = |entry: &&EntryChange| entry.seen.is_some_and(|seen| seen.handle == handle);
+        if let Some(name) = names.find(had)
+            && is_open_to(changes, name.directory)?
+            && changes.entry(name.directory, &name.name)?.is_none()
+        {
+            self.set_name(changes, (name.directory, &name.name), name.seen, name.time_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Finds a place for a file that has none: beside where it was, or above.
+    fn house(&mut self, changes: &mut dyn Changes, homeless: Homeless) -> Result<(), FsError> {
+        let Homeless { handle, kind, path, why, wanted } = homeless;
+        let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
+        let (name, above) = match parts.split_last() {
+            Some((name, above)) => (name.to_vec(), above),
+            None => (format!("file {}", handle.number).into_bytes(), &[][..]),
+        };
+        let mut at = Handle::ROOT;
+        let mut best = is_open_to(changes, at)?.then_some(at);
+        for part in above {
+            let next = match changes.entry(at, part) {
+                Ok(Some(entry)) if entry.kind == InodeKind::Directory => entry.handle,
+                Ok(_) | Err(FsError::NotFound | FsError::NotDirectory) => break,
+                Err(error) => return Err(error),
+            };
+            at = next;
+            if is_open_to(changes, at)? {
+                best = Some(at);
+            }
+        }
+        let Some(directory) = best else {
+            if kind != InodeKind::Directory {
+                self.outcome.unplaced.push(handle);
+            }
+            self.tell(&path, format!("{why}, and there is no place left for it; it is saved"));
+            return Ok(());
+        };
+        let name = self.free_name(changes, directory, &name)?;
+        self.set_name(changes, (directory, &name), Some(Entry { handle, kind }), self.at_ns)?;
+        if let Some(wanted) = wanted {
+            let found = (directory, name.clone());
+            self.outcome.placed.push(Placed { handle, wanted, found });
+        }
+        let name = String::from_utf8_lossy(&name).into_owned();
+        self.tell(&path, format!("{why}; it is now {name:?} in the nearest directory that is left"));
+        Ok(())
+    }
+
+    /// A name beside one that is taken.
+    fn free_name(
+        &self,
+        changes: &mut dyn Changes,
+        directory: Handle,
+        name: &[u8],
+    ) -> Result<Vec<u8>, FsError> {
+        for attempt in 1..=NAMES_TRIED {
+            let name = beside(name, &self.sender.name, self.at_ns, attempt);
+            if changes.entry(directory, &name)?.is_none() {
+                return Ok(name);
+            }
+        }
+        Err(FsError::Exists)
+    }
+}
+
+impl Plan for Replay {
+    fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
+        self.outcome = Outcome { placed: self.placed.clone(), ..Outcome::default() };
+        self.names.clear();
+        if self.is_made(changes)? {
+            self.outcome.was_made = true;
+            return Ok(());
+        }
+        let net = self.net.clone();
+        let mut present = BTreeMap::new();
+        for handle in net.inodes.keys() {
+            let found = match changes.inode(*handle) {
+                Ok(inode) => Some(inode),
+                Err(FsError::NotFound) => None,
+                Err(error) => return Err(error),
+            };
+            present.insert(*handle, found);
+        }
+        let created: BTreeSet<Handle> =
+            net.inodes.values().filter(|change| change.seen.is_none()).map(|change| change.handle).collect();
+        let moved = self.moved_elsewhere(changes)?;
+        let (mut homeless, mut stay) = (Vec::new(), moved.clone());
+        for change in net.inodes.values() {
+            self.inode(changes, change, &present[&change.handle], &mut homeless)?;
+        }
+        for change in net.entries.values() {
+            self.give_name(changes, change, &created, &mut stay, &mut homeless)?;
+        }
+        for change in net.entries.values() {
+            self.take_name(changes, change, &stay)?;
+        }
+        for one in homeless {
+            self.house(changes, one)?;
+        }
+        for change in net.inodes.values() {
+            self.count(changes, change, &present[&change.handle], &moved)?;
+        }
+        Ok(())
+    }
+
+    fn ordered(&mut self) {}
+}
+
+/// Whether a directory is there and this device may change it.
+fn is_open_to(changes: &mut dyn Changes, directory: Handle) -> Result<bool, FsError> {
+    match changes.inode(directory) {
+        Ok(inode) => Ok(inode.kind == InodeKind::Directory && changes.may_write(directory.principal)),
+        Err(FsError::NotFound) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether two inodes are the same to programs. A directory's times and names change with every name in it.
+fn same(a: &Inode, b: &Inode) -> bool {
+    let shared =
+        a.kind == b.kind && a.mode == b.mode && a.xattrs == b.xattrs && a.device_number == b.device_number;
+    match a.kind {
+        InodeKind::Directory => shared,
+        _ => shared && a.size == b.size && a.modified_ns == b.modified_ns && a.content == b.content,
+    }
+}
+
+/// What both sides have made of an inode: each field is of the side that changed it, and ours where both did.
+fn merged(seen: &Inode, new: &Inode, present: &Inode) -> Inode {
+    let mut inode = present.clone();
+    if new.mode != seen.mode {
+        inode.mode = new.mode;
+    }
+    for key in seen.xattrs.keys().chain(new.xattrs.keys()) {
+        let (before, after) = (seen.xattrs.get(key), new.xattrs.get(key));
+        if before != after {
+            match after {
+                Some(value) => drop(inode.xattrs.insert(key.clone(), value.clone())),
+                None => drop(inode.xattrs.remove(key)),
+            }
+        }
+    }
+    if inode.kind != InodeKind::Directory {
+        if content_digest(new) != content_digest(seen) || new.size != seen.size {
+            inode.content = new.content.clone();
+            inode.size = new.size;
+        }
+    }
+    if new.modified_ns != seen.modified_ns {
+        inode.modified_ns = new.modified_ns;
+    }
+    inode.changed_ns = new.changed_ns.max(present.changed_ns);
+    inode
+}
+
+/// `report.txt` becomes `report (NAME, DATE).txt`.
+fn beside(name: &[u8], whose: &str, at_ns: i64, attempt: u32) -> Vec<u8> {
+    let date = timestamp(at_ns.div_euclid(1_000_000_000));
+    let number = if attempt > 1 { format!(" {attempt}") } else { String::new() };
+    let whose: String = whose.chars().filter(|one| *one != '/' && !one.is_control()).take(40).collect();
+    let mark = format!(" (changed by {whose}, {date}{number})").into_bytes();
+    let dot = name.iter().rposition(|&byte| byte == b'.').filter(|dot| *dot > 0 && name.len() - dot <= 16);
+    let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
+    let room = NAME_BYTES_MAX - mark.len() - extension.len();
+    let mut end = stem.len().min(room);
+    // Not in the middle of a character, where names are text.
+    while end > 0 && end < stem.len() && stem[end] & 0xc0 == 0x80 {
+        end -= 1;
+    }
+    [&stem[..end], &mark, extension].concat()
+}

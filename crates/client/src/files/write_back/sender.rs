@@ -1,0 +1,360 @@
+//! Sending edits on: many at once, in their order, each once.
+
+use super::journal::Numbers;
+use super::record::{Net, Record};
+use super::replay::{Outcome, Replay, Sender};
+use super::{Shared, Told, now_ns};
+use crate::error::FsError;
+use crate::files::Salvaged;
+use crate::files::backend::{Changes, Guard, Plan, Upload};
+use crate::files::salvage;
+use crate::files::state::content_roots;
+use holdfast_content::{Block, Content, Handle, Inode, InodeKind, PrincipalId, file};
+use holdfast_crypto::Digest;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most things changed by one operation.
+const BATCH_CHANGES: usize = 1000;
+/// Attempts on data that does not verify before the edits that need it are given up.
+const INTEGRITY_ATTEMPTS: u32 = 5;
+/// How often it is looked whether the server is back.
+const AWAY_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause between attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Reserves numbers for new files.
+pub struct Reserve {
+    pub principal: PrincipalId,
+    pub count: u64,
+    /// Of the last planning.
+    pub got: Vec<Numbers>,
+}
+
+impl Plan for Reserve {
+    fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
+        self.got.clear();
+        for _ in 0..self.count {
+            let Handle { principal, number } = changes.allocate(self.principal)?;
+            match self.got.last_mut() {
+                Some(last) if last.first + last.count == number => last.count += 1,
+                _ => self.got.push(Numbers { principal, first: number, count: 1 }),
+            }
+        }
+        Ok(())
+    }
+
+    fn ordered(&mut self) {}
+}
+
+/// What became of a batch.
+enum Sent {
+    /// It is at the server.
+    Yes,
+    /// Not now.
+    Later(FsError),
+    /// Never as it is.
+    Never(FsError),
+    /// Nothing can be sent any more.
+    Ended(FsError),
+}
+
+/// Sends until the end.
+pub fn run(shared: &Arc<Shared>) {
+    let mut pause = Duration::from_millis(100);
+    // After a batch that is refused, edits are sent one by one until the one to blame is found.
+    let mut one_by_one_until = 0;
+    let mut integrity_failures = 0;
+    let mut earlier = None;
+    while let Some(batch) = next_batch(shared, one_by_one_until) {
+        if shared.is_away() {
+            // What is made meanwhile goes in one with it, and much of it cancels out.
+            shared.note_away(true);
+            rest(shared, AWAY_PAUSE);
+            continue;
+        }
+        let last = batch.last().expect("a batch has edits").number;
+        match send(shared, &batch, &mut earlier) {
+            Sent::Yes => {
+                integrity_failures = 0;
+                pause = Duration::from_millis(100);
+                shared.note_away(false);
+            }
+            // The server may come to its senses; if not, other edits must not wait for ever.
+            Sent::Later(FsError::Integrity(_))
+                if batch.len() > 1 && integrity_failures >= INTEGRITY_ATTEMPTS =>
+            {
+                shared.local.lock().maybe_sent = 0;
+                one_by_one_until = last;
+            }
+            Sent::Later(error @ FsError::Integrity(_)) if integrity_failures >= INTEGRITY_ATTEMPTS => {
+                give_up(shared, &batch, &error);
+            }
+            Sent::Later(error) => {
+                integrity_failures += u32::from(matches!(error, FsError::Integrity(_)));
+                if matches!(error, FsError::Unreachable(_)) {
+                    shared.note_away(true);
+                }
+                shared.local.lock().trouble = Some(error);
+                rest(shared, pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            Sent::Never(_) if batch.len() > 1 => one_by_one_until = last,
+            Sent::Never(error) => give_up(shared, &batch, &error),
+            Sent::Ended(error) => {
+                let records: Vec<_> = shared.local.lock().queue.iter().cloned().collect();
+                if let Err(failed) = save(shared, &records, &error.to_string()) {
+                    tracing::error!(%failed, "what is not at the server stays in the journal");
+                }
+                shared.local.lock().ended = Some(error);
+                shared.changed.notify_all();
+                return;
+            }
+        }
+    }
+}
+
+fn rest(shared: &Shared, pause: Duration) {
+    let mut local = shared.local.lock();
+    if !local.stopping {
+        shared.changed.wait_until(&mut local, Instant::now() + pause);
+    }
+}
+
+/// Waits for edits, and for more to come along. `None` at the end.
+fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>> {
+    let mut local = shared.local.lock();
+    let mut first_seen: Option<(u64, Instant)> = None;
+    loop {
+        if local.stopping {
+            return None;
+        }
+        let Some(front) = local.queue.front() else {
+            shared.changed.wait(&mut local);
+            continue;
+        };
+        // What may be at the server already is sent again as it was.
+        if local.maybe_sent >= front.number {
+            let end = local.maybe_sent;
+            return Some(local.queue.iter().take_while(|record| record.number <= end).cloned().collect());
+        }
+        if one_by_one_until >= front.number {
+            return Some(vec![front.clone()]);
+        }
+        let since = match first_seen {
+            Some((number, since)) if number == front.number => since,
+            _ => first_seen.insert((front.number, Instant::now())).1,
+        };
+        let due = since + shared.options.gather;
+        let is_wanted = local.wanted >= front.number || local.changes >= BATCH_CHANGES;
+        if !is_wanted && Instant::now() < due {
+            shared.changed.wait_until(&mut local, due);
+            continue;
+        }
+        let mut changes = 0;
+        let fits = |record: &&Arc<Record>| {
+            changes += record.changes();
+            changes <= BATCH_CHANGES
+        };
+        let mut batch: Vec<Arc<Record>> = local.queue.iter().take_while(fits).cloned().collect();
+        if batch.is_empty() {
+            batch.push(front.clone());
+        }
+        return Some(batch);
+    }
+}
+
+/// Makes a batch at the server. `earlier`: what an attempt came to whose answer did not come.
+fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, Outcome)>) -> Sent {
+    let net = Arc::new(Net::of(batch.iter().map(Arc::as_ref)));
+    let last = batch.last().expect("a batch has edits").number;
+    let _held = match upload(shared, &net) {
+        Ok(held) => held,
+        Err(error) => return judge(error),
+    };
+    let placed = shared.local.lock().placed.clone();
+    if let Err(error) = shared.journal.sending(last) {
+        return judge(error);
+    }
+    shared.local.lock().maybe_sent = last;
+    let sender = Sender {
+        device: shared.inner.device(),
+        user: shared.inner.user(),
+        journal: shared.journal.id(),
+        name: shared.options.name.clone(),
+    };
+    let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed)));
+    let view = match shared.inner.modify(replay.clone()) {
+        Ok(view) => view,
+        Err(error) => {
+            let sent = judge(error);
+            // A definite refusal: it was not made, and may be cut otherwise.
+            if matches!(sent, Sent::Never(_)) {
+                shared.local.lock().maybe_sent = 0;
+            }
+            remember(earlier, last, &replay);
+            return sent;
+        }
+    };
+    if let Err(error) = shared.inner.flush_commits() {
+        remember(earlier, last, &replay);
+        return judge(error);
+    }
+    let mut outcome = std::mem::take(&mut replay.lock().outcome);
+    if outcome.was_made
+        && let Some((_, made)) = earlier.take().filter(|(made, _)| *made == last)
+    {
+        outcome = made;
+    }
+    if !outcome.unplaced.is_empty() {
+        let only = |handle: Handle| outcome.unplaced.contains(&handle);
+        if let Err(error) = save_some(shared, batch, "the server has no place for them any more", &only) {
+            return Sent::Later(error);
+        }
+    }
+    {
+        let mut local = shared.local.lock();
+        local.placed = outcome.placed;
+        finish(&mut local, batch, Some(view));
+    }
+    let placed = shared.local.lock().placed.clone();
+    if let Err(error) = shared.journal.done(last, &placed) {
+        tracing::warn!(%error, "the journal cannot note what was sent; after a restart it is compared again");
+    }
+    shared.tell(outcome.told);
+    shared.changed.notify_all();
+    Sent::Yes
+}
+
+/// What a planned attempt came to, in case it turns out to be made.
+fn remember(earlier: &mut Option<(u64, Outcome)>, last: u64, replay: &Mutex<Replay>) {
+    let outcome = std::mem::take(&mut replay.lock().outcome);
+    if !outcome.was_made {
+        *earlier = Some((last, outcome));
+    }
+}
+
+/// Takes edits out of the queue that are done with.
+fn finish(
+    local: &mut super::Local,
+    batch: &[Arc<Record>],
+    view: Option<Arc<dyn crate::files::backend::View>>,
+) {
+    if let Some(view) = view
+        && view.position() > local.base.position()
+    {
+        local.base = view;
+    }
+    for record in batch {
+        local.queue.pop_front();
+        local.changes -= record.changes();
+        local.overlay.lift(record);
+        local.done = record.number;
+    }
+    local.trouble = None;
+    local.position += 1;
+}
+
+/// What an error means for the edits it met.
+fn judge(error: FsError) -> Sent {
+    match error {
+        FsError::Frozen(_) | FsError::Local { .. } => Sent::Ended(error),
+        FsError::Unreachable(_)
+        | FsError::Key(_)
+        | FsError::NoSpace
+        | FsError::Busy
+        | FsError::Interrupted
+        | FsError::Integrity(_) => Sent::Later(error),
+        _ => Sent::Never(error),
+    }
+}
+
+/// An edit that the server will never take: its files are saved, and it is passed over.
+fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
+    let reason = format!("the server does not take them: {error}");
+    if let Err(failed) = save_some(shared, batch, &reason, &|_| true) {
+        // It must not be dropped before it is safe elsewhere.
+        shared.local.lock().trouble = Some(failed);
+        rest(shared, PAUSE_MAX);
+        return;
+    }
+    let told = batch.iter().flat_map(|record| &record.inodes).map(|change| Told {
+        path: String::from_utf8_lossy(&change.path).into_owned(),
+        what: format!(
+            "the change made here could not be made at the server ({error}); see `holdfast salvage`"
+        ),
+        at_ns: now_ns(),
+    });
+    shared.tell(told.collect());
+    let last = batch.last().expect("a batch has edits").number;
+    let placed = {
+        let mut local = shared.local.lock();
+        finish(&mut local, batch, None);
+        local.placed.clone()
+    };
+    if let Err(error) = shared.journal.done(last, &placed) {
+        tracing::warn!(%error, "the journal cannot note what was given up");
+    }
+    shared.changed.notify_all();
+}
+
+/// Stores the data that new inodes refer to and that is only here, referred-to before referring.
+fn upload(shared: &Shared, net: &Net) -> Result<Guard, FsError> {
+    let mut upload: Box<dyn Upload + '_> = shared.inner.upload();
+    let mut seen: HashSet<Digest> = HashSet::new();
+    for change in net.inodes.values() {
+        let Some(new) = &change.new else { continue };
+        let mut stack: Vec<(Digest, Option<Block>)> =
+            content_roots(&new.0).into_iter().map(|address| (address, None)).collect();
+        while let Some((address, expanded)) = stack.pop() {
+            if let Some(block) = expanded {
+                upload.put(block);
+                continue;
+            }
+            if !seen.insert(address) {
+                continue;
+            }
+            let Some(block) = shared.journal.get(&address) else { continue };
+            let children: Vec<Digest> = block.references().to_vec();
+            stack.push((address, Some(block)));
+            stack.extend(children.into_iter().map(|child| (child, None)));
+        }
+    }
+    upload.finish()
+}
+
+/// Saves the files that edits wrote to a folder.
+///
+/// # Errors
+/// [`FsError::NoSpace`] or [`FsError::Local`].
+pub fn save(shared: &Shared, records: &[Arc<Record>], reason: &str) -> Result<Option<Salvaged>, FsError> {
+    save_some(shared, records, reason, &|_| true)
+}
+
+fn save_some(
+    shared: &Shared,
+    records: &[Arc<Record>],
+    reason: &str,
+    only: &dyn Fn(Handle) -> bool,
+) -> Result<Option<Salvaged>, FsError> {
+    let net = Net::of(records.iter().map(Arc::as_ref));
+    let files: BTreeMap<Handle, (Vec<u8>, Arc<Inode>)> = net
+        .inodes
+        .values()
+        .filter(|change| only(change.handle))
+        .filter_map(|change| {
+            let new = &change.new.as_ref()?.0;
+            let written = change.seen.as_ref().is_none_or(|seen| seen.0.content != new.content);
+            let is_file = new.kind == InodeKind::File && !matches!(new.content, Content::Directory(_));
+            (is_file && written).then(|| (change.handle, (change.path.clone(), new.clone())))
+        })
+        .collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let source = shared.source();
+    let read = |inode: &Inode, offset: u64, count: usize| file::read(&*source, inode, offset, count).ok();
+    salvage::save_inodes(&shared.options.salvage_dir, reason, files.into_values(), &read).map(Some)
+}
