@@ -43,7 +43,7 @@ fn settings() -> HostSettings {
         checkpoint_records: 8,
         locks_note: None,
         parcels: ParcelSettings::default(),
-        store: StoreConfig { segment_bytes: 1 << 20, ..StoreConfig::default() },
+        store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }
 
