@@ -80,9 +80,12 @@ fn open_host_in(
         store: StoreConfig {
             window: config.window,
             gc_window: config.gc_window,
+            keep_deleted: config.keep_deleted,
+            keep_deleted_bytes: config.keep_deleted_bytes,
             segment_bytes: segment_bytes(free_bytes),
             ..StoreConfig::default()
         },
+        parcels: config.parcels,
         locks_note: Some(data.locks_note()),
     };
     let lists = data.clone();
