@@ -1,4 +1,4 @@
-//! Makes a link: TCP, TLS, `Hello`, and the check that this server may serve this file system.
+//! Makes a link: TCP and TLS or a stream of QUIC, `Hello`, and the check that this server may serve this file system.
 
 use crate::address::ServerAddress;
 use crate::connection::ServerProof;
@@ -6,6 +6,7 @@ use crate::error::{RpcError, WrongServer};
 use crate::flow::Pipe;
 use crate::frame;
 use crate::link;
+use crate::quic::{Quic, Unopened};
 use crate::socket::Counted;
 use crate::tls;
 use holdfast_crypto::{PublicKey, decode, encode};
@@ -26,20 +27,85 @@ pub(crate) struct Greeted {
     pub(crate) welcome: Welcome,
     pub(crate) server_key: PublicKey,
     pub(crate) address: String,
+    pub(crate) carrier: Carrier,
 }
 
-/// Connects to one address; ends within about `patience`.
-pub(crate) async fn dial(
-    address: &ServerAddress,
-    config: Arc<rustls::ClientConfig>,
-    expected: Option<&ServerProof>,
-    patience: Duration,
-) -> Result<Greeted, RpcError> {
-    let name = address.to_string();
-    let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
-    match tokio::time::timeout(patience, greet(address, config, expected, patience)).await {
-        Ok(result) => result,
-        Err(_) => Err(unreachable(format!("no answer within {} seconds", patience.as_secs_f32()))),
+/// What a link runs over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Carrier {
+    Tcp,
+    Quic,
+}
+
+/// How to connect to one address.
+pub(crate) struct Dialer<'a> {
+    pub(crate) address: &'a ServerAddress,
+    pub(crate) expected: Option<&'a ServerProof>,
+    /// An attempt ends within about this time.
+    pub(crate) patience: Duration,
+}
+
+/// QUIC's lead over TCP where both are tried and QUIC is known to be better.
+const LEAD: Duration = Duration::from_secs(1);
+
+impl Dialer<'_> {
+    /// Over TCP.
+    pub(crate) async fn tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
+        self.within_patience(greet(self.address, config, self.expected, self.patience)).await
+    }
+
+    /// Over QUIC.
+    pub(crate) async fn quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
+        let greeted = self.within_patience(self.greet_by_quic(quic)).await;
+        if greeted.is_err() {
+            quic.forget();
+        }
+        greeted
+    }
+
+    /// Over QUIC, or TCP where that is not answered soon.
+    pub(crate) async fn either(
+        &self,
+        quic: &Quic,
+        config: Arc<rustls::ClientConfig>,
+    ) -> Result<Greeted, RpcError> {
+        let mut by_quic = std::pin::pin!(self.quic(quic));
+        // What fails at once is TCP's turn at once.
+        if let Ok(Ok(greeted)) = tokio::time::timeout(LEAD, &mut by_quic).await {
+            return Ok(greeted);
+        }
+        self.tcp(config).await
+    }
+
+    async fn within_patience(
+        &self,
+        attempt: impl Future<Output = Result<Greeted, RpcError>>,
+    ) -> Result<Greeted, RpcError> {
+        match tokio::time::timeout(self.patience, attempt).await {
+            Ok(result) => result,
+            Err(_) => {
+                let why = format!("no answer within {} seconds", self.patience.as_secs_f32());
+                Err(RpcError::Unreachable { address: self.address.to_string(), why })
+            }
+        }
+    }
+
+    async fn greet_by_quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
+        let name = self.address.to_string();
+        let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
+        let found = tokio::net::lookup_host((self.address.host.as_str(), self.address.port)).await;
+        let mut why = "its name has no address".to_owned();
+        for address in found.map_err(|error| unreachable(error.to_string()))? {
+            match quic.open(address).await {
+                Ok((pipe, key)) => return introduce(name, Carrier::Quic, pipe, key, self.expected).await,
+                Err(Unopened::Unreachable(reason)) => why = reason,
+                Err(Unopened::Refused(why)) => {
+                    let why = WrongServer::NotHoldfast(why);
+                    return Err(RpcError::WrongServer { address: name, why });
+                }
+            }
+        }
+        Err(unreachable(why))
     }
 }
 
@@ -75,12 +141,13 @@ async fn greet(
     let server_key = tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
     let flow = stream.get_ref().0.flow();
-    introduce(name, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
+    introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
 }
 
 /// `Hello` and the check of what answers it: the same over whatever carries the stream.
 async fn introduce(
     name: String,
+    carrier: Carrier,
     pipe: Pipe,
     server_key: PublicKey,
     expected: Option<&ServerProof>,
@@ -116,7 +183,7 @@ async fn introduce(
         check_proof(&welcome, expected, &server_key)
             .map_err(|why| RpcError::WrongServer { address: name.clone(), why })?;
     }
-    Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name })
+    Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
 }
 
 /// Whether the server with this TLS key may serve the file system, by its superuser's word.

@@ -2,6 +2,7 @@
 
 use crate::estimate::{LinkEstimate, Meter, Reading};
 use crate::gauge::TcpGauge;
+use crate::quic;
 use crate::socket::Activity;
 use parking_lot::Mutex;
 use std::io;
@@ -28,12 +29,26 @@ pub(crate) struct Pipe {
 #[derive(Debug)]
 pub(crate) enum Gauge {
     Tcp(TcpGauge),
+    Quic(quinn::Connection),
 }
 
 impl Gauge {
     fn read(&self) -> Option<Reading> {
         match self {
             Gauge::Tcp(gauge) => gauge.read(),
+            Gauge::Quic(connection) => {
+                let stats = connection.stats();
+                Some(Reading {
+                    // What is under way now is counted at both ends of a window, and so cancels out.
+                    delivered: stats.udp_tx.bytes.saturating_sub(stats.path.lost_bytes),
+                    unsettled: None,
+                    backlog: false,
+                    rtt: stats.path.rtt,
+                    rtt_min: connection.min_rtt(),
+                    packets: stats.path.sent_packets,
+                    lost: stats.path.lost_packets,
+                })
+            }
         }
     }
 }
@@ -101,6 +116,13 @@ impl Flow {
         }
     }
 
+    /// The peer is admitted: it may send more than a stranger before it is read.
+    pub(crate) fn widen(&self) {
+        if let Some(Gauge::Quic(connection)) = &self.gauge {
+            quic::widen(connection);
+        }
+    }
+
     /// Looks at the counters while something large is sent. Runs as long as the stream; never completes.
     pub(crate) async fn watch(&self) -> std::convert::Infallible {
         let Some(gauge) = &self.gauge else { return std::future::pending().await };
@@ -120,7 +142,15 @@ impl Flow {
 
     fn look(&self, gauge: &Gauge) -> Option<Reading> {
         let reading = gauge.read()?;
-        self.meter.lock().look(self.start.elapsed(), reading, self.sending.load(Ordering::Relaxed));
+        let mut meter = self.meter.lock();
+        meter.look(self.start.elapsed(), reading, self.sending.load(Ordering::Relaxed));
+        // QUIC paces by itself; a short buffer before it makes writing as slow as the link, which is what tells
+        // us that more waits.
+        if let Gauge::Quic(connection) = gauge
+            && let Some(most) = meter.unsettled_max(2 * QUEUE_MAX)
+        {
+            connection.set_send_window(most.clamp(4 * UNSETTLED_MIN, 8 * quic::SEND_BYTES));
+        }
         Some(reading)
     }
 

@@ -3,6 +3,7 @@
 //! A link never comes back once it is closed: everything that waited on it hears so, with whether its request
 //! may have reached the server.
 
+use crate::dial::Carrier;
 use crate::flow::{Duplex, Flow, Metered, Pipe};
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader};
 use crate::socket::Activity;
@@ -24,6 +25,8 @@ pub(crate) struct Link {
     waiting: Arc<Waiting>,
     next_id: AtomicU64,
     pub(crate) address: String,
+    pub(crate) carrier: Carrier,
+    retired: AtomicBool,
     pub(crate) activity: Arc<Activity>,
     pub(crate) flow: Arc<Flow>,
 }
@@ -37,6 +40,12 @@ struct Outgoing {
 /// Requests whose answers have not come; `None` once the link is closed.
 #[derive(Default)]
 struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Bytes>>>>);
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.0.lock().as_ref().is_none_or(HashMap::is_empty)
+    }
+}
 
 /// Why an exchange brought no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +68,7 @@ impl Link {
     pub(crate) fn start(
         pipe: Pipe,
         address: String,
+        carrier: Carrier,
         watch: Watch,
         closed: impl FnOnce(&Arc<Link>, String) + Send + 'static,
     ) -> Arc<Link> {
@@ -72,6 +82,8 @@ impl Link {
             // 1 was the Hello.
             next_id: AtomicU64::new(2),
             address,
+            carrier,
+            retired: AtomicBool::new(false),
             activity,
             flow: flow.clone(),
         });
@@ -113,6 +125,11 @@ impl Link {
         }
     }
 
+    /// Another link has taken this one's place: it ends once all that wait on it have their answers.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.waiting.0.lock().is_none()
     }
@@ -123,6 +140,9 @@ impl Link {
         let mut pinged = false;
         loop {
             tokio::time::sleep(watch.ping_after / 3).await;
+            if self.retired.load(Ordering::Acquire) && self.waiting.is_empty() {
+                return "another link took its place".to_owned();
+            }
             let silent = self.activity.silent_for();
             if silent < watch.ping_after {
                 pinged = false;

@@ -5,7 +5,7 @@ use crate::gauge::TcpGauge;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -77,10 +77,21 @@ impl<S> Counted<S> {
     pub(crate) fn over(stream: S) -> Self {
         Counted { stream, activity: Activity::new() }
     }
+
+    pub(crate) fn activity(&self) -> Arc<Activity> {
+        self.activity.clone()
+    }
 }
 
 /// Unacknowledged data breaks the connection after this long.
 const UNACKNOWLEDGED_MS_MAX: u32 = 30_000;
+
+static BBR_IS_MISSING: AtomicBool = AtomicBool::new(false);
+
+/// Whether a TCP connection of this process could not have the congestion control that bears losses.
+pub(crate) fn bbr_is_missing() -> bool {
+    BBR_IS_MISSING.load(Ordering::Relaxed)
+}
 
 fn tune(stream: &TcpStream) {
     use rustix::net::sockopt;
@@ -96,10 +107,9 @@ fn tune(stream: &TcpStream) {
     // On links that lose packets bbr is an order of magnitude faster than cubic; where it is not allowed the
     // system's default serves.
     if let Err(error) = sockopt::set_tcp_congestion(stream, "bbr") {
-        static WARNED: std::sync::Once = std::sync::Once::new();
-        WARNED.call_once(|| {
-            tracing::info!(%error, "congestion control bbr is not available; links that lose packets will be slow");
-        });
+        if !BBR_IS_MISSING.swap(true, Ordering::Relaxed) {
+            tracing::info!(%error, "congestion control bbr is not available to TCP; QUIC has its own");
+        }
     }
 }
 

@@ -32,9 +32,17 @@ struct Answer {
 /// Why a connection ended; for the log.
 type Why = String;
 
+/// What carries a new connection.
+pub(super) enum Carrier {
+    /// A TCP connection before its handshake.
+    Tcp(TcpStream, tokio_rustls::TlsAcceptor),
+    /// A stream of a QUIC connection, whose handshake is over.
+    Quic(Pipe, PublicKey),
+}
+
 /// A connection that was just accepted.
 pub(super) struct Arrival {
-    pub(super) stream: TcpStream,
+    pub(super) carrier: Carrier,
     pub(super) address: SocketAddr,
     pub(super) id: u64,
     pub(super) place: Place,
@@ -44,13 +52,12 @@ pub(super) struct Arrival {
 
 pub(super) async fn run<S: Service>(
     arrival: Arrival,
-    acceptor: tokio_rustls::TlsAcceptor,
     service: Arc<S>,
     limits: Arc<Limits>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let Arrival { stream: tcp, address, id, mut place, drops } = arrival;
-    let greeting = greet(tcp, address, id, &acceptor, &*service, &limits);
+    let Arrival { carrier, address, id, mut place, drops } = arrival;
+    let greeting = greet(carrier, address, id, &*service, &limits);
     let greeted = tokio::select! {
         greeted = tokio::time::timeout(limits.greeting_patience, greeting) => greeted,
         _ = closing.wait_for(|closing| *closing) => return,
@@ -68,6 +75,7 @@ pub(super) async fn run<S: Service>(
     let mut told_to_go = None;
     if session.is_admitted() {
         told_to_go = Some(place.admit(session.peer));
+        session.flow.widen();
     }
     tracing::debug!(connection = id, %address, peer = ?session.peer, admitted = session.is_admitted(), "connected");
     let why = converse(pipe, &session, &service, &limits, &mut closing, &mut place, told_to_go).await;
@@ -75,19 +83,23 @@ pub(super) async fn run<S: Service>(
     service.closed(&session);
 }
 
-/// TLS, `Hello` and its answer.
+/// TLS where it is still to come, `Hello` and its answer.
 async fn greet<S: Service>(
-    tcp: TcpStream,
+    carrier: Carrier,
     address: SocketAddr,
     id: u64,
-    acceptor: &tokio_rustls::TlsAcceptor,
     service: &S,
     limits: &Limits,
 ) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
-    let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
-    let peer = tls::peer_key(stream.get_ref().1)?;
-    let flow = stream.get_ref().0.flow();
-    let pipe = Pipe { stream: Box::new(stream), flow };
+    let (pipe, peer) = match carrier {
+        Carrier::Tcp(tcp, acceptor) => {
+            let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
+            let peer = tls::peer_key(stream.get_ref().1)?;
+            let flow = stream.get_ref().0.flow();
+            (Pipe { stream: Box::new(stream), flow }, peer)
+        }
+        Carrier::Quic(pipe, peer) => (pipe, peer),
+    };
     introduce(pipe, peer, address, id, service, limits).await
 }
 
@@ -354,6 +366,7 @@ async fn watch_over<T>(
                 tokio::time::sleep(step).await;
                 if session.is_admitted() {
                     told_to_go = Some(place.admit(session.peer));
+                    session.flow.widen();
                 } else if start.elapsed() > limits.stranger_patience {
                     return "a stranger overstayed".to_owned();
                 }
