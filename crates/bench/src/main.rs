@@ -4,6 +4,7 @@
 mod crypto;
 mod growth;
 mod lfs;
+mod link;
 mod names;
 mod ops;
 mod package;
@@ -38,6 +39,8 @@ enum Command {
     Names(names::Options),
     /// Building a real C program on mounted file systems, side by side.
     Package(package::Options),
+    /// A command over a slow, far, lossy link between two network namespaces, and the bytes it cost each way.
+    Link(link::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
 }
@@ -50,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
         Command::Names(options) => names::run(&options),
+        Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
         Command::Repository(options) => repository::run(&options),
     }

@@ -148,6 +148,30 @@ pub struct Server {
     /// Who may create file systems here.
     #[arg(long, value_name = "WHO", default_value = "local")]
     pub create: CreateBy,
+    /// Don't listen on the UDP port of the same number, for QUIC; clients then use TCP on bad links too.
+    #[arg(long)]
+    pub no_quic: bool,
+}
+
+/// What carries a conversation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+pub enum Carrier {
+    /// TCP, and QUIC where the link is far and loses packets.
+    Auto,
+    /// TCP only.
+    Tcp,
+    /// QUIC only.
+    Quic,
+}
+
+impl From<Carrier> for holdfast_rpc::Transport {
+    fn from(carrier: Carrier) -> Self {
+        match carrier {
+            Carrier::Auto => holdfast_rpc::Transport::Auto,
+            Carrier::Tcp => holdfast_rpc::Transport::Tcp,
+            Carrier::Quic => holdfast_rpc::Transport::Quic,
+        }
+    }
 }
 
 /// What `chown` to somebody who is not mapped does.
@@ -517,8 +541,9 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
-Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, map_user=NAME=UID,
-map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, write_back, write_back_mib=MIB, allow_other, ro, noexec. The
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT,
+map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, write_back,
+write_back_mib=MIB, allow_other, ro, noexec. The
 key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
 Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale, state=DIR, cache=DIR,
@@ -585,6 +610,9 @@ pub struct Mount {
     /// Let calls wait for the server for as long as it takes. They can be interrupted.
     #[arg(long)]
     pub hard: bool,
+    /// What carries the conversation with the server.
+    #[arg(long, value_name = "WHAT", default_value = "auto")]
+    pub transport: Carrier,
     /// Most MiB of verified blocks kept in the cache directory.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     pub cache_mib: u64,

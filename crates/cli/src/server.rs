@@ -40,6 +40,7 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     logging::to_stderr();
     limits::raise_open_files();
     let mut config = ServerConfig::new(data, resolve(&arguments.listen)?);
+    config.quic = !arguments.no_quic;
     config.create = match arguments.create {
         CreateBy::Local => CreatePolicy::Local,
         CreateBy::Listed => CreatePolicy::Listed,

@@ -6,9 +6,12 @@
 
 use crate::address::ServerAddress;
 use crate::budget::Budget;
-use crate::dial::{Greeted, dial};
+use crate::choice::{self, Finding, Transport};
+use crate::dial::{Carrier, Dialer, Greeted};
 use crate::error::RpcError;
+use crate::estimate::LinkEstimate;
 use crate::link::{Failed, Link, Watch};
+use crate::quic::Quic;
 use crate::tls;
 use bytes::Bytes;
 use holdfast_crypto::{Digest, KeyHolder, PublicKey, decode, encode};
@@ -18,8 +21,8 @@ use holdfast_protocol::message::{
 use parking_lot::Mutex;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -58,6 +61,8 @@ impl Lane {
 
 /// A tree of more bytes than this may hold up others.
 const TREE_BYTES_SMALL: u32 = 256 << 10;
+/// How often a link over TCP is looked at for whether QUIC would be better.
+const RECONSIDER_EVERY: Duration = Duration::from_secs(2);
 
 /// Most bytes of blocks that one `Retrieve` may bring, over all the messages it takes: ask for less at once.
 pub const RETRIEVED_BYTES_MAX: usize = 64 << 20;
@@ -104,6 +109,8 @@ pub struct ConnectionOptions {
     pub ping_after: Duration,
     /// A link on which nothing has moved for this long is given up.
     pub dead_after: Duration,
+    /// What carries the links.
+    pub transport: Transport,
 }
 
 impl Default for ConnectionOptions {
@@ -116,6 +123,7 @@ impl Default for ConnectionOptions {
             pause_max: Duration::from_secs(5),
             ping_after: Duration::from_secs(15),
             dead_after: Duration::from_secs(60),
+            transport: Transport::default(),
         }
     }
 }
@@ -159,6 +167,7 @@ impl Connector {
         })?;
         let inner = Arc::new(Inner {
             config: tls::client_config(self.key),
+            quic: OnceLock::new(),
             addresses: self.addresses,
             expected: Mutex::new(self.expected),
             preferred: AtomicUsize::new(0),
@@ -168,6 +177,7 @@ impl Connector {
             lanes: [LaneState::new(), LaneState::new()],
             latest: Mutex::new(None),
             greeted: AtomicBool::new(false),
+            estimate: Mutex::new(None),
             handle,
             past_sent: AtomicU64::new(0),
             past_received: AtomicU64::new(0),
@@ -225,6 +235,8 @@ impl Drop for Owner {
 
 struct Inner {
     config: Arc<rustls::ClientConfig>,
+    /// Made when first wanted; `None` if the system gives none.
+    quic: OnceLock<Option<Quic>>,
     addresses: Vec<ServerAddress>,
     expected: Mutex<Option<ServerProof>>,
     /// The address that worked last: both lanes go to the same server if they can.
@@ -235,6 +247,8 @@ struct Inner {
     lanes: [LaneState; 2],
     latest: Mutex<Option<(Welcome, PublicKey, String)>>,
     greeted: AtomicBool,
+    /// What was known of links when somebody asked last.
+    estimate: Mutex<Option<LinkEstimate>>,
     handle: Handle,
     past_sent: AtomicU64,
     past_received: AtomicU64,
@@ -410,6 +424,14 @@ impl Connection {
         }
     }
 
+    /// Whether the control link runs over QUIC; `None` while it is down.
+    pub fn is_over_quic(&self) -> Option<bool> {
+        match &*self.0.inner.lanes[0].state.borrow() {
+            State::Up(link) => Some(link.carrier == Carrier::Quic),
+            State::Down(_) => None,
+        }
+    }
+
     /// Bytes and events so far.
     pub fn traffic(&self) -> Traffic {
         let inner = &self.0.inner;
@@ -426,6 +448,28 @@ impl Connection {
             }
         }
         traffic
+    }
+
+    /// What is known of the link from its own traffic; `None` before the first greeting. Cheap, and kept when
+    /// the link is lost: the next one is likely its like.
+    pub fn estimate(&self) -> Option<LinkEstimate> {
+        let inner = &self.0.inner;
+        let lanes = inner.lanes.each_ref().map(|lane| match &*lane.state.borrow() {
+            State::Up(link) => link.flow.estimate(),
+            State::Down(_) => None,
+        });
+        let [control, bulk] = lanes;
+        let mut known = inner.estimate.lock();
+        for new in [bulk, control].into_iter().flatten() {
+            *known = Some(new.or(*known));
+        }
+        // Large messages travel in bulk: it knows the rates better.
+        if let (Some(known), Some(bulk)) = (known.as_mut(), bulk) {
+            known.sent_bytes_per_second = bulk.sent_bytes_per_second.or(known.sent_bytes_per_second);
+            known.received_bytes_per_second =
+                bulk.received_bytes_per_second.or(known.received_bytes_per_second);
+        }
+        *known
     }
 
     /// The reactor on which this connection lives, for tasks that belong to it.
@@ -556,12 +600,7 @@ impl Inner {
         for offset in 0..self.addresses.len() {
             let index = (first + offset) % self.addresses.len();
             let expected = self.expected.lock().clone();
-            let attempt = dial(
-                &self.addresses[index],
-                self.config.clone(),
-                expected.as_ref(),
-                self.options.connect_patience,
-            );
+            let attempt = self.dial(&self.addresses[index], expected.as_ref());
             match attempt.await {
                 Ok(greeted) => {
                     self.preferred.store(index, Ordering::Relaxed);
@@ -578,8 +617,93 @@ impl Inner {
         }))
     }
 
+    async fn dial(
+        &self,
+        address: &ServerAddress,
+        expected: Option<&ServerProof>,
+    ) -> Result<Greeted, RpcError> {
+        let dialer = Dialer { address, expected, patience: self.options.connect_patience };
+        let finding = choice::recall(address);
+        match (self.options.transport, self.quic_for(finding)) {
+            (Transport::Quic, Some(quic)) => dialer.quic(quic).await,
+            (Transport::Quic, None) => Err(RpcError::Unreachable {
+                address: address.to_string(),
+                why: "this machine gives no socket for QUIC; try with the transport 'tcp'".to_owned(),
+            }),
+            (Transport::Auto, Some(quic)) => {
+                let greeted = dialer.either(quic, self.config.clone()).await;
+                if greeted.as_ref().is_ok_and(|greeted| greeted.carrier == Carrier::Tcp) {
+                    choice::remember(address, Finding::Unanswered);
+                }
+                greeted
+            }
+            (Transport::Auto | Transport::Tcp, _) => dialer.tcp(self.config.clone()).await,
+        }
+    }
+
+    /// QUIC's socket where it is the one to use, by choice or by what was found before.
+    fn quic_for(&self, finding: Option<Finding>) -> Option<&Quic> {
+        let wanted = match self.options.transport {
+            Transport::Auto => finding == Some(Finding::Better),
+            Transport::Tcp => false,
+            Transport::Quic => true,
+        };
+        wanted.then(|| self.quic()).flatten()
+    }
+
+    fn quic(&self) -> Option<&Quic> {
+        let make = || match Quic::start(self.config.clone()) {
+            Ok(quic) => Some(quic),
+            Err(error) => {
+                tracing::info!(%error, "no socket for QUIC");
+                None
+            }
+        };
+        self.quic.get_or_init(make).as_ref()
+    }
+
+    /// Watches a link over TCP as long as it lasts, and moves the conversation to QUIC if that would be better.
+    async fn reconsider(inner: Weak<Self>, address: ServerAddress, link: Weak<Link>) {
+        loop {
+            tokio::time::sleep(RECONSIDER_EVERY).await;
+            let (Some(inner), Some(link)) = (inner.upgrade(), link.upgrade()) else { return };
+            if link.is_closed() {
+                return;
+            }
+            let seems_better = || link.flow.estimate().is_some_and(|link| choice::is_worth_trying(&link));
+            match choice::recall(&address) {
+                Some(Finding::Unanswered) => return,
+                Some(Finding::Better) => {}
+                None if seems_better() => {}
+                None => continue,
+            }
+            for lane in [Lane::Control, Lane::Bulk] {
+                if let Err(error) = inner.move_to_quic(lane, &address).await {
+                    choice::remember(&address, Finding::Unanswered);
+                    tracing::debug!(%address, %error, "QUIC is not answered");
+                    return;
+                }
+            }
+            choice::remember(&address, Finding::Better);
+            tracing::info!(%address, "the link loses packets; going on over QUIC");
+            return;
+        }
+    }
+
+    /// Gives a lane a stream of QUIC for its link over TCP, which ends once what waits on it is answered.
+    async fn move_to_quic(self: &Arc<Self>, lane: Lane, address: &ServerAddress) -> Result<(), RpcError> {
+        let State::Up(old) = self.lanes[lane as usize].state.borrow().clone() else { return Ok(()) };
+        let Some(quic) = self.quic().filter(|_| old.carrier == Carrier::Tcp) else { return Ok(()) };
+        let expected = self.expected.lock().clone();
+        let patience = self.options.connect_patience;
+        let greeted = Dialer { address, expected: expected.as_ref(), patience }.quic(quic).await?;
+        self.accept(lane, greeted);
+        old.retire();
+        Ok(())
+    }
+
     fn accept(self: &Arc<Self>, lane: Lane, greeted: Greeted) {
-        let Greeted { stream, welcome, server_key, address } = greeted;
+        let Greeted { pipe, welcome, server_key, address, carrier } = greeted;
         if let (Some(expected), Some((_, list))) = (self.expected.lock().as_mut(), &welcome.file_system) {
             expected.minimum_sequence = expected.minimum_sequence.max(list.value.sequence);
         }
@@ -603,7 +727,12 @@ impl Inner {
                 ours
             });
         };
-        let link = Link::start(stream, address, watch, closed);
+        let link = Link::start(pipe, address, carrier, watch, closed);
+        if self.options.transport == Transport::Auto && carrier == Carrier::Tcp {
+            let server =
+                self.addresses[self.preferred.load(Ordering::Relaxed) % self.addresses.len()].clone();
+            tokio::spawn(Inner::reconsider(Arc::downgrade(self), server, Arc::downgrade(&link)));
+        }
         self.lanes[lane as usize].state.send_replace(State::Up(link));
     }
 }

@@ -1,10 +1,12 @@
-//! Makes a link: TCP, TLS, `Hello`, and the check that this server may serve this file system.
+//! Makes a link: TCP and TLS or a stream of QUIC, `Hello`, and the check that this server may serve this file system.
 
 use crate::address::ServerAddress;
 use crate::connection::ServerProof;
 use crate::error::{RpcError, WrongServer};
+use crate::flow::Pipe;
 use crate::frame;
-use crate::link::{self, ClientStream};
+use crate::link;
+use crate::quic::{Quic, Unopened};
 use crate::socket::Counted;
 use crate::tls;
 use holdfast_crypto::{PublicKey, decode, encode};
@@ -16,28 +18,94 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 /// A connection that has been greeted and proven right.
 pub(crate) struct Greeted {
-    pub(crate) stream: ClientStream,
+    pub(crate) pipe: Pipe,
     pub(crate) welcome: Welcome,
     pub(crate) server_key: PublicKey,
     pub(crate) address: String,
+    pub(crate) carrier: Carrier,
 }
 
-/// Connects to one address; ends within about `patience`.
-pub(crate) async fn dial(
-    address: &ServerAddress,
-    config: Arc<rustls::ClientConfig>,
-    expected: Option<&ServerProof>,
-    patience: Duration,
-) -> Result<Greeted, RpcError> {
-    let name = address.to_string();
-    let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
-    match tokio::time::timeout(patience, greet(address, config, expected, patience)).await {
-        Ok(result) => result,
-        Err(_) => Err(unreachable(format!("no answer within {} seconds", patience.as_secs_f32()))),
+/// What a link runs over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Carrier {
+    Tcp,
+    Quic,
+}
+
+/// How to connect to one address.
+pub(crate) struct Dialer<'a> {
+    pub(crate) address: &'a ServerAddress,
+    pub(crate) expected: Option<&'a ServerProof>,
+    /// An attempt ends within about this time.
+    pub(crate) patience: Duration,
+}
+
+/// QUIC's lead over TCP where both are tried and QUIC is known to be better.
+const LEAD: Duration = Duration::from_secs(1);
+
+impl Dialer<'_> {
+    /// Over TCP.
+    pub(crate) async fn tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
+        self.within_patience(greet(self.address, config, self.expected, self.patience)).await
+    }
+
+    /// Over QUIC.
+    pub(crate) async fn quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
+        let greeted = self.within_patience(self.greet_by_quic(quic)).await;
+        if greeted.is_err() {
+            quic.forget();
+        }
+        greeted
+    }
+
+    /// Over QUIC, or TCP where that is not answered soon.
+    pub(crate) async fn either(
+        &self,
+        quic: &Quic,
+        config: Arc<rustls::ClientConfig>,
+    ) -> Result<Greeted, RpcError> {
+        let mut by_quic = std::pin::pin!(self.quic(quic));
+        // What fails at once is TCP's turn at once.
+        if let Ok(Ok(greeted)) = tokio::time::timeout(LEAD, &mut by_quic).await {
+            return Ok(greeted);
+        }
+        self.tcp(config).await
+    }
+
+    async fn within_patience(
+        &self,
+        attempt: impl Future<Output = Result<Greeted, RpcError>>,
+    ) -> Result<Greeted, RpcError> {
+        match tokio::time::timeout(self.patience, attempt).await {
+            Ok(result) => result,
+            Err(_) => {
+                let why = format!("no answer within {} seconds", self.patience.as_secs_f32());
+                Err(RpcError::Unreachable { address: self.address.to_string(), why })
+            }
+        }
+    }
+
+    async fn greet_by_quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
+        let name = self.address.to_string();
+        let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
+        let found = tokio::net::lookup_host((self.address.host.as_str(), self.address.port)).await;
+        let mut why = "its name has no address".to_owned();
+        for address in found.map_err(|error| unreachable(error.to_string()))? {
+            match quic.open(address).await {
+                Ok((pipe, key)) => return introduce(name, Carrier::Quic, pipe, key, self.expected).await,
+                Err(Unopened::Unreachable(reason)) => why = reason,
+                Err(Unopened::Refused(why)) => {
+                    let why = WrongServer::NotHoldfast(why);
+                    return Err(RpcError::WrongServer { address: name, why });
+                }
+            }
+        }
+        Err(unreachable(why))
     }
 }
 
@@ -60,7 +128,7 @@ async fn greet(
         runtime.block_on(tokio::time::timeout(patience, handshake))
     };
     let shaken = tokio::task::spawn_blocking(handshake).await.map_err(|e| unreachable(&e))?;
-    let mut stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
+    let stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
         // A failure inside TLS is our key's or the peer's doing, one below it the network's.
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(tls) => match tls::not_signed(tls) {
@@ -72,6 +140,22 @@ async fn greet(
     })?;
     let server_key = tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
+    let flow = stream.get_ref().0.flow();
+    introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
+}
+
+/// `Hello` and the check of what answers it: the same over whatever carries the stream.
+async fn introduce(
+    name: String,
+    carrier: Carrier,
+    pipe: Pipe,
+    server_key: PublicKey,
+    expected: Option<&ServerProof>,
+) -> Result<Greeted, RpcError> {
+    let unreachable =
+        |why: &dyn std::fmt::Display| RpcError::Unreachable { address: name.clone(), why: why.to_string() };
+    let Pipe { mut stream, flow } = pipe;
+    let asked = Instant::now();
     let hello =
         Request::Hello { versions: PROTOCOL_VERSIONS, file_system: expected.map(|proof| proof.file_system) };
     link::write_frame(&mut stream, 1, &encode(&hello)).await.map_err(|e| unreachable(&e))?;
@@ -79,6 +163,7 @@ async fn greet(
     let header = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.map_err(|e| unreachable(&e))?;
     let header = header.ok_or_else(|| unreachable(&"the server closed the connection"))?;
     let payload = frame::read_payload(&mut stream, header).await.map_err(|e| unreachable(&e))?;
+    flow.round_trip(asked.elapsed());
     let answer: Response = decode(&payload).map_err(|e| RpcError::Malformed(e.to_string()))?;
     let welcome = match answer {
         Response::Hello(welcome) if header.id == 1 => welcome,
@@ -95,9 +180,10 @@ async fn greet(
         )));
     }
     if let Some(expected) = expected {
-        check_proof(&welcome, expected, &server_key).map_err(wrong)?;
+        check_proof(&welcome, expected, &server_key)
+            .map_err(|why| RpcError::WrongServer { address: name.clone(), why })?;
     }
-    Ok(Greeted { stream, welcome, server_key, address: name })
+    Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
 }
 
 /// Whether the server with this TLS key may serve the file system, by its superuser's word.

@@ -1,6 +1,6 @@
 //! Transport: one authenticated, encrypted, multiplexed channel between a client and a server.
 //!
-//! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250), no certificates; inside it, length-delimited
+//! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250), no certificates, over TCP or QUIC; inside it, length-delimited
 //! frames, each with the id of the request it belongs to. This crate decides nothing about file systems: it
 //! knows who is at the other end, bounds what that peer can make us hold, and gives every wait an end.
 //!
@@ -18,23 +18,30 @@
 
 mod address;
 mod budget;
+mod choice;
 mod connection;
 mod dial;
 mod error;
+mod estimate;
+mod flow;
 mod frame;
+mod gauge;
 #[cfg(test)]
 mod hostile;
 mod link;
+mod quic;
 mod serve;
 mod socket;
 mod throttle;
 mod tls;
 
 pub use address::{Address, AddressError, DEFAULT_PORT, ServerAddress};
+pub use choice::Transport;
 pub use connection::{
     Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic, is_idempotent,
 };
 pub use error::{RpcError, WrongServer};
+pub use estimate::LinkEstimate;
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
-pub use serve::{Limits, Service, Session, serve};
+pub use serve::{Limits, Listeners, Service, Session, serve};
 pub use throttle::Throttle;

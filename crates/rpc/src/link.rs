@@ -1,10 +1,12 @@
-//! One live connection of a client: a reader, a writer and a watchman over one TLS stream.
+//! One live connection of a client: a reader, a writer and a watchman over one stream.
 //!
 //! A link never comes back once it is closed: everything that waited on it hears so, with whether its request
 //! may have reached the server.
 
+use crate::dial::Carrier;
+use crate::flow::{Duplex, Flow, Metered, Pipe};
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader};
-use crate::socket::{Activity, Counted};
+use crate::socket::Activity;
 use bytes::Bytes;
 use holdfast_crypto::encode;
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request};
@@ -17,15 +19,16 @@ use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-pub(crate) type ClientStream = tokio_rustls::client::TlsStream<Counted>;
-
 /// A live connection.
 pub(crate) struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     waiting: Arc<Waiting>,
     next_id: AtomicU64,
     pub(crate) address: String,
+    pub(crate) carrier: Carrier,
+    retired: AtomicBool,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) flow: Arc<Flow>,
 }
 
 struct Outgoing {
@@ -37,6 +40,12 @@ struct Outgoing {
 /// Requests whose answers have not come; `None` once the link is closed.
 #[derive(Default)]
 struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Bytes>>>>);
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.0.lock().as_ref().is_none_or(HashMap::is_empty)
+    }
+}
 
 /// Why an exchange brought no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,12 +66,14 @@ pub(crate) struct Watch {
 impl Link {
     /// Starts a link on a stream whose `Hello` was answered. `closed` runs once, when it ends.
     pub(crate) fn start(
-        stream: ClientStream,
+        pipe: Pipe,
         address: String,
+        carrier: Carrier,
         watch: Watch,
         closed: impl FnOnce(&Arc<Link>, String) + Send + 'static,
     ) -> Arc<Link> {
-        let activity = stream.get_ref().0.activity();
+        let Pipe { stream, flow } = pipe;
+        let activity = flow.activity.clone();
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, queue) = mpsc::unbounded_channel();
         let link = Arc::new(Link {
@@ -71,14 +82,18 @@ impl Link {
             // 1 was the Hello.
             next_id: AtomicU64::new(2),
             address,
+            carrier,
+            retired: AtomicBool::new(false),
             activity,
+            flow: flow.clone(),
         });
         let supervised = link.clone();
         tokio::spawn(async move {
             let why = tokio::select! {
-                why = read_frames(reader, &supervised.waiting) => why,
-                why = write_frames(writer, queue, &supervised.waiting) => why,
+                why = read_frames(reader, flow.clone(), &supervised.waiting) => why,
+                why = write_frames(writer, queue, &flow, &supervised.waiting) => why,
                 why = supervised.watch(watch) => why,
+                never = flow.watch() => match never {},
             };
             // Dropping the senders tells all who wait.
             supervised.waiting.0.lock().take();
@@ -110,6 +125,11 @@ impl Link {
         }
     }
 
+    /// Another link has taken this one's place: it ends once all that wait on it have their answers.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.waiting.0.lock().is_none()
     }
@@ -120,6 +140,9 @@ impl Link {
         let mut pinged = false;
         loop {
             tokio::time::sleep(watch.ping_after / 3).await;
+            if self.retired.load(Ordering::Acquire) && self.waiting.is_empty() {
+                return "another link took its place".to_owned();
+            }
             let silent = self.activity.silent_for();
             if silent < watch.ping_after {
                 pinged = false;
@@ -152,17 +175,20 @@ impl Drop for Place<'_> {
     }
 }
 
-async fn read_frames(mut reader: ReadHalf<ClientStream>, waiting: &Waiting) -> String {
+async fn read_frames(reader: ReadHalf<Box<dyn Duplex>>, flow: Arc<Flow>, waiting: &Waiting) -> String {
+    let mut reader = Metered { reader, flow };
     loop {
         let header = match frame::read_header(&mut reader, MESSAGE_BYTES_MAX).await {
             Ok(Some(header)) => header,
             Ok(None) => return "the server closed the connection".to_owned(),
             Err(error) => return error.to_string(),
         };
+        reader.flow.expect(header.payload_bytes as usize);
         let payload = match frame::read_payload(&mut reader, header).await {
             Ok(payload) => payload,
             Err(error) => return error.to_string(),
         };
+        reader.flow.complete(payload.len());
         let answer = waiting.0.lock().as_mut().and_then(|waiting| waiting.remove(&header.id));
         // An answer nobody waits for any more is dropped: its caller's deadline has passed.
         if let Some(answer) = answer {
@@ -172,8 +198,9 @@ async fn read_frames(mut reader: ReadHalf<ClientStream>, waiting: &Waiting) -> S
 }
 
 async fn write_frames(
-    writer: WriteHalf<ClientStream>,
+    writer: WriteHalf<Box<dyn Duplex>>,
     mut queue: mpsc::UnboundedReceiver<Outgoing>,
+    flow: &Flow,
     waiting: &Waiting,
 ) -> String {
     let mut writer = BufWriter::with_capacity(32 << 10, writer);
@@ -183,7 +210,7 @@ async fn write_frames(
             let wanted = waiting.0.lock().as_ref().is_some_and(|waiting| waiting.contains_key(&id));
             if wanted {
                 sent.store(true, Ordering::Release);
-                if let Err(error) = write_frame(&mut writer, id, &payload).await {
+                if let Err(error) = send_frame(&mut writer, flow, id, &payload).await {
                     return error.to_string();
                 }
             }
@@ -194,6 +221,17 @@ async fn write_frames(
         }
     }
     "it was closed on this side".to_owned()
+}
+
+/// Writes a frame at the pace that its link bears.
+pub(crate) async fn send_frame<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    flow: &Flow,
+    id: u64,
+    payload: &[u8],
+) -> std::io::Result<()> {
+    writer.write_all(&FrameHeader::encode(id, payload.len())).await?;
+    flow.write(writer, payload).await
 }
 
 pub(crate) async fn write_frame<W: AsyncWrite + Unpin>(

@@ -7,9 +7,12 @@
 
 mod gate;
 mod peer;
+mod quic;
 #[cfg(test)]
 mod tests;
 
+use crate::estimate::LinkEstimate;
+use crate::flow::Flow;
 use crate::throttle::Throttle;
 use crate::tls;
 use gate::Gate;
@@ -94,12 +97,18 @@ pub struct Session<T> {
     /// The service's.
     pub state: T,
     admitted: AtomicBool,
+    flow: Arc<Flow>,
 }
 
 impl<T> Session<T> {
     /// Lifts the limits on strangers from this connection.
     pub fn admit(&self) {
         self.admitted.store(true, Ordering::Release);
+    }
+
+    /// What is known of the link to the peer from its own traffic.
+    pub fn estimate(&self) -> Option<LinkEstimate> {
+        self.flow.estimate()
     }
 
     /// Whether [`Session::admit`] was called.
@@ -128,25 +137,81 @@ pub trait Service: Send + Sync + 'static {
     fn closed(&self, _session: &Session<Self::State>) {}
 }
 
+/// Where a server listens.
+#[derive(Debug)]
+pub struct Listeners {
+    /// For connections over TCP.
+    pub tcp: TcpListener,
+    /// For connections over QUIC; `None` to offer none.
+    pub udp: Option<std::net::UdpSocket>,
+}
+
+impl From<TcpListener> for Listeners {
+    fn from(tcp: TcpListener) -> Self {
+        Listeners { tcp, udp: None }
+    }
+}
+
+/// What all connections of a server share.
+struct Serving<S> {
+    service: Arc<S>,
+    limits: Arc<Limits>,
+    gate: Arc<Gate>,
+    closed: watch::Receiver<bool>,
+    ids: AtomicU64,
+    refusals: Throttle,
+    drops: Arc<Throttle>,
+}
+
+impl<S: Service> Serving<S> {
+    /// A place for a connection from there, with its number; a refusal is logged.
+    fn enter(&self, address: SocketAddr) -> Option<(u64, gate::Place)> {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        match self.gate.enter(address.ip()) {
+            Ok(place) => Some((id, place)),
+            Err(why) => {
+                if let Some(suppressed) = self.refusals.allow() {
+                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
+                }
+                None
+            }
+        }
+    }
+
+    async fn run(&self, carrier: peer::Carrier, address: SocketAddr, id: u64, place: gate::Place) {
+        let arrival = peer::Arrival { carrier, address, id, place, drops: self.drops.clone() };
+        peer::run(arrival, self.service.clone(), self.limits.clone(), self.closed.clone()).await;
+    }
+}
+
 /// Serves until `shutdown` completes, then lets requests under way finish.
 ///
 /// # Errors
-/// The listener's, if it fails for good.
+/// The system's, if a listener cannot be used.
 pub async fn serve<S: Service>(
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     key: &SigningKey,
     service: Arc<S>,
     limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
+    let Listeners { tcp: listener, udp } = listeners.into();
     let acceptor = tokio_rustls::TlsAcceptor::from(tls::server_config(key));
-    let gate = Gate::new(limits.clone());
-    let limits = Arc::new(limits);
     let (closing, closed) = watch::channel(false);
-    let ids = AtomicU64::new(1);
-    let refusals = Throttle::default();
-    let drops = Arc::new(Throttle::default());
+    let serving = Arc::new(Serving {
+        service,
+        gate: Gate::new(limits.clone()),
+        limits: Arc::new(limits),
+        closed,
+        ids: AtomicU64::new(1),
+        refusals: Throttle::default(),
+        drops: Arc::new(Throttle::default()),
+    });
     let mut connections = tokio::task::JoinSet::new();
+    let endpoint = udp.map(|udp| quic::listen(udp, key)).transpose()?;
+    if let Some(endpoint) = &endpoint {
+        connections.spawn(quic::accept(endpoint.clone(), serving.clone()));
+    }
     tokio::pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -163,26 +228,21 @@ pub async fn serve<S: Service>(
                 continue;
             }
         };
-        let id = ids.fetch_add(1, Ordering::Relaxed);
-        match gate.enter(address.ip()) {
-            Ok(place) => {
-                let (acceptor, service, limits) = (acceptor.clone(), service.clone(), limits.clone());
-                let (closed, drops) = (closed.clone(), drops.clone());
-                connections.spawn(async move {
-                    let arrival = peer::Arrival { stream, address, id, place, drops };
-                    peer::run(arrival, acceptor, service, limits, closed).await;
-                });
-            }
-            Err(why) => {
-                if let Some(suppressed) = refusals.allow() {
-                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
-                }
-            }
+        if let Some((id, place)) = serving.enter(address) {
+            let (acceptor, serving) = (acceptor.clone(), serving.clone());
+            connections.spawn(async move {
+                serving.run(peer::Carrier::Tcp(stream, acceptor), address, id, place).await;
+            });
         }
     }
     drop(listener);
     let _ = closing.send(true);
+    let patience = serving.limits.shutdown_patience + Duration::from_secs(1);
     let all_done = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(limits.shutdown_patience + Duration::from_secs(1), all_done).await;
+    let _ = tokio::time::timeout(patience, all_done).await;
+    if let Some(endpoint) = endpoint {
+        endpoint.close(0u32.into(), b"the server is shutting down");
+        let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
+    }
     Ok(())
 }

@@ -1,9 +1,11 @@
-//! The TCP stream under TLS: tuned, and counted so that a dead peer is told from a slow one.
+//! The stream under TLS: tuned, and counted so that a dead peer is told from a slow one.
 
+use crate::flow::{Flow, Gauge};
+use crate::gauge::TcpGauge;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -48,10 +50,10 @@ impl Activity {
     }
 }
 
-/// A TCP stream that notes its [`Activity`].
+/// A stream that notes its [`Activity`].
 #[derive(Debug)]
-pub(crate) struct Counted {
-    stream: TcpStream,
+pub(crate) struct Counted<S = TcpStream> {
+    stream: S,
     activity: Arc<Activity>,
 }
 
@@ -59,6 +61,20 @@ impl Counted {
     /// Tunes and wraps a connected stream.
     pub(crate) fn new(stream: TcpStream) -> Self {
         tune(&stream);
+        Counted::over(stream)
+    }
+
+    /// What is learnt from this connection's traffic is gathered here.
+    pub(crate) fn flow(&self) -> Arc<Flow> {
+        let ends = self.stream.local_addr().and_then(|local| Ok((local, self.stream.peer_addr()?)));
+        let gauge = ends.ok().map(|(local, peer)| Gauge::Tcp(TcpGauge::new(local, peer)));
+        Flow::new(self.activity.clone(), gauge)
+    }
+}
+
+impl<S> Counted<S> {
+    /// Wraps a stream as it is.
+    pub(crate) fn over(stream: S) -> Self {
         Counted { stream, activity: Activity::new() }
     }
 
@@ -69,6 +85,13 @@ impl Counted {
 
 /// Unacknowledged data breaks the connection after this long.
 const UNACKNOWLEDGED_MS_MAX: u32 = 30_000;
+
+static BBR_IS_MISSING: AtomicBool = AtomicBool::new(false);
+
+/// Whether a TCP connection of this process could not have the congestion control that bears losses.
+pub(crate) fn bbr_is_missing() -> bool {
+    BBR_IS_MISSING.load(Ordering::Relaxed)
+}
 
 fn tune(stream: &TcpStream) {
     use rustix::net::sockopt;
@@ -84,14 +107,13 @@ fn tune(stream: &TcpStream) {
     // On links that lose packets bbr is an order of magnitude faster than cubic; where it is not allowed the
     // system's default serves.
     if let Err(error) = sockopt::set_tcp_congestion(stream, "bbr") {
-        static WARNED: std::sync::Once = std::sync::Once::new();
-        WARNED.call_once(|| {
-            tracing::info!(%error, "congestion control bbr is not available; links that lose packets will be slow");
-        });
+        if !BBR_IS_MISSING.swap(true, Ordering::Relaxed) {
+            tracing::info!(%error, "congestion control bbr is not available to TCP; QUIC has its own");
+        }
     }
 }
 
-impl AsyncRead for Counted {
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -108,7 +130,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl Counted {
+impl<S> Counted<S> {
     fn note_sent(&self, result: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(written)) = result {
             self.activity.sent.fetch_add(*written as u64, Ordering::Relaxed);
@@ -117,7 +139,7 @@ impl Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.note_sent(&result);

@@ -7,9 +7,10 @@ use holdfast_protocol::message::{
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_rpc::{
-    Connection, Connector, Limits, RpcError, ServerAddress, ServerProof, Service, Session, WrongServer, serve,
+    Connection, ConnectionOptions, Connector, Limits, Listeners, RpcError, ServerAddress, ServerProof,
+    Service, Session, Transport, WrongServer, serve,
 };
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -97,13 +98,14 @@ impl Running {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
+        let udp = UdpSocket::bind(("127.0.0.1", port)).unwrap();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let tcp = tokio::net::TcpListener::from_std(listener).unwrap();
                 let stopped = async { drop(stopped.await) };
-                serve(listener, &key(2), service, limits, stopped).await.unwrap();
+                serve(Listeners { tcp, udp: Some(udp) }, &key(2), service, limits, stopped).await.unwrap();
             });
         });
         Running { port, stop: Some(stop), thread: Some(thread) }
@@ -125,16 +127,31 @@ fn proof() -> ServerProof {
     ServerProof { file_system: key(1).public().file_system_id(), minimum_sequence: 0 }
 }
 
-fn connect(running: &Running, seed: u8) -> Connection {
-    Connector::new(key(seed), running.address(), Some(proof())).connect(PATIENCE).unwrap()
+const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Quic];
+
+fn connector(seed: u8, addresses: Vec<ServerAddress>, proof: ServerProof, transport: Transport) -> Connector {
+    let options = ConnectionOptions { transport, ..ConnectionOptions::default() };
+    Connector { options, ..Connector::new(key(seed), addresses, Some(proof)) }
+}
+
+fn connect(running: &Running, seed: u8, transport: Transport) -> Connection {
+    let connection = connector(seed, running.address(), proof(), transport).connect(PATIENCE).unwrap();
+    assert_eq!(connection.is_over_quic(), Some(transport == Transport::Quic));
+    connection
 }
 
 /// Proves: a call goes through from plain threads and from a runtime, many at once share one connection, and
 /// answers find their callers.
 #[test]
 fn calls_are_multiplexed() {
+    for transport in BOTH {
+        calls_are_multiplexed_over(transport);
+    }
+}
+
+fn calls_are_multiplexed_over(transport: Transport) {
     let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
-    let connection = connect(&running, 10);
+    let connection = connect(&running, 10, transport);
     assert_eq!(connection.server_key(), Some(key(2).public()));
     assert_eq!(connection.welcome().unwrap().abort_after_ms, 1000);
     let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 200 };
@@ -161,8 +178,14 @@ fn calls_are_multiplexed() {
 /// Proves: more blocks than fit into one message arrive nevertheless, in bulk, beside a busy control lane.
 #[test]
 fn large_answers_come_in_parts() {
+    for transport in BOTH {
+        large_answers_come_in_parts_over(transport);
+    }
+}
+
+fn large_answers_come_in_parts_over(transport: Transport) {
     let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
-    let connection = connect(&running, 10);
+    let connection = connect(&running, 10, transport);
     let Ok(Response::Blocks(blocks)) =
         connection.call_blocking(Request::Retrieve(vec![Digest::ZERO; 23]), PATIENCE)
     else {
@@ -180,9 +203,15 @@ fn large_answers_come_in_parts() {
 /// refused with the reason; one that is not there is reported as unreachable.
 #[test]
 fn the_wrong_server_is_refused() {
+    for transport in BOTH {
+        the_wrong_server_is_refused_over(transport);
+    }
+}
+
+fn the_wrong_server_is_refused_over(transport: Transport) {
     let running = Running::start(Arc::new(Echo::new(&[3])), 0, Limits::default());
     let error =
-        |proof, addresses| Connector::new(key(10), addresses, Some(proof)).connect(PATIENCE).err().unwrap();
+        |proof, addresses| connector(10, addresses, proof, transport).connect(PATIENCE).err().unwrap();
     let refused = error(proof(), running.address());
     assert!(matches!(refused, RpcError::WrongServer { why: WrongServer::NotListed { .. }, .. }), "{refused}");
     let other = ServerProof { file_system: key(5).public().file_system_id(), minimum_sequence: 0 };
@@ -195,7 +224,7 @@ fn the_wrong_server_is_refused() {
 
     let address = running.address();
     drop(running);
-    let connector = Connector::new(key(10), address, Some(proof()));
+    let connector = connector(10, address, proof(), transport);
     let refused = connector.connect(Duration::ZERO).err().unwrap();
     assert!(matches!(refused, RpcError::Unreachable { .. }), "{refused}");
 }
@@ -222,11 +251,17 @@ fn another_service_is_recognised() {
 /// harmless ones go through after the restart, and an unanswered deadline says the request was sent.
 #[test]
 fn restarts_are_survived() {
+    for transport in BOTH {
+        restarts_are_survived_over(transport);
+    }
+}
+
+fn restarts_are_survived_over(transport: Transport) {
     let service = Arc::new(Echo::new(&[2]));
     let limits = Limits { shutdown_patience: Duration::from_millis(50), ..Limits::default() };
     let running = Running::start(service.clone(), 0, limits.clone());
     let port = running.port;
-    let connection = connect(&running, 10);
+    let connection = connect(&running, 10, transport);
 
     let late = connection.call_blocking(Request::Snapshot, Duration::from_millis(300));
     assert_eq!(late, Err(RpcError::Deadline { maybe_sent: true }));
@@ -256,9 +291,15 @@ fn restarts_are_survived() {
 /// then comes back.
 #[test]
 fn busy_and_broken_servers_are_survived() {
+    for transport in BOTH {
+        busy_and_broken_servers_are_survived_over(transport);
+    }
+}
+
+fn busy_and_broken_servers_are_survived_over(transport: Transport) {
     let service = Arc::new(Echo::new(&[2]));
     let running = Running::start(service.clone(), 0, Limits::default());
-    let (connection, bystander) = (connect(&running, 10), connect(&running, 11));
+    let (connection, bystander) = (connect(&running, 10, transport), connect(&running, 11, transport));
     service.busy.store(2, Ordering::SeqCst);
     let pin = Request::Pin { addresses: vec![], seconds: 1 };
     assert_eq!(connection.call_blocking(pin, PATIENCE), Ok(Response::Done));
@@ -273,7 +314,7 @@ fn busy_and_broken_servers_are_survived() {
 #[test]
 fn oversized_requests_are_the_callers_fault() {
     let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
-    let connection = connect(&running, 10);
+    let connection = connect(&running, 10, Transport::Tcp);
     let request = Request::Store(vec![block(9 << 20).unwrap().1]);
     assert!(encode(&request).len() > 9 << 20);
     assert!(matches!(connection.call_blocking(request, PATIENCE), Err(RpcError::TooLarge { .. })));

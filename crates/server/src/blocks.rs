@@ -57,12 +57,13 @@ pub(crate) struct Retrieved {
     pub(crate) bytes: usize,
 }
 
-/// Reads blocks in order until a message is full. One that is damaged here is answered as missing: the client
+/// Reads blocks in order until a message is full or `bytes_max` are exceeded, one at least. One that is damaged here is answered as missing: the client
 /// tells a loss from a deletion by what still refers to the block, and the log here tells which file is bad.
 pub(crate) fn retrieve(
     store: &BlockStore,
     file_system: Digest,
     addresses: &[Digest],
+    bytes_max: usize,
 ) -> Result<Retrieved, Refused> {
     check_count(addresses.len())?;
     let mut blocks = Vec::with_capacity(addresses.len());
@@ -81,7 +82,7 @@ pub(crate) fn retrieve(
             let header = StoreHeader { owner: header.owner, stored_ns: header.stored_ns };
             (header, AddressedBlock { address: *address, block })
         });
-        if bytes > MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES && !blocks.is_empty() {
+        if bytes > bytes_max.min(MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES) && !blocks.is_empty() {
             // The client asks for the rest.
             break;
         }

@@ -25,6 +25,8 @@ pub struct ServerConfig {
     pub data: PathBuf,
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Whether to listen for QUIC too, on the UDP port of the same number.
+    pub quic: bool,
     /// Who may create file systems.
     pub create: CreatePolicy,
     /// How long after its first STORE a block may be given up (DECREF).
@@ -53,6 +55,7 @@ impl ServerConfig {
         ServerConfig {
             data: data.into(),
             listen,
+            quic: true,
             create: CreatePolicy::default(),
             window: Duration::from_secs(60),
             gc_window: Duration::from_secs(24 * 3600),

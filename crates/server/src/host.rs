@@ -104,6 +104,9 @@ pub struct Caller {
     pub local: bool,
     /// The file system of the session.
     pub file_system: Option<Arc<FileSystem>>,
+    /// Answers with blocks end once they are this large: about as much as the caller's link carries in a second
+    /// or two, so that a link that breaks costs no more. The caller asks for the rest.
+    pub answer_bytes: usize,
 }
 
 /// Answer to a greeting.
@@ -314,7 +317,8 @@ impl Host {
                 Ok(Response::Done)
             }
             Request::Retrieve(addresses) => {
-                let Retrieved { blocks, bytes } = blocks::retrieve(&self.store, id, &addresses)?;
+                let Retrieved { blocks, bytes } =
+                    blocks::retrieve(&self.store, id, &addresses, caller.answer_bytes)?;
                 self.counters.blocks_retrieved.add(blocks.len() as u64);
                 self.counters.bytes_retrieved.add(bytes as u64);
                 Ok(Response::Blocks(blocks))

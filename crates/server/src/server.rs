@@ -9,7 +9,7 @@ use crate::maintenance;
 use crate::service::Driver;
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage};
-use holdfast_rpc::Service;
+use holdfast_rpc::{Listeners, Service};
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ pub struct Server {
     pub(crate) data: DataDirectory,
     config: ServerConfig,
     listener: std::net::TcpListener,
+    udp: Option<std::net::UdpSocket>,
     key: SigningKey,
 }
 
@@ -103,6 +104,17 @@ fn segment_bytes(free: Option<u64>) -> u32 {
     free.map_or(usual, |free| u32::try_from(free / 16).unwrap_or(usual).clamp(SEGMENT_BYTES_MIN, usual))
 }
 
+/// A UDP socket at the address and port of a listener. Clients do without, so a port that is taken ends nothing.
+fn udp_beside(listener: &std::net::TcpListener) -> Option<std::net::UdpSocket> {
+    match listener.local_addr().and_then(std::net::UdpSocket::bind) {
+        Ok(udp) => Some(udp),
+        Err(error) => {
+            tracing::warn!(%error, "cannot listen on the UDP port of the same number: serving over TCP only");
+            None
+        }
+    }
+}
+
 impl Server {
     /// Opens the data directory (made if missing), recovers what a crash left, and begins to listen.
     ///
@@ -124,7 +136,8 @@ impl Server {
         let listener = std::net::TcpListener::bind(config.listen)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
-        Ok(Server { host, data, config, listener, key })
+        let udp = if config.quic { udp_beside(&listener) } else { None };
+        Ok(Server { host, data, config, listener, udp, key })
     }
 
     /// The address listened on, with the port the system chose if none was asked for.
@@ -180,7 +193,9 @@ impl Server {
         service: Arc<S>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
+        let tcp = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
+        let udp = self.udp.as_ref().map(|udp| udp.try_clone()).transpose()?;
+        let listeners = Listeners { tcp, udp };
         let mut failure = self.host.failure();
         let mut failed = self.host.failure();
         let background =
@@ -195,7 +210,7 @@ impl Server {
             }
         };
         let served =
-            holdfast_rpc::serve(listener, &self.key, service, self.config.limits.clone(), ended).await;
+            holdfast_rpc::serve(listeners, &self.key, service, self.config.limits.clone(), ended).await;
         background.abort();
         control.abort();
         served?;

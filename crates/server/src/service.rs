@@ -4,7 +4,7 @@ use crate::file_system::FileSystem;
 use crate::host::{Caller, Host};
 use crate::parcels;
 use holdfast_content::DeviceId;
-use holdfast_protocol::message::{LockAnswer, LockRequest, Request, Response};
+use holdfast_protocol::message::{LockAnswer, LockRequest, MESSAGE_BYTES_MAX, Request, Response};
 use holdfast_rpc::{Service, Session};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -50,6 +50,7 @@ impl Service for Driver {
             Request::Hello { versions, file_system } => self.greet(session, versions, file_system).await,
             request => {
                 let caller = session.state.caller.get().expect("a greeting comes first").clone();
+                let caller = Caller { answer_bytes: answer_bytes(session, &request), ..caller };
                 match (request, &caller.file_system) {
                     (Request::FetchPending { device, number, wait_ms }, Some(file_system)) => {
                         self.fetch_pending(&caller, file_system, device, number, wait_ms).await
@@ -82,6 +83,16 @@ impl Service for Driver {
     }
 }
 
+/// How large an answer with blocks may be on this session's link. Few blocks are asked for beside operations that
+/// somebody waits for, so their answers are shorter.
+fn answer_bytes(session: &Session<SessionState>, request: &Request) -> usize {
+    let advised = session.estimate().map_or(MESSAGE_BYTES_MAX, |link| link.frame_bytes_advised());
+    match request {
+        Request::Retrieve(addresses) if addresses.len() <= 4 => advised / 4,
+        _ => advised,
+    }
+}
+
 impl Driver {
     async fn greet(
         &self,
@@ -95,7 +106,12 @@ impl Driver {
         if greeted.admitted {
             session.admit();
         }
-        let _ = session.state.caller.set(Caller { peer, local, file_system: greeted.file_system });
+        let _ = session.state.caller.set(Caller {
+            peer,
+            local,
+            file_system: greeted.file_system,
+            answer_bytes: MESSAGE_BYTES_MAX,
+        });
         greeted.answer
     }
 

@@ -73,7 +73,7 @@ impl World {
 
     fn caller(&self, key: PublicKey) -> Caller {
         let file_system = self.host.greet(key, true, (1, 1), Some(file_system())).file_system;
-        Caller { peer: key, local: true, file_system }
+        Caller { peer: key, local: true, file_system, answer_bytes: usize::MAX }
     }
 
     /// A request by a device; 0 is the superuser's.
@@ -115,7 +115,7 @@ fn creation_is_policed_and_repeatable() {
     let server = key(2).public();
     let request = creation(server, 1);
     let ask = |peer: PublicKey, local: bool, request: Request| {
-        world.host.handle(&Caller { peer, local, file_system: None }, request)
+        world.host.handle(&Caller { peer, local, file_system: None, answer_bytes: usize::MAX }, request)
     };
     assert!(not_allowed(&ask(key(3).public(), false, request.clone())), "neither local nor listed");
     assert!(not_allowed(&ask(key(3).public(), true, request.clone())), "another's key");
@@ -161,7 +161,7 @@ fn greetings_tell_strangers_apart() {
         assert!(not_allowed(&world.host.handle(&stranger, request.clone())), "{request:?}");
     }
     assert!(matches!(world.host.standing(&stranger, DeviceId(0), 1), Some(answer) if not_allowed(&answer)));
-    let nowhere = Caller { peer: key(11).public(), local: true, file_system: None };
+    let nowhere = Caller { peer: key(11).public(), local: true, file_system: None, answer_bytes: usize::MAX };
     assert!(invalid(&world.host.handle(&nowhere, Request::Look { log_size: 0 })));
 }
 
@@ -750,7 +750,8 @@ fn damage_to_one_file_system_spares_the_other() {
     let server = key(2).public();
     let other = key(30);
     let neighbour = other.public().file_system_id();
-    let by_other = |file_system| Caller { peer: other.public(), local: true, file_system };
+    let by_other =
+        |file_system| Caller { peer: other.public(), local: true, file_system, answer_bytes: usize::MAX };
     let creation = creation_by(other.clone(), server, 0);
     committed(world.host.handle(&by_other(None), creation.clone()), &server);
     let mut alice = Author::new(1);
@@ -766,7 +767,7 @@ fn damage_to_one_file_system_spares_the_other() {
     assert_eq!(world.host.damaged().keys().copied().collect::<Vec<_>>(), [file_system()]);
     assert!(matches!(greet(&world, file_system()).answer, Response::Error(ServerError::Storage(_))));
     let again = world.host.handle(
-        &Caller { peer: superuser().public(), local: true, file_system: None },
+        &Caller { peer: superuser().public(), local: true, file_system: None, answer_bytes: usize::MAX },
         common::creation(server, 3),
     );
     assert!(matches!(again, Response::Error(ServerError::Storage(_))), "{again:?}");

@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["fuse"],
     &["release"],
     &["cli"],
-    &["sim"],
+    &["sim", "link"],
     &["bench", "exercise"],
 ];
 

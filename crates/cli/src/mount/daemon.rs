@@ -4,6 +4,7 @@
 //! The key travels through a pipe: never through arguments, the environment or a file. If an agent keeps it, only
 //! the agent's socket and the public half travel.
 
+use crate::args::Carrier;
 use crate::control::MountOrder;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{Agent, AgentKey, Key};
@@ -36,6 +37,8 @@ pub struct Job {
     pub timeout: u64,
     /// Calls wait for as long as it takes.
     pub hard: bool,
+    /// What carries the conversation.
+    pub transport: Carrier,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
 }
@@ -63,6 +66,7 @@ struct Letter {
     cache_bytes: u64,
     timeout: u64,
     hard: bool,
+    transport: Carrier,
     acknowledge_alarm: bool,
 }
 
@@ -110,6 +114,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         cache_bytes: job.cache_bytes,
         timeout: job.timeout,
         hard: job.hard,
+        transport: job.transport,
         acknowledge_alarm: job.acknowledge_alarm,
     };
     let text =
@@ -195,6 +200,7 @@ pub fn receive() -> Outcome<Job> {
         cache_bytes: letter.cache_bytes,
         timeout: letter.timeout,
         hard: letter.hard,
+        transport: letter.transport,
         acknowledge_alarm: letter.acknowledge_alarm,
     })
 }

@@ -28,13 +28,14 @@ enum For {
 }
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str, For); 13] = [
+const VALUED: [(&str, &str, For); 14] = [
     ("key", "--key", For::Writable),
     ("state", "--state", For::Any),
     ("cache", "--cache", For::Any),
     ("cache_mib", "--cache-mib", For::Any),
     ("timeout", "--timeout", For::Writable),
     ("write_back_mib", "--write-back-mib", For::Writable),
+    ("transport", "--transport", For::Writable),
     ("map_user", "--map-user", For::Writable),
     ("map_group", "--map-group", For::Writable),
     ("unmapped_chown", "--unmapped-chown", For::Writable),

@@ -93,6 +93,7 @@ impl Host {
         config.cache_bytes = job.cache_bytes;
         config.deadline = Duration::from_secs(job.timeout);
         config.hard = job.hard;
+        config.transport = job.transport.into();
         config.acknowledge_alarm = job.acknowledge_alarm;
         let engine = Engine::start(config)?;
         let back = behind::start(&engine, &job.state_dir, &job.order, job.timeout, &address)?;

@@ -108,6 +108,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         cache_bytes: arguments.cache_mib << 20,
         timeout: arguments.timeout,
         hard: arguments.hard,
+        transport: arguments.transport,
         acknowledge_alarm: arguments.acknowledge_alarm,
         key,
     };

@@ -31,7 +31,7 @@ use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
 use holdfast_crypto::{Digest, KeyHolder};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
-use holdfast_rpc::Address;
+use holdfast_rpc::{Address, Transport};
 use locks::Locks;
 use parking_lot::Mutex;
 use pins::Pins;
@@ -60,6 +60,8 @@ pub struct EngineConfig {
     pub deadline: Duration,
     /// Once started, calls wait for as long as it takes, or until they are interrupted.
     pub hard: bool,
+    /// What carries the conversation with the server.
+    pub transport: Transport,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
@@ -77,6 +79,7 @@ impl EngineConfig {
             memory_bytes: 256 << 20,
             deadline: Duration::from_secs(60),
             hard: false,
+            transport: Transport::default(),
             acknowledge_alarm: false,
         }
     }

@@ -43,9 +43,9 @@ impl Engine {
         let file_system = config.address.file_system;
         let proof = ServerProof { file_system, minimum_sequence };
         let addresses = vec![config.address.server.clone()];
-        let connection = Connector::new(config.key.clone(), addresses, Some(proof))
-            .connect(config.deadline)
-            .map_err(|error| explain(error, &config))?;
+        let mut connector = Connector::new(config.key.clone(), addresses, Some(proof));
+        connector.options.transport = config.transport;
+        let connection = connector.connect(config.deadline).map_err(|error| explain(error, &config))?;
         Engine::start_on(config, Arc::new(connection), log, state)
     }
 

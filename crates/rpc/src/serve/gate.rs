@@ -35,6 +35,12 @@ impl Gate {
         Arc::new(Gate { limits, counts: Mutex::default() })
     }
 
+    /// Whether places for strangers are becoming few: then those who come by datagram must first show that they
+    /// are where they say, as a forged sender's address costs nothing.
+    pub(super) fn is_pressed(&self) -> bool {
+        self.counts.lock().strangers >= self.limits.strangers_max / 8
+    }
+
     /// Lets a new connection in as a stranger, or says why not.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
         let address = prefix(address);

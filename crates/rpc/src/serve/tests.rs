@@ -1,6 +1,7 @@
 //! What a hostile peer can do to the server end: nothing beyond its own connection.
 
 use super::*;
+use crate::flow::Duplex;
 use crate::frame::{self, FrameHeader};
 use crate::link::write_frame;
 use crate::socket::Counted;
@@ -12,7 +13,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-type Stream = tokio_rustls::client::TlsStream<Counted>;
+type Stream = Box<dyn Duplex>;
+
+/// A server and what carries conversations with it. Every test is run over both.
+#[derive(Clone, Copy)]
+struct Site {
+    address: SocketAddr,
+    over: Over,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Over {
+    Tcp,
+    Quic,
+}
 
 /// Admits everybody but key 99; notes how many requests run at once.
 #[derive(Default)]
@@ -55,37 +69,67 @@ fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-/// Runs `test` beside a server with these limits.
-fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl FnOnce(SocketAddr, Arc<Counting>) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = Arc::new(Counting::default());
-        let (stop, stopped) = oneshot::channel::<()>();
-        let serving = {
-            let service = service.clone();
-            tokio::spawn(async move {
-                serve(listener, &key(2), service, limits, async { drop(stopped.await) }).await.unwrap();
-            })
-        };
-        test(address, service).await;
-        drop(stop);
-        serving.await.unwrap();
-    });
+/// Runs `test` beside a server with these limits, once over each transport.
+fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Site, Arc<Counting>) -> F) {
+    for over in [Over::Tcp, Over::Quic] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            let address = match over {
+                Over::Tcp => listener.local_addr().unwrap(),
+                Over::Quic => udp.local_addr().unwrap(),
+            };
+            let listeners = Listeners { tcp: listener, udp: Some(udp) };
+            let service = Arc::new(Counting::default());
+            let (stop, stopped) = oneshot::channel::<()>();
+            let serving = {
+                let (service, limits) = (service.clone(), limits.clone());
+                tokio::spawn(async move {
+                    serve(listeners, &key(2), service, limits, async { drop(stopped.await) }).await.unwrap();
+                })
+            };
+            test(Site { address, over }, service).await;
+            drop(stop);
+            serving.await.unwrap();
+        });
+    }
 }
 
-async fn handshake(address: SocketAddr, seed: u8) -> std::io::Result<Stream> {
-    let tcp = Counted::new(TcpStream::connect(address).await?);
-    let connector = tokio_rustls::TlsConnector::from(tls::client_config(Arc::new(key(seed))));
-    connector.connect(tls::server_name(), tcp).await
+async fn handshake(site: Site, seed: u8) -> std::io::Result<Stream> {
+    let config = tls::client_config(Arc::new(key(seed)));
+    match site.over {
+        Over::Tcp => {
+            let tcp = Counted::new(TcpStream::connect(site.address).await?);
+            let connector = tokio_rustls::TlsConnector::from(config);
+            Ok(Box::new(connector.connect(tls::server_name(), tcp).await?))
+        }
+        Over::Quic => {
+            let connection = quic_connection(site.address, config).await?;
+            let (send, receive) = connection.open_bi().await?;
+            Ok(Box::new(tokio::io::join(receive, send)))
+        }
+    }
 }
 
-async fn greeted(address: SocketAddr, seed: u8) -> Stream {
-    let mut stream = handshake(address, seed).await.unwrap();
-    send(&mut stream, 1, &Request::Hello { versions: (1, 1), file_system: None }).await;
-    assert!(matches!(receive(&mut stream).await, Some((1, Response::Hello(_)))));
+async fn quic_connection(
+    address: SocketAddr,
+    config: Arc<rustls::ClientConfig>,
+) -> std::io::Result<quinn::Connection> {
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap())?;
+    let connecting = endpoint.connect_with(crate::quic::client_config(config), address, "holdfast.invalid");
+    Ok(connecting.map_err(std::io::Error::other)?.await?)
+}
+
+async fn greeted(site: Site, seed: u8) -> Stream {
+    let mut stream = handshake(site, seed).await.unwrap();
+    send_hello(&mut stream).await;
     stream
+}
+
+async fn send_hello(stream: &mut Stream) {
+    send(stream, 1, &Request::Hello { versions: (1, 1), file_system: None }).await;
+    assert!(matches!(receive(stream).await, Some((1, Response::Hello(_)))));
 }
 
 async fn send(stream: &mut Stream, id: u64, request: &Request) {
@@ -116,14 +160,27 @@ async fn works(stream: &mut Stream) {
 #[test]
 fn stalled_handshakes_end() {
     let limits = Limits { greeting_patience: Duration::from_millis(300), ..Limits::default() };
-    with_server(limits, async |address, _| {
-        let mut member = greeted(address, 10).await;
-        let mut garbage = TcpStream::connect(address).await.unwrap();
+    with_server(limits, async |site, _| {
+        let mut member = greeted(site, 10).await;
+        if site.over == Over::Quic {
+            let mut wordless = handshake(site, 11).await.unwrap();
+            let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            // A long header of version 1 that stands for no packet, and plain garbage.
+            for first in [0xc3, 0x5a] {
+                let mut datagram = vec![0; 1200];
+                datagram[..5].copy_from_slice(&[first, 0, 0, 0, 1]);
+                socket.send_to(&datagram, site.address).await.unwrap();
+            }
+            ended(&mut wordless).await;
+            works(&mut member).await;
+            return;
+        }
+        let mut garbage = TcpStream::connect(site.address).await.unwrap();
         garbage.write_all(&[0x5a; 600]).await.unwrap();
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        let mut half = TcpStream::connect(address).await.unwrap();
+        let mut silent = TcpStream::connect(site.address).await.unwrap();
+        let mut half = TcpStream::connect(site.address).await.unwrap();
         half.write_all(&[0x16, 3, 1, 2, 0, 1, 0]).await.unwrap();
-        let mut wordless = handshake(address, 11).await.unwrap();
+        let mut wordless = handshake(site, 11).await.unwrap();
         for stream in [&mut garbage, &mut silent, &mut half] {
             let mut rest = Vec::new();
             let reading = stream.read_to_end(&mut rest);
@@ -137,7 +194,7 @@ fn stalled_handshakes_end() {
 /// Proves: a client without a key of its own is not let in.
 #[test]
 fn anonymous_clients_are_refused() {
-    with_server(Limits::default(), async |address, _| {
+    with_server(Limits::default(), async |site, _| {
         let provider = rustls::crypto::ring::default_provider();
         let mut config = rustls::ClientConfig::builder_with_provider(provider.into())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -146,10 +203,23 @@ fn anonymous_clients_are_refused() {
             .with_custom_certificate_verifier(tls::any_raw_key())
             .with_no_client_auth();
         config.alpn_protocols = vec![tls::ALPN.to_vec()];
-        let tcp = Counted::new(TcpStream::connect(address).await.unwrap());
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         // The refusal may only show at the first read: in TLS 1.3 the client finishes first.
-        if let Ok(mut stream) = connector.connect(tls::server_name(), tcp).await {
+        let stream: std::io::Result<Stream> = match site.over {
+            Over::Tcp => {
+                let tcp = Counted::new(TcpStream::connect(site.address).await.unwrap());
+                let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+                connector.connect(tls::server_name(), tcp).await.map(|stream| Box::new(stream) as Stream)
+            }
+            Over::Quic => match quic_connection(site.address, Arc::new(config)).await {
+                Ok(connection) => connection
+                    .open_bi()
+                    .await
+                    .map(|(send, receive)| Box::new(tokio::io::join(receive, send)) as Stream)
+                    .map_err(Into::into),
+                Err(error) => Err(error),
+            },
+        };
+        if let Ok(mut stream) = stream {
             let _ = write_frame(&mut stream, 1, &encode(&Request::Ping)).await;
             let _ = stream.flush().await;
             assert!(receive(&mut stream).await.is_none());
@@ -161,20 +231,20 @@ fn anonymous_clients_are_refused() {
 /// told so; a malformed request gets an explanation and then the end.
 #[test]
 fn the_greeting_comes_first_and_once() {
-    with_server(Limits::default(), async |address, service| {
-        let mut rude = handshake(address, 10).await.unwrap();
+    with_server(Limits::default(), async |site, service| {
+        let mut rude = handshake(site, 10).await.unwrap();
         send(&mut rude, 1, &Request::Ping).await;
         ended(&mut rude).await;
-        let mut future = handshake(address, 10).await.unwrap();
+        let mut future = handshake(site, 10).await.unwrap();
         send(&mut future, 1, &Request::Hello { versions: (2, 9), file_system: None }).await;
         let told = receive(&mut future).await;
         assert_eq!(told, Some((1, Response::Error(ServerError::Version(1, 1)))));
         ended(&mut future).await;
-        let mut twice = greeted(address, 10).await;
+        let mut twice = greeted(site, 10).await;
         send(&mut twice, 2, &Request::Hello { versions: (1, 1), file_system: None }).await;
         assert!(matches!(receive(&mut twice).await, Some((2, Response::Error(ServerError::Invalid(_))))));
         ended(&mut twice).await;
-        let mut malformed = greeted(address, 10).await;
+        let mut malformed = greeted(site, 10).await;
         write_frame(&mut malformed, 5, &[250, 1, 2]).await.unwrap();
         malformed.flush().await.unwrap();
         assert!(matches!(receive(&mut malformed).await, Some((5, Response::Error(ServerError::Invalid(_))))));
@@ -189,16 +259,16 @@ fn the_greeting_comes_first_and_once() {
 #[test]
 fn strangers_are_kept_small() {
     let limits = Limits { stranger_patience: Duration::from_millis(400), ..Limits::default() };
-    with_server(limits, async |address, _| {
+    with_server(limits, async |site, _| {
         let large = Request::Retrieve(vec![Digest::ZERO; 1000]);
-        let mut member = greeted(address, 10).await;
+        let mut member = greeted(site, 10).await;
         send(&mut member, 2, &large).await;
         assert_eq!(receive(&mut member).await, Some((2, Response::Done)));
-        let mut stranger = greeted(address, 99).await;
+        let mut stranger = greeted(site, 99).await;
         works(&mut stranger).await;
         send(&mut stranger, 2, &large).await;
         ended(&mut stranger).await;
-        let mut stranger = greeted(address, 99).await;
+        let mut stranger = greeted(site, 99).await;
         ended(&mut stranger).await;
         works(&mut member).await;
     });
@@ -209,8 +279,8 @@ fn strangers_are_kept_small() {
 #[test]
 fn floods_are_slowed() {
     let limits = Limits { requests_max: 4, ..Limits::default() };
-    with_server(limits, async |address, service| {
-        let mut stream = greeted(address, 10).await;
+    with_server(limits, async |site, service| {
+        let mut stream = greeted(site, 10).await;
         let slow = Request::FetchPending { device: holdfast_content::DeviceId(1), number: 1, wait_ms: 5 };
         for id in 2..42 {
             write_frame(&mut stream, id, &encode(&slow)).await.unwrap();
@@ -234,8 +304,8 @@ fn broken_framing_ends_the_connection() {
         frame_rate_min: usize::MAX,
         ..Limits::default()
     };
-    with_server(limits, async |address, _| {
-        let mut member = greeted(address, 10).await;
+    with_server(limits, async |site, _| {
+        let mut member = greeted(site, 10).await;
         for header in [
             FrameHeader::encode(2, MESSAGE_BYTES_MAX + 1),
             FrameHeader::encode(0, 1),
@@ -243,12 +313,12 @@ fn broken_framing_ends_the_connection() {
             FrameHeader::encode(2, 1 << 20),
         ] {
             works(&mut member).await;
-            let mut broken = greeted(address, 11).await;
+            let mut broken = greeted(site, 11).await;
             broken.write_all(&header).await.unwrap();
             broken.flush().await.unwrap();
             ended(&mut broken).await;
         }
-        let mut idle = greeted(address, 12).await;
+        let mut idle = greeted(site, 12).await;
         let both = async {
             for _ in 0..20 {
                 works(&mut member).await;
@@ -256,6 +326,80 @@ fn broken_framing_ends_the_connection() {
             }
         };
         tokio::join!(ended(&mut idle), both);
+    });
+}
+
+/// Proves: connections of one key are counted alike whatever carries them: streams of one QUIC connection have a
+/// place each, and the oldest goes when there are too many.
+#[test]
+fn streams_have_places() {
+    let limits = Limits { connections_per_peer_max: 2, ..Limits::default() };
+    with_server(limits, async |site, _| {
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            streams.push(greeted(site, 10).await);
+        }
+        ended(&mut streams[0]).await;
+        works(&mut streams[1]).await;
+        works(&mut streams[2]).await;
+        if site.over == Over::Quic {
+            let config = tls::client_config(Arc::new(key(10)));
+            let connection = quic_connection(site.address, config).await.unwrap();
+            for _ in 0..2 {
+                let (send, receive) = connection.open_bi().await.unwrap();
+                let mut stream: Stream = Box::new(tokio::io::join(receive, send));
+                send_hello(&mut stream).await;
+                streams.push(stream);
+            }
+            ended(&mut streams[1]).await;
+            ended(&mut streams[2]).await;
+            works(&mut streams[4]).await;
+        }
+    });
+}
+
+/// Proves: while places for strangers are few, a datagram's sender must show that it is where it says before it
+/// takes one; whoever does is served as ever.
+#[test]
+fn forged_senders_take_no_places() {
+    let limits = Limits { strangers_max: 8, ..Limits::default() };
+    with_server(limits, async |site, _| {
+        if site.over == Over::Tcp {
+            return;
+        }
+        let mut member = greeted(site, 10).await;
+        let mut stranger = greeted(site, 99).await;
+        // One of eight places is taken, so what follows is asked to come again, with a token.
+        let mut others = Vec::new();
+        for _ in 0..4 {
+            others.push(greeted(site, 11).await);
+        }
+        works(&mut stranger).await;
+        works(&mut member).await;
+        // First datagrams of many clients that never answer what is sent to them: each would take a place for
+        // the whole of the greeting's patience.
+        let mut silent = Vec::new();
+        for _ in 0..40 {
+            let forger = std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let kept = runtime.block_on(async {
+                    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+                    let config = crate::quic::client_config(tls::client_config(Arc::new(key(12))));
+                    let connecting = endpoint.connect_with(config, site.address, "holdfast.invalid").unwrap();
+                    // Long enough for the first datagram to leave; nothing is read before the runtime stands still.
+                    for _ in 0..4 {
+                        tokio::task::yield_now().await;
+                    }
+                    (endpoint, connecting)
+                });
+                (kept, runtime)
+            });
+            silent.push(forger.join().unwrap());
+        }
+        let mut late = greeted(site, 13).await;
+        works(&mut late).await;
+        // Runtimes may not be dropped within another.
+        std::thread::spawn(move || drop(silent)).join().unwrap();
     });
 }
 
@@ -270,9 +414,9 @@ proptest! {
         changes in prop::collection::vec((any::<u16>(), any::<u8>()), 0..8),
         framed in any::<bool>(),
     ) {
-        with_server(Limits::default(), async |address, _| {
-            let mut member = greeted(address, 10).await;
-            let mut peer = greeted(address, 11).await;
+        with_server(Limits::default(), async |site, _| {
+            let mut member = greeted(site, 10).await;
+            let mut peer = greeted(site, 11).await;
             let mut bytes = encode(&Request::Retrieve(vec![Digest([seed[0]; 32]); seed.len() % 7]));
             for (at, value) in &changes {
                 let at = usize::from(*at) % bytes.len();

@@ -1,0 +1,104 @@
+//! Which transport carries a conversation, and what is remembered about a server's.
+//!
+//! TCP is the cheaper one where the link is good. QUIC holds up better where packets are lost, and where the
+//! kernel has no congestion control that bears losses. So by default TCP comes first, and QUIC takes over once the
+//! link has been seen to be far and lossy; where it was not answered it is left alone for a while.
+
+use crate::address::ServerAddress;
+use crate::estimate::LinkEstimate;
+use crate::socket;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What carries a conversation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// TCP, and QUIC where that turns out to be better.
+    #[default]
+    Auto,
+    /// TCP only.
+    Tcp,
+    /// QUIC only.
+    Quic,
+}
+
+/// What was found about QUIC to a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Finding {
+    /// It is answered, and the link is such that it is better.
+    Better,
+    /// It is not answered: no such listener, or the network lets no datagrams through.
+    Unanswered,
+}
+
+/// How long a finding holds.
+const REMEMBERED: Duration = Duration::from_secs(1800);
+/// Findings kept; when there are more, all are forgotten, which costs a look each.
+const FINDINGS_MAX: usize = 1024;
+/// A round trip from which loss is worth avoiding: below it, losses are repaired before anybody notices.
+const FAR: Duration = Duration::from_millis(10);
+/// Share of lost packets from which a link is lossy.
+const LOSSY: f64 = 0.01;
+
+/// Shared by all connections of the process.
+static FINDINGS: LazyLock<Mutex<HashMap<ServerAddress, (Finding, Instant)>>> = LazyLock::new(Mutex::default);
+
+pub(crate) fn remember(address: &ServerAddress, finding: Finding) {
+    remember_at(Instant::now(), address, finding);
+}
+
+fn remember_at(now: Instant, address: &ServerAddress, finding: Finding) {
+    let mut findings = FINDINGS.lock();
+    if findings.len() >= FINDINGS_MAX {
+        findings.clear();
+    }
+    findings.insert(address.clone(), (finding, now + REMEMBERED));
+}
+
+pub(crate) fn recall(address: &ServerAddress) -> Option<Finding> {
+    recall_at(Instant::now(), address)
+}
+
+fn recall_at(now: Instant, address: &ServerAddress) -> Option<Finding> {
+    let findings = FINDINGS.lock();
+    findings.get(address).filter(|(_, until)| *until > now).map(|(finding, _)| *finding)
+}
+
+/// Whether QUIC is worth trying on a TCP link that is like this.
+pub(crate) fn is_worth_trying(estimate: &LinkEstimate) -> bool {
+    estimate.rtt >= FAR && (estimate.loss >= LOSSY || socket::bbr_is_missing())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: QUIC is tried where a link is far and loses packets, and nowhere else.
+    #[test]
+    fn quic_is_for_far_and_lossy_links() {
+        let link = |ms, loss| LinkEstimate {
+            rtt: Duration::from_millis(ms),
+            sent_bytes_per_second: None,
+            received_bytes_per_second: None,
+            loss,
+        };
+        assert!(is_worth_trying(&link(40, 0.04)));
+        assert!(!is_worth_trying(&link(1, 0.04)));
+        assert!(socket::bbr_is_missing() || !is_worth_trying(&link(300, 0.001)));
+    }
+
+    /// Proves: findings are kept for each server, the newest counts, and they run out.
+    #[test]
+    fn findings_are_remembered_for_a_while() {
+        let server = |port| ServerAddress { host: "findings.test".to_owned(), port };
+        let now = Instant::now();
+        remember_at(now, &server(1), Finding::Unanswered);
+        remember_at(now, &server(1), Finding::Better);
+        assert_eq!(recall_at(now, &server(1)), Some(Finding::Better));
+        assert_eq!(recall_at(now, &server(2)), None);
+        assert_eq!(recall_at(now + REMEMBERED, &server(1)), None);
+    }
+}

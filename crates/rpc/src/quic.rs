@@ -1,0 +1,163 @@
+//! QUIC: one connection to a server, a stream of it for each lane, each with the same greeting and frames as a
+//! TCP connection.
+//!
+//! TLS is the same as over TCP: raw keys on both sides, no tickets, no early data, so nothing can be replayed. A
+//! client whose address changes goes on where it was (the server makes it prove the new address first). Losses in
+//! bulk do not hold up control, which also goes first where both have something to send.
+
+use crate::flow::{Flow, Gauge, Pipe};
+use crate::socket::Counted;
+use crate::tls;
+use holdfast_crypto::{PublicKey, SigningKey};
+use parking_lot::Mutex;
+use quinn::congestion::BbrConfig;
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig};
+use rustls::pki_types::CertificateDer;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// A connection on which nothing comes for this long is dead. Clients ping well within it.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// What a peer that is not admitted may send before it is read.
+const RECEIVE_BYTES_STRANGER: u32 = 64 << 10;
+/// What one that is may.
+const RECEIVE_BYTES: u32 = 8 << 20;
+/// What may be unacknowledged while the link is unknown.
+pub(crate) const SEND_BYTES: u64 = 1 << 20;
+/// Streams of a connection: a lane each, and as many again while lanes are made anew.
+const STREAMS_MAX: u32 = 4;
+
+fn transport(receive: u32, streams: u32) -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    transport
+        .congestion_controller_factory(Arc::new(BbrConfig::default()))
+        .max_concurrent_bidi_streams(streams.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .max_idle_timeout(Some(IDLE_MAX.try_into().expect("a minute fits")))
+        .stream_receive_window(RECEIVE_BYTES.into())
+        .receive_window(receive.into())
+        .send_window(SEND_BYTES)
+        .datagram_receive_buffer_size(None);
+    Arc::new(transport)
+}
+
+pub(crate) fn server_config(key: &SigningKey) -> ServerConfig {
+    let tls =
+        QuicServerConfig::try_from(tls::server_config(key)).expect("the provider has QUIC's first cipher");
+    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    config.transport_config(transport(RECEIVE_BYTES_STRANGER, STREAMS_MAX));
+    // Datagrams of handshakes that are not accepted yet are few and small for an honest peer.
+    config.max_incoming(256).incoming_buffer_size(16 << 10).incoming_buffer_size_total(2 << 20);
+    config
+}
+
+pub(crate) fn client_config(config: Arc<rustls::ClientConfig>) -> ClientConfig {
+    let tls = QuicClientConfig::try_from(config).expect("the provider has QUIC's first cipher");
+    let mut config = ClientConfig::new(Arc::new(tls));
+    config.transport_config(transport(RECEIVE_BYTES, 0));
+    config
+}
+
+/// The peer's key after the handshake, or what it lacks, in words.
+pub(crate) fn peer_key(connection: &Connection) -> Result<PublicKey, String> {
+    let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    if data.and_then(|data| data.protocol).as_deref() != Some(tls::ALPN) {
+        return Err("it does not speak holdfast/1".to_owned());
+    }
+    let shown = connection.peer_identity().and_then(|chain| chain.downcast::<Vec<CertificateDer>>().ok());
+    let key = shown.and_then(|chain| tls::key_of(chain.first()?));
+    key.ok_or_else(|| "it has no Ed25519 raw public key".to_owned())
+}
+
+/// A stream as the rest of this crate knows streams.
+pub(crate) fn pipe(connection: &Connection, send: SendStream, receive: RecvStream) -> Pipe {
+    let stream = Counted::over(tokio::io::join(receive, send));
+    let flow = Flow::new(stream.activity(), Some(Gauge::Quic(connection.clone())));
+    Pipe { stream: Box::new(stream), flow }
+}
+
+/// Lets an admitted peer send as much as the link carries.
+pub(crate) fn widen(connection: &Connection) {
+    connection.set_receive_window(RECEIVE_BYTES.into());
+}
+
+/// Why no stream could be had.
+pub(crate) enum Unopened {
+    /// The network's doing.
+    Unreachable(String),
+    /// TLS failed; the text is quinn's.
+    Refused(String),
+}
+
+/// A client's end: a socket with its own thread, as signing the handshake may take as long as whoever keeps the
+/// key likes, and the connection that its lanes share.
+pub(crate) struct Quic {
+    endpoint: Endpoint,
+    config: ClientConfig,
+    live: Mutex<Option<(SocketAddr, Connection)>>,
+    /// Held while a connection is made, so that lanes that want one at once share it.
+    making: tokio::sync::Mutex<()>,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Quic {
+    pub(crate) fn start(config: Arc<rustls::ClientConfig>) -> io::Result<Quic> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let endpoint = {
+            let _entered = runtime.enter();
+            let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+            Endpoint::client(any).or_else(|_| Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into()))?
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let closing = endpoint.clone();
+        std::thread::Builder::new().name("holdfast-quic".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                let _ = stopped.await;
+                closing.close(0u32.into(), b"");
+                // The last datagram tells the server; without it, it would wait for the idle time.
+                let _ = tokio::time::timeout(Duration::from_millis(200), closing.wait_idle()).await;
+            });
+            runtime.shutdown_background();
+        })?;
+        let config = client_config(config);
+        Ok(Quic { endpoint, config, live: Mutex::new(None), making: Default::default(), _stop: stop })
+    }
+
+    /// A new stream to a server, on the live connection if there is one.
+    pub(crate) async fn open(&self, address: SocketAddr) -> Result<(Pipe, PublicKey), Unopened> {
+        let connection = self.connection(address).await?;
+        let key = peer_key(&connection).map_err(Unopened::Refused)?;
+        let (send, receive) =
+            connection.open_bi().await.map_err(|error| Unopened::Unreachable(error.to_string()))?;
+        Ok((pipe(&connection, send, receive), key))
+    }
+
+    /// Whatever connection there is was found to be of no use: the next stream gets a new one.
+    pub(crate) fn forget(&self) {
+        self.live.lock().take();
+    }
+
+    async fn connection(&self, address: SocketAddr) -> Result<Connection, Unopened> {
+        let _making = self.making.lock().await;
+        if let Some((to, connection)) = &*self.live.lock()
+            && *to == address
+            && connection.close_reason().is_none()
+        {
+            return Ok(connection.clone());
+        }
+        let connecting = self
+            .endpoint
+            .connect_with(self.config.clone(), address, "holdfast.invalid")
+            .map_err(|error| Unopened::Unreachable(error.to_string()))?;
+        let connection = connecting.await.map_err(|error| match &error {
+            quinn::ConnectionError::TransportError(_) => Unopened::Refused(error.to_string()),
+            _ => Unopened::Unreachable(error.to_string()),
+        })?;
+        *self.live.lock() = Some((address, connection.clone()));
+        Ok(connection)
+    }
+}
