@@ -4,7 +4,7 @@
 use crate::interrupt;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{Request, Response, Welcome};
-use holdfast_rpc::{Connection, RpcError};
+use holdfast_rpc::{Connection, LinkEstimate, RpcError};
 use std::time::{Duration, Instant};
 
 /// Something that answers requests. Blocking; thread-safe; multiplexed.
@@ -26,6 +26,11 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Why there is no connection, if the reason is known.
     fn trouble(&self) -> Option<RpcError> {
+        None
+    }
+
+    /// What is known of the link from its own traffic; `None` where nothing is.
+    fn estimate(&self) -> Option<LinkEstimate> {
         None
     }
 
@@ -59,6 +64,10 @@ impl Remote for Connection {
 
     fn trouble(&self) -> Option<RpcError> {
         self.last_error()
+    }
+
+    fn estimate(&self) -> Option<LinkEstimate> {
+        Connection::estimate(self)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::address::ServerAddress;
 use crate::budget::Budget;
 use crate::dial::{Greeted, dial};
 use crate::error::RpcError;
+use crate::estimate::LinkEstimate;
 use crate::link::{Failed, Link, Watch};
 use crate::tls;
 use bytes::Bytes;
@@ -160,6 +161,7 @@ impl Connector {
             lanes: [LaneState::new(), LaneState::new()],
             latest: Mutex::new(None),
             greeted: AtomicBool::new(false),
+            estimate: Mutex::new(None),
             handle,
             past_sent: AtomicU64::new(0),
             past_received: AtomicU64::new(0),
@@ -227,6 +229,8 @@ struct Inner {
     lanes: [LaneState; 2],
     latest: Mutex<Option<(Welcome, PublicKey, String)>>,
     greeted: AtomicBool,
+    /// What was known of links when somebody asked last.
+    estimate: Mutex<Option<LinkEstimate>>,
     handle: Handle,
     past_sent: AtomicU64,
     past_received: AtomicU64,
@@ -420,6 +424,28 @@ impl Connection {
         traffic
     }
 
+    /// What is known of the link from its own traffic; `None` before the first greeting. Cheap, and kept when
+    /// the link is lost: the next one is likely its like.
+    pub fn estimate(&self) -> Option<LinkEstimate> {
+        let inner = &self.0.inner;
+        let lanes = inner.lanes.each_ref().map(|lane| match &*lane.state.borrow() {
+            State::Up(link) => link.flow.estimate(),
+            State::Down(_) => None,
+        });
+        let [control, bulk] = lanes;
+        let mut known = inner.estimate.lock();
+        for new in [bulk, control].into_iter().flatten() {
+            *known = Some(new.or(*known));
+        }
+        // Large messages travel in bulk: it knows the rates better.
+        if let (Some(known), Some(bulk)) = (known.as_mut(), bulk) {
+            known.sent_bytes_per_second = bulk.sent_bytes_per_second.or(known.sent_bytes_per_second);
+            known.received_bytes_per_second =
+                bulk.received_bytes_per_second.or(known.received_bytes_per_second);
+        }
+        *known
+    }
+
     /// The reactor on which this connection lives, for tasks that belong to it.
     pub fn runtime(&self) -> Handle {
         self.0.inner.handle.clone()
@@ -571,7 +597,7 @@ impl Inner {
     }
 
     fn accept(self: &Arc<Self>, lane: Lane, greeted: Greeted) {
-        let Greeted { stream, welcome, server_key, address } = greeted;
+        let Greeted { pipe, welcome, server_key, address } = greeted;
         if let (Some(expected), Some((_, list))) = (self.expected.lock().as_mut(), &welcome.file_system) {
             expected.minimum_sequence = expected.minimum_sequence.max(list.value.sequence);
         }
@@ -595,7 +621,7 @@ impl Inner {
                 ours
             });
         };
-        let link = Link::start(stream, address, watch, closed);
+        let link = Link::start(pipe, address, watch, closed);
         self.lanes[lane as usize].state.send_replace(State::Up(link));
     }
 }

@@ -3,8 +3,9 @@
 use crate::address::ServerAddress;
 use crate::connection::ServerProof;
 use crate::error::{RpcError, WrongServer};
+use crate::flow::Pipe;
 use crate::frame;
-use crate::link::{self, ClientStream};
+use crate::link;
 use crate::socket::Counted;
 use crate::tls;
 use holdfast_crypto::{PublicKey, decode, encode};
@@ -16,11 +17,12 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 /// A connection that has been greeted and proven right.
 pub(crate) struct Greeted {
-    pub(crate) stream: ClientStream,
+    pub(crate) pipe: Pipe,
     pub(crate) welcome: Welcome,
     pub(crate) server_key: PublicKey,
     pub(crate) address: String,
@@ -60,7 +62,7 @@ async fn greet(
         runtime.block_on(tokio::time::timeout(patience, handshake))
     };
     let shaken = tokio::task::spawn_blocking(handshake).await.map_err(|e| unreachable(&e))?;
-    let mut stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
+    let stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
         // A failure inside TLS is our key's or the peer's doing, one below it the network's.
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(tls) => match tls::not_signed(tls) {
@@ -72,6 +74,21 @@ async fn greet(
     })?;
     let server_key = tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
+    let flow = stream.get_ref().0.flow();
+    introduce(name, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
+}
+
+/// `Hello` and the check of what answers it: the same over whatever carries the stream.
+async fn introduce(
+    name: String,
+    pipe: Pipe,
+    server_key: PublicKey,
+    expected: Option<&ServerProof>,
+) -> Result<Greeted, RpcError> {
+    let unreachable =
+        |why: &dyn std::fmt::Display| RpcError::Unreachable { address: name.clone(), why: why.to_string() };
+    let Pipe { mut stream, flow } = pipe;
+    let asked = Instant::now();
     let hello =
         Request::Hello { versions: PROTOCOL_VERSIONS, file_system: expected.map(|proof| proof.file_system) };
     link::write_frame(&mut stream, 1, &encode(&hello)).await.map_err(|e| unreachable(&e))?;
@@ -79,6 +96,7 @@ async fn greet(
     let header = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.map_err(|e| unreachable(&e))?;
     let header = header.ok_or_else(|| unreachable(&"the server closed the connection"))?;
     let payload = frame::read_payload(&mut stream, header).await.map_err(|e| unreachable(&e))?;
+    flow.round_trip(asked.elapsed());
     let answer: Response = decode(&payload).map_err(|e| RpcError::Malformed(e.to_string()))?;
     let welcome = match answer {
         Response::Hello(welcome) if header.id == 1 => welcome,
@@ -95,9 +113,10 @@ async fn greet(
         )));
     }
     if let Some(expected) = expected {
-        check_proof(&welcome, expected, &server_key).map_err(wrong)?;
+        check_proof(&welcome, expected, &server_key)
+            .map_err(|why| RpcError::WrongServer { address: name.clone(), why })?;
     }
-    Ok(Greeted { stream, welcome, server_key, address: name })
+    Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name })
 }
 
 /// Whether the server with this TLS key may serve the file system, by its superuser's word.

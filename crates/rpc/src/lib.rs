@@ -21,7 +21,10 @@ mod budget;
 mod connection;
 mod dial;
 mod error;
+mod estimate;
+mod flow;
 mod frame;
+mod gauge;
 #[cfg(test)]
 mod hostile;
 mod link;
@@ -35,6 +38,7 @@ pub use connection::{
     Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic, is_idempotent,
 };
 pub use error::{RpcError, WrongServer};
+pub use estimate::LinkEstimate;
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 pub use serve::{Limits, Service, Session, serve};
 pub use throttle::Throttle;

@@ -1,10 +1,11 @@
-//! One live connection of a client: a reader, a writer and a watchman over one TLS stream.
+//! One live connection of a client: a reader, a writer and a watchman over one stream.
 //!
 //! A link never comes back once it is closed: everything that waited on it hears so, with whether its request
 //! may have reached the server.
 
+use crate::flow::{Duplex, Flow, Metered, Pipe};
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader};
-use crate::socket::{Activity, Counted};
+use crate::socket::Activity;
 use bytes::Bytes;
 use holdfast_crypto::encode;
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request};
@@ -17,8 +18,6 @@ use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-pub(crate) type ClientStream = tokio_rustls::client::TlsStream<Counted>;
-
 /// A live connection.
 pub(crate) struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
@@ -26,6 +25,7 @@ pub(crate) struct Link {
     next_id: AtomicU64,
     pub(crate) address: String,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) flow: Arc<Flow>,
 }
 
 struct Outgoing {
@@ -57,12 +57,13 @@ pub(crate) struct Watch {
 impl Link {
     /// Starts a link on a stream whose `Hello` was answered. `closed` runs once, when it ends.
     pub(crate) fn start(
-        stream: ClientStream,
+        pipe: Pipe,
         address: String,
         watch: Watch,
         closed: impl FnOnce(&Arc<Link>, String) + Send + 'static,
     ) -> Arc<Link> {
-        let activity = stream.get_ref().0.activity();
+        let Pipe { stream, flow } = pipe;
+        let activity = flow.activity.clone();
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, queue) = mpsc::unbounded_channel();
         let link = Arc::new(Link {
@@ -72,13 +73,15 @@ impl Link {
             next_id: AtomicU64::new(2),
             address,
             activity,
+            flow: flow.clone(),
         });
         let supervised = link.clone();
         tokio::spawn(async move {
             let why = tokio::select! {
-                why = read_frames(reader, &supervised.waiting) => why,
-                why = write_frames(writer, queue, &supervised.waiting) => why,
+                why = read_frames(reader, flow.clone(), &supervised.waiting) => why,
+                why = write_frames(writer, queue, &flow, &supervised.waiting) => why,
                 why = supervised.watch(watch) => why,
+                never = flow.watch() => match never {},
             };
             // Dropping the senders tells all who wait.
             supervised.waiting.0.lock().take();
@@ -152,17 +155,20 @@ impl Drop for Place<'_> {
     }
 }
 
-async fn read_frames(mut reader: ReadHalf<ClientStream>, waiting: &Waiting) -> String {
+async fn read_frames(reader: ReadHalf<Box<dyn Duplex>>, flow: Arc<Flow>, waiting: &Waiting) -> String {
+    let mut reader = Metered { reader, flow };
     loop {
         let header = match frame::read_header(&mut reader, MESSAGE_BYTES_MAX).await {
             Ok(Some(header)) => header,
             Ok(None) => return "the server closed the connection".to_owned(),
             Err(error) => return error.to_string(),
         };
+        reader.flow.expect(header.payload_bytes as usize);
         let payload = match frame::read_payload(&mut reader, header).await {
             Ok(payload) => payload,
             Err(error) => return error.to_string(),
         };
+        reader.flow.complete(payload.len());
         let answer = waiting.0.lock().as_mut().and_then(|waiting| waiting.remove(&header.id));
         // An answer nobody waits for any more is dropped: its caller's deadline has passed.
         if let Some(answer) = answer {
@@ -172,8 +178,9 @@ async fn read_frames(mut reader: ReadHalf<ClientStream>, waiting: &Waiting) -> S
 }
 
 async fn write_frames(
-    writer: WriteHalf<ClientStream>,
+    writer: WriteHalf<Box<dyn Duplex>>,
     mut queue: mpsc::UnboundedReceiver<Outgoing>,
+    flow: &Flow,
     waiting: &Waiting,
 ) -> String {
     let mut writer = BufWriter::with_capacity(32 << 10, writer);
@@ -183,7 +190,7 @@ async fn write_frames(
             let wanted = waiting.0.lock().as_ref().is_some_and(|waiting| waiting.contains_key(&id));
             if wanted {
                 sent.store(true, Ordering::Release);
-                if let Err(error) = write_frame(&mut writer, id, &payload).await {
+                if let Err(error) = send_frame(&mut writer, flow, id, &payload).await {
                     return error.to_string();
                 }
             }
@@ -194,6 +201,17 @@ async fn write_frames(
         }
     }
     "it was closed on this side".to_owned()
+}
+
+/// Writes a frame at the pace that its link bears.
+pub(crate) async fn send_frame<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    flow: &Flow,
+    id: u64,
+    payload: &[u8],
+) -> std::io::Result<()> {
+    writer.write_all(&FrameHeader::encode(id, payload.len())).await?;
+    flow.write(writer, payload).await
 }
 
 pub(crate) async fn write_frame<W: AsyncWrite + Unpin>(

@@ -10,6 +10,8 @@ mod peer;
 #[cfg(test)]
 mod tests;
 
+use crate::estimate::LinkEstimate;
+use crate::flow::Flow;
 use crate::throttle::Throttle;
 use crate::tls;
 use gate::Gate;
@@ -94,12 +96,18 @@ pub struct Session<T> {
     /// The service's.
     pub state: T,
     admitted: AtomicBool,
+    flow: Arc<Flow>,
 }
 
 impl<T> Session<T> {
     /// Lifts the limits on strangers from this connection.
     pub fn admit(&self) {
         self.admitted.store(true, Ordering::Release);
+    }
+
+    /// What is known of the link to the peer from its own traffic.
+    pub fn estimate(&self) -> Option<LinkEstimate> {
+        self.flow.estimate()
     }
 
     /// Whether [`Session::admit`] was called.

@@ -1,5 +1,7 @@
-//! The TCP stream under TLS: tuned, and counted so that a dead peer is told from a slow one.
+//! The stream under TLS: tuned, and counted so that a dead peer is told from a slow one.
 
+use crate::flow::{Flow, Gauge};
+use crate::gauge::TcpGauge;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -48,10 +50,10 @@ impl Activity {
     }
 }
 
-/// A TCP stream that notes its [`Activity`].
+/// A stream that notes its [`Activity`].
 #[derive(Debug)]
-pub(crate) struct Counted {
-    stream: TcpStream,
+pub(crate) struct Counted<S = TcpStream> {
+    stream: S,
     activity: Arc<Activity>,
 }
 
@@ -59,11 +61,21 @@ impl Counted {
     /// Tunes and wraps a connected stream.
     pub(crate) fn new(stream: TcpStream) -> Self {
         tune(&stream);
-        Counted { stream, activity: Activity::new() }
+        Counted::over(stream)
     }
 
-    pub(crate) fn activity(&self) -> Arc<Activity> {
-        self.activity.clone()
+    /// What is learnt from this connection's traffic is gathered here.
+    pub(crate) fn flow(&self) -> Arc<Flow> {
+        let ends = self.stream.local_addr().and_then(|local| Ok((local, self.stream.peer_addr()?)));
+        let gauge = ends.ok().map(|(local, peer)| Gauge::Tcp(TcpGauge::new(local, peer)));
+        Flow::new(self.activity.clone(), gauge)
+    }
+}
+
+impl<S> Counted<S> {
+    /// Wraps a stream as it is.
+    pub(crate) fn over(stream: S) -> Self {
+        Counted { stream, activity: Activity::new() }
     }
 }
 
@@ -91,7 +103,7 @@ fn tune(stream: &TcpStream) {
     }
 }
 
-impl AsyncRead for Counted {
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -108,7 +120,7 @@ impl AsyncRead for Counted {
     }
 }
 
-impl Counted {
+impl<S> Counted<S> {
     fn note_sent(&self, result: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(written)) = result {
             self.activity.sent.fetch_add(*written as u64, Ordering::Relaxed);
@@ -117,7 +129,7 @@ impl Counted {
     }
 }
 
-impl AsyncWrite for Counted {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.note_sent(&result);

@@ -3,14 +3,15 @@
 use super::gate::Place;
 use super::{Limits, Service, Session};
 use crate::budget::{Budget, Share};
+use crate::flow::{Duplex, Flow, Metered, Pipe};
 use crate::frame::{self, FrameError};
-use crate::link::write_frame;
+use crate::link::{send_frame, write_frame};
 use crate::socket::{Activity, Counted};
 use crate::throttle::Throttle;
 use crate::tls;
 use bytes::Bytes;
 use holdfast_content::BODY_BYTES_MAX;
-use holdfast_crypto::{decode, encode};
+use holdfast_crypto::{PublicKey, decode, encode};
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, ServerError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,8 +20,6 @@ use tokio::io::{AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-
-type ServerStream = tokio_rustls::server::TlsStream<Counted>;
 
 /// An encoded answer with what it holds until it is written.
 struct Answer {
@@ -57,7 +56,7 @@ pub(super) async fn run<S: Service>(
         _ = closing.wait_for(|closing| *closing) => return,
     };
     let greeted = greeted.unwrap_or_else(|_| Err("the greeting took too long".to_owned()));
-    let (stream, session) = match greeted {
+    let (pipe, session) = match greeted {
         Ok(greeted) => greeted,
         Err(why) => {
             if let Some(suppressed) = drops.allow() {
@@ -71,7 +70,7 @@ pub(super) async fn run<S: Service>(
         told_to_go = Some(place.admit(session.peer));
     }
     tracing::debug!(connection = id, %address, peer = ?session.peer, admitted = session.is_admitted(), "connected");
-    let why = converse(stream, &session, &service, &limits, &mut closing, &mut place, told_to_go).await;
+    let why = converse(pipe, &session, &service, &limits, &mut closing, &mut place, told_to_go).await;
     tracing::debug!(connection = id, %address, peer = ?session.peer, why, "connection ended");
     service.closed(&session);
 }
@@ -84,9 +83,24 @@ async fn greet<S: Service>(
     acceptor: &tokio_rustls::TlsAcceptor,
     service: &S,
     limits: &Limits,
-) -> Result<(ServerStream, Arc<Session<S::State>>), Why> {
-    let mut stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
+) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
+    let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
     let peer = tls::peer_key(stream.get_ref().1)?;
+    let flow = stream.get_ref().0.flow();
+    let pipe = Pipe { stream: Box::new(stream), flow };
+    introduce(pipe, peer, address, id, service, limits).await
+}
+
+/// `Hello` and its answer, over whatever carries the stream.
+async fn introduce<S: Service>(
+    pipe: Pipe,
+    peer: PublicKey,
+    address: SocketAddr,
+    id: u64,
+    service: &S,
+    limits: &Limits,
+) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
+    let Pipe { mut stream, flow } = pipe;
     let header = frame::read_header(&mut stream, limits.stranger_frame_bytes_max)
         .await
         .map_err(|error| error.to_string())?
@@ -96,7 +110,14 @@ async fn greet<S: Service>(
     if !matches!(request, Request::Hello { .. }) {
         return Err("it did not begin with a greeting".to_owned());
     }
-    let session = Arc::new(Session { id, peer, address, state: S::State::default(), admitted: false.into() });
+    let session = Arc::new(Session {
+        id,
+        peer,
+        address,
+        state: S::State::default(),
+        admitted: false.into(),
+        flow: flow.clone(),
+    });
     let answer = service.handle(&session, request).await;
     let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
     write_frame(&mut stream, header.id, &encode(&answer)).await.map_err(|error| error.to_string())?;
@@ -106,12 +127,12 @@ async fn greet<S: Service>(
             let _ = stream.shutdown().await;
             Err(why)
         }
-        None => Ok((stream, session)),
+        None => Ok((Pipe { stream, flow }, session)),
     }
 }
 
 async fn converse<S: Service>(
-    stream: ServerStream,
+    pipe: Pipe,
     session: &Arc<Session<S::State>>,
     service: &Arc<S>,
     limits: &Arc<Limits>,
@@ -119,12 +140,14 @@ async fn converse<S: Service>(
     place: &mut Place,
     told_to_go: Option<Arc<Notify>>,
 ) -> Why {
-    let activity = stream.get_ref().0.activity();
+    let Pipe { stream, flow } = pipe;
+    let activity = flow.activity.clone();
     let (reader, writer) = tokio::io::split(stream);
+    let reader = Metered { reader, flow: flow.clone() };
     let (answers, queue) = mpsc::unbounded_channel();
     let under_way = Arc::new(Semaphore::new(limits.requests_max));
     let broken = Arc::new(Notify::new());
-    let mut writing = std::pin::pin!(write_answers(writer, queue, limits.clone()));
+    let mut writing = std::pin::pin!(write_answers(writer, queue, &flow, limits.clone()));
     let reading = Reading {
         session: session.clone(),
         service: service.clone(),
@@ -144,6 +167,7 @@ async fn converse<S: Service>(
                 why = &mut reading => why,
                 why = &mut writing => return why,
                 why = &mut watching => return why,
+                never = flow.watch() => match never {},
                 () = broken.notified() => return "a request failed inside the server".to_owned(),
                 _ = closing.wait_for(|closing| *closing) => "the server is shutting down".to_owned(),
             }
@@ -178,7 +202,7 @@ struct Reading<S: Service> {
 }
 
 impl<S: Service> Reading<S> {
-    async fn run(self, mut reader: ReadHalf<ServerStream>, handlers: &mut JoinSet<()>) -> Why {
+    async fn run(self, mut reader: Metered<ReadHalf<Box<dyn Duplex>>>, handlers: &mut JoinSet<()>) -> Why {
         let request_bytes = Budget::new(self.limits.request_bytes_max);
         let answer_bytes = Budget::new(self.limits.answer_bytes_max);
         loop {
@@ -196,12 +220,14 @@ impl<S: Service> Reading<S> {
             // Room first, bytes after: a peer that floods waits in its own socket.
             let permit = self.under_way.clone().acquire_owned().await.expect("never closed");
             let room = request_bytes.take(size).await;
+            reader.flow.expect(size);
             let reading = frame::read_payload(&mut reader, header);
             let payload = match tokio::time::timeout(self.limits.patience_for(size), reading).await {
                 Ok(Ok(payload)) => payload,
                 Ok(Err(error)) => return self.misbehaved(&error),
                 Err(_) => return "a request took too long to arrive".to_owned(),
             };
+            reader.flow.complete(size);
             let request: Request = match decode(&payload) {
                 Ok(Request::Hello { .. }) => return self.refuse(header.id, "a second greeting".to_owned()),
                 Ok(request) => request,
@@ -274,8 +300,9 @@ fn answer_bytes_of(request: &Request) -> usize {
 }
 
 async fn write_answers(
-    writer: WriteHalf<ServerStream>,
+    writer: WriteHalf<Box<dyn Duplex>>,
     mut queue: mpsc::UnboundedReceiver<Answer>,
+    flow: &Flow,
     limits: Arc<Limits>,
 ) -> Why {
     let mut writer = BufWriter::with_capacity(32 << 10, writer);
@@ -283,7 +310,7 @@ async fn write_answers(
         let mut next = Some(first);
         let mut last = false;
         while let Some(answer) = next {
-            let writing = write_frame(&mut writer, answer.id, &answer.payload);
+            let writing = send_frame(&mut writer, flow, answer.id, &answer.payload);
             match tokio::time::timeout(limits.patience_for(answer.payload.len()), writing).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return error.to_string(),

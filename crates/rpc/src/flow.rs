@@ -1,0 +1,188 @@
+//! One live stream to a peer, whatever carries it, and what is learnt from its traffic.
+
+use crate::estimate::{LinkEstimate, Meter, Reading};
+use crate::gauge::TcpGauge;
+use crate::socket::Activity;
+use parking_lot::Mutex;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A stream of bytes both ways.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// An authenticated stream with its [`Flow`].
+pub(crate) struct Pipe {
+    pub(crate) stream: Box<dyn Duplex>,
+    pub(crate) flow: Arc<Flow>,
+}
+
+/// Where a stream's transport keeps its counters.
+#[derive(Debug)]
+pub(crate) enum Gauge {
+    Tcp(TcpGauge),
+}
+
+impl Gauge {
+    fn read(&self) -> Option<Reading> {
+        match self {
+            Gauge::Tcp(gauge) => gauge.read(),
+        }
+    }
+}
+
+/// Messages from this size are worth measuring and pacing.
+const LARGE_BYTES: usize = 32 << 10;
+/// How often a busy link is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Looks without movement after which a link is idle.
+const IDLE_LOOKS: u32 = 20;
+/// How long bulk may make a small message wait on the way.
+const QUEUE_MAX: Duration = Duration::from_millis(200);
+/// What may always be under way: less would leave a link idle between two looks.
+const UNSETTLED_MIN: u64 = 24 << 10;
+/// A link on which more may be under way than this is too fast to be worth the looks.
+const UNSETTLED_PACED_MAX: u64 = 1 << 20;
+/// What is written between two looks.
+const PIECE_BYTES: usize = 8 << 10;
+
+/// What is learnt from a stream's traffic.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) activity: Arc<Activity>,
+    gauge: Option<Gauge>,
+    start: Instant,
+    meter: Mutex<Meter>,
+    busy: Notify,
+    /// Whether a large message is being written.
+    sending: AtomicBool,
+}
+
+impl Flow {
+    pub(crate) fn new(activity: Arc<Activity>, gauge: Option<Gauge>) -> Arc<Flow> {
+        Arc::new(Flow {
+            activity,
+            gauge,
+            start: Instant::now(),
+            meter: Mutex::default(),
+            busy: Notify::new(),
+            sending: AtomicBool::new(false),
+        })
+    }
+
+    /// What is known by now.
+    pub(crate) fn estimate(&self) -> Option<LinkEstimate> {
+        self.meter.lock().estimate()
+    }
+
+    /// A small request was answered after `rtt`.
+    pub(crate) fn round_trip(&self, rtt: Duration) {
+        self.meter.lock().round_trip(rtt);
+    }
+
+    /// The header of a message of `bytes` has come.
+    pub(crate) fn expect(&self, bytes: usize) {
+        if bytes >= LARGE_BYTES {
+            self.meter.lock().expect(self.start.elapsed());
+        }
+    }
+
+    /// It is complete.
+    pub(crate) fn complete(&self, bytes: usize) {
+        if bytes >= LARGE_BYTES {
+            self.meter.lock().complete(self.start.elapsed());
+        }
+    }
+
+    /// Looks at the counters while something large is sent. Runs as long as the stream; never completes.
+    pub(crate) async fn watch(&self) -> std::convert::Infallible {
+        let Some(gauge) = &self.gauge else { return std::future::pending().await };
+        self.look(gauge);
+        loop {
+            self.busy.notified().await;
+            let (mut last, mut idle) = (None, 0);
+            while idle < IDLE_LOOKS {
+                let reading = self.look(gauge);
+                let moved = reading.map(|reading| (reading.delivered, reading.packets));
+                idle = if moved == last { idle + 1 } else { 0 };
+                last = moved;
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+
+    fn look(&self, gauge: &Gauge) -> Option<Reading> {
+        let reading = gauge.read()?;
+        self.meter.lock().look(self.start.elapsed(), reading, self.sending.load(Ordering::Relaxed));
+        Some(reading)
+    }
+
+    /// Writes a payload; a large one in pieces, none of them before what is under way has shrunk to what the
+    /// link carries in its round trip and a fifth of a second. So the queue before the bottleneck, which all
+    /// connections share, stays short whatever the congestion control.
+    pub(crate) async fn write<W: AsyncWrite + Unpin>(
+        &self,
+        writer: &mut W,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        if payload.len() < LARGE_BYTES {
+            return writer.write_all(payload).await;
+        }
+        self.sending.store(true, Ordering::Relaxed);
+        self.busy.notify_one();
+        for piece in payload.chunks(PIECE_BYTES) {
+            if let Some(most) = self.unsettled_max() {
+                writer.flush().await?;
+                self.settle(most).await;
+            }
+            writer.write_all(piece).await?;
+        }
+        self.sending.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn unsettled_max(&self) -> Option<u64> {
+        let most = self.meter.lock().unsettled_max(QUEUE_MAX)?.max(UNSETTLED_MIN);
+        (most <= UNSETTLED_PACED_MAX).then_some(most)
+    }
+
+    /// Waits until at most `most` bytes are unacknowledged. A link that stands still ends by its own watch.
+    async fn settle(&self, most: u64) {
+        let Some(gauge) = &self.gauge else { return };
+        while let Some(Reading { unsettled: Some(unsettled), .. }) = gauge.read() {
+            if unsettled <= most {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// A reader that tells its flow what comes.
+pub(crate) struct Metered<R> {
+    pub(crate) reader: R,
+    pub(crate) flow: Arc<Flow>,
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Metered<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.reader).poll_read(cx, buf);
+        let read = buf.filled().len() - before;
+        if read > 0 {
+            self.flow.meter.lock().arrived(self.flow.start.elapsed(), read as u64);
+        }
+        result
+    }
+}
