@@ -2,8 +2,8 @@
 
 use holdfast_content::Chunker;
 use holdfast_content::file::ChunkerConfig;
-use parking_lot::Mutex;
-use std::time::{Duration, Instant};
+use holdfast_rpc::LinkEstimate;
+use std::time::Duration;
 
 /// Which of the means against slow links are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -53,6 +53,17 @@ pub struct Link {
     pub down: u64,
 }
 
+impl Link {
+    /// What an estimate says. Before enough has moved to tell the rate, a server far away is taken to be behind a slow
+    /// link; `None` for one nearby.
+    pub(super) fn from_estimate(estimate: &LinkEstimate) -> Option<Link> {
+        let assumed = (estimate.rtt >= FAR).then_some(FAR_RATE);
+        let (sent, received) = (estimate.sent_bytes_per_second, estimate.received_bytes_per_second);
+        let (up, down) = (sent.or(received).or(assumed)?, received.or(sent).or(assumed)?);
+        Some(Link { round_trip: estimate.rtt, up, down })
+    }
+}
+
 /// How transfers are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransferConfig {
@@ -62,6 +73,10 @@ pub struct TransferConfig {
     pub link: Option<Link>,
 }
 
+/// A round trip from which on a server is far away.
+const FAR: Duration = Duration::from_millis(5);
+/// What the link to it is taken for: 10 Mbit/s.
+const FAR_RATE: u64 = 1_250_000;
 /// Faster than this, in bytes a second, nothing is gained by a delta: making it takes as long as sending. About
 /// 50 Mbit/s.
 const DELTA_RATE_MAX: u64 = 6_250_000;
@@ -93,82 +108,6 @@ pub(super) fn asking_pays(link: &Link, bytes: usize) -> bool {
     Duration::from_secs_f64(bytes as f64 / link.up.max(1) as f64) > link.round_trip
 }
 
-/// Measures the link by the calls that are made over it anyway.
-#[derive(Default)]
-pub(super) struct LinkMeter(Mutex<Measured>);
-
-#[derive(Default)]
-struct Measured {
-    under_way: usize,
-    /// When the link became busy, or was measured last.
-    since: Option<Instant>,
-    up: u64,
-    down: u64,
-    round_trip: Option<Duration>,
-    rate_up: Option<u64>,
-    rate_down: Option<u64>,
-}
-
-/// Fewer bytes say nothing about the rate.
-const MEASURED_BYTES_MIN: u64 = 24 << 10;
-/// Fewer bytes say nothing but the round trip.
-const SMALL_BYTES_MAX: u64 = 2 << 10;
-
-impl LinkMeter {
-    /// A call begins.
-    pub(super) fn begin(&self) {
-        let mut state = self.0.lock();
-        if state.under_way == 0 {
-            (state.since, state.up, state.down) = (Some(Instant::now()), 0, 0);
-        }
-        state.under_way += 1;
-    }
-
-    /// A call that took `elapsed` has ended, having moved so many bytes; none if it failed.
-    pub(super) fn end(&self, up: usize, down: usize, elapsed: Duration) {
-        let mut state = self.0.lock();
-        state.under_way -= 1;
-        state.up += up as u64;
-        state.down += down as u64;
-        let bytes = (up + down) as u64;
-        if bytes == 0 {
-            return;
-        }
-        state.round_trip = match state.round_trip {
-            // What was quick once may have become slow: the least is forgotten by and by.
-            Some(known) if bytes > SMALL_BYTES_MAX || elapsed > known => {
-                Some(if bytes > SMALL_BYTES_MAX { known.min(elapsed) } else { known + (elapsed - known) / 16 })
-            }
-            _ => Some(elapsed),
-        };
-        let Some(since) = state.since else { return };
-        let busy = since.elapsed();
-        let quiet = state.round_trip.unwrap_or_default().min(busy / 2);
-        let seconds = (busy - quiet).as_secs_f64().max(1e-6);
-        let smooth = |known: Option<u64>, bytes: u64| {
-            let rate = (bytes as f64 / seconds) as u64;
-            Some(known.map_or(rate, |known| (known / 4).saturating_mul(3).saturating_add(rate / 4)).max(1))
-        };
-        if state.up.max(state.down) < MEASURED_BYTES_MIN {
-            return;
-        }
-        if state.up >= MEASURED_BYTES_MIN {
-            state.rate_up = smooth(state.rate_up, state.up);
-        }
-        if state.down >= MEASURED_BYTES_MIN {
-            state.rate_down = smooth(state.rate_down, state.down);
-        }
-        (state.since, state.up, state.down) = (Some(Instant::now()), 0, 0);
-    }
-
-    /// The link, once something is known about its rate. One way stands for the other as long as only one is known.
-    pub(super) fn link(&self) -> Option<Link> {
-        let state = self.0.lock();
-        let (up, down) = (state.rate_up.or(state.rate_down)?, state.rate_down.or(state.rate_up)?);
-        Some(Link { round_trip: state.round_trip.unwrap_or_default(), up, down })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,23 +127,20 @@ mod tests {
         assert!(!asking_pays(&link, 4_000));
     }
 
-    /// Proves: nothing is claimed about a link before enough has moved over it, failed calls count for nothing, and
-    /// the rate that is claimed is not above what was moved in the time it took.
+    /// Proves: what is not known is taken from what is: the other way, or the distance.
     #[test]
-    fn measured_by_what_moves() {
-        let meter = LinkMeter::default();
-        meter.begin();
-        meter.end(100, 100, Duration::from_millis(10));
-        meter.begin();
-        meter.end(0, 0, Duration::from_secs(10));
-        assert_eq!(meter.link(), None);
-        let began = Instant::now();
-        meter.begin();
-        std::thread::sleep(Duration::from_millis(50));
-        meter.end(100_000, 10, began.elapsed());
-        let link = meter.link().unwrap();
-        assert!(link.up <= 2 * 100_000 * 1000 / 50, "{link:?}");
-        assert_eq!(link.up, link.down);
-        assert_eq!(link.round_trip, Duration::from_millis(10));
+    fn what_is_not_known() {
+        let estimate = |rtt, sent, received| LinkEstimate {
+            rtt: Duration::from_millis(rtt),
+            sent_bytes_per_second: sent,
+            received_bytes_per_second: received,
+            loss: 0.0,
+        };
+        let rates = |estimate| Link::from_estimate(&estimate).map(|link| (link.up, link.down));
+        assert_eq!(rates(estimate(30, Some(5), Some(7))), Some((5, 7)));
+        assert_eq!(rates(estimate(30, None, Some(7))), Some((7, 7)));
+        assert_eq!(rates(estimate(30, Some(5), None)), Some((5, 5)));
+        assert_eq!(rates(estimate(30, None, None)), Some((FAR_RATE, FAR_RATE)));
+        assert_eq!(rates(estimate(1, None, None)), None);
     }
 }
