@@ -528,9 +528,9 @@ impl World {
                         let event = Event::Reply { reply: &reply, members: &*members };
                         effects.extend(self.clients[device].signer.step(&key, event).unwrap());
                     }
-                    Request::Commit { structure, blocks } => {
+                    Request::Commit { structure, attached } => {
                         let outcome = done.2;
-                        let held = (Request::Commit { structure, blocks }, done.1.clone(), outcome);
+                        let held = (Request::Commit { structure, attached }, done.1.clone(), outcome);
                         let last = self.host.order.last_mut().expect("it was ordered");
                         last.deeds = if outcome == Outcome::Done { done.0.clone() } else { Vec::new() };
                         self.clients[device].held = Some(held);

@@ -17,6 +17,7 @@ mod live;
 mod map;
 mod membership;
 mod memory;
+mod parcel;
 mod principal;
 mod set_root;
 mod table;
@@ -42,6 +43,10 @@ pub use map::{
 };
 pub use membership::{Device, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Membership, User};
 pub use memory::{BlockBatch, MemoryBlocks};
+pub use parcel::{
+    PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_OPENING_BYTES_MAX, PARCEL_PLAIN_BYTES_MAX,
+    PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, parcel_bytes,
+};
 pub use principal::{DeviceId, GroupId, Handle, PrincipalId, UserId};
 pub use set_root::set_root;
 pub use table::{

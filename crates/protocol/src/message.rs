@@ -9,7 +9,7 @@ use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{DeviceId, Handle, StoredBlock};
+use holdfast_content::{DeviceId, Handle, Parcel, StoredBlock};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
@@ -20,6 +20,12 @@ pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 pub const BATCH_MAX: usize = 4096;
 /// Most block bytes that ride along with an operation; more are STOREd beforehand.
 pub const ATTACHED_BYTES_MAX: usize = 1 << 20;
+/// Most bytes that the parcels of one message hold when they are unpacked, in all.
+pub const PARCELS_PLAIN_BYTES_MAX: usize = 16 << 20;
+/// Most bytes that parcels riding along with an operation hold when they are unpacked, in all.
+pub const ATTACHED_PLAIN_BYTES_MAX: usize = 4 << 20;
+/// Most addresses in `RetrieveTree::have`.
+pub const TREE_HAVE_MAX: usize = 16;
 
 /// The server keys a file system's clients accept, signed by its superuser.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -69,6 +75,45 @@ pub struct AddressedBlock {
     pub block: StoredBlock,
 }
 
+/// Blocks that ride along with an operation. The server takes all or, if it lacks a base, nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
+pub struct Attached {
+    /// As they are.
+    pub blocks: Vec<AddressedBlock>,
+    /// Packed.
+    pub parcels: Vec<Parcel>,
+}
+
+impl From<Vec<AddressedBlock>> for Attached {
+    fn from(blocks: Vec<AddressedBlock>) -> Attached {
+        Attached { blocks, parcels: Vec::new() }
+    }
+}
+
+/// Yes or no for each of a list, in its order: bit `n % 8` of byte `n / 8`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
+pub struct Bits(Vec<u8>);
+
+impl Bits {
+    /// The `n`-th; what was not told is `false`.
+    pub fn get(&self, n: usize) -> bool {
+        self.0.get(n / 8).is_some_and(|byte| byte >> (n % 8) & 1 == 1)
+    }
+}
+
+impl FromIterator<bool> for Bits {
+    fn from_iter<T: IntoIterator<Item = bool>>(bits: T) -> Bits {
+        let mut bytes = Vec::new();
+        for (n, bit) in bits.into_iter().enumerate() {
+            if n % 8 == 0 {
+                bytes.push(0);
+            }
+            bytes[n / 8] |= u8::from(bit) << (n % 8);
+        }
+        Bits(bytes)
+    }
+}
+
 /// The header a STORE leaves with a block; RETRIEVE returns the first.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct StoreHeader {
@@ -108,6 +153,32 @@ pub enum Request {
     Store(Vec<AddressedBlock>),
     /// Fetches blocks by address.
     Retrieve(Vec<Digest>),
+    /// Asks which of these the file system has. What it has is safe from the collector for another window. Answered by
+    /// `Present`.
+    Present(Vec<Digest>),
+    /// Durably stores the blocks in parcels. Answered by `Done`, or by `BasesMissing` if nothing of them was taken.
+    StoreParcels(Vec<Parcel>),
+    /// Fetches blocks packed against others that the client has. Answered by `Parcel`.
+    RetrieveParcel {
+        /// Which, as [`Request::Retrieve`].
+        wanted: Vec<Digest>,
+        /// What the client has; those that the server lacks, or has no room for, it leaves out.
+        bases: Vec<Digest>,
+        /// zstd's level, 1 to 19; the server may take a lower one.
+        level: i8,
+    },
+    /// Fetches what a tree of blocks has and others have not, packed against what only those have: one round trip from
+    /// an older version of a file to the present one. Answered by `Tree`.
+    RetrieveTree {
+        /// Root of the tree.
+        root: Digest,
+        /// Roots of trees that the client has whole; at most [`TREE_HAVE_MAX`].
+        have: Vec<Digest>,
+        /// Most bytes wanted, unpacked.
+        bytes_max: u32,
+        /// zstd's level, 1 to 19; the server may take a lower one.
+        level: i8,
+    },
     /// Gives up blocks stored lately by this device.
     Dereference(Vec<Digest>),
     /// Stores a signed block under the sender's key.
@@ -148,7 +219,7 @@ pub enum Request {
         /// The declaration.
         certificate: Signed<Certificate>,
         /// Blocks it names, durable before it is ordered.
-        blocks: Vec<AddressedBlock>,
+        attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
     },
@@ -157,7 +228,7 @@ pub enum Request {
         /// The structure.
         structure: Signed<Structure>,
         /// Blocks it names.
-        blocks: Vec<AddressedBlock>,
+        attached: Attached,
     },
     /// Fast path: both halves, taken only if the view is exactly the one signed against.
     Fast {
@@ -166,7 +237,7 @@ pub enum Request {
         /// The structure.
         structure: Signed<Structure>,
         /// Blocks they name.
-        blocks: Vec<AddressedBlock>,
+        attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
     },
@@ -346,6 +417,27 @@ pub enum Response {
     Held(Vec<Digest>),
     /// Answer to `Holds`, in order of name.
     Holds(Vec<HoldShown>),
+    /// Answer to `Present`: which of the blocks are here.
+    Present(Bits),
+    /// Parcels name bases that are not here (at most 4,096 are told). Nothing of the request was done: it can be made
+    /// again without these bases.
+    BasesMissing(Vec<Digest>),
+    /// Answer to `RetrieveParcel`.
+    Parcel {
+        /// The first `covered` of the blocks asked for, but for `missing`; `None` if that leaves none.
+        parcel: Option<Parcel>,
+        /// How many of those asked for this answers, at least 1; the client asks again for the rest.
+        covered: u32,
+        /// Which of these the file system does not have.
+        missing: Vec<Digest>,
+    },
+    /// Answer to `RetrieveTree`.
+    Tree {
+        /// Blocks of the tree, those referred to before those that refer to them; `None` if there are none to send.
+        parcel: Option<Parcel>,
+        /// Whether that is all of it; else the client walks what it has now and asks for the rest block by block.
+        complete: bool,
+    },
 }
 
 /// A hold, as it is listed.

@@ -19,7 +19,7 @@ use crate::check::{Accepted, check, check_look};
 use crate::floor::{Floor, Offered};
 use crate::handles::assemble;
 use crate::members::Members;
-use crate::message::{Receipt, Request, ServerKeys, ViewReply};
+use crate::message::{Attached, Receipt, Request, ServerKeys, ViewReply};
 use crate::order::forecast;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, Outcome, Structure};
@@ -374,19 +374,19 @@ impl Signer {
 
     fn resend(&self) -> Vec<Effect> {
         let log_size = self.floor.log().size;
-        let blocks = Vec::new();
+        let attached = Attached::default();
         let request = match &self.phase {
             Phase::Idle | Phase::Folding { .. } => return Vec::new(),
             Phase::Fast { certificate, structure } => Request::Fast {
                 certificate: certificate.clone(),
                 structure: structure.clone(),
-                blocks,
+                attached,
                 log_size,
             },
             Phase::Update { certificate } => {
-                Request::Update { certificate: certificate.clone(), blocks, log_size }
+                Request::Update { certificate: certificate.clone(), attached, log_size }
             }
-            Phase::Commit { structure } => Request::Commit { structure: structure.clone(), blocks },
+            Phase::Commit { structure } => Request::Commit { structure: structure.clone(), attached },
         };
         vec![Effect::Send(Box::new(request))]
     }

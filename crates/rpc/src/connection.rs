@@ -48,12 +48,17 @@ impl Lane {
     /// The lane a request takes unless the caller says otherwise: blocks in quantity travel in bulk.
     pub fn of(request: &Request) -> Lane {
         match request {
-            Request::Store(_) => Lane::Bulk,
+            Request::Store(_) | Request::StoreParcels(_) => Lane::Bulk,
             Request::Retrieve(addresses) if addresses.len() > 4 => Lane::Bulk,
+            Request::RetrieveParcel { wanted, .. } if wanted.len() > 4 => Lane::Bulk,
+            Request::RetrieveTree { bytes_max, .. } if *bytes_max > TREE_BYTES_SMALL => Lane::Bulk,
             _ => Lane::Control,
         }
     }
 }
+
+/// A tree of more bytes than this may hold up others.
+const TREE_BYTES_SMALL: u32 = 256 << 10;
 
 /// Most bytes of blocks that one `Retrieve` may bring, over all the messages it takes: ask for less at once.
 pub const RETRIEVED_BYTES_MAX: usize = 64 << 20;
@@ -68,6 +73,9 @@ pub fn is_idempotent(request: &Request) -> bool {
         request,
         Request::Hello { .. }
             | Request::Retrieve(_)
+            | Request::Present(_)
+            | Request::RetrieveParcel { .. }
+            | Request::RetrieveTree { .. }
             | Request::VRetrieve { .. }
             | Request::Look { .. }
             | Request::FetchPending { .. }

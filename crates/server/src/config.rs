@@ -37,6 +37,8 @@ pub struct ServerConfig {
     pub abort_after: Duration,
     /// Ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
+    /// What parcels may cost.
+    pub parcels: crate::ParcelSettings,
     /// What peers may cost.
     pub limits: holdfast_rpc::Limits,
 }
@@ -53,6 +55,7 @@ impl ServerConfig {
             gc_interval: Some(Duration::from_secs(3600)),
             abort_after: Duration::from_secs(10),
             checkpoint_records: 4096,
+            parcels: crate::ParcelSettings::default(),
             limits: holdfast_rpc::Limits::default(),
         }
     }

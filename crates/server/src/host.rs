@@ -17,6 +17,7 @@ use crate::error::OpenError;
 use crate::file_system::{FileSystem, LocksNote};
 use crate::holds;
 use crate::maintenance;
+use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
 use crate::refusal::{Refused, refuse};
 use crate::statistics::Counters;
 use holdfast_content::{DeviceId, StoredBlock};
@@ -24,7 +25,8 @@ use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::message::{
-    AddressedBlock, PROTOCOL_VERSIONS, Request, Response, ServerError, ServerKeys, Welcome,
+    ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
+    Response, ServerError, ServerKeys, Welcome,
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
@@ -65,6 +67,8 @@ pub struct HostSettings {
     pub checkpoint_records: u64,
     /// How the store behaves.
     pub store: StoreConfig,
+    /// What parcels may cost.
+    pub parcels: ParcelSettings,
     /// File that is there while clients may hold locks.
     pub locks_note: Option<PathBuf>,
 }
@@ -87,6 +91,7 @@ pub struct Host {
     pub(crate) locks_note: LocksNote,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
+    pub(crate) parcels: ParcelLimits,
     refusals: Throttle,
 }
 
@@ -148,6 +153,7 @@ impl Host {
             store,
             storage,
             key,
+            parcels: ParcelLimits::new(settings.parcels),
             settings,
             allowed,
             clock,
@@ -313,6 +319,28 @@ impl Host {
                 self.counters.bytes_retrieved.add(bytes as u64);
                 Ok(Response::Blocks(blocks))
             }
+            Request::Present(addresses) => {
+                blocks::check_count(addresses.len())?;
+                let here = self.store.contains_renew_all(id, &addresses, now_ns)?;
+                Ok(Response::Present(here.into_iter().collect()))
+            }
+            Request::StoreParcels(given) => {
+                match parcels::unpack(&self.store, id, given, PARCELS_PLAIN_BYTES_MAX)? {
+                    Unpacked::BasesMissing(missing) => Ok(Response::BasesMissing(missing)),
+                    Unpacked::Blocks(unpacked) => {
+                        self.counters.blocks_stored.add(unpacked.len() as u64);
+                        self.store.store(id, device, unpacked, now_ns)?;
+                        self.commit()?;
+                        Ok(Response::Done)
+                    }
+                }
+            }
+            Request::RetrieveParcel { wanted, bases, level } => {
+                parcels::retrieve(self, id, &wanted, &bases, level)
+            }
+            Request::RetrieveTree { root, have, bytes_max, level } => {
+                parcels::retrieve_tree(self, id, root, &have, bytes_max, level)
+            }
             Request::Dereference(addresses) => {
                 blocks::check_count(addresses.len())?;
                 let mut dropped = 0;
@@ -358,20 +386,29 @@ impl Host {
                 self.commit()?;
                 Ok(Response::View(Box::new(reply)))
             }
-            Request::Update { certificate, blocks, log_size } => {
-                let checked = blocks::check_attached(blocks)?;
+            Request::Update { certificate, attached, log_size } => {
+                let checked = match self.attached(id, attached)? {
+                    Unpacked::Blocks(checked) => checked,
+                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
+                };
                 let answer = file_system.update(self, caller, device, certificate, checked, log_size)?;
                 self.commit()?;
                 file_system.tell_waiters();
                 Ok(answer)
             }
-            Request::Commit { structure, blocks } => {
-                let checked = blocks::check_attached(blocks)?;
+            Request::Commit { structure, attached } => {
+                let checked = match self.attached(id, attached)? {
+                    Unpacked::Blocks(checked) => checked,
+                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
+                };
                 let outcome = file_system.commit(self, caller, device, structure, checked)?;
                 self.settled(file_system, outcome, Response::Aborted)
             }
-            Request::Fast { certificate, structure, blocks, log_size: _ } => {
-                let checked = blocks::check_attached(blocks)?;
+            Request::Fast { certificate, structure, attached, log_size: _ } => {
+                let checked = match self.attached(id, attached)? {
+                    Unpacked::Blocks(checked) => checked,
+                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
+                };
                 let outcome = file_system.fast(self, caller, device, certificate, structure, checked)?;
                 self.settled(file_system, outcome, Response::Refused)
             }
@@ -483,6 +520,18 @@ impl Host {
                 Err(ServerError::NotAllowed(why).into())
             }
         }
+    }
+
+    /// Checks what rides along with an operation, and unpacks it.
+    fn attached(&self, file_system: Digest, given: Attached) -> Result<Unpacked, Refused> {
+        let mut checked = blocks::check_attached(given.blocks)?;
+        Ok(match parcels::unpack(&self.store, file_system, given.parcels, ATTACHED_PLAIN_BYTES_MAX)? {
+            Unpacked::Blocks(unpacked) => {
+                checked.extend(unpacked);
+                Unpacked::Blocks(checked)
+            }
+            missing => missing,
+        })
     }
 
     /// Stores blocks that came with an operation; they become durable with its record.

@@ -83,6 +83,7 @@ fn open_host_in(
             segment_bytes: segment_bytes(free_bytes),
             ..StoreConfig::default()
         },
+        parcels: config.parcels,
         locks_note: Some(data.locks_note()),
     };
     let lists = data.clone();

@@ -2,6 +2,7 @@
 
 use crate::file_system::FileSystem;
 use crate::host::{Caller, Host};
+use crate::parcels;
 use holdfast_content::DeviceId;
 use holdfast_protocol::message::{LockAnswer, LockRequest, Request, Response};
 use holdfast_rpc::{Service, Session};
@@ -28,11 +29,16 @@ pub struct Driver {
 pub struct SessionState {
     caller: OnceLock<Caller>,
     at_once: Arc<Semaphore>,
+    parcels_at_once: Arc<Semaphore>,
 }
 
 impl Default for SessionState {
     fn default() -> Self {
-        SessionState { caller: OnceLock::new(), at_once: Arc::new(Semaphore::new(AT_ONCE)) }
+        SessionState {
+            caller: OnceLock::new(),
+            at_once: Arc::new(Semaphore::new(AT_ONCE)),
+            parcels_at_once: Arc::new(Semaphore::new(parcels::AT_ONCE)),
+        }
     }
 }
 
@@ -54,10 +60,18 @@ impl Service for Driver {
                     (request, _) => {
                         // The permit goes along: a lost session does not free the thread it still occupies, and
                         // the work is done to its end.
-                        let permit = session.state.at_once.clone().acquire_owned().await;
                         let host = self.host.clone();
+                        // Before the permit, so that parcels that wait hold up nothing else of the session.
+                        let room = match parcels::weight(&request) {
+                            0 => None,
+                            weight => {
+                                let turn = session.state.parcels_at_once.clone().acquire_owned().await;
+                                Some((turn, host.parcels.memory_for(weight).await))
+                            }
+                        };
+                        let permit = session.state.at_once.clone().acquire_owned().await;
                         off_reactor(move || {
-                            let _permit = permit;
+                            let (_permit, _room) = (permit, room);
                             host.handle(&caller, request)
                         })
                         .await

@@ -12,7 +12,7 @@ use holdfast_protocol::log_tree::verify_consistency;
 use holdfast_protocol::message::{Request, Response, ServerError, ServerKeys, ViewReply};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::LogHead;
-use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, OpenError};
+use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, OpenError, ParcelSettings};
 use holdfast_store::StoreConfig;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ fn settings() -> HostSettings {
         abort_after: Duration::from_secs(10),
         checkpoint_records: 8,
         locks_note: None,
+        parcels: ParcelSettings::default(),
         store: StoreConfig { segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }
@@ -285,14 +286,14 @@ fn rule_breakers_harm_nobody() {
     let Request::Fast { certificate, structure, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
-    let dangling = Request::Fast { certificate, structure, blocks: vec![], log_size };
+    let dangling = Request::Fast { certificate, structure, attached: vec![].into(), log_size };
     assert!(invalid(&world.ask(1, dangling)), "a table that was never stored");
-    let Request::Fast { certificate, structure, blocks, log_size } = alice.clone().fast(&before) else {
+    let Request::Fast { certificate, structure, attached, log_size } = alice.clone().fast(&before) else {
         panic!()
     };
-    let mut altered = blocks.clone();
-    altered[0].block.body.push(0);
-    assert!(invalid(&world.ask(1, Request::Fast { certificate, structure, blocks: altered, log_size })));
+    let mut altered = attached;
+    altered.blocks[0].block.body.push(0);
+    assert!(invalid(&world.ask(1, Request::Fast { certificate, structure, attached: altered, log_size })));
     let (_, chunk) = block(BlockKind::Chunk, &vec![0x5a; 900 << 10]);
     let mut incompressible = chunk.clone();
     incompressible.block = holdfast_content::StoredBlock {
@@ -302,7 +303,7 @@ fn rule_breakers_harm_nobody() {
     };
     let (_, update) = alice.clone().update(&before);
     let Request::Update { certificate, log_size, .. } = update else { panic!() };
-    let heavy = Request::Update { certificate, blocks: vec![incompressible; 2], log_size };
+    let heavy = Request::Update { certificate, attached: vec![incompressible; 2].into(), log_size };
     assert!(invalid(&world.ask(1, heavy)), "too many bytes attached");
     let list = ServerKeys { file_system: file_system(), sequence: 2, keys: vec![server] };
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
@@ -357,7 +358,8 @@ fn membership_in_force_decides() {
     let change = Request::Fast {
         certificate: Signed::new(certificate, &superuser()),
         structure,
-        blocks: vec![holdfast_protocol::message::AddressedBlock { address, block: block.to_stored() }],
+        attached: vec![holdfast_protocol::message::AddressedBlock { address, block: block.to_stored() }]
+            .into(),
         log_size: 0,
     };
     committed(world.ask(0, change), &server);
@@ -725,7 +727,10 @@ fn an_operation_costs_one_sync() {
     }
     let structure = sign_structure(&shown, &certificate, &alice.key, handles);
     let certificate = Signed::new(certificate, &alice.key);
-    committed(world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0 }), &server);
+    committed(
+        world.ask(1, Request::Fast { certificate, structure, attached: vec![].into(), log_size: 0 }),
+        &server,
+    );
     assert_eq!(syncs() - before, 1, "the table before");
 }
 

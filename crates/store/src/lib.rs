@@ -21,6 +21,7 @@ mod checkpoint;
 mod collect;
 mod error;
 mod format;
+mod headers;
 mod holds;
 mod index;
 mod mark;

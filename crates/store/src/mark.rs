@@ -100,24 +100,7 @@ impl<'a> Marks<'a> {
                 watch(CollectStage::Marking(self.count));
                 self.shared.relieve_held()?;
             }
-            if entry.leaf {
-                continue;
-            }
-            let head = self.shared.log.read_head(entry.location.position)?;
-            match StoreRecord::decode(&head)? {
-                StoreRecord::Block(block)
-                    if block.address == address && block.file_system == self.file_system =>
-                {
-                    stack.extend(block.references);
-                }
-                _ => {
-                    return Err(StoreError::Log(LogError::Damaged {
-                        file: format!("segment {segment}"),
-                        offset: offset.into(),
-                        why: format!("another record is in the place of block {address}"),
-                    }));
-                }
-            }
+            stack.extend(self.shared.references(&self.file_system, &address, &entry)?);
         }
         Ok(())
     }

@@ -425,7 +425,7 @@ impl Shared {
 
     /// Looks a block up without holding the lock while the disk is read. The answer was true at some time during
     /// the call; a change of the index that matters is decided under the lock.
-    fn look_up(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
+    pub(crate) fn look_up(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         let recent = self.state.lock().recent(key);
         resolve(recent, &self.index, key)
     }

@@ -202,8 +202,8 @@ impl Server {
                 let fs = state.file_system.as_ref().unwrap();
                 Response::View(Box::new(fs.prove(log_size, fs.sequencer.look())))
             }
-            Request::Update { certificate, blocks, log_size } => {
-                store(&mut state, blocks);
+            Request::Update { certificate, attached, log_size } => {
+                store(&mut state, attached.blocks);
                 let members = members_of(&state, &certificate.value);
                 let certificate = certificate.verified(peer).expect("signed by its sender");
                 let fs = state.file_system.as_mut().unwrap();
@@ -216,8 +216,8 @@ impl Server {
                     },
                 }
             }
-            Request::Fast { certificate, structure, blocks, .. } => {
-                store(&mut state, blocks);
+            Request::Fast { certificate, structure, attached, .. } => {
+                store(&mut state, attached.blocks);
                 if !tables_present(&state, &structure.value) {
                     return Response::Error(ServerError::Invalid("a table was never stored".into()));
                 }
@@ -235,8 +235,8 @@ impl Server {
                     },
                 }
             }
-            Request::Commit { structure, blocks } => {
-                store(&mut state, blocks);
+            Request::Commit { structure, attached } => {
+                store(&mut state, attached.blocks);
                 if !tables_present(&state, &structure.value) {
                     return Response::Error(ServerError::Invalid("a table was never stored".into()));
                 }

@@ -294,6 +294,11 @@ fn answer_bytes_of(request: &Request) -> usize {
         Request::Retrieve(addresses) => {
             addresses.len().saturating_mul(BODY_BYTES_MAX as usize).min(MESSAGE_BYTES_MAX)
         }
+        Request::RetrieveParcel { wanted, .. } => {
+            wanted.len().saturating_mul(BODY_BYTES_MAX as usize).min(MESSAGE_BYTES_MAX)
+        }
+        Request::RetrieveTree { bytes_max, .. } => (*bytes_max as usize + (256 << 10)).min(MESSAGE_BYTES_MAX),
+        Request::StoreParcels(_) | Request::Commit { .. } => 192 << 10,
         Request::Look { .. } | Request::Update { .. } | Request::Fast { .. } => 2 << 20,
         _ => 64 << 10,
     }

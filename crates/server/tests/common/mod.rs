@@ -7,7 +7,7 @@ use holdfast_content::{
 };
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
-use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerKeys, ViewReply};
+use holdfast_protocol::message::{AddressedBlock, Attached, Request, Response, ServerKeys, ViewReply};
 use holdfast_protocol::order::forecast;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{HandleVersion, Outcome, Structure, View};
@@ -163,7 +163,7 @@ impl Author {
         Request::Fast {
             certificate: Signed::new(certificate, &self.key),
             structure,
-            blocks: vec![block],
+            attached: vec![block].into(),
             log_size: self.log_size,
         }
     }
@@ -171,12 +171,15 @@ impl Author {
     pub fn update(&mut self, view: &View) -> (Certificate, Request) {
         let certificate = self.certificate(view, Path::Slow);
         let signed = Signed::new(certificate.clone(), &self.key);
-        (certificate, Request::Update { certificate: signed, blocks: Vec::new(), log_size: self.log_size })
+        (
+            certificate,
+            Request::Update { certificate: signed, attached: Attached::default(), log_size: self.log_size },
+        )
     }
 
     pub fn commit(&self, view: &View, certificate: &Certificate) -> Request {
         let (structure, block) = self.structure(view, certificate);
-        Request::Commit { structure, blocks: vec![block] }
+        Request::Commit { structure, attached: vec![block].into() }
     }
 
     pub fn give_up(&mut self) {

@@ -104,12 +104,12 @@ impl Pump {
             _ => operation.plan.iter().flat_map(Plan::declared).collect(),
         };
         let unsent = self.shared.store.collect(roots);
-        let attached = self.shared.store.send_ahead(unsent, ATTACHED_BYTES_MAX, BATCH_MAX)?;
+        let riding = self.shared.store.send_ahead(unsent, ATTACHED_BYTES_MAX, BATCH_MAX)?;
         match &mut request {
-            Request::Fast { blocks, .. }
-            | Request::Update { blocks, .. }
-            | Request::Commit { blocks, .. } => {
-                blocks.clone_from(&attached);
+            Request::Fast { attached, .. }
+            | Request::Update { attached, .. }
+            | Request::Commit { attached, .. } => {
+                attached.blocks.clone_from(&riding);
             }
             _ => {}
         }
@@ -120,7 +120,7 @@ impl Pump {
         };
         self.shared.heard();
         if matches!(response, Response::View(_) | Response::Committed(_)) {
-            self.shared.store.acknowledge(&attached);
+            self.shared.store.acknowledge(&riding);
         }
         self.greet().map_err(|End::Stopped| RpcError::Closed)?;
         Ok(response)

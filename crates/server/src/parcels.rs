@@ -1,0 +1,410 @@
+//! Parcels as clients give and ask for them, and the walk that finds what an older tree lacks.
+//!
+//! Invariants:
+//! - a parcel copies only from blocks of the file system it is given to or asked for, so it reveals nothing else;
+//! - what is unpacked has been hashed here, and is stored like any other block;
+//! - before a base is read or a buffer made, the request has been weighed ([`weight`]), so that all of them together
+//!   stay within a budget.
+
+use crate::blocks::{check_count, stored_bytes};
+use crate::host::Host;
+use crate::refusal::{Refused, refuse};
+use holdfast_content::{
+    BODY_BYTES_MAX, Block, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX, Parcel, ParcelError,
+    Prefix, StoredBlock, parcel_bytes,
+};
+use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::message::{BATCH_MAX, MESSAGE_BYTES_MAX, Request, Response, TREE_HAVE_MAX};
+use holdfast_store::{BlockStore, StoreError};
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+
+/// Most bytes of a parcel in an answer; the rest of a message is for what else is in it.
+const ANSWER_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (256 << 10);
+/// Most bytes of bases of a parcel made here.
+const PREFIX_BYTES_MAX: usize = 16 << 20;
+/// Most parcels in one request.
+const PARCELS_MAX: usize = 64;
+/// Most blocks looked at on each side of a walk.
+const WALK_MAX: usize = 1 << 14;
+/// Highest level that is made when others are being made already.
+const LEVEL_LOW: i32 = 1;
+/// Parcels made at once for one connection, and opened.
+pub(crate) const AT_ONCE: usize = 2;
+
+/// What parcels may cost a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParcelSettings {
+    /// Highest level of zstd at which it packs.
+    pub level_max: u8,
+    /// How many it packs at once at more than level 1.
+    pub at_once: usize,
+    /// Bytes that all being opened and made take together; others wait.
+    pub memory_bytes: usize,
+}
+
+impl Default for ParcelSettings {
+    fn default() -> Self {
+        let at_once = std::thread::available_parallelism().map_or(1, |threads| threads.get().div_ceil(2));
+        ParcelSettings { level_max: 9, at_once, memory_bytes: 256 << 20 }
+    }
+}
+
+/// What parcels cost at the moment.
+pub(crate) struct ParcelLimits {
+    settings: ParcelSettings,
+    packing: Semaphore,
+    /// In KiB.
+    memory: Arc<Semaphore>,
+}
+
+impl ParcelLimits {
+    pub(crate) fn new(settings: ParcelSettings) -> ParcelLimits {
+        let memory = Arc::new(Semaphore::new(settings.memory_bytes / 1024));
+        ParcelLimits { settings, packing: Semaphore::new(settings.at_once), memory }
+    }
+
+    /// Waits until there is memory for a request. One that takes more than there is at all gets all of it.
+    pub(crate) async fn memory_for(&self, weight: u32) -> OwnedSemaphorePermit {
+        let weight = weight.min((self.settings.memory_bytes / 1024) as u32);
+        self.memory.clone().acquire_many_owned(weight).await.expect("it is never closed")
+    }
+
+    /// The level at which a parcel is made for somebody who wants it at this one, and the right to do so.
+    fn level(&self, wanted: i8) -> (i32, Option<SemaphorePermit<'_>>) {
+        let wanted = i32::from(wanted).clamp(LEVEL_LOW, self.settings.level_max.max(1).into());
+        match wanted > LEVEL_LOW {
+            true => match self.packing.try_acquire() {
+                Ok(permit) => (wanted, Some(permit)),
+                Err(_) => (LEVEL_LOW, None),
+            },
+            false => (LEVEL_LOW, None),
+        }
+    }
+}
+
+/// What was in parcels.
+pub(crate) enum Unpacked {
+    /// Blocks, checked.
+    Blocks(Vec<(Digest, StoredBlock)>),
+    /// Nothing was taken: these bases are not here.
+    BasesMissing(Vec<Digest>),
+}
+
+fn bad(error: ParcelError) -> Refused {
+    holdfast_protocol::message::ServerError::Invalid(error.to_string()).into()
+}
+
+/// About how many KiB a request takes here beside its own bytes while it is carried out; 0 if it has to do with no parcels.
+pub(crate) fn weight(request: &Request) -> u32 {
+    let block = BODY_BYTES_MAX as usize;
+    let opening = |parcels: &[Parcel]| {
+        let largest = parcels.iter().map(|parcel| (parcel.bases.len() * block).min(32 << 20)).max();
+        let plain: usize = parcels.iter().map(|parcel| parcel.plain_bytes as usize).sum();
+        largest.map_or(0, |prefix| prefix + 3 * plain.min(PARCEL_PLAIN_BYTES_MAX as usize))
+    };
+    // Prefix, payload, blocks and frame, and the compressor's tables, which grow with the first two.
+    let packing = |bases: usize, plain: usize| {
+        let (prefix, plain) = (bases.min(PREFIX_BYTES_MAX), plain.min(PARCEL_PLAIN_BYTES_MAX as usize));
+        6 * (prefix + plain)
+    };
+    let bytes = match request {
+        Request::StoreParcels(parcels) => opening(parcels),
+        Request::Update { attached, .. }
+        | Request::Fast { attached, .. }
+        | Request::Commit { attached, .. } => opening(&attached.parcels),
+        Request::RetrieveParcel { wanted, bases, .. } => {
+            packing(bases.len().saturating_mul(block), wanted.len().saturating_mul(block))
+        }
+        Request::RetrieveTree { bytes_max, .. } => packing(PREFIX_BYTES_MAX, *bytes_max as usize),
+        _ => 0,
+    };
+    bytes.div_ceil(1024) as u32
+}
+
+/// Takes the blocks out of parcels, or says which bases are missing.
+pub(crate) fn unpack(
+    store: &BlockStore,
+    file_system: Digest,
+    parcels: Vec<Parcel>,
+    plain_bytes_max: usize,
+) -> Result<Unpacked, Refused> {
+    if parcels.len() > PARCELS_MAX {
+        return refuse(format!("{} parcels at once; at most {PARCELS_MAX}", parcels.len()));
+    }
+    let plain: usize = parcels.iter().map(|parcel| parcel.plain_bytes as usize).sum();
+    if plain > plain_bytes_max {
+        return refuse(format!("{plain} bytes of blocks in parcels; at most {plain_bytes_max}"));
+    }
+    let bases: Vec<Digest> = parcels.iter().flat_map(|parcel| parcel.bases.iter().copied()).collect();
+    if bases.len() > PARCEL_BASES_MAX {
+        return refuse(format!("{} bases at once; at most {PARCEL_BASES_MAX}", bases.len()));
+    }
+    for parcel in &parcels {
+        parcel.check().map_err(bad)?;
+    }
+    let here = store.contains_all(file_system, &bases)?;
+    let missing: Vec<Digest> =
+        bases.iter().zip(here).filter(|(_, here)| !here).map(|(address, _)| *address).collect();
+    if !missing.is_empty() {
+        return Ok(Unpacked::BasesMissing(missing));
+    }
+    let mut unpacked = Vec::new();
+    for parcel in parcels {
+        let mut prefix = Prefix::default();
+        for base in &parcel.bases {
+            // One that is found damaged, or gone since, is missing after all.
+            let Some((block, _)) = load(store, file_system, *base)? else {
+                return Ok(Unpacked::BasesMissing(vec![*base]));
+            };
+            if !prefix.push(&block) {
+                return refuse("the bases of a parcel are over the limit");
+            }
+        }
+        let blocks = parcel.open(&DigestKey::WELL_KNOWN, &prefix).map_err(bad)?;
+        drop(prefix);
+        if unpacked.len() + blocks.len() > BATCH_MAX {
+            return refuse(format!("more than {BATCH_MAX} blocks in parcels at once"));
+        }
+        unpacked.extend(blocks.into_iter().map(|block| (block.reference().address, block.to_stored())));
+    }
+    Ok(Unpacked::Blocks(unpacked))
+}
+
+/// A block, unpacked and checked, with the bytes it takes as it is stored; `None` if it is not here, or damaged.
+fn load(store: &BlockStore, file_system: Digest, address: Digest) -> Result<Option<(Block, usize)>, Refused> {
+    let stored = match store.retrieve(file_system, address) {
+        Ok(Some((_, stored))) => stored,
+        Ok(None) => return Ok(None),
+        Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
+            tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let bytes = stored_bytes(&stored);
+    match stored.open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
+        Ok(block) => Ok(Some((block, bytes))),
+        Err(error) => {
+            tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
+            Ok(None)
+        }
+    }
+}
+
+/// Gathers blocks for the parcel of an answer, the most wanted first.
+struct Gathered {
+    /// With their depths.
+    blocks: Vec<(usize, Block)>,
+    plain: usize,
+    stored: usize,
+    plain_max: usize,
+}
+
+impl Gathered {
+    fn new(plain_max: usize) -> Gathered {
+        let plain_max = plain_max.min(PARCEL_PLAIN_BYTES_MAX as usize);
+        Gathered { blocks: Vec::new(), plain: 0, stored: 0, plain_max }
+    }
+
+    /// Whether the block was taken; the first always is.
+    fn take(&mut self, depth: usize, (block, stored): (Block, usize)) -> bool {
+        let plain = parcel_bytes(&block);
+        let fits = self.blocks.len() < PARCEL_BLOCKS_MAX
+            && self.plain + plain <= self.plain_max
+            && self.stored + stored <= ANSWER_BYTES_MAX;
+        let taken = fits || self.blocks.is_empty();
+        if taken {
+            self.plain += plain;
+            self.stored += stored;
+            self.blocks.push((depth, block));
+        }
+        taken
+    }
+
+    /// Packs what was taken, the deepest first; the last taken are left out until the parcel fits into a message.
+    /// Says how many are in it.
+    fn pack(mut self, prefix: &Prefix, level: i32) -> Result<(Option<Parcel>, usize), Refused> {
+        while !self.blocks.is_empty() {
+            let mut order: Vec<&(usize, Block)> = self.blocks.iter().collect();
+            order.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
+            let order: Vec<&Block> = order.into_iter().map(|(_, block)| block).collect();
+            let parcel = Parcel::pack(prefix, &order, level).map_err(bad)?;
+            if parcel.message_bytes() <= ANSWER_BYTES_MAX || self.blocks.len() == 1 {
+                return Ok((Some(parcel), self.blocks.len()));
+            }
+            self.blocks.truncate(self.blocks.len() / 2);
+        }
+        Ok((None, 0))
+    }
+}
+
+/// The bases that are here and fit, in the order given.
+fn prefix_of<'a>(
+    store: &BlockStore,
+    file_system: Digest,
+    bases: impl Iterator<Item = &'a Digest>,
+) -> Result<Prefix, Refused> {
+    let mut prefix = Prefix::default();
+    for base in bases {
+        let Some((block, _)) = load(store, file_system, *base)? else { continue };
+        if prefix.len() + parcel_bytes(&block) > PREFIX_BYTES_MAX || !prefix.push(&block) {
+            break;
+        }
+    }
+    Ok(prefix)
+}
+
+/// Answers a `RetrieveParcel`.
+pub(crate) fn retrieve(
+    host: &Host,
+    file_system: Digest,
+    wanted: &[Digest],
+    bases: &[Digest],
+    level: i8,
+) -> Result<Response, Refused> {
+    let store = &host.store;
+    check_count(wanted.len())?;
+    check_count(bases.len())?;
+    if wanted.is_empty() {
+        return refuse("a parcel of nothing");
+    }
+    let mut gathered = Gathered::new(PARCEL_PLAIN_BYTES_MAX as usize);
+    let (mut missing, mut places) = (Vec::new(), Vec::new());
+    let mut covered = wanted.len();
+    for (place, address) in wanted.iter().enumerate() {
+        match load(store, file_system, *address)? {
+            None => missing.push((place, *address)),
+            Some(found) => {
+                if !gathered.take(0, found) {
+                    covered = place;
+                    break;
+                }
+                places.push(place);
+            }
+        }
+    }
+    let bases = if places.is_empty() { &[] } else { bases };
+    let prefix = prefix_of(store, file_system, bases.iter())?;
+    let (level, _packing) = host.parcels.level(level);
+    let (parcel, packed) = gathered.pack(&prefix, level)?;
+    if let Some(place) = places.get(packed) {
+        covered = *place;
+        missing.retain(|(place, _)| *place < covered);
+    }
+    let missing = missing.into_iter().map(|(_, address)| address).collect();
+    Ok(Response::Parcel { parcel, covered: covered as u32, missing })
+}
+
+/// Answers a `RetrieveTree`.
+pub(crate) fn retrieve_tree(
+    host: &Host,
+    file_system: Digest,
+    root: Digest,
+    have: &[Digest],
+    bytes_max: u32,
+    level: i8,
+) -> Result<Response, Refused> {
+    let store = &host.store;
+    if have.len() > TREE_HAVE_MAX {
+        return refuse(format!("{} trees to do without; at most {TREE_HAVE_MAX}", have.len()));
+    }
+    let (mut wanted, mut had) = (Side::new(&[root]), Side::new(have));
+    // Level by level on both sides, so that equal subtrees meet and are walked on neither.
+    while wanted.step(store, file_system, &had.seen)? {
+        had.step(store, file_system, &wanted.seen)?;
+    }
+    let mut complete = !wanted.cut_off;
+    let mut gathered = Gathered::new(bytes_max as usize);
+    for (depth, address) in wanted.without(&had) {
+        match load(store, file_system, *address)? {
+            Some(found) => {
+                if !gathered.take(*depth, found) {
+                    complete = false;
+                    break;
+                }
+            }
+            None => complete = false,
+        }
+    }
+    let mut bases: Vec<&(usize, Digest)> = had.without(&wanted).collect();
+    if gathered.blocks.is_empty() {
+        bases.clear();
+    }
+    // In the order of the payload: what stays the same then lies at the same distance.
+    bases.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
+    let prefix = prefix_of(store, file_system, bases.into_iter().map(|(_, address)| address))?;
+    let taken = gathered.blocks.len();
+    let (level, _packing) = host.parcels.level(level);
+    let (parcel, packed) = gathered.pack(&prefix, level)?;
+    Ok(Response::Tree { parcel, complete: complete && packed == taken })
+}
+
+/// One side of the walk of two trees.
+struct Side {
+    /// Everything met, with its depth, in the order in which it was met.
+    order: Vec<(usize, Digest)>,
+    seen: HashSet<Digest>,
+    /// Where in `order` the level to be walked next begins.
+    level: usize,
+    depth: usize,
+    /// It was too large to be walked to its end.
+    cut_off: bool,
+}
+
+impl Side {
+    fn new(roots: &[Digest]) -> Side {
+        let mut side = Side { order: Vec::new(), seen: HashSet::new(), level: 0, depth: 0, cut_off: false };
+        for root in roots {
+            side.meet(*root);
+        }
+        side
+    }
+
+    fn meet(&mut self, address: Digest) {
+        if self.seen.insert(address) {
+            self.order.push((self.depth, address));
+        }
+    }
+
+    /// What this side has met and the other has not.
+    fn without<'a>(&'a self, other: &'a Side) -> impl Iterator<Item = &'a (usize, Digest)> {
+        self.order.iter().filter(|(_, address)| !other.seen.contains(address))
+    }
+
+    /// Walks one level further down, but not into what the other side has met too. Whether there was one.
+    fn step(
+        &mut self,
+        store: &BlockStore,
+        file_system: Digest,
+        other: &HashSet<Digest>,
+    ) -> Result<bool, Refused> {
+        let level = self.level..self.order.len();
+        self.level = level.end;
+        self.depth += 1;
+        for place in level.clone() {
+            let address = self.order[place].1;
+            if other.contains(&address) {
+                continue;
+            }
+            let references = match store.references(file_system, address) {
+                Ok(references) => references.unwrap_or_default(),
+                // Told when it is read, too.
+                Err(error) => {
+                    tracing::error!(%file_system, %address, %error, "a block is damaged");
+                    self.cut_off = true;
+                    continue;
+                }
+            };
+            for reference in references {
+                if self.order.len() == WALK_MAX {
+                    self.cut_off = true;
+                    return Ok(false);
+                }
+                self.meet(reference);
+            }
+        }
+        Ok(!level.is_empty())
+    }
+}
