@@ -26,6 +26,7 @@ pub(crate) use start::explain;
 pub use status::Status;
 
 use crate::error::FsError;
+use crate::store::TransferConfig;
 use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
@@ -60,6 +61,8 @@ pub struct EngineConfig {
     pub deadline: Duration,
     /// Once started, calls wait for as long as it takes, or until they are interrupted.
     pub hard: bool,
+    /// How data is sent and fetched.
+    pub transfer: TransferConfig,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
@@ -77,6 +80,7 @@ impl EngineConfig {
             memory_bytes: 256 << 20,
             deadline: Duration::from_secs(60),
             hard: false,
+            transfer: TransferConfig::default(),
             acknowledge_alarm: false,
         }
     }

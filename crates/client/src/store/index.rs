@@ -198,7 +198,8 @@ impl ChunkIndex {
         for (address, _) in &seen.chunks {
             self.by_chunk.insert(short(address), number);
         }
-        for (place, feature) in seen.features.iter().enumerate().filter(|(_, feature)| **feature != u64::MAX) {
+        for (place, feature) in seen.features.iter().enumerate().filter(|(_, feature)| **feature != u64::MAX)
+        {
             self.by_feature.insert((place as u8, *feature), number);
         }
         self.files.put(number, seen);
@@ -354,9 +355,16 @@ mod tests {
     /// Proves: what editors call a file while they save it leads to the file, and other names do not.
     #[test]
     fn names_while_saving() {
-        for name in
-            ["foo.c~", ".foo.c.swp", "#foo.c#", ".#foo.c", "foo.c.tmp123", ".foo.c.A1b2C3", "foo.c.bak", "~$foo.c"]
-        {
+        for name in [
+            "foo.c~",
+            ".foo.c.swp",
+            "#foo.c#",
+            ".#foo.c",
+            "foo.c.tmp123",
+            ".foo.c.A1b2C3",
+            "foo.c.bak",
+            "~$foo.c",
+        ] {
             assert_eq!(name_key(format!("/d/{name}").as_bytes()), b"/d/foo.c", "{name}");
         }
         for name in ["foo.h", "bar.c", "foo"] {
