@@ -7,6 +7,7 @@ mod lfs;
 mod names;
 mod ops;
 mod package;
+mod pairs;
 mod report;
 mod repository;
 mod sides;
@@ -38,6 +39,8 @@ enum Command {
     Names(names::Options),
     /// Building a real C program on mounted file systems, side by side.
     Package(package::Options),
+    /// Bytes each way from one release of a tree to the next, over a slow link.
+    Pairs(pairs::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
 }
@@ -51,6 +54,7 @@ fn main() -> anyhow::Result<()> {
         Command::Growth(options) => growth::run(&options),
         Command::Names(options) => names::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
     }
 }

@@ -7,6 +7,7 @@
 use crate::control::MountOrder;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{Agent, AgentKey, Key};
+use holdfast_client::store::TransferMode;
 use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -38,6 +39,8 @@ pub struct Job {
     pub hard: bool,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
+    /// How data is sent and fetched.
+    pub transfer: TransferMode,
 }
 
 /// What the C library is told of memory, by variables of the environment; other C libraries pass them over.
@@ -64,6 +67,7 @@ struct Letter {
     timeout: u64,
     hard: bool,
     acknowledge_alarm: bool,
+    transfer: TransferMode,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -111,6 +115,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         timeout: job.timeout,
         hard: job.hard,
         acknowledge_alarm: job.acknowledge_alarm,
+        transfer: job.transfer,
     };
     let text =
         Zeroizing::new(serde_json::to_vec(&letter).map_err(|error| Failure::new(Exit::Internal, error))?);
@@ -196,6 +201,7 @@ pub fn receive() -> Outcome<Job> {
         timeout: letter.timeout,
         hard: letter.hard,
         acknowledge_alarm: letter.acknowledge_alarm,
+        transfer: letter.transfer,
     })
 }
 

@@ -92,6 +92,7 @@ impl Host {
         config.deadline = Duration::from_secs(job.timeout);
         config.hard = job.hard;
         config.acknowledge_alarm = job.acknowledge_alarm;
+        config.transfer.mode = job.transfer;
         let host = Arc::new(Host {
             engine: Engine::start(config)?,
             address,

@@ -107,6 +107,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         timeout: arguments.timeout,
         hard: arguments.hard,
         acknowledge_alarm: arguments.acknowledge_alarm,
+        transfer: arguments.transfer,
         key,
     };
     make_private(&job.state_dir)?;

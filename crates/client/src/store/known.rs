@@ -147,7 +147,7 @@ impl Shared {
     fn approach(&self, handle: &Handle, path: &[u8], content: &Content) -> Vec<(Reference, BlockKind)> {
         let (Some(map), Some(level)) = (map_of(content), self.delta_down()) else { return Vec::new() };
         let root = root_of(map);
-        let before = self.earlier(handle, path, root.map(|root| root.address)).unwrap_or_default();
+        let mut before = self.earlier(handle, path, root.map(|root| root.address)).unwrap_or_default();
         if let Some(root) = root.filter(|root| !self.is_near(&root.address)) {
             let all: Vec<Digest> =
                 before.nodes.iter().chain(&before.chunks).map(|(address, _)| *address).collect();
@@ -162,6 +162,11 @@ impl Shared {
             present.chunks.iter().filter(|(address, _)| !self.is_near(address)).copied().collect();
         if missing.is_empty() {
             return Vec::new();
+        }
+        if before.chunks.is_empty()
+            && let Some(seen) = self.index.lock().sharing(&present.chunks)
+        {
+            before = seen.into();
         }
         let kin = Arc::new(Kin::of(&before, &present));
         if !kin.chunks.is_empty() {

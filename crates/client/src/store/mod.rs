@@ -362,8 +362,10 @@ impl VerifiedStore {
     pub fn dereference(&self, addresses: Vec<Digest>) -> Result<u32, RpcError> {
         {
             let mut acknowledged = self.shared.acknowledged.lock();
+            let mut recent = self.shared.recent.lock();
             for address in &addresses {
                 acknowledged.pop(address);
+                recent.pop(address);
             }
         }
         match self.shared.remote.call(Request::Dereference(addresses), self.shared.deadline)? {

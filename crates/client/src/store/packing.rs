@@ -14,7 +14,7 @@ use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, batches, unexpected};
 use crate::interrupt;
 use crate::remote::call_patiently;
 use holdfast_content::{
-    BODY_BYTES_MAX, Block, BlockKind, Parcel, Prefix, Reference, SourceError, parcel_bytes,
+    BODY_BYTES_MAX, Block, BlockKind, Parcel, Prefix, REFERENCES_MAX, Reference, SourceError, parcel_bytes,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{
@@ -343,7 +343,8 @@ impl Shared {
         if covered == 0 || covered > wanted.len() {
             return Err(Unpackable::Unusable("it covers nothing, or more than was asked for"));
         }
-        let mut blocks = self.unpack(parcel, &prefix)?;
+        let bytes_max = wanted.iter().map(|one| plain_bytes_max(&one.reference, one.kind)).sum();
+        let mut blocks = self.unpack(parcel, &prefix, bytes_max)?;
         let missing: HashSet<Digest> = missing.into_iter().collect();
         let mut results = Vec::with_capacity(covered);
         for one in &wanted[..covered] {
@@ -364,16 +365,20 @@ impl Shared {
         Ok(results)
     }
 
-    /// Blocks of a parcel that may copy only from what was offered.
+    /// Blocks of a parcel that may copy only from what was offered, and is no larger than what was asked for can be.
     fn unpack(
         &self,
         parcel: Option<Parcel>,
         offered: &Prefix,
+        bytes_max: usize,
     ) -> Result<HashMap<Digest, Arc<Block>>, Unpackable> {
         let Some(parcel) = parcel else { return Ok(HashMap::new()) };
         let known: HashSet<&Digest> = offered.bases().iter().collect();
         if !parcel.bases.iter().all(|base| known.contains(base)) {
             return Err(Unpackable::Unusable("it copies from what was not offered"));
+        }
+        if parcel.plain_bytes as usize > bytes_max {
+            return Err(Unpackable::Unusable("it holds more than was asked for"));
         }
         let narrowed;
         let prefix = if parcel.bases == offered.bases() {
@@ -423,8 +428,13 @@ impl Shared {
     /// Fetches what the tree at `root` has and the one at `have`, which is here, has not. Nothing is lost if it
     /// fails: what is wanted of it is then fetched block by block.
     pub(super) fn fetch_tree(&self, root: &Reference, have: &[Digest], offered: &[Digest], level: i8) {
-        let bytes_max = (self.answer_bytes() * RATIO) as u32;
-        let request = Request::RetrieveTree { root: root.address, have: have.to_vec(), bytes_max, level };
+        let bytes_max = self.answer_bytes() * RATIO;
+        let request = Request::RetrieveTree {
+            root: root.address,
+            have: have.to_vec(),
+            bytes_max: bytes_max as u32,
+            level,
+        };
         self.counters.retrieves.fetch_add(1, Relaxed);
         let Ok(Response::Tree { parcel: Some(parcel), .. }) =
             call_patiently(&*self.remote, &request, self.deadline)
@@ -434,13 +444,21 @@ impl Shared {
         let offered: HashSet<&Digest> = offered.iter().collect();
         let bases = parcel.bases.iter().filter(|base| offered.contains(base)).copied();
         let prefix = self.prefix(bases);
-        match self.unpack(Some(parcel), &prefix) {
+        // A block is sent whole, if only its beginning fits.
+        match self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20)) {
             Ok(blocks) => blocks.into_values().for_each(|block| drop(self.arrived(block))),
             Err(_) => {
                 self.counters.parcels_refused.fetch_add(1, Relaxed);
             }
         }
     }
+}
+
+/// What a block can take at most in the payload of a parcel: all that a body names is in it by index.
+fn plain_bytes_max(reference: &Reference, kind: BlockKind) -> usize {
+    let references =
+        if kind == BlockKind::Chunk { 0 } else { 32 * (reference.length as usize).min(REFERENCES_MAX) };
+    reference.length as usize + references + 64
 }
 
 /// Why blocks did not come in a parcel.

@@ -22,7 +22,14 @@ pub(super) struct Relatives {
     /// What only the old version has, in its order.
     gone: Vec<Piece>,
     /// For each block of the new version that the old one lacks: the part of `gone` that lies where it does.
-    near: HashMap<Digest, Range<usize>>,
+    near: HashMap<Digest, Near>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Near {
+    range: Range<usize>,
+    /// The likeliest.
+    middle: usize,
 }
 
 impl Relatives {
@@ -63,10 +70,10 @@ impl Relatives {
     pub(super) fn bases(&self, blocks: &[Piece]) -> Vec<Piece> {
         let mut chosen: Vec<usize> = Vec::new();
         for (address, length) in blocks {
-            let Some(range) = self.near.get(address) else { continue };
-            let most = BASES_MIN + *length as usize / BASE_PER_BYTES;
-            let excess = range.len().saturating_sub(most);
-            chosen.extend(range.start + excess / 2..range.end - (excess - excess / 2));
+            let Some(Near { range, middle }) = self.near.get(address) else { continue };
+            let most = (BASES_MIN + *length as usize / BASE_PER_BYTES).min(range.len());
+            let first = middle.saturating_sub(most / 2).clamp(range.start, range.end - most);
+            chosen.extend(first..first + most);
         }
         chosen.sort_unstable();
         chosen.dedup();
@@ -80,7 +87,7 @@ impl Relatives {
 }
 
 /// Lays a run of new blocks over the old ones in its place: both may differ in length, so by proportion.
-fn lay(run: &[Piece], gone: &[Piece], gap: Range<usize>, near: &mut HashMap<Digest, Range<usize>>) {
+fn lay(run: &[Piece], gone: &[Piece], gap: Range<usize>, near: &mut HashMap<Digest, Near>) {
     let bytes = |pieces: &[Piece]| pieces.iter().map(|(_, length)| u64::from(*length)).sum::<u64>();
     let (new_bytes, old_bytes) = (bytes(run).max(1), bytes(&gone[gap.clone()]));
     let scale = |at: u64| (u128::from(at) * u128::from(old_bytes) / u128::from(new_bytes)) as u64;
@@ -93,11 +100,15 @@ fn lay(run: &[Piece], gone: &[Piece], gap: Range<usize>, near: &mut HashMap<Dige
             first = (first.0 + 1, first.1 + u64::from(gone[first.0].1));
         }
         let (mut last, mut at) = first;
+        let mut middle = first.0;
         while last < gap.end && at < high {
+            if at <= scale(begin + u64::from(*length) / 2) {
+                middle = last;
+            }
             at += u64::from(gone[last].1);
             last += 1;
         }
-        near.insert(*address, first.0..last);
+        near.insert(*address, Near { range: first.0..last, middle });
         begin = end;
     }
 }
@@ -138,6 +149,19 @@ mod tests {
         let relatives = Relatives::of(&pieces(&numbers, 8192), &pieces(&[9], 8192));
         assert_eq!(relatives.bases(&pieces(&[9], 8192)).len(), 4);
         assert!(!relatives.is_empty());
+    }
+
+    /// Proves: of many that are near, those in the very place are named, also near the ends.
+    #[test]
+    fn the_nearest_of_many() {
+        let old: Vec<u8> = (1..=100).collect();
+        let new: Vec<u8> = (101..=200).collect();
+        let relatives = Relatives::of(&pieces(&old, 8192), &pieces(&new, 8192));
+        for number in 0..100 {
+            let found = relatives.bases(&pieces(&[101 + number], 8192));
+            assert!(found.contains(&(Digest([1 + number; 32]), 8192)), "{number}: {found:?}");
+            assert_eq!(found.len(), 4);
+        }
     }
 
     /// Proves: in a version that is new from end to end each block is based on those in its place.

@@ -3,10 +3,11 @@
 use holdfast_content::Chunker;
 use holdfast_content::file::ChunkerConfig;
 use holdfast_rpc::LinkEstimate;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Which of the means against slow links are used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum TransferMode {
     /// All that the link makes worth while.
     #[default]
@@ -90,10 +91,12 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// zstd's level for a delta over a link of this rate; `None` if none pays.
 pub(super) fn delta_level(rate: u64) -> Option<i8> {
-    match rate {
-        ..=THOROUGH_RATE_MAX => Some(19),
-        ..=DELTA_RATE_MAX => Some(3),
-        _ => None,
+    if rate <= THOROUGH_RATE_MAX {
+        Some(19)
+    } else if rate <= DELTA_RATE_MAX {
+        Some(3)
+    } else {
+        None
     }
 }
 

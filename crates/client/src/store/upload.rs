@@ -5,6 +5,7 @@
 //! and what must be sent travels packed against what it has replaced.
 
 use super::features::Sampler;
+use super::index::ChunkIndex;
 use super::known::Version;
 use super::packing::piece;
 use super::relatives::Piece;
@@ -170,19 +171,25 @@ impl Upload {
         }
     }
 
-    /// What the blocks resemble: the published version of the file; else the last one seen of it or of one of its
-    /// name; else the file that most chunks are of; else one that looks alike.
+    /// What the blocks resemble: the published version of the file, or the last one seen of it or of one of its name; but
+    /// if nothing of that version is left, rather the file that most chunks are of. With no version known, one that looks
+    /// alike.
     fn kin(&self, blocks: &[Arc<Block>]) -> Arc<Kin> {
-        if !self.before.chunks.is_empty() {
+        let is_kept = |(address, _): &Piece| self.certain.contains(address);
+        if self.made.chunks.iter().any(is_kept) {
             return Arc::new(Kin::of(&self.before, &self.made));
         }
         let mut index = self.store.shared.index.lock();
-        let earlier = self.about.as_ref().and_then(|about| index.earlier(&about.handle, &about.path));
-        if let Some(seen) = earlier {
-            return Arc::new(Kin::of(&seen.into(), &self.made));
+        if self.before.chunks.is_empty()
+            && let Some(seen) = self.earlier(&mut index)
+        {
+            return Arc::new(Kin::of(&seen, &self.made));
         }
         if let Some(seen) = index.sharing(&self.made.chunks) {
             return Arc::new(Kin::of(&seen.into(), &self.made));
+        }
+        if !self.before.chunks.is_empty() {
+            return Arc::new(Kin::of(&self.before, &self.made));
         }
         drop(index);
         let mut sampler = Sampler::new();
@@ -194,6 +201,11 @@ impl Upload {
             Some(seen) => Arc::new(Kin::of(&seen.into(), &self.made)),
             None => Arc::default(),
         }
+    }
+
+    fn earlier(&self, index: &mut ChunkIndex) -> Option<Version> {
+        let about = self.about.as_ref()?;
+        Some(index.earlier(&about.handle, &about.path)?.into())
     }
 
     fn flush(&mut self) {
