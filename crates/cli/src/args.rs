@@ -137,6 +137,15 @@ pub struct Server {
     /// Minutes between garbage collections; 0 means never.
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     pub collect_every: u64,
+    /// Days for which deleted and overwritten content is kept as a source for what is written next; 0 keeps none.
+    #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u64).range(0..=36_500))]
+    pub keep_deleted: u64,
+    /// Most of it that is kept [default: a tenth of all data, at least 1024].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
+    pub keep_deleted_mib: Option<u64>,
+    /// Highest level, 1 to 19, at which data is compressed for one client; higher ones cost more of this machine.
+    #[arg(long, value_name = "LEVEL", default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=19))]
+    pub parcel_level: u8,
     /// Who may create file systems here.
     #[arg(long, value_name = "WHO", default_value = "local")]
     pub create: CreateBy,

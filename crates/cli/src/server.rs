@@ -49,6 +49,9 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     config.abort_after = Duration::from_secs(arguments.abort_after);
     config.gc_interval =
         (arguments.collect_every > 0).then(|| Duration::from_secs(arguments.collect_every * 60));
+    config.keep_deleted = Duration::from_secs(arguments.keep_deleted * 24 * 3600);
+    config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
+    config.parcels.level_max = arguments.parcel_level;
     let server = holdfast_server::Server::open(config)?;
     line(&format!("holdfast serves {} on {}", data.display(), server.local_address()))?;
     Ok(server.run(until_signalled())?)

@@ -223,6 +223,7 @@ impl Desk {
         self.world.stop_server();
         let mut config = ServerConfig::new(self.world.data(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         config.gc_window = Duration::ZERO;
+        config.keep_deleted = Duration::ZERO;
         let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
         self.world.start_server();
         let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };

@@ -293,3 +293,50 @@ fn the_examples_of_the_format_document_are_the_golden_ones() {
     }
     assert!(examples >= 8, "{examples} examples");
 }
+
+/// A parcel made once opens to the same blocks for ever. A packer may get better, so only opening is pinned.
+#[test]
+fn parcel() {
+    let text: Vec<u8> = (0..40u32).flat_map(|n| format!("line {n} of an old file\n").into_bytes()).collect();
+    let old = Block::new(&KEY, BlockKind::Chunk, vec![], text.clone());
+    let old_leaf = Block::new(&KEY, BlockKind::MapLeaf, vec![old.reference().address], b"leaf".to_vec());
+    let mut edited = text;
+    edited.splice(500..520, *b"something new");
+    let new = Block::new(&KEY, BlockKind::Chunk, vec![], edited);
+    let foreign = holdfast_crypto::Digest([7; 32]);
+    let addresses = vec![foreign, new.reference().address, old.reference().address];
+    let new_leaf = Block::new(&KEY, BlockKind::MapLeaf, addresses, b"leaf".to_vec());
+    let (bases, blocks) = ([old, old_leaf], [new, new_leaf]);
+    let mut prefix = Prefix::default();
+    assert!(bases.iter().all(|base| prefix.push(base)));
+    if std::env::var_os("GOLDEN").is_some_and(|value| value == "write") {
+        let parcel = Parcel::pack(&prefix, &blocks, 3).unwrap();
+        let mut text = String::new();
+        for base in &parcel.bases {
+            writeln!(text, "base    {base}").unwrap();
+        }
+        writeln!(text, "plain   {}", parcel.plain_bytes).unwrap();
+        for line in parcel.frame.chunks(32) {
+            writeln!(text, "frame   {}", hex(line)).unwrap();
+        }
+        for block in &blocks {
+            writeln!(text, "holds   {}", block.reference().address).unwrap();
+        }
+        std::fs::write(path("parcel"), text).unwrap();
+    }
+    let text = std::fs::read_to_string(path("parcel")).unwrap();
+    let field =
+        |field: &'static str| text.lines().filter_map(move |line| line.strip_prefix(field)).map(str::trim);
+    let digests = |name| field(name).map(|hex| holdfast_crypto::Digest::from_hex(hex).unwrap());
+    let parcel = Parcel {
+        bases: digests("base ").collect(),
+        plain_bytes: field("plain ").next().unwrap().parse().unwrap(),
+        frame: field("frame ").flat_map(unhex).collect(),
+    };
+    let opened = parcel.open(&KEY, &prefix).unwrap();
+    assert_eq!(opened, blocks);
+    assert!(opened.iter().map(|block| block.reference().address).eq(digests("holds ")));
+    let again = Parcel::pack(&prefix, &blocks, 3).unwrap();
+    assert_eq!(again.open(&KEY, &prefix).unwrap(), blocks);
+    assert!(again.frame.len() <= parcel.frame.len(), "packing has become worse");
+}

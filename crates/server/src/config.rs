@@ -31,6 +31,10 @@ pub struct ServerConfig {
     pub window: Duration,
     /// How long blocks that nothing refers to any more stay readable, and new ones are safe from collection.
     pub gc_window: Duration,
+    /// How long what nothing refers to any more is kept after that, as a source for what comes next.
+    pub keep_deleted: Duration,
+    /// How many bytes of it at most; `None`: a tenth of all data, but at least 1 GiB.
+    pub keep_deleted_bytes: Option<u64>,
     /// Pause between garbage collections; `None` for none in the background.
     pub gc_interval: Option<Duration>,
     /// How long an operation may stay pending before it is declared dead.
@@ -52,6 +56,8 @@ impl ServerConfig {
             create: CreatePolicy::default(),
             window: Duration::from_secs(60),
             gc_window: Duration::from_secs(24 * 3600),
+            keep_deleted: Duration::from_secs(7 * 24 * 3600),
+            keep_deleted_bytes: None,
             gc_interval: Some(Duration::from_secs(3600)),
             abort_after: Duration::from_secs(10),
             checkpoint_records: 4096,

@@ -81,6 +81,10 @@ pub struct Collected {
     pub dropped: u64,
     /// Their bytes.
     pub dropped_bytes: u64,
+    /// Blocks that nothing refers to, kept for a while.
+    pub kept: u64,
+    /// Their bytes.
+    pub kept_bytes: u64,
     /// Bytes of log files removed.
     pub removed_bytes: u64,
     /// Log files kept because something in them cannot be read, and why.
@@ -113,6 +117,8 @@ pub struct Statistics {
     pub blocks: u64,
     /// Their bytes in the log.
     pub block_bytes: u64,
+    /// Bytes among them of deleted content, as the last collection found it.
+    pub deleted_bytes: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
     /// Free bytes on the disk, where it can tell.
@@ -254,6 +260,8 @@ fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn Fn
                     marked: report.marked,
                     dropped: report.dropped,
                     dropped_bytes: report.dropped_bytes,
+                    kept: report.kept,
+                    kept_bytes: report.kept_bytes,
                     removed_bytes: report.removed_bytes,
                     damaged: report
                         .damaged
@@ -322,6 +330,7 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
         unserved: host.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
         blocks: store.blocks + store.recent_entries,
         block_bytes: store.block_bytes,
+        deleted_bytes: store.deleted_bytes,
         log_bytes: store.log_bytes,
         free_bytes: store.free_bytes,
         damaged_blocks: store.damaged_blocks,

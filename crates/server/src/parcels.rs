@@ -315,6 +315,9 @@ pub(crate) fn retrieve_tree(
     while wanted.step(store, file_system, &had.seen)? {
         had.step(store, file_system, &wanted.seen)?;
     }
+    // Once more with all that the other side has: a tree that has become lower meets equal subtrees too early.
+    wanted = Side::new(&[root]);
+    while wanted.step(store, file_system, &had.seen)? {}
     let mut complete = !wanted.cut_off;
     let mut gathered = Gathered::new(bytes_max as usize);
     for (depth, address) in wanted.without(&had) {
@@ -406,5 +409,66 @@ impl Side {
             }
         }
         Ok(!level.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_content::PARCEL_OPENING_BYTES_MAX;
+
+    fn limits(at_once: usize, memory_bytes: usize) -> ParcelLimits {
+        ParcelLimits::new(ParcelSettings { level_max: 9, at_once, memory_bytes })
+    }
+
+    fn parcel(bases: usize, plain_bytes: u32) -> Parcel {
+        Parcel { bases: vec![Digest::ZERO; bases], plain_bytes, frame: Vec::new() }
+    }
+
+    /// Proves: no request weighs more than the budget a server has without being told, nor less than it may take; and
+    /// what has to do with no parcels weighs nothing.
+    #[test]
+    fn every_request_fits_into_the_budget() {
+        let budget = (ParcelSettings::default().memory_bytes / 1024) as u32;
+        let all = vec![Digest::ZERO; BATCH_MAX];
+        let opening = Request::StoreParcels(vec![parcel(PARCEL_BASES_MAX, PARCEL_PLAIN_BYTES_MAX)]);
+        let lying = Request::StoreParcels(vec![parcel(PARCEL_BASES_MAX, u32::MAX); 100]);
+        let wanting = Request::RetrieveParcel { wanted: all.clone(), bases: all, level: 9 };
+        let tree = Request::RetrieveTree { root: Digest::ZERO, have: vec![], bytes_max: u32::MAX, level: 9 };
+        for request in [&opening, &lying, &wanting, &tree] {
+            assert!(weight(request) <= budget, "{request:?}");
+        }
+        assert!(weight(&opening) as usize * 1024 >= PARCEL_OPENING_BYTES_MAX - (1 << 20));
+        let small = Request::StoreParcels(vec![parcel(1, 1000)]);
+        assert!((1..=1100).contains(&weight(&small)), "{}", weight(&small));
+        assert_eq!(weight(&Request::Ping) + weight(&Request::Store(vec![])), 0);
+    }
+
+    /// Proves: requests wait for memory in turn, one that takes more than there is goes alone, and what ends gives its
+    /// part back.
+    #[tokio::test]
+    async fn requests_wait_for_memory() {
+        let limits = limits(1, 100 << 10);
+        let (first, second) = (limits.memory_for(60).await, limits.memory_for(40).await);
+        let mut third = std::pin::pin!(limits.memory_for(1 << 20));
+        let now = std::time::Duration::ZERO;
+        assert!(tokio::time::timeout(now, &mut third).await.is_err(), "all is taken");
+        drop(first);
+        assert!(tokio::time::timeout(now, &mut third).await.is_err(), "it wants all there is");
+        drop(second);
+        let third = third.await;
+        assert_eq!(third.num_permits(), 100);
+    }
+
+    /// Proves: levels are within what the operator set, and only so many parcels are made at a high one at once.
+    #[test]
+    fn levels_are_bounded() {
+        let limits = limits(2, 1 << 20);
+        let level = |wanted| limits.level(wanted);
+        assert_eq!((level(i8::MAX).0, level(5).0, level(0).0, level(i8::MIN).0), (9, 5, 1, 1));
+        let (first, second) = (level(9), level(9));
+        assert_eq!(level(9).0, 1, "two are under way");
+        drop(first);
+        assert_eq!((level(9).0, second.0), (9, 9));
     }
 }

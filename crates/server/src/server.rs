@@ -80,6 +80,8 @@ fn open_host_in(
         store: StoreConfig {
             window: config.window,
             gc_window: config.gc_window,
+            keep_deleted: config.keep_deleted,
+            keep_deleted_bytes: config.keep_deleted_bytes,
             segment_bytes: segment_bytes(free_bytes),
             ..StoreConfig::default()
         },

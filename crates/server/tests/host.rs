@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use holdfast_content::{BlockKind, DeviceId};
-use holdfast_crypto::{Digest, PublicKey};
+use holdfast_content::{BlockKind, DeviceId, Parcel, Prefix};
+use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::certificate::Path;
@@ -43,7 +43,7 @@ fn settings() -> HostSettings {
         checkpoint_records: 8,
         locks_note: None,
         parcels: ParcelSettings::default(),
-        store: StoreConfig { segment_bytes: 1 << 20, ..StoreConfig::default() },
+        store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }
 
@@ -660,7 +660,7 @@ proptest! {
     /// Proves: no request that decodes, however mangled, makes the server panic or keeps it from serving others.
     #[test]
     fn mangled_requests_are_survived(
-        which in 0usize..9,
+        which in 0usize..13,
         changes in prop::collection::vec((any::<u32>(), any::<u8>()), 1..6),
         device in 0u8..4,
     ) {
@@ -674,6 +674,10 @@ proptest! {
             last.last = shown.slots.get(&DeviceId(1)).map_or(0, |slot| slot.value.number());
             let (certificate, update) = last.clone().update(&shown);
             let chunk = block(BlockKind::Chunk, b"some bytes").1;
+            let opened = chunk.block.clone().open_any(&DigestKey::WELL_KNOWN, chunk.address, 100).unwrap();
+            let mut prefix = Prefix::default();
+            prefix.push(&opened);
+            let parcel = Parcel::pack(&prefix, &[opened], 3).unwrap();
             let request = [
                 last.clone().fast(&shown),
                 last.commit(&shown, &certificate),
@@ -684,6 +688,10 @@ proptest! {
                 Request::Dereference(vec![chunk.address]),
                 creation(key(2).public(), 2),
                 Request::Look { log_size: 1 },
+                Request::StoreParcels(vec![parcel.clone(), parcel]),
+                Request::RetrieveParcel { wanted: vec![chunk.address; 3], bases: vec![chunk.address; 2], level: 3 },
+                Request::RetrieveTree { root: chunk.address, have: vec![chunk.address], bytes_max: 99, level: 3 },
+                Request::Present(vec![chunk.address; 9]),
             ][which].clone();
             let mut bytes = holdfast_crypto::encode(&request);
             for (at, value) in &changes {

@@ -3,10 +3,14 @@
 mod common;
 
 use common::*;
-use holdfast_content::{Block, BlockKind, Parcel, Prefix};
+use holdfast_content::{Block, BlockKind, DeviceId, Parcel, Prefix, PrincipalId};
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_protocol::message::{AddressedBlock, Request, Response};
+use holdfast_protocol::message::{
+    AddressedBlock, Attached, MESSAGE_BYTES_MAX, Request, Response, ServerError,
+};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::HandleVersion;
 use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, ParcelSettings};
 use holdfast_store::StoreConfig;
 use std::sync::Arc;
@@ -180,4 +184,360 @@ fn a_tree_against_an_older_one() {
     assert!(ask(vec![address(&new_root)], 1 << 20) == Response::Tree { parcel: None, complete: true });
     let nothing = Request::RetrieveTree { root: Digest([9; 32]), have: vec![], bytes_max: 9, level: 3 };
     assert_eq!(world.ask(nothing), Response::Tree { parcel: None, complete: false });
+}
+
+fn invalid(response: &Response) -> bool {
+    matches!(response, Response::Error(ServerError::Invalid(_)))
+}
+
+fn present(world: &World, asked: &[Digest]) -> Vec<bool> {
+    let Response::Present(bits) = world.ask(Request::Present(asked.to_vec())) else { panic!() };
+    (0..asked.len()).map(|n| bits.get(n)).collect()
+}
+
+/// Proves: "which of these are here" is answered for each, and where one is missing among the bases of any parcel,
+/// nothing is taken of any of them.
+#[test]
+fn missing_bases_are_named_and_nothing_is_taken() {
+    let world = World::new();
+    let (old, new) = versions(1, 3000);
+    let (absent, other) = versions(2, 3000);
+    world.store(std::slice::from_ref(&old));
+    let asked: Vec<Digest> =
+        (0..20).map(|n| if n % 3 == 0 { address(&old) } else { Digest([n; 32]) }).collect();
+    assert!(present(&world, &asked).into_iter().enumerate().all(|(n, here)| here == (n % 3 == 0)));
+    let good = Parcel::pack(&prefix(std::slice::from_ref(&old)), std::slice::from_ref(&new), 3).unwrap();
+    let bases = [old.clone(), absent.clone()];
+    let bad = Parcel::pack(&prefix(&bases), std::slice::from_ref(&other), 3).unwrap();
+    let both = vec![good, bad];
+    assert_eq!(
+        world.ask(Request::StoreParcels(both.clone())),
+        Response::BasesMissing(vec![address(&absent)])
+    );
+    assert_eq!(present(&world, &[address(&new), address(&other)]), [false, false]);
+    world.store(&[absent]);
+    assert_eq!(world.ask(Request::StoreParcels(both)), Response::Done);
+    assert_eq!(present(&world, &[address(&new), address(&other)]), [true, true]);
+}
+
+/// An operation of the superuser's device that changes its table, with the blocks it names.
+fn operation(world: &World) -> (Request, Block) {
+    let view = view(world.ask(Request::Look { log_size: 0 })).view;
+    let mut author = Author { key: superuser(), last: 1, ..Author::new(0) };
+    let mut certificate = author.certificate(&view, holdfast_protocol::certificate::Path::Fast);
+    certificate.deltas.clear();
+    let table = Block::new(&KEY, BlockKind::Table, Vec::new(), noise(5, 4000));
+    let version = HandleVersion { version: 2, reference: table.reference() };
+    let mut handles = view.slots[&DeviceId::SUPERUSER].value.handles.clone();
+    handles.insert(PrincipalId::Device(DeviceId::SUPERUSER), version);
+    let structure = sign_structure(&view, &certificate, &superuser(), handles);
+    let certificate = Signed::new(certificate, &superuser());
+    (Request::Fast { certificate, structure, attached: Attached::default(), log_size: 0 }, table)
+}
+
+fn with(operation: &Request, riding: Attached) -> Request {
+    let mut request = operation.clone();
+    let Request::Fast { attached, .. } = &mut request else { panic!() };
+    *attached = riding;
+    request
+}
+
+/// Proves: blocks may ride along with an operation in parcels; if a base is missing nothing is done, and the very same
+/// signed operation is taken with plain blocks. What it brings is bounded unpacked, too.
+#[test]
+fn operations_bring_parcels() {
+    let world = World::new();
+    let (request, table) = operation(&world);
+    let near = Block::new(&KEY, BlockKind::Table, Vec::new(), noise(5, 3990));
+    let parcel = Parcel::pack(&prefix(std::slice::from_ref(&near)), std::slice::from_ref(&table), 3).unwrap();
+    assert!(parcel.message_bytes() < 120);
+    let packed = with(&request, Attached { blocks: Vec::new(), parcels: vec![parcel] });
+    assert_eq!(world.ask(packed.clone()), Response::BasesMissing(vec![address(&near)]));
+    assert_eq!(world.ask(packed.clone()), Response::BasesMissing(vec![address(&near)]));
+    let plain = with(&request, vec![addressed(&table)].into());
+    committed(world.ask(plain), &key(2).public());
+
+    let world = World::new();
+    world.store(std::slice::from_ref(&near));
+    let many: Vec<Block> = (0..5).map(|n| chunk(vec![n; 1 << 20])).collect();
+    let heavy = Parcel::pack(&Prefix::default(), &many, 1).unwrap();
+    let heavy = with(&request, Attached { blocks: vec![addressed(&table)], parcels: vec![heavy] });
+    assert!(invalid(&world.ask(heavy)), "five megabytes unpacked");
+    committed(world.ask(packed), &key(2).public());
+    assert_eq!(present(&world, &[address(&table)]), [true]);
+}
+
+/// Proves: a server says the same, asks for the same bytes and takes the same uploads whether or not another file system
+/// of its has a block: by none of the ways in which blocks are named can a member tell.
+#[test]
+fn other_file_systems_blocks_are_not_revealed() {
+    let (secret, mine) = versions(7, 20_000);
+    let (root, my_root) = (node(std::slice::from_ref(&secret)), node(std::slice::from_ref(&mine)));
+    let told = |others_have_it: bool| -> Vec<Response> {
+        let world = World::new();
+        if others_have_it {
+            let blocks = [&secret, &root].map(addressed).to_vec();
+            assert_eq!(world.ask_by(&others(), Request::Store(blocks)), Response::Done);
+        }
+        world.store(&[mine.clone(), my_root.clone()]);
+        let named = vec![address(&secret), address(&root)];
+        let based =
+            Parcel::pack(&prefix(std::slice::from_ref(&secret)), std::slice::from_ref(&mine), 3).unwrap();
+        let alone = Parcel::pack(&Prefix::default(), std::slice::from_ref(&secret), 3).unwrap();
+        let tree = |root: &Block, have: Vec<Digest>| Request::RetrieveTree {
+            root: address(root),
+            have,
+            bytes_max: 1 << 20,
+            level: 3,
+        };
+        let (operation, table) = operation(&world);
+        let riding = Attached { blocks: vec![addressed(&table)], parcels: vec![based.clone()] };
+        let requests = vec![
+            Request::Present(named.clone()),
+            Request::Retrieve(named.clone()),
+            Request::StoreParcels(vec![based.clone()]),
+            with(&operation, riding),
+            Request::RetrieveParcel { wanted: named.clone(), bases: vec![], level: 3 },
+            Request::RetrieveParcel { wanted: vec![address(&mine)], bases: named.clone(), level: 3 },
+            tree(&root, vec![address(&my_root)]),
+            tree(&my_root, vec![address(&root)]),
+            Request::Pin { addresses: named.clone(), seconds: 60 },
+            // An upload is taken, and from then on it is here for those who sent it.
+            Request::StoreParcels(vec![alone]),
+            Request::Present(named.clone()),
+            Request::StoreParcels(vec![based]),
+        ];
+        requests.into_iter().map(|request| world.ask(request)).collect()
+    };
+    let without = told(false);
+    assert_eq!(without, told(true));
+    let missing = Response::BasesMissing(vec![address(&secret)]);
+    assert_eq!((&without[2], &without[3]), (&missing, &missing));
+    assert_eq!(without[10], Response::Present([true, false].into_iter().collect()));
+    assert_eq!(without[11], Response::Done);
+}
+
+/// Proves: whatever a member sends in or about parcels is refused in words or answered within the limits; the server
+/// serves on.
+#[test]
+fn hostile_parcels_are_refused() {
+    let world = World::new();
+    let large: Vec<Block> = (0..33).map(|n| chunk(vec![n; 1 << 20])).collect();
+    large.chunks(8).for_each(|some| world.store(some));
+    let small = chunk(b"small".to_vec());
+    let sound = Parcel::pack(&Prefix::default(), std::slice::from_ref(&small), 3).unwrap();
+    let changed = |change: &dyn Fn(&mut Parcel)| {
+        let mut parcel = sound.clone();
+        change(&mut parcel);
+        Request::StoreParcels(vec![parcel])
+    };
+    let heavy: Vec<Block> = (0..15).map(|n| chunk(vec![n; 1 << 20])).collect();
+    let heavy = Parcel::pack(&Prefix::default(), &heavy, 1).unwrap();
+    let cases: Vec<(&str, Request)> = vec![
+        (
+            "one base, a megabyte, 4,096 times",
+            changed(&|parcel| parcel.bases = vec![address(&large[0]); 4096]),
+        ),
+        ("33 bases of a megabyte", changed(&|parcel| parcel.bases = addresses(&large))),
+        ("too many bases", changed(&|parcel| parcel.bases = vec![address(&large[0]); 4097])),
+        ("no bytes", changed(&|parcel| parcel.plain_bytes = 0)),
+        ("4 GiB announced", changed(&|parcel| parcel.plain_bytes = u32::MAX)),
+        ("more announced than there is", changed(&|parcel| parcel.plain_bytes += 1)),
+        ("no frame", changed(&|parcel| parcel.frame.clear())),
+        ("something behind the frame", changed(&|parcel| parcel.frame.push(0))),
+        ("bits flipped", changed(&|parcel| parcel.frame.iter_mut().skip(6).for_each(|byte| *byte ^= 0x55))),
+        ("too many parcels", Request::StoreParcels(vec![sound.clone(); 65])),
+        ("too much in all of them", Request::StoreParcels(vec![heavy.clone(), heavy])),
+        ("too many addresses", Request::Present(vec![Digest::ZERO; 4097])),
+        ("nothing", Request::RetrieveParcel { wanted: vec![], bases: vec![], level: 3 }),
+        (
+            "too much",
+            Request::RetrieveParcel { wanted: vec![address(&small); 4097], bases: vec![], level: 3 },
+        ),
+        (
+            "too many bases asked for",
+            Request::RetrieveParcel {
+                wanted: vec![address(&small)],
+                bases: vec![Digest::ZERO; 4097],
+                level: 3,
+            },
+        ),
+        (
+            "too many trees",
+            Request::RetrieveTree {
+                root: address(&small),
+                have: vec![Digest::ZERO; 17],
+                bytes_max: 1,
+                level: 3,
+            },
+        ),
+    ];
+    for (what, request) in cases {
+        let answer = world.ask(request);
+        assert!(invalid(&answer), "{what}: {answer:?}");
+    }
+    assert_eq!(world.ask(Request::StoreParcels(vec![sound; 64])), Response::Done, "the same again and again");
+    for level in [i8::MIN, -1, 0, 19, i8::MAX] {
+        let request = Request::RetrieveParcel { wanted: vec![address(&small)], bases: vec![], level };
+        assert!(matches!(world.ask(request), Response::Parcel { parcel: Some(_), .. }), "level {level}");
+    }
+    // One block, as often as can be asked for, and more bases than it makes sense to have: what fits is answered.
+    let request = Request::RetrieveParcel {
+        wanted: vec![address(&large[0]); 4096],
+        bases: addresses(&large).repeat(100),
+        level: 1,
+    };
+    let Response::Parcel { parcel: Some(parcel), covered, .. } = world.ask(request) else { panic!() };
+    assert_eq!((covered, parcel.bases.len()), (15, 15));
+}
+
+/// Proves: an answer ends where a message is full, and asking on brings the rest.
+#[test]
+fn answers_end_where_a_message_is_full() {
+    let world = World::new();
+    let blocks: Vec<Block> = (0..12).map(|n| chunk(noise(n, 1 << 20))).collect();
+    blocks.chunks(6).for_each(|some| world.store(some));
+    let wanted = addresses(&blocks);
+    let mut got = Vec::new();
+    while got.len() < blocks.len() {
+        let request =
+            Request::RetrieveParcel { wanted: wanted[got.len()..].to_vec(), bases: vec![], level: 1 };
+        let answer = world.ask(request);
+        assert!(holdfast_crypto::encode(&answer).len() <= MESSAGE_BYTES_MAX);
+        let Response::Parcel { parcel: Some(parcel), covered, missing } = answer else { panic!() };
+        let opened = parcel.open(&KEY, &Prefix::default()).unwrap();
+        assert_eq!((opened.len(), missing.len()), (covered as usize, 0));
+        got.extend(opened);
+    }
+    assert_eq!(got, blocks);
+    let root = node(&blocks);
+    world.store(std::slice::from_ref(&root));
+    let request = Request::RetrieveTree { root: address(&root), have: vec![], bytes_max: u32::MAX, level: 1 };
+    let answer = world.ask(request);
+    assert!(holdfast_crypto::encode(&answer).len() <= MESSAGE_BYTES_MAX);
+    let Response::Tree { parcel: Some(parcel), complete: false } = answer else { panic!() };
+    assert_eq!(parcel.open(&KEY, &Prefix::default()).unwrap().last(), Some(&root));
+}
+
+/// Proves: subtrees that stay are not sent again when the tree above them grows or shrinks by a level.
+#[test]
+fn trees_that_change_their_height() {
+    let world = World::new();
+    let leaves: Vec<Block> = (0..3)
+        .map(|n| {
+            let chunks: Vec<Block> = (0..5).map(|m| chunk(noise(10 * n + m, 5000))).collect();
+            world.store(&chunks);
+            node(&chunks)
+        })
+        .collect();
+    let low = node(&leaves[..2]);
+    let inner = [node(&leaves[..1]), node(&leaves[1..])];
+    let high = node(&inner);
+    world.store(&leaves);
+    world.store(&inner);
+    world.store(&[low.clone(), high.clone()]);
+    let sent = |root: &Block, have: &Block| {
+        let have = vec![address(have)];
+        let request = Request::RetrieveTree { root: address(root), have, bytes_max: 1 << 20, level: 3 };
+        let Response::Tree { parcel: Some(parcel), complete: true } = world.ask(request) else { panic!() };
+        parcel.message_bytes()
+    };
+    assert!(sent(&low, &high) < 400, "{} bytes", sent(&low, &high));
+    let grown = sent(&high, &low);
+    assert!((25_000..26_000).contains(&grown), "one leaf is new: {grown}");
+}
+
+/// Proves: a walk ends, however its tree looks: with more paths than anybody could follow, with more blocks than it may
+/// look at, with blocks that nobody ever stored.
+#[test]
+fn walks_end() {
+    let world = World::new();
+    let ask = |root: &Block, have: &[Block]| {
+        let have_roots = have.last().map(address).into_iter().collect();
+        let request =
+            Request::RetrieveTree { root: address(root), have: have_roots, bytes_max: 1 << 20, level: 1 };
+        let Response::Tree { parcel: Some(parcel), complete } = world.ask(request) else { panic!() };
+        let base = |named: &Digest| have.iter().find(|block| address(block) == *named).unwrap().clone();
+        let bases: Vec<Block> = parcel.bases.iter().map(base).collect();
+        (parcel.open(&KEY, &prefix(&bases)).unwrap().len(), complete)
+    };
+    // 2^100 paths.
+    let mut chain = vec![chunk(b"end".to_vec())];
+    for _ in 0..100 {
+        let last = chain.last().unwrap().clone();
+        chain.push(node(&[last.clone(), last]));
+    }
+    world.store(&chain);
+    assert_eq!(ask(&chain[100], &[]), (101, true));
+    // 24,000 blocks, none of which is here.
+    let wide: Vec<Block> = (0..3)
+        .map(|n| {
+            let references = (0..8000u32).map(|place| {
+                let mut digest = [n; 32];
+                digest[..4].copy_from_slice(&place.to_le_bytes());
+                Digest(digest)
+            });
+            Block::new(&KEY, BlockKind::MapInner, references.collect(), Vec::new())
+        })
+        .collect();
+    let top = node(&wide);
+    world.store(&wide);
+    world.store(std::slice::from_ref(&top));
+    let (count, complete) = ask(&top, &[]);
+    assert!(count >= 1 && !complete);
+    // The wide one on the side that is to be left out: what is wanted comes all the same.
+    assert_eq!(ask(&chain[3], &[wide, vec![top]].concat()), (4, true));
+}
+
+/// Proves: deleted content is a base for as long as it is kept; one that is gone is missing, and one that rots is.
+#[test]
+fn bases_that_go() {
+    let world = World::new();
+    let (old, new) = versions(1, 50_000);
+    world.store(std::slice::from_ref(&old));
+    let parcel = Parcel::pack(&prefix(std::slice::from_ref(&old)), std::slice::from_ref(&new), 3).unwrap();
+    let collect_after = |days: u64| {
+        world.clock.0.fetch_add(days * 24 * 3600 * 1000, Ordering::SeqCst);
+        world
+            .host
+            .collect(Duration::from_secs(3600))
+            .into_iter()
+            .for_each(|(_, report)| drop(report.unwrap()));
+    };
+    let request = Request::StoreParcels(vec![parcel]);
+    collect_after(2);
+    assert_eq!(world.ask(request.clone()), Response::Done);
+    collect_after(8);
+    assert_eq!(world.ask(request.clone()), Response::BasesMissing(vec![address(&old)]));
+    world.store(std::slice::from_ref(&old));
+    assert_eq!(world.ask(request.clone()), Response::Done);
+    world.disk.restart(Crash::Kill);
+    let world = World { host: open(&world.disk, &world.clock), ..world };
+    let needle = &old.body()[20_000..20_032];
+    let storage = world.disk.storage();
+    for name in world.disk.names().into_iter().filter(|name| name.starts_with("segment-")) {
+        let mut bytes = vec![0; world.disk.length(&name).unwrap() as usize];
+        storage.open(&name).unwrap().read_at(0, &mut bytes).unwrap();
+        let found = bytes.windows(needle.len()).enumerate().filter(|(_, window)| *window == needle);
+        found.for_each(|(at, _)| world.disk.corrupt(&name, at as u64));
+    }
+    assert_eq!(world.ask(request), Response::BasesMissing(vec![address(&old)]));
+    let asked = Request::RetrieveParcel { wanted: vec![address(&old)], bases: vec![], level: 3 };
+    let nothing = Response::Parcel { parcel: None, covered: 1, missing: vec![address(&old)] };
+    assert_eq!(world.ask(asked), nothing);
+}
+
+/// Proves: a full disk is told, nothing of the parcel is there, and it is taken when there is room.
+#[test]
+fn a_full_disk_is_told() {
+    let world = World::new();
+    let blocks: Vec<Block> = (0..9).map(|n| chunk(noise(n, 1 << 20))).collect();
+    let parcels: Vec<Parcel> =
+        blocks.chunks(4).map(|some| Parcel::pack(&Prefix::default(), some, 1).unwrap()).collect();
+    world.disk.set_capacity(Some(world.disk.used_bytes() + (1 << 20)));
+    assert_eq!(world.ask(Request::StoreParcels(parcels.clone())), Response::Error(ServerError::NoSpace));
+    world.disk.set_capacity(None);
+    assert_eq!(world.ask(Request::StoreParcels(parcels)), Response::Done);
+    let world = world.restart(Crash::PowerLoss);
+    assert_eq!(present(&world, &addresses(&blocks)), [true; 9]);
 }

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use holdfast_content::{BlockKind, DeviceId};
-use holdfast_crypto::PublicKey;
+use holdfast_content::{Block, BlockKind, DeviceId, Parcel, Prefix};
+use holdfast_crypto::{DigestKey, PublicKey};
 use holdfast_log::LogError;
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_rpc::{Connection, Connector, RpcError, ServerAddress, ServerProof};
@@ -26,6 +26,8 @@ fn config(data: &Path, port: u16) -> ServerConfig {
     config.abort_after = Duration::from_secs(120);
     // So that checkpoints happen under load, too.
     config.checkpoint_records = 50;
+    // So little that parcels must take turns.
+    config.parcels.memory_bytes = 4 << 20;
     config
 }
 
@@ -294,6 +296,38 @@ fn operators_tasks() {
     std::fs::write(&large, bytes).unwrap();
     let Outcome::Scrubbed(report) = perform(Task::Scrub) else { panic!() };
     assert_eq!(report.bad_count, 1, "{report:?}");
+}
+
+/// Proves: many large parcels at once, to and from the server, are all carried out although there is not memory for two;
+/// what is asked beside them on the same connection is answered too.
+#[test]
+fn parcels_take_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process::start(folder.path(), 0);
+    create(&process, 2);
+    let chunk =
+        |seed: u32| Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), noise(seed, 1 << 20));
+    let connections = [process.connect(1), process.connect(2)];
+    std::thread::scope(|scope| {
+        for (connection, part) in connections.iter().zip(0..) {
+            for thread in 0..6 {
+                scope.spawn(move || {
+                    let blocks: Vec<Block> = (0..3).map(|n| chunk(100 * part + 10 * thread + n)).collect();
+                    let parcel = Parcel::pack(&Prefix::default(), &blocks, 1).unwrap();
+                    let ask = |request| connection.call_blocking(request, PATIENCE).unwrap();
+                    assert_eq!(ask(Request::StoreParcels(vec![parcel])), Response::Done);
+                    let wanted = blocks.iter().map(|block| block.reference().address).collect();
+                    let request = Request::RetrieveParcel { wanted, bases: Vec::new(), level: 3 };
+                    let Response::Parcel { parcel: Some(parcel), covered: 3, .. } = ask(request) else {
+                        panic!()
+                    };
+                    let opened = parcel.open(&DigestKey::WELL_KNOWN, &Prefix::default()).unwrap();
+                    assert_eq!(opened, blocks);
+                });
+            }
+            assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+        }
+    });
 }
 
 /// Proves: a key that is no member's gets nothing but a refusal, and an ordinary refusal leaves the session alive.

@@ -12,6 +12,7 @@ use crate::StoreError;
 use crate::mark::Marks;
 use crate::record::{COPIES_PER_RECORD, DroppedRecord, StoreRecord};
 use crate::relocate::Relocation;
+use crate::retain::Retention;
 use crate::state::{Entry, Key, Touched};
 use crate::store::{BlockStore, Shared};
 use holdfast_crypto::Digest;
@@ -44,6 +45,10 @@ pub struct CollectReport {
     pub dropped: u64,
     /// Their bytes in the log.
     pub dropped_bytes: u64,
+    /// Blocks that nothing refers to, kept for a while.
+    pub kept: u64,
+    /// Their bytes in the log.
+    pub kept_bytes: u64,
     /// Live records rewritten.
     pub moved: u64,
     /// Bytes of the segments removed.
@@ -133,8 +138,10 @@ impl Collection<'_> {
         // A whole tree was found, so whatever was lost was no part of it.
         shared.state().file_system(&self.file_system).suspect = None;
         watch(CollectStage::Marked);
-        let garbage = self.garbage(&marks, cutoff_ns)?;
-        self.drop_garbage(&mut marks, garbage, watch)?;
+        let retention = Retention { shared, number, now_ns: self.now_ns, cutoff_ns };
+        let sorted = retention.sort(&mut marks)?;
+        (self.report.kept, self.report.kept_bytes) = (sorted.kept, sorted.kept_bytes);
+        self.drop_garbage(&mut marks, sorted.goes, watch)?;
         self.report.marked = marks.count();
         self.report.missing = marks.missing();
         drop(marks);
@@ -146,19 +153,6 @@ impl Collection<'_> {
         let mut relocation = Relocation { shared, now_ns: self.now_ns, report: &mut self.report };
         relocation.run(horizon, watch)?;
         Ok(self.report)
-    }
-
-    /// Entries that are neither marked nor young.
-    fn garbage(&self, marks: &Marks, cutoff_ns: i64) -> Result<Vec<(Key, Entry)>, StoreError> {
-        let mut garbage = Vec::new();
-        self.shared.index.visit(&mut |key, entry| {
-            let ours = key.file_system() == self.number;
-            if ours && entry.age_ns <= cutoff_ns && !marks.contains(entry.location.position) {
-                garbage.push((key, entry));
-            }
-            Ok(())
-        })?;
-        Ok(garbage)
     }
 
     /// Marks what was touched meanwhile and drops the rest, in one step under the lock, so that nobody is told

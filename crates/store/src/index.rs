@@ -19,6 +19,8 @@ const SYNC: SyncSite = SyncSite("store: index");
 const ADOPTED: SyncSite = SyncSite("store: rebuilt index in its place");
 const BLOCKS: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("blocks");
 const SIGNED: TableDefinition<&[u8; 60], &[u8; 4]> = TableDefinition::new("signed");
+/// Since when a block is dead, in nanoseconds since 1970.
+const DEAD: TableDefinition<&[u8; 36], i64> = TableDefinition::new("dead");
 const STATE: TableDefinition<&str, &[u8]> = TableDefinition::new("state");
 const IMAGE: &str = "image 1";
 /// Set in an entry's length when the block refers to nothing; no record is that long.
@@ -203,6 +205,68 @@ impl Index {
                 visit(Key(*key.value()), decode_entry(value.value()))?;
             }
             Ok(())
+        })
+    }
+
+    /// Visits every block entry of the last checkpoint, in key order, with the time since when it is dead, if it was
+    /// when somebody last looked. `gone` hears of the dead that have no entry any more.
+    pub(crate) fn visit_with_dead(
+        &self,
+        visit: &mut dyn FnMut(Key, Entry, Option<i64>),
+        gone: &mut dyn FnMut(Key),
+    ) -> Result<(), StoreError> {
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(BLOCKS) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+                Err(error) => return Err(wrap(error)),
+            };
+            let dead = match transaction.open_table(DEAD) {
+                Ok(table) => Some(table),
+                Err(redb::TableError::TableDoesNotExist(_)) => None,
+                Err(error) => return Err(wrap(error)),
+            };
+            let dead = dead.as_ref().map(|table| table.iter()).transpose().map_err(wrap)?;
+            let dead = dead.into_iter().flatten().map(|found| {
+                let (key, since_ns) = found.map_err(wrap)?;
+                Ok::<_, StoreError>((Key(*key.value()), since_ns.value()))
+            });
+            let mut dead = dead.peekable();
+            for found in table.iter().map_err(wrap)? {
+                let (key, value) = found.map_err(wrap)?;
+                let (key, entry) = (Key(*key.value()), decode_entry(value.value()));
+                // Both in order of key.
+                while let Some(earlier) =
+                    dead.next_if(|next| next.as_ref().map_or(true, |(dead, _)| *dead < key))
+                {
+                    gone(earlier?.0);
+                }
+                let here = dead.next_if(|next| matches!(next, Ok((dead, _)) if *dead == key)).transpose()?;
+                visit(key, entry, here.map(|(_, since_ns)| since_ns));
+            }
+            dead.try_for_each(|left| left.map(|(key, _)| gone(key)))
+        })
+    }
+
+    /// Notes since when blocks are dead, and which are not any more.
+    pub(crate) fn write_dead(&self, since_ns: i64, died: &[Key], not: &[&[Key]]) -> Result<(), StoreError> {
+        if died.is_empty() && not.iter().all(|keys| keys.is_empty()) {
+            return Ok(());
+        }
+        self.run(|database| {
+            let mut transaction = database.begin_write().map_err(wrap)?;
+            transaction.set_quick_repair(true);
+            {
+                let mut table = transaction.open_table(DEAD).map_err(wrap)?;
+                for key in not.iter().copied().flatten() {
+                    table.remove(&key.0).map_err(wrap)?;
+                }
+                for key in died {
+                    table.insert(&key.0, since_ns).map_err(wrap)?;
+                }
+            }
+            transaction.commit().map_err(wrap)
         })
     }
 

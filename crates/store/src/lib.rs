@@ -29,6 +29,7 @@ mod ordering;
 mod pins;
 mod record;
 mod relocate;
+mod retain;
 mod scrub;
 mod seal;
 mod signed;

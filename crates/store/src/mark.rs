@@ -20,13 +20,23 @@ pub(crate) struct Marks<'a> {
     file_system: Digest,
     number: u32,
     places: HashMap<u32, HashSet<u32>>,
+    /// Those of dead blocks that are kept, and of what they reach.
+    kept: HashMap<u32, HashSet<u32>>,
     count: u64,
     missing: HashSet<Digest>,
 }
 
 impl<'a> Marks<'a> {
     pub(crate) fn new(shared: &'a Shared, file_system: Digest, number: u32) -> Marks<'a> {
-        Marks { shared, file_system, number, places: HashMap::new(), count: 0, missing: HashSet::new() }
+        Marks {
+            shared,
+            file_system,
+            number,
+            places: HashMap::new(),
+            kept: HashMap::new(),
+            count: 0,
+            missing: HashSet::new(),
+        }
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -34,7 +44,10 @@ impl<'a> Marks<'a> {
     }
 
     pub(crate) fn contains(&self, at: Position) -> bool {
-        self.places.get(&at.segment).is_some_and(|offsets| offsets.contains(&at.offset))
+        let holds = |places: &HashMap<u32, HashSet<u32>>| {
+            places.get(&at.segment).is_some_and(|offsets| offsets.contains(&at.offset))
+        };
+        holds(&self.places) || holds(&self.kept)
     }
 
     pub(crate) fn missing(&self) -> Vec<Digest> {
@@ -101,6 +114,30 @@ impl<'a> Marks<'a> {
                 self.shared.relieve_held()?;
             }
             stack.extend(self.shared.references(&self.file_system, &address, &entry)?);
+        }
+        Ok(())
+    }
+
+    /// Marks what dead blocks that are kept reach, themselves included. What is missing below them is nobody's loss; one
+    /// whose header cannot be read is not relied on any more.
+    pub(crate) fn keep_below(&mut self, mut stack: Vec<Digest>) -> Result<(), StoreError> {
+        while let Some(address) = stack.pop() {
+            let key = Key::new(self.number, &address);
+            let Some(entry) = self.shared.state().get(&self.shared.index, &key)? else { continue };
+            let Position { segment, offset } = entry.location.position;
+            // What lives has been walked.
+            if self.contains(entry.location.position) || !self.kept.entry(segment).or_default().insert(offset)
+            {
+                continue;
+            }
+            match self.shared.references(&self.file_system, &address, &entry) {
+                Ok(references) => stack.extend(references),
+                Err(error @ StoreError::Log(LogError::Damaged { .. } | LogError::Io { .. })) => {
+                    tracing::error!(%address, %error, "a deleted block is damaged");
+                    self.shared.state().note_damaged(key);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

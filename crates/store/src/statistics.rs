@@ -1,6 +1,7 @@
 //! Figures about a store.
 
 use crate::StoreError;
+use crate::state::Entry;
 use crate::store::BlockStore;
 
 /// Figures about a store, as of now.
@@ -12,6 +13,10 @@ pub struct Statistics {
     pub blocks: u64,
     /// Their bytes in the log, heads included.
     pub block_bytes: u64,
+    /// Blocks among them that nothing referred to when the last collection looked, kept for a while.
+    pub deleted_blocks: u64,
+    /// Their bytes in the log.
+    pub deleted_bytes: u64,
     /// Changes of the index since its checkpoint.
     pub recent_entries: u64,
     /// Sealed segments.
@@ -36,11 +41,16 @@ impl BlockStore {
     pub fn statistics(&self) -> Result<Statistics, StoreError> {
         let shared = self.shared();
         let mut statistics = Statistics::default();
-        shared.index.visit(&mut |_, entry| {
+        let count = &mut |_, entry: Entry, dead_ns: Option<i64>| {
+            let length = u64::from(entry.location.length);
             statistics.blocks += 1;
-            statistics.block_bytes += u64::from(entry.location.length);
-            Ok(())
-        })?;
+            statistics.block_bytes += length;
+            if dead_ns.is_some() {
+                statistics.deleted_blocks += 1;
+                statistics.deleted_bytes += length;
+            }
+        };
+        shared.index.visit_with_dead(count, &mut |_| {})?;
         let sealed = shared.log.sealed_segments();
         statistics.segments = sealed.len() as u64;
         statistics.log_bytes =

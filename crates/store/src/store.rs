@@ -21,6 +21,11 @@ pub struct StoreConfig {
     pub window: Duration,
     /// How long a block is safe from the collector after somebody stored it or was told "I have it".
     pub gc_window: Duration,
+    /// How long what nothing refers to any more is kept, since the collection that found it so, as a source for
+    /// what comes next. Zero keeps nothing.
+    pub keep_deleted: Duration,
+    /// How many bytes of it are kept at most, over all file systems; `None`: a tenth of all data, but at least 1 GiB.
+    pub keep_deleted_bytes: Option<u64>,
     /// Length at which a segment is sealed, in bytes.
     pub segment_bytes: u32,
     /// The collector rewrites segments of which less than this part is live, in percent.
@@ -36,6 +41,8 @@ impl Default for StoreConfig {
         StoreConfig {
             window: Duration::from_secs(60),
             gc_window: Duration::from_secs(24 * 3600),
+            keep_deleted: Duration::from_secs(7 * 24 * 3600),
+            keep_deleted_bytes: None,
             segment_bytes: 64 << 20,
             collect_live_percent: 75,
             index_cache_bytes: 64 << 20,

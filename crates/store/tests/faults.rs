@@ -349,6 +349,7 @@ fn many_threads_beside_a_collector() {
     let dir = tempfile::tempdir().unwrap();
     let config = StoreConfig {
         gc_window: std::time::Duration::from_secs(100),
+        keep_deleted: std::time::Duration::from_secs(100),
         segment_bytes: 64 << 10,
         recent_entries_max: 512,
         ..StoreConfig::default()

@@ -52,6 +52,7 @@ struct Collected {
     blocks_in_use: u64,
     blocks_dropped: u64,
     bytes_dropped: u64,
+    deleted_bytes_kept: u64,
     bytes_freed: u64,
     damaged: Vec<String>,
     missing: Vec<String>,
@@ -75,6 +76,7 @@ pub fn collect(data: &Path, format: Format) -> Outcome {
                 blocks_in_use: report.marked,
                 blocks_dropped: report.dropped,
                 bytes_dropped: report.dropped_bytes,
+                deleted_bytes_kept: report.kept_bytes,
                 bytes_freed: report.removed_bytes,
                 damaged: report.damaged,
                 missing: report.missing.iter().map(ToString::to_string).collect(),
@@ -103,6 +105,9 @@ impl Collected {
             "{}: {} blocks in use; {} blocks ({} bytes) dropped, {} bytes of disk freed",
             self.file_system, self.blocks_in_use, self.blocks_dropped, self.bytes_dropped, self.bytes_freed
         );
+        if self.deleted_bytes_kept > 0 {
+            text.push_str(&format!("; {} bytes of deleted content kept for now", self.deleted_bytes_kept));
+        }
         for damaged in &self.damaged {
             text.push_str(&format!("\n  kept, because it is damaged: {}", clean(damaged)));
         }
@@ -265,6 +270,7 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         "file_systems": file_systems,
         "blocks": figures.blocks,
         "block_bytes": figures.block_bytes,
+        "deleted_bytes": figures.deleted_bytes,
         "damaged_blocks": figures.damaged_blocks,
         "log_bytes": figures.log_bytes,
         "free_bytes": figures.free_bytes,

@@ -45,6 +45,7 @@ pub fn config() -> StoreConfig {
     StoreConfig {
         window: Duration::from_secs(60),
         gc_window: Duration::from_secs(3600),
+        keep_deleted: Duration::ZERO,
         segment_bytes: 16 << 10,
         index_cache_bytes: 1 << 20,
         recent_entries_max: 1 << 20,

@@ -1,0 +1,194 @@
+//! Deleted content that is kept for a while (LBFS section 4.2, the trash directory): what was removed or overwritten
+//! yesterday is what today's file is made from, so it stays a source for chunks and deltas.
+//!
+//! A block is *dead* from the first collection that finds it unreachable and old. It goes when it has been dead for
+//! [`StoreConfig::keep_deleted`], or earlier when there is more dead content than may be kept: then what died first goes
+//! first, and of what died together, blocks that refer to others before those that do not.
+//!
+//! Invariants:
+//! - what a kept block refers to is kept, whatever its own time says: whoever is told "I have it" of a dead block may
+//!   build on it at once;
+//! - since when a block is dead is kept in the index alone. It follows from no record; to lose it only begins its time
+//!   anew. A block that was relied on since is not dead since then;
+//! - memory is bounded by what goes and what has just died, not by what is kept.
+
+use crate::StoreError;
+use crate::index::Index;
+use crate::mark::Marks;
+use crate::state::{Entry, Key};
+use crate::store::{Shared, StoreConfig};
+use holdfast_crypto::Digest;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+/// Without a bound by the operator, so much dead content is kept: this part of all data ...
+const PART_KEPT: u64 = 10;
+/// ... but at least so many bytes.
+const BYTES_KEPT_MIN: u64 = 1 << 30;
+
+/// What has become of a file system's garbage.
+#[derive(Default)]
+pub(crate) struct Sorted {
+    /// To be dropped, unless it is marked.
+    pub(crate) goes: Vec<(Key, Entry)>,
+    pub(crate) kept: u64,
+    pub(crate) kept_bytes: u64,
+}
+
+/// What died together.
+#[derive(Default)]
+struct Cohort {
+    /// Bytes of blocks that refer to others, and of those that do not.
+    nodes: u64,
+    leaves: u64,
+}
+
+/// What of the dead stays: all that died after `since_ns`, and of what died then so many bytes of leaves. (Nodes go all
+/// together: which of them refer to which is not known here.)
+struct Cut {
+    since_ns: i64,
+    leaf_bytes: u64,
+}
+
+/// What is to be kept, and in which state of things.
+pub(crate) struct Retention<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) number: u32,
+    pub(crate) now_ns: i64,
+    /// What nobody has relied on since is old.
+    pub(crate) cutoff_ns: i64,
+}
+
+impl Retention<'_> {
+    /// Sorts garbage into what is kept and what goes, and marks what is kept with all it refers to.
+    pub(crate) fn sort(&self, marks: &mut Marks) -> Result<Sorted, StoreError> {
+        let config = &self.shared.config;
+        let cut = match config.keep_deleted.is_zero() || config.keep_deleted_bytes == Some(0) {
+            true => None,
+            false => Some(self.cut(marks)?),
+        };
+        let mut sorted = Sorted::default();
+        let mut change = Change::default();
+        let mut any_dead = false;
+        let mut nodes: Vec<Digest> = Vec::new();
+        let mut leaves_left = cut.as_ref().map_or(0, |cut| cut.leaf_bytes);
+        self.index().visit_with_dead(
+            &mut |key, entry, dead_ns| {
+                if key.file_system() != self.number {
+                    return;
+                }
+                any_dead |= dead_ns.is_some();
+                if !self.is_garbage(marks, &entry) {
+                    change.lives_again.extend(dead_ns.map(|_| key));
+                    return;
+                }
+                let since_ns = self.dead_since(&entry, dead_ns);
+                let length = u64::from(entry.location.length);
+                let stays = cut.as_ref().is_some_and(|cut| match since_ns.cmp(&cut.since_ns) {
+                    Ordering::Greater => true,
+                    Ordering::Equal if entry.leaf && length <= leaves_left => {
+                        leaves_left -= length;
+                        true
+                    }
+                    _ => false,
+                });
+                if !stays {
+                    sorted.goes.push((key, entry));
+                    return;
+                }
+                sorted.kept += 1;
+                sorted.kept_bytes += length;
+                if dead_ns != Some(since_ns) {
+                    change.died.push(key);
+                }
+                if !entry.leaf {
+                    nodes.push(key.address());
+                }
+            },
+            &mut |key| change.gone.push(key),
+        )?;
+        marks.keep_below(nodes)?;
+        // What a kept block refers to stays, and keeps its time.
+        if sorted.kept > 0 {
+            let Sorted { goes, kept, kept_bytes } = &mut sorted;
+            goes.retain(|(_, entry)| {
+                let goes = !marks.contains(entry.location.position);
+                if !goes {
+                    *kept += 1;
+                    *kept_bytes += u64::from(entry.location.length);
+                }
+                goes
+            });
+        }
+        if any_dead {
+            change.gone.extend(sorted.goes.iter().map(|(key, _)| *key));
+        }
+        self.index().write_dead(self.now_ns, &change.died, &[&change.lives_again[..], &change.gone[..]])?;
+        Ok(sorted)
+    }
+
+    fn index(&self) -> &Index {
+        &self.shared.index
+    }
+
+    fn is_garbage(&self, marks: &Marks, entry: &Entry) -> bool {
+        entry.age_ns <= self.cutoff_ns && !marks.contains(entry.location.position)
+    }
+
+    fn dead_since(&self, entry: &Entry, dead_ns: Option<i64>) -> i64 {
+        dead_ns.filter(|dead_ns| *dead_ns > entry.age_ns && *dead_ns <= self.now_ns).unwrap_or(self.now_ns)
+    }
+
+    /// What may stay.
+    fn cut(&self, marks: &Marks) -> Result<Cut, StoreError> {
+        let mut cohorts: BTreeMap<i64, Cohort> = BTreeMap::new();
+        let (mut ours, mut all) = (0, 0);
+        self.index().visit_with_dead(
+            &mut |key, entry, dead_ns| {
+                let length = u64::from(entry.location.length);
+                all += length;
+                if key.file_system() != self.number {
+                    return;
+                }
+                ours += length;
+                if self.is_garbage(marks, &entry) {
+                    let cohort = cohorts.entry(self.dead_since(&entry, dead_ns)).or_default();
+                    match entry.leaf {
+                        true => cohort.leaves += length,
+                        false => cohort.nodes += length,
+                    }
+                }
+            },
+            &mut |_| {},
+        )?;
+        let keep_ns = i64::try_from(self.shared.config.keep_deleted.as_nanos()).unwrap_or(i64::MAX);
+        let expired_ns = self.now_ns.saturating_sub(keep_ns);
+        let mut left = allowance(&self.shared.config, ours, all, self.shared.storage.free_bytes());
+        for (since_ns, Cohort { nodes, leaves }) in cohorts.into_iter().rev() {
+            if since_ns <= expired_ns {
+                return Ok(Cut { since_ns, leaf_bytes: 0 });
+            }
+            match left.checked_sub(nodes + leaves) {
+                Some(rest) => left = rest,
+                None => return Ok(Cut { since_ns, leaf_bytes: left }),
+            }
+        }
+        Ok(Cut { since_ns: i64::MIN, leaf_bytes: 0 })
+    }
+}
+
+/// How many dead bytes a file system may keep that has `ours` of `all` bytes: its part of what all may keep. When the
+/// disk fills up, no more than what is free.
+fn allowance(config: &StoreConfig, ours: u64, all: u64, free_bytes: Option<u64>) -> u64 {
+    let kept = config.keep_deleted_bytes.unwrap_or((all / PART_KEPT).max(BYTES_KEPT_MIN));
+    let part = u128::from(kept) * u128::from(ours) / u128::from(all.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX).min(free_bytes.unwrap_or(u64::MAX))
+}
+
+/// What changes in the index's table of the dead.
+#[derive(Default)]
+struct Change {
+    died: Vec<Key>,
+    lives_again: Vec<Key>,
+    gone: Vec<Key>,
+}
