@@ -8,6 +8,7 @@ mod link;
 mod names;
 mod ops;
 mod package;
+mod pairs;
 mod report;
 mod repository;
 mod sides;
@@ -41,6 +42,8 @@ enum Command {
     Package(package::Options),
     /// A command over a slow, far, lossy link between two network namespaces, and the bytes it cost each way.
     Link(link::Options),
+    /// Bytes each way from one release of a tree to the next, over a slow link.
+    Pairs(pairs::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
 }
@@ -55,6 +58,7 @@ fn main() -> anyhow::Result<()> {
         Command::Names(options) => names::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
     }
 }

@@ -3,6 +3,7 @@
 use crate::paths::Directories;
 use crate::reading;
 use clap::{Args, Parser, Subcommand};
+use holdfast_client::store::TransferMode;
 use std::path::PathBuf;
 
 /// A shared, writable file system on a server that nobody has to trust.
@@ -616,6 +617,10 @@ pub struct Mount {
     /// Most MiB of verified blocks kept in the cache directory.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     pub cache_mib: u64,
+    /// What is done to send and fetch less over slow links. The others are there to compare with: plain compresses
+    /// block by block and no more; lbfs does what LBFS did.
+    #[arg(long, value_name = "full|plain|lbfs", default_value = "full")]
+    pub transfer: TransferMode,
     /// (This is the background process.)
     #[arg(long, hide = true)]
     pub background_process: bool,

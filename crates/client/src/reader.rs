@@ -4,7 +4,7 @@
 use crate::engine::explain;
 use crate::error::StartError;
 use crate::remote::Remote;
-use crate::store::{StoreConfig, VerifiedStore};
+use crate::store::{StoreConfig, TransferConfig, VerifiedStore};
 use crate::tree::{Base, TableCache};
 use crate::{EngineConfig, evidence::Evidence};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -75,6 +75,8 @@ pub fn blocks(
     deadline: Duration,
 ) -> VerifiedStore {
     let evidence = Arc::new(Evidence::new(evidence, address.file_system));
-    let config = StoreConfig { key: DigestKey::WELL_KNOWN, memory_bytes, cache, evidence, deadline };
+    let transfer = TransferConfig::default();
+    let config =
+        StoreConfig { key: DigestKey::WELL_KNOWN, memory_bytes, cache, evidence, deadline, transfer };
     VerifiedStore::new(config, remote)
 }

@@ -47,6 +47,12 @@ pub enum Chunker {
     /// FastCDC 2020 as in crate `fastcdc` 5.0.0, normalisation level 1, 16/64/256 KiB, gear seeded from the
     /// digest key.
     FastCdc64 = 1,
+    /// The same with 2/8/32 KiB, for small files.
+    FastCdc8 = 2,
+    /// The same with 64/256/1024 KiB, for very large files.
+    FastCdc256 = 3,
+    /// The same with 2/8/64 KiB, the sizes of LBFS, to compare with.
+    Lbfs = 4,
 }
 
 /// Where a file's bytes are.
@@ -354,6 +360,9 @@ impl ExtentMap {
         let chunker = match reader.u8()? {
             0 => Chunker::InPlace,
             1 => Chunker::FastCdc64,
+            2 => Chunker::FastCdc8,
+            3 => Chunker::FastCdc256,
+            4 => Chunker::Lbfs,
             found => return Err(Malformed::UnknownVariant { what: "chunker", found: found.into() }),
         };
         let extents = if reader.flag("extent map flag")? {

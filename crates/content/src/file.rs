@@ -24,6 +24,11 @@ use std::rc::Rc;
 /// Largest chunk made of bytes written in place. Longer runs are cut.
 pub const SPLICE_BYTES_MAX: usize = 128 * 1024;
 
+/// Up to this size a file is cut into small chunks.
+const SMALL_FILE_BYTES: u64 = 1 << 20;
+/// Beyond this size it is cut into large ones.
+const LARGE_FILE_BYTES: u64 = 4 << 30;
+
 /// Sizes of content-defined chunks, in bytes; even numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkerConfig {
@@ -40,8 +45,45 @@ impl ChunkerConfig {
     pub const DEFAULT: ChunkerConfig =
         ChunkerConfig { bytes_min: 16 << 10, bytes_average: 64 << 10, bytes_max: 256 << 10 };
 
+    /// 2, 8 and 32 KiB: [`Chunker::FastCdc8`].
+    pub const SMALL: ChunkerConfig =
+        ChunkerConfig { bytes_min: 2 << 10, bytes_average: 8 << 10, bytes_max: 32 << 10 };
+    /// 64, 256 and 1024 KiB: [`Chunker::FastCdc256`].
+    pub const LARGE: ChunkerConfig =
+        ChunkerConfig { bytes_min: 64 << 10, bytes_average: 256 << 10, bytes_max: 1 << 20 };
+    /// 2, 8 and 64 KiB: [`Chunker::Lbfs`].
+    pub const LBFS: ChunkerConfig =
+        ChunkerConfig { bytes_min: 2 << 10, bytes_average: 8 << 10, bytes_max: 64 << 10 };
+
+    /// How a file of `size` bytes is cut that was cut with `present` before, so that a file has a bounded number of
+    /// chunks and a small one is not one chunk. What is cut differently never matches, so a file that grows or
+    /// shrinks keeps its way of cutting until it is four times beyond where the other one begins.
+    ///
+    /// Files too small to be cut by [`ChunkerConfig::DEFAULT`] are left whole by it.
+    pub fn for_file(size: u64, present: Chunker) -> ChunkerConfig {
+        let kept = match present {
+            Chunker::FastCdc8 => Some((Self::SMALL, 0..=SMALL_FILE_BYTES * 4)),
+            Chunker::FastCdc64 => Some((Self::DEFAULT, SMALL_FILE_BYTES / 4..=LARGE_FILE_BYTES * 4)),
+            Chunker::FastCdc256 => Some((Self::LARGE, LARGE_FILE_BYTES / 4..=u64::MAX)),
+            Chunker::InPlace | Chunker::Lbfs => None,
+        };
+        match kept {
+            Some((config, sizes)) if sizes.contains(&size) => config,
+            _ if size <= Self::DEFAULT.bytes_min as u64 => Self::DEFAULT,
+            _ if size <= SMALL_FILE_BYTES => Self::SMALL,
+            _ if size <= LARGE_FILE_BYTES => Self::DEFAULT,
+            _ => Self::LARGE,
+        }
+    }
+
     fn id(&self) -> Chunker {
-        if *self == Self::DEFAULT { Chunker::FastCdc64 } else { Chunker::InPlace }
+        match *self {
+            Self::DEFAULT => Chunker::FastCdc64,
+            Self::SMALL => Chunker::FastCdc8,
+            Self::LARGE => Chunker::FastCdc256,
+            Self::LBFS => Chunker::Lbfs,
+            _ => Chunker::InPlace,
+        }
     }
 
     /// Cuts what `input` yields. The gear table is seeded from the digest key, so that the sizes of chunks

@@ -246,6 +246,53 @@ fn equal_runs_of_two_files_share_chunks() {
     assert!(shared + 4 >= chunks[0].len(), "{shared} of {}", chunks[0].len());
 }
 
+/// Proves: a file has few chunks whatever its size, and keeps its way of cutting while it grows and shrinks within
+/// a factor of sixteen around a border.
+#[test]
+fn chunks_grow_with_the_file_but_not_back_and_forth() {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    let fresh = |size| ChunkerConfig::for_file(size, Chunker::InPlace);
+    assert_eq!(fresh(16 * KIB), ChunkerConfig::DEFAULT);
+    assert_eq!(fresh(17 * KIB), ChunkerConfig::SMALL);
+    assert_eq!(fresh(MIB), ChunkerConfig::SMALL);
+    assert_eq!(fresh(MIB + 1), ChunkerConfig::DEFAULT);
+    assert_eq!(fresh(4 * GIB + 1), ChunkerConfig::LARGE);
+    for (present, sizes, config) in [
+        (Chunker::FastCdc8, [KIB, 4 * MIB], ChunkerConfig::SMALL),
+        (Chunker::FastCdc64, [256 * KIB, 16 * GIB], ChunkerConfig::DEFAULT),
+        (Chunker::FastCdc256, [GIB, 100 * GIB], ChunkerConfig::LARGE),
+    ] {
+        assert_eq!(sizes.map(|size| ChunkerConfig::for_file(size, present)), [config; 2], "{present:?}");
+    }
+    assert_eq!(ChunkerConfig::for_file(4 * MIB + 1, Chunker::FastCdc8), ChunkerConfig::DEFAULT);
+    assert_eq!(ChunkerConfig::for_file(256 * KIB - 1, Chunker::FastCdc64), ChunkerConfig::SMALL);
+    assert_eq!(ChunkerConfig::for_file(GIB - 1, Chunker::FastCdc256), ChunkerConfig::DEFAULT);
+}
+
+/// Proves (LBFS, 3.1.2): neither a run of zeroes, which has no breakpoint, nor a file in which the same bytes come
+/// again and again makes chunks outside the bounds, so the number of chunks is bounded by the size.
+#[test]
+fn pathological_files_have_a_bounded_number_of_chunks() {
+    let zeroes = vec![0u8; 1 << 20];
+    let period = noise(10, 64);
+    let repeated: Vec<u8> = period.iter().copied().cycle().take(1 << 20).collect();
+    for config in [ChunkerConfig::SMALL, ChunkerConfig::DEFAULT, ChunkerConfig::LARGE, ChunkerConfig::LBFS] {
+        for bytes in [&zeroes, &repeated] {
+            let blocks = MemoryBlocks::new(KEY);
+            let map = file::from_reader(&mut &blocks, &config, &bytes[..]).unwrap().0;
+            let extents = map.extents_in(&blocks, 0..u64::MAX).unwrap();
+            assert!(extents.len() <= bytes.len().div_ceil(config.bytes_min), "{} chunks", extents.len());
+            for (index, (_, extent)) in extents.iter().enumerate() {
+                let length = extent.length as usize;
+                assert!(length <= config.bytes_max);
+                assert!(length >= config.bytes_min || index + 1 == extents.len());
+            }
+        }
+    }
+}
+
 #[test]
 fn a_private_key_cuts_elsewhere() {
     let bytes = noise(9, 2_000_000);

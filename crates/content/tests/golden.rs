@@ -252,6 +252,20 @@ fn chunk_cuts() {
         writeln!(text, "{offset} {} {}", extent.length, extent.reference.address).unwrap();
     }
     golden("chunk-cuts", &text);
+    for (name, config) in [
+        ("chunk-cuts-small", ChunkerConfig::SMALL),
+        ("chunk-cuts-large", ChunkerConfig::LARGE),
+        ("chunk-cuts-lbfs", ChunkerConfig::LBFS),
+    ] {
+        let map = file::from_reader(&mut &blocks, &config, &bytes[..]).unwrap().0;
+        let mut ends = String::new();
+        map.visit(&blocks, 0..u64::MAX, &mut |offset, extent| {
+            writeln!(ends, "{}", offset + u64::from(extent.length)).unwrap();
+            Ok(true)
+        })
+        .unwrap();
+        golden(name, &ends);
+    }
     // Zeroes have no cut of their own: every chunk is as long as may be.
     let zeroes = vec![0u8; 1_000_000];
     let map = file::from_reader(&mut &blocks, &ChunkerConfig::DEFAULT, &zeroes[..]).unwrap().0;

@@ -13,7 +13,7 @@ use crate::tree::Tree;
 use crate::trust::{Trust, TrustError};
 use holdfast_client::evidence::Evidence;
 use holdfast_client::remote::Remote;
-use holdfast_client::store::{StoreConfig, StoreStatus, VerifiedStore};
+use holdfast_client::store::{StoreConfig, StoreStatus, TransferConfig, TransferMode, VerifiedStore};
 use holdfast_crypto::DigestKey;
 use holdfast_protocol::message::AddressedBlock;
 use parking_lot::{Mutex, RwLock};
@@ -278,6 +278,8 @@ fn store_of(
         cache: options.cache.clone(),
         evidence: Arc::new(Evidence::new(folder, options.id.0)),
         deadline: DEADLINE,
+        // Mirrors have blocks, not parcels.
+        transfer: TransferConfig { mode: TransferMode::Plain, link: None },
     };
     let store = VerifiedStore::new(config, blocks.clone());
     blocks.set_beside(&store);

@@ -4684,7 +4684,7 @@ function checkExtent(extent) {
 }
 function readExtents(reader) {
   const chunker = reader.u8();
-  if (chunker > 1) throw new Malformed(`chunker ${chunker} is not known`);
+  if (chunker > 4) throw new Malformed(`chunker ${chunker} is not known`);
   const form = reader.u8();
   if (form === 1) {
     const map = readRoot(reader);

@@ -50,7 +50,7 @@ export function checkExtent(extent: Extent): Extent {
 
 function readExtents(reader: BodyReader): Content {
   const chunker = reader.u8();
-  if (chunker > 1) throw new Malformed(`chunker ${chunker} is not known`);
+  if (chunker > 4) throw new Malformed(`chunker ${chunker} is not known`);
   const form = reader.u8();
   if (form === 1) {
     const map = readRoot(reader);

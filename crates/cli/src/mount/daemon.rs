@@ -8,6 +8,7 @@ use crate::args::Carrier;
 use crate::control::MountOrder;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{Agent, AgentKey, Key};
+use holdfast_client::store::TransferMode;
 use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -41,6 +42,8 @@ pub struct Job {
     pub transport: Carrier,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
+    /// How data is sent and fetched.
+    pub transfer: TransferMode,
 }
 
 /// What the C library is told of memory, by variables of the environment; other C libraries pass them over.
@@ -68,6 +71,7 @@ struct Letter {
     hard: bool,
     transport: Carrier,
     acknowledge_alarm: bool,
+    transfer: TransferMode,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -116,6 +120,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         hard: job.hard,
         transport: job.transport,
         acknowledge_alarm: job.acknowledge_alarm,
+        transfer: job.transfer,
     };
     let text =
         Zeroizing::new(serde_json::to_vec(&letter).map_err(|error| Failure::new(Exit::Internal, error))?);
@@ -202,6 +207,7 @@ pub fn receive() -> Outcome<Job> {
         hard: letter.hard,
         transport: letter.transport,
         acknowledge_alarm: letter.acknowledge_alarm,
+        transfer: letter.transfer,
     })
 }
 

@@ -95,6 +95,7 @@ impl Host {
         config.hard = job.hard;
         config.transport = job.transport.into();
         config.acknowledge_alarm = job.acknowledge_alarm;
+        config.transfer.mode = job.transfer;
         let engine = Engine::start(config)?;
         let back = behind::start(&engine, &job.state_dir, &job.order, job.timeout, &address)?;
         let host = Arc::new(Host {

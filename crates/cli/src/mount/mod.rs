@@ -110,6 +110,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         hard: arguments.hard,
         transport: arguments.transport,
         acknowledge_alarm: arguments.acknowledge_alarm,
+        transfer: arguments.transfer,
         key,
     };
     make_private(&job.state_dir)?;

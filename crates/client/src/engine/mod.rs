@@ -26,6 +26,7 @@ pub(crate) use start::explain;
 pub use status::Status;
 
 use crate::error::FsError;
+use crate::store::TransferConfig;
 use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
@@ -62,6 +63,8 @@ pub struct EngineConfig {
     pub hard: bool,
     /// What carries the conversation with the server.
     pub transport: Transport,
+    /// How data is sent and fetched.
+    pub transfer: TransferConfig,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
@@ -80,6 +83,7 @@ impl EngineConfig {
             deadline: Duration::from_secs(60),
             hard: false,
             transport: Transport::default(),
+            transfer: TransferConfig::default(),
             acknowledge_alarm: false,
         }
     }

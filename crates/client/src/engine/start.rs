@@ -96,6 +96,7 @@ impl Engine {
                 cache: config.cache_dir.clone().map(|directory| (directory, config.cache_bytes)),
                 evidence: evidence.clone(),
                 deadline,
+                transfer: config.transfer,
             },
             remote.clone(),
         );

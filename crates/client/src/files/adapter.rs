@@ -4,7 +4,7 @@ use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, 
 use super::{FileSystem, MountOptions, WriteBack, WriteBackOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
-use crate::store;
+use crate::store::{self, About, TransferMode};
 use crate::tree::{Edit, Transaction, Tree};
 use holdfast_content::{
     Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId,
@@ -98,8 +98,20 @@ impl Backend for EngineBackend {
         Arc::new(self.0.store().clone())
     }
 
-    fn upload(&self) -> Box<dyn Upload + '_> {
-        Box::new(StoreUpload(self.0.store().upload()))
+    fn upload(&self, about: About) -> Box<dyn Upload + '_> {
+        Box::new(StoreUpload(self.0.store().upload_of(about)))
+    }
+
+    fn transfer_mode(&self) -> TransferMode {
+        self.0.store().transfer_mode()
+    }
+
+    fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
+        self.0.store().approach(&file, path, &inode.content);
+    }
+
+    fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
+        self.0.store().saw(file, path, &inode.content, inode.size);
     }
 
     fn device(&self) -> DeviceId {
@@ -263,7 +275,7 @@ impl BlockSink for StoreUpload {
 }
 
 impl Upload for StoreUpload {
-    fn finish(self: Box<Self>) -> Result<Guard, FsError> {
-        Ok(Box::new(self.0.finish()?))
+    fn finish(self: Box<Self>, content: Option<&Content>) -> Result<Guard, FsError> {
+        Ok(Box::new(self.0.finish_as(content)?))
     }
 }

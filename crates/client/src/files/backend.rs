@@ -3,6 +3,7 @@
 
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
+use crate::store::{About, TransferMode};
 use holdfast_content::{
     BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
 };
@@ -131,11 +132,11 @@ pub trait Plan: Send {
 /// A sink that stores data before an operation names it, holding a bounded amount in memory.
 pub trait Upload: BlockSink {
     /// Waits until the data is at the server or rides along with the next operation. Keep the guard until
-    /// that operation is made.
+    /// that operation is made. `content` is what has been made of it, if that is one file's.
     ///
     /// # Errors
     /// The data could not be stored.
-    fn finish(self: Box<Self>) -> Result<Guard, FsError>;
+    fn finish(self: Box<Self>, content: Option<&Content>) -> Result<Guard, FsError>;
 }
 
 /// The engine, as files see it.
@@ -159,7 +160,18 @@ pub trait Backend: Send + Sync {
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
 
     /// Where data goes before it is named.
-    fn upload(&self) -> Box<dyn Upload + '_>;
+    fn upload(&self, about: About) -> Box<dyn Upload + '_>;
+
+    /// How data is cut and moved.
+    fn transfer_mode(&self) -> TransferMode {
+        TransferMode::Full
+    }
+
+    /// A file's content is about to be read. A hint.
+    fn approach(&self, _file: Handle, _path: &[u8], _inode: &Inode) {}
+
+    /// A file's content was read or published here: a later version of it may be compared with this one.
+    fn saw(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}
 
     /// This device.
     fn device(&self) -> DeviceId;

@@ -10,10 +10,11 @@ use super::overlay::{Overlay, Piece};
 use super::spool::read_spooled;
 use super::state::{Place, Snapshot};
 use crate::error::FsError;
+use crate::store::TransferMode;
 use holdfast_content::file::{self, ChunkerConfig};
 use holdfast_content::{
-    BlockSink, BlockSource, Content, ContentError, DeviceId, Extent, ExtentMap, INLINE_BYTES_MAX, Inode,
-    InodeKind,
+    BlockSink, BlockSource, Chunker, Content, ContentError, DeviceId, Extent, ExtentMap, INLINE_BYTES_MAX,
+    Inode, InodeKind,
 };
 use std::cell::RefCell;
 use std::fs::File;
@@ -75,6 +76,7 @@ pub fn compose(
     sink: &mut dyn BlockSink,
     snapshot: &Snapshot,
     occasion: Occasion,
+    mode: TransferMode,
 ) -> Result<Composed, ComposeError> {
     let places = merged(snapshot.places(0..snapshot.size));
     if places.iter().all(|(_, place)| matches!(place, Place::Zero)) {
@@ -87,7 +89,7 @@ pub fn compose(
         let bytes = read_all(source, snapshot, &places)?;
         return Ok(Composed { content: inline(bytes), whole: true });
     }
-    let config = ChunkerConfig::DEFAULT;
+    let config = cutting(snapshot, mode);
     let whole = |result: Result<(ExtentMap, u64), ContentError>| match result {
         Ok((map, _)) => Ok(Composed { content: Content::Extents(map), whole: true }),
         Err(error) => Err(blame(snapshot, error)),
@@ -107,7 +109,7 @@ pub fn compose(
     }
     let (base, visible) = (&snapshot.base, snapshot.visible);
     let mut map = base_map(source, sink, base, visible).map_err(|error| blame(snapshot, error))?;
-    map = lay_changes(source, sink, snapshot, map)?;
+    map = lay_changes(source, sink, snapshot, map, &config)?;
     let mut tidied = false;
     if occasion == Occasion::Close {
         let windows = fragmented(source, snapshot, &map).map_err(|error| blame(snapshot, error))?;
@@ -128,6 +130,7 @@ pub fn cut_appendix(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
     snapshot: &Snapshot,
+    mode: TransferMode,
 ) -> Result<Inode, ComposeError> {
     let mut appendix = Inode::new(InodeKind::File, 0, DeviceId(0), 0);
     let range = snapshot.base.size..snapshot.size;
@@ -139,7 +142,7 @@ pub fn cut_appendix(
         let read = reader.read_to_end(&mut bytes);
         read.map(|_| inline(bytes)).map_err(|error| ContentError::Input(error.to_string()))
     } else {
-        file::from_reader(sink, &ChunkerConfig::DEFAULT, reader).map(|(map, _)| Content::Extents(map))
+        file::from_reader(sink, &cutting(snapshot, mode), reader).map(|(map, _)| Content::Extents(map))
     };
     match failure.take() {
         Some(error) => Err(error),
@@ -172,6 +175,15 @@ pub fn append(
     copy(&mut grafts, sink, present.size..size, appendix, 0)?;
     grafts.flush(sink)?;
     Ok(content_of(grafts.map))
+}
+
+/// How the file is cut: as before, unless its size has left far behind what that is for.
+fn cutting(snapshot: &Snapshot, mode: TransferMode) -> ChunkerConfig {
+    let present = match &snapshot.base.content {
+        Content::Extents(map) => map.chunker,
+        _ => Chunker::InPlace,
+    };
+    mode.chunks(snapshot.size, present)
 }
 
 /// Few bytes, in the inode. Zeroes at the end are not kept.
@@ -286,8 +298,8 @@ fn lay_changes(
     sink: &mut dyn BlockSink,
     snapshot: &Snapshot,
     map: ExtentMap,
+    config: &ChunkerConfig,
 ) -> Result<ExtentMap, ComposeError> {
-    let config = ChunkerConfig::DEFAULT;
     let mut grafts = Grafts { source, map, cleared: Vec::new(), added: Vec::new() };
     let whose = |error| blame(snapshot, error);
     // A piece never reaches beyond the size: truncation cuts pieces too.
@@ -301,7 +313,7 @@ fn lay_changes(
                     let end = range.end.min(at.saturating_add(RUN_BYTES));
                     let failure = RefCell::new(None);
                     let reader = RangeReader::new(source, snapshot, at..end, &failure);
-                    let cut = file::cut_run_at(sink, &config, at, reader, &mut grafts.added);
+                    let cut = file::cut_run_at(sink, config, at, reader, &mut grafts.added);
                     match (failure.take(), cut) {
                         (Some(error), _) => return Err(error),
                         (None, cut) => cut.map_err(whose)?,

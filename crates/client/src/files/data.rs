@@ -15,7 +15,7 @@ use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::LockSpace;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Separate unpublished changes of one file beyond which it is published early, to bound memory.
 const PIECES_MAX: usize = 64 << 10;
@@ -95,6 +95,7 @@ impl FileSystem {
             flags,
             read_end: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
+            approached: AtomicBool::new(false),
             lock_owners: Mutex::default(),
         };
         self.files.lock().insert(handle, Arc::new(open));
@@ -190,6 +191,7 @@ impl FileSystem {
     pub fn read(&self, handle: FileHandleId, offset: u64, size: usize) -> Result<Vec<u8>, FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
+            self.approach(&open);
             let bytes = self.read_node(&open.node, offset, size.min(READ_BYTES_MAX))?;
             self.read_ahead(&open, offset, bytes.len() as u64);
             Ok(bytes)
@@ -229,6 +231,17 @@ impl FileSystem {
             }
         }
         Ok(bytes)
+    }
+
+    /// Once before a file is read: what is known of an earlier version of it may make reading it cheap.
+    fn approach(&self, open: &OpenFile) {
+        if open.approached.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let base = open.node.state().file.as_ref().map(|file| file.base.clone());
+        if let Some(base) = base {
+            self.backend.approach(open.node.handle(), &self.nodes.path(open.node.ino), &base);
+        }
     }
 
     /// Fetches ahead of a reader that goes on where it left off.
@@ -374,6 +387,11 @@ impl FileSystem {
         {
             self.notice(&error);
             self.report_kept(&open.node, &error);
+        }
+        if open.approached.load(Ordering::Relaxed)
+            && let Some(base) = open.node.state().file.as_ref().map(|file| file.base.clone())
+        {
+            self.backend.saw(open.node.handle(), self.nodes.path(open.node.ino), &base);
         }
         let (node, flags) = (open.node.clone(), open.flags);
         let (file, owners) = (node.handle(), std::mem::take(&mut *open.lock_owners.lock()));

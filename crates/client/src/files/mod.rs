@@ -113,6 +113,8 @@ struct OpenFile {
     read_end: AtomicU64,
     /// Up to where has been fetched ahead.
     ahead: AtomicU64,
+    /// Whether it was read.
+    approached: AtomicBool,
     /// Who has taken fcntl locks through it.
     lock_owners: Mutex<BTreeSet<u64>>,
 }

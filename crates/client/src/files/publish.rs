@@ -10,6 +10,7 @@ use super::state::{FileState, Landed, Named, Publication, Snapshot, content_dige
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use crate::interrupt;
+use crate::store::About;
 use holdfast_content::{Content, FILE_BYTES_MAX, Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::MutexGuard;
@@ -46,6 +47,11 @@ impl FileSystem {
         };
         let told = Told::default();
         let result = self.publish_snapshot(node, &snapshot, occasion, &told);
+        if let Ok(published) = &result
+            && !published.made.attributes_only
+        {
+            self.backend.saw(node.handle(), self.nodes.path(node.ino), &published.made.inode);
+        }
         let mut state = node.state();
         let pages = state.pages;
         let file = state.file.as_mut().expect("no file is closed while it is being published");
@@ -160,13 +166,16 @@ impl FileSystem {
         }
         let mut whole = false;
         let source = self.backend.source();
-        let mut upload = self.backend.upload();
+        let before = snapshot.base.content.clone();
+        let about = About { handle: node.handle(), path: self.nodes.path(node.ino), before };
+        let mode = self.backend.transfer_mode();
+        let mut upload = self.backend.upload(about);
         let failed = |error| self.compose_error(node, error);
         let appendix = match snapshot.appended {
-            true => Some(cut_appendix(&*source, &mut *upload, snapshot).map_err(failed)?),
+            true => Some(cut_appendix(&*source, &mut *upload, snapshot, mode).map_err(failed)?),
             false => None,
         };
-        let content = match compose(&*source, &mut *upload, snapshot, occasion) {
+        let content = match compose(&*source, &mut *upload, snapshot, occasion, mode) {
             Ok(composed) => {
                 whole = composed.whole;
                 Some(composed.content)
@@ -176,7 +185,8 @@ impl FileSystem {
             Err(error) => return Err(failed(error)),
         };
         let seen = [Some(content_digest(&snapshot.base)), snapshot.ours];
-        let new = NewContent { content, size: snapshot.size, appendix, seen, _held: upload.finish()? };
+        let held = upload.finish(content.as_ref())?;
+        let new = NewContent { content, size: snapshot.size, appendix, seen, _held: held };
         Ok((Some(new), whole))
     }
 

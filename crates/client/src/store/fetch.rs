@@ -2,15 +2,15 @@
 //! blocks reach the server.
 
 use super::disk::DiskCache;
+use super::index::ChunkIndex;
 use super::memory::MemoryCache;
-use super::{Counters, unexpected};
+use super::{Counters, Kin, TransferConfig, unexpected};
 use crate::evidence::Evidence;
 use crate::interrupt;
 use crate::remote::{Remote, call_patiently};
 use holdfast_content::{Block, BlockError, BlockKind, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_protocol::message::{AddressedBlock, Request, Response};
-use holdfast_rpc::RpcError;
+use holdfast_protocol::message::{Request, Response};
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -34,11 +34,21 @@ pub(super) struct Shared {
     pub(super) acknowledged: Mutex<LruCache<Digest, Instant>>,
     pub(super) flights: Mutex<HashMap<Digest, Arc<Flight>>>,
     pub(super) counters: Counters,
+    pub(super) transfer: TransferConfig,
+    pub(super) index: Mutex<ChunkIndex>,
+    /// What chunks that may be read soon resemble.
+    pub(super) expected: Mutex<LruCache<Digest, Arc<Kin>>>,
+    /// Blocks of the tree of files that the server surely had a moment ago, and what kind they are.
+    pub(super) recent: Mutex<LruCache<Digest, BlockKind>>,
+    /// What the server was found not to have.
+    pub(super) absent: Mutex<LruCache<Digest, ()>>,
 }
 
 pub(super) struct Unsent {
     pub(super) block: Arc<Block>,
     pub(super) holders: usize,
+    /// What it resembles.
+    pub(super) kin: Arc<Kin>,
 }
 
 /// One block under way, and those who wait for it.
@@ -73,6 +83,13 @@ impl Shared {
             self.memory.lock().insert(entry.block);
         }
         self.acknowledged.lock().put(address, Instant::now());
+    }
+
+    /// A block was made that the server has.
+    pub(super) fn known(&self, block: Arc<Block>) {
+        self.counters.blocks_known.fetch_add(1, Relaxed);
+        self.counters.bytes_known.fetch_add(block.body().len() as u64, Relaxed);
+        self.memory.lock().insert(block);
     }
 
     /// Whether a block is here or under way.
@@ -157,6 +174,14 @@ impl Shared {
 
     /// Asks for blocks and verifies them.
     fn request(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
+        match self.delta_down() {
+            Some(level) => self.request_packed(wanted, level),
+            None => self.request_plain(wanted),
+        }
+    }
+
+    /// Asks for blocks one by one, as they are stored.
+    pub(super) fn request_plain(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
         let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
         self.counters.retrieves.fetch_add(1, Relaxed);
         let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
@@ -189,6 +214,8 @@ impl Shared {
             Ok(block) => {
                 self.counters.blocks_fetched.fetch_add(1, Relaxed);
                 self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
+                self.counters.plain_fetched.fetch_add(block.body().len() as u64, Relaxed);
+                self.noted(&block);
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
                 self.cache(address, &stored);
@@ -199,26 +226,6 @@ impl Shared {
                 Err(SourceError::Altered(address, error))
             }
         }
-    }
-
-    /// Stores one batch durably. Storing twice changes nothing, so lost answers are simply asked for again.
-    pub(super) fn send(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
-        let batch: Vec<AddressedBlock> = blocks
-            .iter()
-            .map(|block| AddressedBlock { address: block.reference().address, block: block.to_stored() })
-            .collect();
-        let bytes: usize = batch.iter().map(|block| block.block.body.len()).sum();
-        self.counters.stores.fetch_add(1, Relaxed);
-        match call_patiently(&*self.remote, &Request::Store(batch), self.deadline)? {
-            Response::Done => {}
-            other => return Err(unexpected("Store", &other)),
-        }
-        self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
-        self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
-        for block in blocks {
-            self.acknowledged_one(block.reference().address);
-        }
-        Ok(())
     }
 }
 

@@ -12,20 +12,31 @@
 //! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
 
 mod disk;
+mod features;
 mod fetch;
+mod index;
+mod known;
 mod memory;
+mod packing;
+mod relatives;
+mod transfer;
 mod upload;
 
 use fetch::{FlightState, Shared, Unsent, Wanted, check};
+use index::ChunkIndex;
+use known::Keep;
+use relatives::Relatives;
 
 pub use disk::DiskCache;
 pub use memory::MemoryCache;
-pub use upload::{Held, Upload};
+pub use packing::Riding;
+pub use transfer::{Link, TransferConfig, TransferMode};
+pub use upload::{About, Held, Upload};
 
 use crate::evidence::Evidence;
 use crate::interrupt::{self, Woken};
 use crate::remote::Remote;
-use holdfast_content::{Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError, StoredBlock};
+use holdfast_content::{Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response};
 use holdfast_rpc::RpcError;
@@ -46,6 +57,12 @@ const BATCH_BLOCKS: usize = 256;
 /// Requests of one kind under way at once.
 const PARALLEL: usize = 4;
 const ACKNOWLEDGED_MAX: usize = 65_536;
+/// Chunks that are likely to be read, with what they resemble.
+const EXPECTED_MAX: usize = 65_536;
+/// Blocks of the tree of files, as opposed to data, that were sent or fetched lately.
+const RECENT_MAX: usize = 128;
+/// Blocks that the server was found not to have.
+const ABSENT_MAX: usize = 4096;
 
 /// A source that also takes new blocks: they can be read back as long as they are held.
 pub trait Blocks: BlockSource + Send + Sync {
@@ -84,6 +101,8 @@ pub struct StoreConfig {
     pub evidence: Arc<Evidence>,
     /// How long to wait for the server at most.
     pub deadline: Duration,
+    /// How blocks are sent and fetched.
+    pub transfer: TransferConfig,
 }
 
 /// Counts since the start.
@@ -101,6 +120,15 @@ pub struct Counters {
     retrieves: AtomicU64,
     stores: AtomicU64,
     corrupt_cache_entries: AtomicU64,
+    plain_sent: AtomicU64,
+    plain_fetched: AtomicU64,
+    delta_saved_sent: AtomicU64,
+    delta_saved_fetched: AtomicU64,
+    questions: AtomicU64,
+    blocks_present: AtomicU64,
+    bytes_present: AtomicU64,
+    bases_missing: AtomicU64,
+    parcels_refused: AtomicU64,
 }
 
 /// [`Counters`] at one moment, with the sizes of the caches.
@@ -134,6 +162,31 @@ pub struct StoreStatus {
     pub memory_bytes: u64,
     /// Bytes cached on disk.
     pub disk_bytes: u64,
+    /// What came over the link, and what did not have to.
+    pub transfer: TransferStatus,
+}
+
+/// What the means against slow links have done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TransferStatus {
+    /// Bytes of the blocks that were sent, before compression.
+    pub plain_sent: u64,
+    /// Bytes of the blocks that were fetched, after decompression.
+    pub plain_fetched: u64,
+    /// Of these, bytes that the blocks each for itself would have taken more than the parcels they travelled in.
+    pub delta_saved_sent: u64,
+    /// The same for blocks fetched; an estimate, from how they compress here.
+    pub delta_saved_fetched: u64,
+    /// Requests that asked the server what it has.
+    pub questions: u64,
+    /// Blocks that it had, so that they were not sent.
+    pub blocks_present: u64,
+    /// Their bytes, before compression.
+    pub bytes_present: u64,
+    /// Parcels sent again because the server had lost what they copied from.
+    pub bases_missing: u64,
+    /// Parcels that came and could not be used, so that blocks were fetched one by one.
+    pub parcels_refused: u64,
 }
 
 /// Verified access to the blocks of one file system. Cheap to clone.
@@ -160,7 +213,7 @@ impl WeakStore {
 struct Lanes {
     shared: Arc<Shared>,
     retrievals: Sender<Vec<Wanted>>,
-    keep: SyncSender<(Digest, StoredBlock)>,
+    keep: SyncSender<Keep>,
     storing: Sender<StoreJob>,
 }
 
@@ -173,7 +226,18 @@ impl Drop for Lanes {
 
 pub(crate) struct StoreJob {
     blocks: Vec<Arc<Block>>,
+    /// What they resemble.
+    kin: Arc<Kin>,
+    /// Whether the server is asked first which of them it has.
+    ask: bool,
     done: Sender<Result<(), RpcError>>,
+}
+
+/// One version of a file's blocks compared with an earlier one.
+#[derive(Debug, Default)]
+pub(crate) struct Kin {
+    chunks: Relatives,
+    nodes: Relatives,
 }
 
 impl VerifiedStore {
@@ -182,6 +246,13 @@ impl VerifiedStore {
     /// # Errors
     /// None for the persistent cache: without it everything works, only slower (a warning is logged).
     pub fn new(config: StoreConfig, remote: Arc<dyn Remote>) -> VerifiedStore {
+        let index = match &config.cache {
+            Some((directory, _)) => ChunkIndex::open(&directory.join("index")).unwrap_or_else(|error| {
+                tracing::warn!(%error, directory = %directory.display(), "no persistent chunk index");
+                ChunkIndex::new()
+            }),
+            None => ChunkIndex::new(),
+        };
         let disk = config.cache.and_then(|(directory, bytes_max)| {
             DiskCache::open(&directory, bytes_max)
                 .inspect_err(|error| {
@@ -200,18 +271,23 @@ impl VerifiedStore {
             acknowledged: Mutex::new(LruCache::new(NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"))),
             flights: Mutex::default(),
             counters: Counters::default(),
+            transfer: config.transfer,
+            index: Mutex::new(index),
+            expected: Mutex::new(LruCache::new(NonZeroUsize::new(EXPECTED_MAX).expect("not zero"))),
+            recent: Mutex::new(LruCache::new(NonZeroUsize::new(RECENT_MAX).expect("not zero"))),
+            absent: Mutex::new(LruCache::new(NonZeroUsize::new(ABSENT_MAX).expect("not zero"))),
         });
         let (retrievals, receiver) = channel();
         spawn_workers("retrieve", &shared, receiver, |shared, wanted: Vec<Wanted>| shared.retrieve(wanted));
         let (storing, receiver) = channel();
         spawn_workers("store", &shared, receiver, |shared, job: StoreJob| {
-            let _ = job.done.send(shared.send(&job.blocks));
+            let _ = job.done.send(shared.send(&job));
         });
-        let (keep, receiver) = sync_channel::<(Digest, StoredBlock)>(1024);
-        let cache = shared.clone();
+        let (keep, receiver) = sync_channel::<Keep>(1024);
+        let keeper = shared.clone();
         spawn("cache", move || {
-            while let Ok((address, block)) = receiver.recv() {
-                cache.cache(address, &block);
+            while let Ok(keep) = receiver.recv() {
+                keep.carry_out(&keeper);
             }
         });
         let lanes = Arc::new(Lanes { shared: shared.clone(), retrievals, keep, storing });
@@ -225,7 +301,17 @@ impl VerifiedStore {
 
     /// Starts a write that is not yet part of an operation: a file's data.
     pub fn upload(&self) -> Upload {
-        Upload::new(self.clone())
+        Upload::new(self.clone(), None)
+    }
+
+    /// The same for a file of which something is known.
+    pub fn upload_of(&self, about: About) -> Upload {
+        Upload::new(self.clone(), Some(about))
+    }
+
+    /// Which means of transfer are used.
+    pub fn transfer_mode(&self) -> TransferMode {
+        self.shared.transfer.mode
     }
 
     /// The unsent blocks that `roots` reach, referred-to before referring and the roots themselves last: whoever
@@ -250,64 +336,6 @@ impl VerifiedStore {
         out
     }
 
-    /// Splits blocks into those that ride along with an operation (at most `attached_bytes_max`, the last ones)
-    /// and the rest, which is stored now.
-    ///
-    /// # Errors
-    /// [`RpcError`] of a STORE.
-    pub fn send_ahead(
-        &self,
-        mut blocks: Vec<Arc<Block>>,
-        attached_bytes_max: usize,
-        blocks_max: usize,
-    ) -> Result<Vec<AddressedBlock>, RpcError> {
-        let mut attached = Vec::new();
-        let mut bytes = 0;
-        while let Some(block) = blocks.last() {
-            let addressed = AddressedBlock { address: block.reference().address, block: block.to_stored() };
-            bytes += addressed.block.body.len() + 32 * addressed.block.references.len() + 64;
-            if bytes > attached_bytes_max || attached.len() == blocks_max {
-                break;
-            }
-            attached.push(addressed);
-            blocks.pop();
-        }
-        attached.reverse();
-        self.store_all(&blocks)?;
-        Ok(attached)
-    }
-
-    /// Stores blocks durably, in pipelined batches.
-    ///
-    /// # Errors
-    /// The first [`RpcError`].
-    pub fn store_all(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
-        if blocks.is_empty() {
-            return Ok(());
-        }
-        let (done, results) = channel();
-        let mut sent = 0;
-        for batch in batches(blocks, |block| block.body().len() + 32 * block.references().len()) {
-            self.lanes
-                .storing
-                .send(StoreJob { blocks: batch.to_vec(), done: done.clone() })
-                .map_err(|_| RpcError::Closed)?;
-            sent += 1;
-        }
-        (0..sent).try_for_each(|_| interrupt::receive(&results).unwrap_or(Err(RpcError::Closed)))
-    }
-
-    /// Tells that the server has taken blocks that rode along with an operation.
-    pub fn acknowledge(&self, blocks: &[AddressedBlock]) {
-        self.shared.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
-        let bytes: usize = blocks.iter().map(|block| block.block.body.len()).sum();
-        self.shared.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
-        for block in blocks {
-            self.shared.acknowledged_one(block.address);
-            let _ = self.lanes.keep.try_send((block.address, block.block.clone()));
-        }
-    }
-
     /// Takes blocks that came along with a reply; those that do not verify are ignored, since a hint proves
     /// nothing.
     pub fn accept_hints(&self, blocks: Vec<AddressedBlock>) {
@@ -320,8 +348,9 @@ impl VerifiedStore {
             if let Ok(block) =
                 hint.block.open_any(&self.shared.key, address, holdfast_content::BODY_BYTES_MAX)
             {
+                self.shared.noted(&block);
                 self.shared.memory.lock().insert(Arc::new(block));
-                let _ = self.lanes.keep.try_send((address, stored));
+                let _ = self.lanes.keep.try_send(Keep::Block(address, stored));
             }
         }
     }
@@ -333,8 +362,10 @@ impl VerifiedStore {
     pub fn dereference(&self, addresses: Vec<Digest>) -> Result<u32, RpcError> {
         {
             let mut acknowledged = self.shared.acknowledged.lock();
+            let mut recent = self.shared.recent.lock();
             for address in &addresses {
                 acknowledged.pop(address);
+                recent.pop(address);
             }
         }
         match self.shared.remote.call(Request::Dereference(addresses), self.shared.deadline)? {
@@ -369,12 +400,28 @@ impl VerifiedStore {
             corrupt_cache_entries: counters.corrupt_cache_entries.load(Relaxed),
             memory_bytes: self.shared.memory.lock().bytes() as u64,
             disk_bytes: self.shared.disk.lock().as_ref().map_or(0, DiskCache::bytes),
+            transfer: TransferStatus {
+                plain_sent: counters.plain_sent.load(Relaxed),
+                plain_fetched: counters.plain_fetched.load(Relaxed),
+                delta_saved_sent: counters.delta_saved_sent.load(Relaxed),
+                delta_saved_fetched: counters.delta_saved_fetched.load(Relaxed),
+                questions: counters.questions.load(Relaxed),
+                blocks_present: counters.blocks_present.load(Relaxed),
+                bytes_present: counters.bytes_present.load(Relaxed),
+                bases_missing: counters.bases_missing.load(Relaxed),
+                parcels_refused: counters.parcels_refused.load(Relaxed),
+            },
         }
     }
 
     /// Lets go of the persistent cache.
     pub(crate) fn close_cache(&self) {
         *self.shared.disk.lock() = None;
+    }
+
+    /// A block was made that the server has.
+    fn known(&self, block: Block) {
+        self.shared.known(Arc::new(block));
     }
 
     /// An unsent block.
@@ -392,12 +439,12 @@ impl Blocks for VerifiedStore {
         let address = block.reference().address;
         let block = Arc::new(block);
         if self.shared.is_acknowledged(&address) {
-            self.shared.counters.blocks_known.fetch_add(1, Relaxed);
-            self.shared.counters.bytes_known.fetch_add(block.body().len() as u64, Relaxed);
-            self.shared.memory.lock().insert(block);
+            self.shared.known(block);
             return false;
         }
-        self.shared.unsent.lock().entry(address).or_insert(Unsent { block, holders: 0 }).holders += 1;
+        let mut unsent = self.shared.unsent.lock();
+        let entry = unsent.entry(address).or_insert(Unsent { block, holders: 0, kin: Arc::default() });
+        entry.holders += 1;
         true
     }
 
@@ -458,6 +505,7 @@ impl BlockSource for VerifiedStore {
                 wanted.push(Wanted { reference: *reference, kind: *kind, flight });
             }
         }
+        let bytes_max = self.shared.answer_bytes();
         while !wanted.is_empty() {
             let mut bytes = 0usize;
             let count = wanted
@@ -465,7 +513,7 @@ impl BlockSource for VerifiedStore {
                 .take(BATCH_BLOCKS)
                 .take_while(|one| {
                     bytes += one.reference.length as usize;
-                    bytes <= BATCH_BYTES
+                    bytes <= bytes_max
                 })
                 .count()
                 .max(1);
@@ -496,13 +544,13 @@ pub(crate) fn unexpected(request: &str, response: &Response) -> RpcError {
 }
 
 /// Cuts a list into batches bounded by bytes and number.
-pub(crate) fn batches<T>(items: &[T], size: impl Fn(&T) -> usize) -> Vec<&[T]> {
+fn batches<T>(items: &[T], bytes_max: usize, size: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut out = Vec::new();
     let mut start = 0;
     let mut bytes = 0;
     for (index, item) in items.iter().enumerate() {
         let cost = size(item);
-        if index > start && (bytes + cost > BATCH_BYTES || index - start == BATCH_BLOCKS) {
+        if index > start && (bytes + cost > bytes_max || index - start == BATCH_BLOCKS) {
             out.push(&items[start..index]);
             start = index;
             bytes = 0;

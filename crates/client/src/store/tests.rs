@@ -1,7 +1,7 @@
 //! The store against a server that keeps blocks in memory, counts requests and misbehaves at will.
 
 use super::*;
-use holdfast_content::BlockError;
+use holdfast_content::{BlockError, StoredBlock};
 use holdfast_protocol::message::{ServerError, StoreHeader, Welcome};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -87,6 +87,7 @@ fn store_on(host: &Arc<Host>) -> (VerifiedStore, tempfile::TempDir) {
         cache: None,
         evidence,
         deadline: Duration::from_millis(300),
+        transfer: TransferConfig::default(),
     };
     (VerifiedStore::new(config, host.clone()), directory)
 }
@@ -206,12 +207,12 @@ fn collects_what_is_reached() {
     assert_eq!(addresses(&[r]), [l, n, r]);
     assert_eq!(addresses(&[l, r]), [n, l, r]);
     store.fetch(&leaf.reference(), BlockKind::Chunk).unwrap();
-    let attached = store.send_ahead(store.collect([r]), 1 << 20, 100).unwrap();
+    let attached = store.send_ahead(store.collect([r]), 1 << 20, 100, false).unwrap();
     assert!(host.stores.lock().is_empty());
-    assert_eq!(attached.len(), 3);
+    assert_eq!(attached.attached.blocks.len(), 3);
     // Little room: the last ones ride along, the others are stored before.
-    let attached = store.send_ahead(store.collect([r]), 1 << 20, 1).unwrap();
-    assert_eq!(attached[0].address, r);
+    let attached = store.send_ahead(store.collect([r]), 1 << 20, 1, false).unwrap();
+    assert_eq!(attached.attached.blocks[0].address, r);
     assert_eq!(*host.stores.lock(), [2]);
     store.acknowledge(&attached);
     assert!(addresses(&[r]).is_empty());

@@ -1,23 +1,56 @@
 //! Data on its way to the server before an operation names it.
+//!
+//! What an earlier version of the file has, which the server keeps, is not sent. Over a slow link the rest waits until
+//! it is known what it resembles (at most [`HELD_BYTES_MAX`]); it is asked for first where asking is quicker than sending,
+//! and what must be sent travels packed against what it has replaced.
 
-use super::{BATCH_BYTES, Blocks, PARALLEL, StoreJob, VerifiedStore, batches};
+use super::features::Sampler;
+use super::index::ChunkIndex;
+use super::known::Version;
+use super::packing::piece;
+use super::relatives::Piece;
+use super::transfer::{TransferMode, asking_pays};
+use super::{BATCH_BYTES, Blocks, Kin, PARALLEL, StoreJob, VerifiedStore, batches};
 use crate::error::FsError;
 use crate::interrupt;
-use holdfast_content::{Block, BlockSink, BlockSource, Reference};
+use holdfast_content::{Block, BlockKind, BlockSink, BlockSource, Content, Handle, Reference};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_rpc::RpcError;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Up to this many bytes stay here and ride along with the operation that names them.
 const ATTACH_BYTES: usize = 128 << 10;
+/// Bytes that wait over a slow link, until it is known what they resemble.
+const HELD_BYTES_MAX: usize = 16 << 20;
+/// From this size on the server is asked what it has, even if nothing was seen before.
+const ASKED_BYTES_MIN: usize = 256 << 10;
+
+/// What is known of a file that is written.
+pub struct About {
+    /// Which.
+    pub handle: Handle,
+    /// Its path, as far as it is known.
+    pub path: Vec<u8>,
+    /// Its published content, which the server has and keeps until this is done.
+    pub before: Content,
+}
 
 /// A sink that stores what it is given, in batches, while more is being made. At most a few batches are held
 /// in memory; [`BlockSink::put`] waits when the server is slower than the writer.
 pub struct Upload {
     store: VerifiedStore,
+    about: Option<About>,
+    /// The published version, if all that tells it is here.
+    before: Version,
+    /// Blocks of it.
+    certain: HashSet<Digest>,
+    /// The version that is written, so far.
+    made: Version,
     /// Everything put, so that it stays readable until the operation is made.
     held: Vec<Digest>,
+    put: HashSet<Digest>,
     waiting: Vec<Arc<Block>>,
     waiting_bytes: usize,
     under_way: usize,
@@ -33,11 +66,23 @@ pub struct Held {
 }
 
 impl Upload {
-    pub(super) fn new(store: VerifiedStore) -> Upload {
+    pub(super) fn new(store: VerifiedStore, about: Option<About>) -> Upload {
         let (done, results) = channel();
+        let before = match about.as_ref().map(|about| &about.before) {
+            Some(Content::Extents(map)) if store.shared.transfer.mode == TransferMode::Full => {
+                store.shared.version(map).unwrap_or_default()
+            }
+            _ => Version::default(),
+        };
+        let certain = before.chunks.iter().chain(&before.nodes).map(|(address, _)| *address).collect();
         Upload {
             store,
+            about,
+            before,
+            certain,
+            made: Version::default(),
             held: Vec::new(),
+            put: HashSet::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
             under_way: 0,
@@ -51,9 +96,28 @@ impl Upload {
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::NoSpace`] or [`FsError::Refused`]: the data is not at the server.
-    pub fn finish(mut self) -> Result<Held, FsError> {
+    pub fn finish(self) -> Result<Held, FsError> {
+        self.finish_as(None)
+    }
+
+    /// The same, saying what file has been made of it: where only parts were written, that tells what they are between.
+    ///
+    /// # Errors
+    /// As [`Upload::finish`].
+    pub fn finish_as(mut self, content: Option<&Content>) -> Result<Held, FsError> {
+        if !self.waiting.is_empty()
+            && self.store.shared.delta_up().is_some()
+            && let Some(Content::Extents(map)) = content
+            && let Some(version) = self.store.shared.version(map)
+        {
+            self.made = version;
+        }
         if self.waiting_bytes > ATTACH_BYTES || self.under_way > 0 {
             self.flush();
+        } else if self.failed.is_none()
+            && let Err(error) = self.leave_to_the_operation()
+        {
+            self.failed = Some(error);
         }
         while self.under_way > 0 {
             self.reap();
@@ -64,14 +128,99 @@ impl Upload {
         }
     }
 
+    /// Few bytes ride along with the operation; what they resemble is noted for that.
+    fn leave_to_the_operation(&mut self) -> Result<(), RpcError> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        if self.asks(&waiting) {
+            waiting = self.store.shared.leave_out_present(&waiting)?;
+        }
+        if self.store.shared.delta_up().is_none() {
+            return Ok(());
+        }
+        let kin = self.kin(&waiting);
+        let mut unsent = self.store.shared.unsent.lock();
+        for block in waiting {
+            if let Some(entry) = unsent.get_mut(&block.reference().address) {
+                entry.kin = kin.clone();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server is to be asked what it has of these.
+    fn asks(&self, blocks: &[Arc<Block>]) -> bool {
+        let shared = &self.store.shared;
+        let Some(link) = shared.link() else { return false };
+        let bytes =
+            |blocks: &mut dyn Iterator<Item = &Arc<Block>>| blocks.map(|block| block.body().len()).sum();
+        let all: usize = bytes(&mut blocks.iter());
+        match shared.transfer.mode {
+            TransferMode::Plain => false,
+            // As LBFS asks for each chunk of each file.
+            TransferMode::Lbfs => true,
+            TransferMode::Full if shared.delta_up().is_none() => false,
+            TransferMode::Full if all >= ASKED_BYTES_MIN => asking_pays(&link, all),
+            TransferMode::Full => {
+                let index = shared.index.lock();
+                let known = bytes(&mut blocks.iter().filter(|block| index.knows(&block.reference().address)));
+                asking_pays(&link, known)
+            }
+        }
+    }
+
+    /// What the blocks resemble: the published version of the file, or the last one seen of it or of one of its name; but
+    /// if nothing of that version is left, rather the file that most chunks are of. With no version known, one that looks
+    /// alike.
+    fn kin(&self, blocks: &[Arc<Block>]) -> Arc<Kin> {
+        let is_kept = |(address, _): &Piece| self.certain.contains(address);
+        if self.made.chunks.iter().any(is_kept) {
+            return Arc::new(Kin::of(&self.before, &self.made));
+        }
+        let mut index = self.store.shared.index.lock();
+        if self.before.chunks.is_empty()
+            && let Some(seen) = self.earlier(&mut index)
+        {
+            return Arc::new(Kin::of(&seen, &self.made));
+        }
+        if let Some(seen) = index.sharing(&self.made.chunks) {
+            return Arc::new(Kin::of(&seen.into(), &self.made));
+        }
+        if !self.before.chunks.is_empty() {
+            return Arc::new(Kin::of(&self.before, &self.made));
+        }
+        drop(index);
+        let mut sampler = Sampler::new();
+        for block in blocks.iter().filter(|block| block.kind() == BlockKind::Chunk) {
+            sampler.add(block.body());
+        }
+        let features = sampler.finish();
+        match self.store.shared.index.lock().alike(&features) {
+            Some(seen) => Arc::new(Kin::of(&seen.into(), &self.made)),
+            None => Arc::default(),
+        }
+    }
+
+    fn earlier(&self, index: &mut ChunkIndex) -> Option<Version> {
+        let about = self.about.as_ref()?;
+        Some(index.earlier(&about.handle, &about.path)?.into())
+    }
+
     fn flush(&mut self) {
         let blocks = std::mem::take(&mut self.waiting);
         self.waiting_bytes = 0;
-        for batch in batches(&blocks, |block| block.body().len()) {
+        let kin = match self.store.shared.delta_up() {
+            Some(_) => self.kin(&blocks),
+            None => Arc::default(),
+        };
+        let ask = self.asks(&blocks);
+        for batch in batches(&blocks, self.store.shared.job_bytes(), |block| block.body().len()) {
             while self.under_way >= PARALLEL {
                 self.reap();
             }
-            let job = StoreJob { blocks: batch.to_vec(), done: self.done.clone() };
+            let job = StoreJob { blocks: batch.to_vec(), kin: kin.clone(), ask, done: self.done.clone() };
             if self.store.lanes.storing.send(job).is_err() {
                 self.failed = Some(RpcError::Closed);
                 return;
@@ -96,7 +245,20 @@ impl BlockSink for Upload {
     fn put(&mut self, block: Block) -> Reference {
         let reference = block.reference();
         let size = block.body().len() + 32 * block.references().len();
+        let made: Piece = piece(&block);
+        match block.kind() {
+            BlockKind::Chunk => self.made.chunks.push(made),
+            _ => self.made.nodes.push(made),
+        }
+        if self.put.contains(&reference.address) {
+            return reference;
+        }
+        if self.certain.contains(&reference.address) {
+            self.store.known(block);
+            return reference;
+        }
         if self.store.hold(block) {
+            self.put.insert(reference.address);
             self.held.push(reference.address);
             if let Some(block) = self.store.collect_one(&reference.address) {
                 self.waiting.push(block);
@@ -104,7 +266,10 @@ impl BlockSink for Upload {
             }
         }
         if self.waiting_bytes >= BATCH_BYTES && self.failed.is_none() {
-            self.flush();
+            let most = if self.store.shared.delta_up().is_some() { HELD_BYTES_MAX } else { BATCH_BYTES };
+            if self.waiting_bytes >= most {
+                self.flush();
+            }
         }
         reference
     }

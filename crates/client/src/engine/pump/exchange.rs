@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+/// How often an operation is sent with blocks packed against others, before they are sent as they are.
+const PACKED_ATTEMPTS: u32 = 2;
+
 impl Pump {
     /// Sends until there is an answer that settles something, however long that takes: the operation is signed,
     /// so it cannot be forgotten. Callers give up by their own deadlines.
@@ -104,24 +107,34 @@ impl Pump {
             _ => operation.plan.iter().flat_map(Plan::declared).collect(),
         };
         let unsent = self.shared.store.collect(roots);
-        let riding = self.shared.store.send_ahead(unsent, ATTACHED_BYTES_MAX, BATCH_MAX)?;
-        match &mut request {
-            Request::Fast { attached, .. }
-            | Request::Update { attached, .. }
-            | Request::Commit { attached, .. } => {
-                attached.blocks.clone_from(&riding);
+        let mut packed_attempts = PACKED_ATTEMPTS;
+        let response = loop {
+            let plain = packed_attempts == 0;
+            let riding =
+                self.shared.store.send_ahead(unsent.clone(), ATTACHED_BYTES_MAX, BATCH_MAX, plain)?;
+            match &mut request {
+                Request::Fast { attached, .. }
+                | Request::Update { attached, .. }
+                | Request::Commit { attached, .. } => attached.clone_from(&riding.attached),
+                _ => {}
             }
-            _ => {}
-        }
-        self.shared.counters.rounds.fetch_add(1, Relaxed);
-        let response = match self.shared.remote.call(request, self.shared.deadline)? {
-            Response::Error(error) => return Err(error.into()),
-            response => response,
+            self.shared.counters.rounds.fetch_add(1, Relaxed);
+            match self.shared.remote.call(request.clone(), self.shared.deadline)? {
+                Response::Error(error) => return Err(error.into()),
+                // Nothing was done.
+                Response::BasesMissing(missing) if !plain => {
+                    packed_attempts -= 1;
+                    self.shared.store.bases_missing(&riding, &missing);
+                }
+                response => {
+                    self.shared.heard();
+                    if matches!(response, Response::View(_) | Response::Committed(_)) {
+                        self.shared.store.acknowledge(&riding);
+                    }
+                    break response;
+                }
+            }
         };
-        self.shared.heard();
-        if matches!(response, Response::View(_) | Response::Committed(_)) {
-            self.shared.store.acknowledge(&riding);
-        }
         self.greet().map_err(|End::Stopped| RpcError::Closed)?;
         Ok(response)
     }

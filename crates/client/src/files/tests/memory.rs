@@ -6,6 +6,7 @@ use super::super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, U
 use super::super::{Caller, FileSystem, MountOptions, OwnerMap, WriteBack, WriteBackOptions};
 use crate::engine::{LockPlace, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
+use crate::store::About;
 use holdfast_content::{
     Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
     MemoryBlocks, PrincipalId, Reference, SourceError, UserId,
@@ -315,7 +316,7 @@ impl Backend for Memory {
         Arc::new(WorldBlocks(self.world.clone()))
     }
 
-    fn upload(&self) -> Box<dyn Upload + '_> {
+    fn upload(&self, _: About) -> Box<dyn Upload + '_> {
         Box::new(MemoryUpload(self))
     }
 
@@ -433,7 +434,7 @@ impl BlockSink for MemoryUpload<'_> {
 }
 
 impl Upload for MemoryUpload<'_> {
-    fn finish(self: Box<Self>) -> Result<Guard, FsError> {
+    fn finish(self: Box<Self>, _: Option<&Content>) -> Result<Guard, FsError> {
         self.0.ask()?;
         Ok(Box::new(()))
     }

@@ -5,6 +5,7 @@ use super::super::compose::{Occasion, compose, read_places};
 use super::super::overlay::Piece;
 use super::super::spool::SpoolDirectory;
 use super::super::state::{FileState, Landed, Place, Publication, Snapshot};
+use crate::store::TransferMode;
 use holdfast_content::{Content, DeviceId, Inode, InodeKind, MemoryBlocks, file};
 use holdfast_crypto::DigestKey;
 use proptest::prelude::*;
@@ -142,7 +143,8 @@ impl Bench {
         let mut inode = (*snapshot.base).clone();
         let mut whole = false;
         if snapshot.changes_content() {
-            let composed = compose(&self.blocks, &mut &self.blocks, snapshot, occasion).unwrap();
+            let composed =
+                compose(&self.blocks, &mut &self.blocks, snapshot, occasion, TransferMode::Full).unwrap();
             (inode.content, inode.size, whole) = (composed.content, snapshot.size, composed.whole);
         }
         inode.check().unwrap();
@@ -234,7 +236,8 @@ fn holes_stay_holes() {
     bench.file.set_size(1 << 40, 1).unwrap();
     bench.file.write(&bench.spool, &|| (1, Vec::new()), 1 << 39, b"island", 1).unwrap();
     let snapshot = bench.file.begin_publication().unwrap();
-    let composed = compose(&bench.blocks, &mut &bench.blocks, &snapshot, Occasion::Close).unwrap();
+    let composed =
+        compose(&bench.blocks, &mut &bench.blocks, &snapshot, Occasion::Close, TransferMode::Full).unwrap();
     let Content::Extents(map) = &composed.content else { panic!("extents") };
     let extents = map.extents_in(&bench.blocks, 0..u64::MAX).unwrap();
     assert_eq!(extents.len(), 1);

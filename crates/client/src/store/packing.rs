@@ -1,0 +1,576 @@
+//! Blocks on their way over a slow link: packed together, against what both sides have.
+//!
+//! The unit stays the block. Whatever goes wrong with a parcel, blocks travel one by one as over a fast link: a
+//! parcel can only save.
+//!
+//! Attack answered: a server that packs other blocks than were asked for, copies from what was not offered, or says
+//! that it lacks what it has. What comes out of a parcel is only used under the address that its bytes give it.
+
+use super::fetch::{Shared, Wanted, check};
+use super::known::Keep;
+use super::relatives::Piece;
+use super::transfer::{Link, TransferMode, delta_level, message_bytes};
+use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, batches, unexpected};
+use crate::interrupt;
+use crate::remote::call_patiently;
+use holdfast_content::{
+    BODY_BYTES_MAX, Block, BlockKind, Parcel, Prefix, REFERENCES_MAX, Reference, SourceError, parcel_bytes,
+};
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::{
+    ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, BATCH_MAX, Request, Response,
+};
+use holdfast_rpc::RpcError;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
+
+/// Most bytes of old blocks that one parcel copies from; the server takes no more.
+const PREFIX_BYTES_MAX: usize = 15 << 20;
+/// Most plain bytes of one parcel.
+const PARCEL_BYTES_MAX: usize = 4 << 20;
+/// By how much a parcel is expected to be shorter than what is in it.
+const RATIO: usize = 4;
+/// Blocks of the tree that are named as bases for one new one.
+const TREE_BASES: usize = 2;
+
+/// Blocks that ride along with an operation.
+pub struct Riding {
+    /// As the request carries them.
+    pub attached: Attached,
+    blocks: Vec<Arc<Block>>,
+}
+
+impl Shared {
+    /// What is known of the link.
+    pub(super) fn link(&self) -> Option<Link> {
+        self.transfer.link.or_else(|| Link::from_estimate(&self.remote.estimate()?))
+    }
+
+    /// The level of parcels to the server; `None`: blocks are sent one by one.
+    pub(super) fn delta_up(&self) -> Option<i8> {
+        if self.transfer.mode != TransferMode::Full {
+            return None;
+        }
+        delta_level(self.link()?.up)
+    }
+
+    /// The level of parcels from the server.
+    pub(super) fn delta_down(&self) -> Option<i8> {
+        if self.transfer.mode != TransferMode::Full {
+            return None;
+        }
+        delta_level(self.link()?.down)
+    }
+
+    /// Bytes of one message to the server, about.
+    fn message_bytes(&self) -> usize {
+        self.link().map_or(BATCH_BYTES, |link| message_bytes(link.up))
+    }
+
+    /// Plain bytes of one job of sending.
+    pub(super) fn job_bytes(&self) -> usize {
+        match self.delta_up() {
+            Some(_) => (self.message_bytes() * RATIO).min(PARCEL_BYTES_MAX),
+            None => BATCH_BYTES,
+        }
+    }
+
+    /// Plain bytes asked for at once.
+    pub(super) fn answer_bytes(&self) -> usize {
+        match (self.delta_down(), self.link()) {
+            (Some(_), Some(link)) => (message_bytes(link.down) * RATIO).min(BATCH_BYTES),
+            (None, Some(link)) => message_bytes(link.down),
+            _ => BATCH_BYTES,
+        }
+    }
+
+    /// Remembers a block of the tree that the server has: what comes next resembles it.
+    pub(super) fn noted(&self, block: &Block) {
+        if block.kind() != BlockKind::Chunk {
+            self.recent.lock().put(block.reference().address, block.kind());
+        }
+    }
+
+    /// The block if it is here and also at the server, as far as is known.
+    fn shared_block(&self, address: &Digest) -> Option<Arc<Block>> {
+        if self.absent.lock().contains(address) {
+            return None;
+        }
+        if let Some(block) = self.memory.lock().get(address) {
+            return Some(block);
+        }
+        let located = self.disk.lock().as_ref()?.locate(address)?;
+        let block = located.read()?.open_any(&self.key, *address, BODY_BYTES_MAX).ok()?;
+        Some(Arc::new(block))
+    }
+
+    /// Makes a prefix of those of the bases that can be had.
+    fn prefix(&self, bases: impl IntoIterator<Item = Digest>) -> Prefix {
+        let mut prefix = Prefix::default();
+        let mut seen = HashSet::new();
+        for address in bases {
+            if !seen.insert(address) {
+                continue;
+            }
+            let Some(block) = self.shared_block(&address) else { continue };
+            if prefix.len() + parcel_bytes(&block) > PREFIX_BYTES_MAX || !prefix.push(&block) {
+                break;
+            }
+        }
+        prefix
+    }
+
+    /// Blocks of the tree that resemble a new one: of its kind, those that refer to the most that it refers to, and
+    /// of these the latest.
+    fn tree_bases(&self, block: &Block) -> Vec<Digest> {
+        let references: HashSet<&Digest> = block.references().iter().collect();
+        let recent: Vec<Digest> = self.recent_of(block.kind());
+        let mut found: Vec<(usize, usize, Digest)> = Vec::new();
+        for (age, address) in recent.into_iter().enumerate() {
+            let known = self.memory.lock().get(&address);
+            let Some(known) = known else { continue };
+            if known.reference().address == block.reference().address {
+                continue;
+            }
+            let common = known.references().iter().filter(|one| references.contains(one)).count();
+            found.push((usize::MAX - common, age, address));
+        }
+        found.sort_unstable();
+        found.into_iter().take(TREE_BASES).map(|(.., address)| address).collect()
+    }
+
+    /// The latest first.
+    fn recent_of(&self, kind: BlockKind) -> Vec<Digest> {
+        let recent = self.recent.lock();
+        recent.iter().filter(|(_, known)| **known == kind).map(|(address, _)| *address).collect()
+    }
+
+    fn bases_of(&self, blocks: &[Arc<Block>], kin: &Kin) -> Vec<Digest> {
+        let pieces: Vec<Piece> = blocks.iter().map(|block| piece(block)).collect();
+        let of_file = kin.nodes.bases(&pieces).into_iter().chain(kin.chunks.bases(&pieces));
+        let mut bases: Vec<Digest> = of_file.map(|(address, _)| address).collect();
+        let in_tree = |block: &&Arc<Block>| match block.kind() {
+            BlockKind::Chunk => false,
+            // Of a file's map the older version is known, or there is none.
+            BlockKind::MapLeaf | BlockKind::MapInner => kin.nodes.is_empty(),
+            _ => true,
+        };
+        for block in blocks.iter().filter(in_tree) {
+            bases.extend(self.tree_bases(block));
+        }
+        let new: HashSet<Digest> = blocks.iter().map(|block| block.reference().address).collect();
+        bases.retain(|base| !new.contains(base));
+        bases
+    }
+
+    /// Stores the blocks of a job durably. Storing twice changes nothing, so lost answers are simply asked for again,
+    /// and what was stored before a failure need not be sent again.
+    pub(super) fn send(&self, job: &StoreJob) -> Result<(), RpcError> {
+        let asked;
+        let mut blocks = job.blocks.as_slice();
+        if job.ask {
+            asked = self.leave_out_present(blocks)?;
+            blocks = &asked;
+        }
+        match self.delta_up() {
+            Some(level) => self.send_packed(blocks, &job.kin, level),
+            None => self.send_plain(blocks),
+        }
+    }
+
+    /// Asks which blocks the server has, and returns the others.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub(super) fn leave_out_present(&self, blocks: &[Arc<Block>]) -> Result<Vec<Arc<Block>>, RpcError> {
+        let mut missing = Vec::new();
+        for blocks in blocks.chunks(BATCH_MAX) {
+            let addresses = blocks.iter().map(|block| block.reference().address).collect();
+            self.counters.questions.fetch_add(1, Relaxed);
+            let bits = match call_patiently(&*self.remote, &Request::Present(addresses), self.deadline)? {
+                Response::Present(bits) => bits,
+                other => return Err(unexpected("Present", &other)),
+            };
+            for (place, block) in blocks.iter().enumerate() {
+                if bits.get(place) {
+                    self.counters.blocks_present.fetch_add(1, Relaxed);
+                    self.counters.bytes_present.fetch_add(block.body().len() as u64, Relaxed);
+                    self.acknowledged_one(block.reference().address);
+                } else {
+                    missing.push(block.clone());
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    fn send_plain(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
+        for batch in
+            batches(blocks, self.message_bytes(), |block| block.body().len() + 32 * block.references().len())
+        {
+            let stored: Vec<AddressedBlock> = batch.iter().map(|block| addressed(block)).collect();
+            let bytes: usize = stored.iter().map(|block| block.block.body.len()).sum();
+            self.counters.stores.fetch_add(1, Relaxed);
+            match call_patiently(&*self.remote, &Request::Store(stored), self.deadline)? {
+                Response::Done => self.sent(batch, bytes),
+                other => return Err(unexpected("Store", &other)),
+            }
+        }
+        Ok(())
+    }
+
+    fn sent(&self, blocks: &[Arc<Block>], bytes: usize) {
+        let plain: usize = blocks.iter().map(|block| block.body().len()).sum();
+        self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
+        self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        self.counters.plain_sent.fetch_add(plain as u64, Relaxed);
+        for block in blocks {
+            self.noted(block);
+            self.absent.lock().pop(&block.reference().address);
+            self.acknowledged_one(block.reference().address);
+        }
+    }
+
+    fn send_packed(&self, blocks: &[Arc<Block>], kin: &Kin, level: i8) -> Result<(), RpcError> {
+        let limit = self.message_bytes();
+        let size = |block: &Arc<Block>| parcel_bytes(block);
+        let mut left: Vec<&[Arc<Block>]> = batches(blocks, PARCEL_BYTES_MAX, size);
+        left.reverse();
+        while let Some(next) = left.pop() {
+            let prefix = self.prefix(self.bases_of(next, kin));
+            let Ok(parcel) = Parcel::pack(&prefix, next, level.into()) else {
+                self.send_plain(next)?;
+                continue;
+            };
+            if parcel.message_bytes() > limit && next.len() > 1 {
+                let (first, second) = next.split_at(next.len() / 2);
+                left.extend([second, first]);
+                continue;
+            }
+            let bytes = parcel.message_bytes();
+            self.counters.stores.fetch_add(1, Relaxed);
+            match call_patiently(&*self.remote, &Request::StoreParcels(vec![parcel]), self.deadline)? {
+                Response::Done => {
+                    self.packed(next, bytes);
+                    self.sent(next, bytes);
+                }
+                Response::BasesMissing(missing) => {
+                    if self.without(&missing, prefix.bases()) {
+                        left.push(next);
+                    } else {
+                        self.send_plain(next)?;
+                    }
+                }
+                other => return Err(unexpected("StoreParcels", &other)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers what the server lacks. Whether any of it was offered, so that the next attempt is another one.
+    fn without(&self, missing: &[Digest], offered: &[Digest]) -> bool {
+        self.counters.bases_missing.fetch_add(1, Relaxed);
+        let offered: HashSet<&Digest> = offered.iter().collect();
+        let mut absent = self.absent.lock();
+        let mut any = false;
+        for address in missing.iter().filter(|address| offered.contains(address)) {
+            absent.put(*address, ());
+            self.recent.lock().pop(address);
+            any = true;
+        }
+        any
+    }
+
+    /// Blocks have been sent in a parcel: counts what that saved, and keeps them for the next one.
+    fn packed(&self, blocks: &[Arc<Block>], bytes: usize) {
+        let mut apart = 0;
+        for block in blocks {
+            let stored = block.to_stored();
+            apart += stored.body.len() + 32 * (stored.references.len() + 1);
+            self.cache(block.reference().address, &stored);
+        }
+        self.counters.delta_saved_sent.fetch_add(apart.saturating_sub(bytes) as u64, Relaxed);
+    }
+
+    /// Asks for blocks packed together; what does not come that way is asked for one by one.
+    pub(super) fn request_packed(
+        &self,
+        wanted: &[Wanted],
+        level: i8,
+    ) -> Vec<Result<Arc<Block>, SourceError>> {
+        let mut results = Vec::with_capacity(wanted.len());
+        while results.len() < wanted.len() {
+            let rest = &wanted[results.len()..];
+            match self.request_parcel(rest, level) {
+                Ok(some) => results.extend(some),
+                Err(Unpackable::Unreachable(why)) => {
+                    let gone =
+                        |one: &Wanted| Err(SourceError::Unreachable(one.reference.address, why.clone()));
+                    results.extend(rest.iter().map(gone));
+                }
+                Err(Unpackable::Unusable(why)) => {
+                    tracing::debug!(why, "a parcel could not be used");
+                    self.counters.parcels_refused.fetch_add(1, Relaxed);
+                    results.extend(self.request_plain(rest));
+                }
+            }
+        }
+        results
+    }
+
+    /// One question and its answer: results for at least the first of `wanted`.
+    fn request_parcel(
+        &self,
+        wanted: &[Wanted],
+        level: i8,
+    ) -> Result<Vec<Result<Arc<Block>, SourceError>>, Unpackable> {
+        let prefix = self.prefix(self.bases_for(wanted));
+        let request = Request::RetrieveParcel {
+            wanted: wanted.iter().map(|one| one.reference.address).collect(),
+            bases: prefix.bases().to_vec(),
+            level,
+        };
+        self.counters.retrieves.fetch_add(1, Relaxed);
+        let (parcel, covered, missing) = match call_patiently(&*self.remote, &request, self.deadline) {
+            Ok(Response::Parcel { parcel, covered, missing }) => (parcel, covered as usize, missing),
+            Ok(other) => {
+                return Err(Unpackable::Unreachable(unexpected("RetrieveParcel", &other).to_string()));
+            }
+            Err(error) => return Err(Unpackable::Unreachable(error.to_string())),
+        };
+        if covered == 0 || covered > wanted.len() {
+            return Err(Unpackable::Unusable("it covers nothing, or more than was asked for"));
+        }
+        let bytes_max = wanted.iter().map(|one| plain_bytes_max(&one.reference, one.kind)).sum();
+        let mut blocks = self.unpack(parcel, &prefix, bytes_max)?;
+        let missing: HashSet<Digest> = missing.into_iter().collect();
+        let mut results = Vec::with_capacity(covered);
+        for one in &wanted[..covered] {
+            let address = one.reference.address;
+            let result = match blocks.remove(&address) {
+                Some(block) => match check(&block, &one.reference, one.kind) {
+                    Ok(()) => Ok(self.arrived(block)),
+                    Err(error) => Err(error),
+                },
+                None if missing.contains(&address) => Err(SourceError::Missing(address)),
+                // Something else was in its place: the block itself shows whether it is altered.
+                None => {
+                    self.request_plain(std::slice::from_ref(one)).pop().expect("one answer for one block")
+                }
+            };
+            results.push(result);
+        }
+        Ok(results)
+    }
+
+    /// Blocks of a parcel that may copy only from what was offered, and is no larger than what was asked for can be.
+    fn unpack(
+        &self,
+        parcel: Option<Parcel>,
+        offered: &Prefix,
+        bytes_max: usize,
+    ) -> Result<HashMap<Digest, Arc<Block>>, Unpackable> {
+        let Some(parcel) = parcel else { return Ok(HashMap::new()) };
+        let known: HashSet<&Digest> = offered.bases().iter().collect();
+        if !parcel.bases.iter().all(|base| known.contains(base)) {
+            return Err(Unpackable::Unusable("it copies from what was not offered"));
+        }
+        if parcel.plain_bytes as usize > bytes_max {
+            return Err(Unpackable::Unusable("it holds more than was asked for"));
+        }
+        let narrowed;
+        let prefix = if parcel.bases == offered.bases() {
+            offered
+        } else {
+            narrowed = self.prefix(parcel.bases.iter().copied());
+            &narrowed
+        };
+        let bytes = parcel.message_bytes();
+        let blocks = parcel.open(&self.key, prefix).map_err(|_| Unpackable::Unusable("it does not open"))?;
+        self.counters.bytes_fetched.fetch_add(bytes as u64, Relaxed);
+        let plain: usize = blocks.iter().map(|block| block.body().len()).sum();
+        self.counters.plain_fetched.fetch_add(plain as u64, Relaxed);
+        let apart: usize = blocks.iter().map(|block| block.to_stored().body.len()).sum();
+        self.counters.delta_saved_fetched.fetch_add(apart.saturating_sub(bytes) as u64, Relaxed);
+        Ok(blocks.into_iter().map(|block| (block.reference().address, Arc::new(block))).collect())
+    }
+
+    /// A block has come in a parcel.
+    fn arrived(&self, block: Arc<Block>) -> Arc<Block> {
+        self.counters.blocks_fetched.fetch_add(1, Relaxed);
+        self.noted(&block);
+        self.memory.lock().insert(block.clone());
+        self.cache(block.reference().address, &block.to_stored());
+        block
+    }
+
+    fn bases_for(&self, wanted: &[Wanted]) -> Vec<Digest> {
+        let mut bases = Vec::new();
+        let mut expected = self.expected.lock();
+        for one in wanted {
+            let piece = [(one.reference.address, one.reference.length)];
+            match expected.get(&one.reference.address) {
+                Some(kin) => {
+                    let of_file = kin.nodes.bases(&piece).into_iter().chain(kin.chunks.bases(&piece));
+                    bases.extend(of_file.map(|(address, _)| address));
+                }
+                None if one.kind != BlockKind::Chunk => {
+                    bases.extend(self.recent_of(one.kind).into_iter().take(TREE_BASES));
+                }
+                None => {}
+            }
+        }
+        bases
+    }
+
+    /// Fetches what the tree at `root` has and the one at `have`, which is here, has not. Nothing is lost if it
+    /// fails: what is wanted of it is then fetched block by block.
+    pub(super) fn fetch_tree(&self, root: &Reference, have: &[Digest], offered: &[Digest], level: i8) {
+        let bytes_max = self.answer_bytes() * RATIO;
+        let request = Request::RetrieveTree {
+            root: root.address,
+            have: have.to_vec(),
+            bytes_max: bytes_max as u32,
+            level,
+        };
+        self.counters.retrieves.fetch_add(1, Relaxed);
+        let Ok(Response::Tree { parcel: Some(parcel), .. }) =
+            call_patiently(&*self.remote, &request, self.deadline)
+        else {
+            return;
+        };
+        let offered: HashSet<&Digest> = offered.iter().collect();
+        let bases = parcel.bases.iter().filter(|base| offered.contains(base)).copied();
+        let prefix = self.prefix(bases);
+        // A block is sent whole, if only its beginning fits.
+        match self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20)) {
+            Ok(blocks) => blocks.into_values().for_each(|block| drop(self.arrived(block))),
+            Err(_) => {
+                self.counters.parcels_refused.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// What a block can take at most in the payload of a parcel: all that a body names is in it by index.
+fn plain_bytes_max(reference: &Reference, kind: BlockKind) -> usize {
+    let references =
+        if kind == BlockKind::Chunk { 0 } else { 32 * (reference.length as usize).min(REFERENCES_MAX) };
+    reference.length as usize + references + 64
+}
+
+/// Why blocks did not come in a parcel.
+enum Unpackable {
+    Unreachable(String),
+    Unusable(&'static str),
+}
+
+impl VerifiedStore {
+    /// Splits blocks into those that ride along with an operation (at most `bytes_max`, the last ones) and the rest,
+    /// which is stored now. Over a slow link they ride in a parcel, unless `plain`.
+    ///
+    /// # Errors
+    /// [`RpcError`] of a STORE.
+    pub fn send_ahead(
+        &self,
+        mut blocks: Vec<Arc<Block>>,
+        bytes_max: usize,
+        blocks_max: usize,
+        plain: bool,
+    ) -> Result<Riding, RpcError> {
+        let mut riding = Vec::new();
+        let mut stored = Vec::new();
+        let level = if plain { None } else { self.shared.delta_up() };
+        let (mut bytes, mut whole) = (0, 0);
+        while let Some(block) = blocks.last() {
+            let addressed = addressed(block);
+            bytes += addressed.block.body.len() + 32 * addressed.block.references.len() + 64;
+            whole += parcel_bytes(block);
+            let too_many = bytes > bytes_max || riding.len() == blocks_max;
+            if too_many || (level.is_some() && whole > ATTACHED_PLAIN_BYTES_MAX) {
+                break;
+            }
+            stored.push(addressed);
+            riding.extend(blocks.pop());
+        }
+        riding.reverse();
+        stored.reverse();
+        self.store_all(&blocks)?;
+        let parcel = level.filter(|_| !riding.is_empty()).and_then(|level| {
+            let prefix = self.shared.prefix(self.bases_riding(&riding));
+            Parcel::pack(&prefix, &riding, level.into()).ok()
+        });
+        let attached = match parcel {
+            Some(parcel) => Attached { blocks: Vec::new(), parcels: vec![parcel] },
+            None => stored.into(),
+        };
+        Ok(Riding { attached, blocks: riding })
+    }
+
+    fn bases_riding(&self, riding: &[Arc<Block>]) -> Vec<Digest> {
+        let mut bases = Vec::new();
+        for block in riding {
+            let kin = match self.shared.unsent.lock().get(&block.reference().address) {
+                Some(entry) => entry.kin.clone(),
+                None => continue,
+            };
+            bases.extend(self.shared.bases_of(std::slice::from_ref(block), &kin));
+        }
+        let new: HashSet<Digest> = riding.iter().map(|block| block.reference().address).collect();
+        bases.retain(|base| !new.contains(base));
+        bases
+    }
+
+    /// Tells that the server lacks what riding blocks were packed against.
+    pub fn bases_missing(&self, riding: &Riding, missing: &[Digest]) {
+        let parcels = riding.attached.parcels.iter();
+        let offered: Vec<Digest> = parcels.flat_map(|parcel| parcel.bases.iter().copied()).collect();
+        self.shared.without(missing, &offered);
+    }
+
+    /// Stores blocks durably, in pipelined batches.
+    ///
+    /// # Errors
+    /// The first [`RpcError`].
+    pub fn store_all(&self, blocks: &[Arc<Block>]) -> Result<(), RpcError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let (done, results) = channel();
+        let mut sent = 0;
+        let size = |block: &Arc<Block>| block.body().len() + 32 * block.references().len();
+        for batch in batches(blocks, self.shared.job_bytes(), size) {
+            let kin = match self.shared.unsent.lock().get(&batch[0].reference().address) {
+                Some(entry) => entry.kin.clone(),
+                None => Arc::default(),
+            };
+            let job = StoreJob { blocks: batch.to_vec(), kin, ask: false, done: done.clone() };
+            self.lanes.storing.send(job).map_err(|_| RpcError::Closed)?;
+            sent += 1;
+        }
+        (0..sent).try_for_each(|_| interrupt::receive(&results).unwrap_or(Err(RpcError::Closed)))
+    }
+
+    /// Tells that the server has taken blocks that rode along with an operation.
+    pub fn acknowledge(&self, riding: &Riding) {
+        let parcels: usize = riding.attached.parcels.iter().map(Parcel::message_bytes).sum();
+        let blocks: usize = riding.attached.blocks.iter().map(|block| block.block.body.len()).sum();
+        if parcels > 0 {
+            self.shared.packed(&riding.blocks, parcels);
+        }
+        self.shared.sent(&riding.blocks, parcels + blocks);
+        for block in &riding.attached.blocks {
+            let _ = self.lanes.keep.try_send(Keep::Block(block.address, block.block.clone()));
+        }
+    }
+}
+
+fn addressed(block: &Block) -> AddressedBlock {
+    AddressedBlock { address: block.reference().address, block: block.to_stored() }
+}
+
+pub(super) fn piece(block: &Block) -> Piece {
+    (block.reference().address, block.reference().length)
+}

@@ -1,0 +1,149 @@
+//! How much trouble is taken over sending and fetching: what the link is like decides, and what the user asked for.
+
+use holdfast_content::Chunker;
+use holdfast_content::file::ChunkerConfig;
+use holdfast_rpc::LinkEstimate;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Which of the means against slow links are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum TransferMode {
+    /// All that the link makes worth while.
+    #[default]
+    Full,
+    /// Compression block by block only; to compare with.
+    Plain,
+    /// What LBFS does: chunks of its sizes, the server asked for each, compression chunk by chunk, no delta; to
+    /// compare with.
+    Lbfs,
+}
+
+impl TransferMode {
+    /// How a file is cut that was cut with `present` before.
+    pub fn chunks(self, size: u64, present: Chunker) -> ChunkerConfig {
+        match self {
+            TransferMode::Full => ChunkerConfig::for_file(size, present),
+            TransferMode::Plain => ChunkerConfig::DEFAULT,
+            TransferMode::Lbfs => ChunkerConfig::LBFS,
+        }
+    }
+}
+
+impl std::str::FromStr for TransferMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TransferMode, String> {
+        match text {
+            "full" => Ok(TransferMode::Full),
+            "plain" => Ok(TransferMode::Plain),
+            "lbfs" => Ok(TransferMode::Lbfs),
+            other => Err(format!("there is no way of transfer `{other}`; there are full, plain and lbfs")),
+        }
+    }
+}
+
+/// What a link is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// From a request to its answer when nothing else is under way.
+    pub round_trip: Duration,
+    /// Bytes a second to the server.
+    pub up: u64,
+    /// Bytes a second from it.
+    pub down: u64,
+}
+
+impl Link {
+    /// What an estimate says. Before enough has moved to tell the rate, a server far away is taken to be behind a slow
+    /// link; `None` for one nearby.
+    pub(super) fn from_estimate(estimate: &LinkEstimate) -> Option<Link> {
+        let assumed = (estimate.rtt >= FAR).then_some(FAR_RATE);
+        let (sent, received) = (estimate.sent_bytes_per_second, estimate.received_bytes_per_second);
+        let (up, down) = (sent.or(received).or(assumed)?, received.or(sent).or(assumed)?);
+        Some(Link { round_trip: estimate.rtt, up, down })
+    }
+}
+
+/// How transfers are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TransferConfig {
+    /// Which means are used.
+    pub mode: TransferMode,
+    /// What the link is taken to be like; `None`: it is measured.
+    pub link: Option<Link>,
+}
+
+/// A round trip from which on a server is far away.
+const FAR: Duration = Duration::from_millis(5);
+/// What the link to it is taken for: 10 Mbit/s.
+const FAR_RATE: u64 = 1_250_000;
+/// Faster than this, in bytes a second, nothing is gained by a delta: making it takes as long as sending. About
+/// 50 Mbit/s.
+const DELTA_RATE_MAX: u64 = 6_250_000;
+/// Slower than this the best compression pays: 0.1 Mbit/s.
+const THOROUGH_RATE_MAX: u64 = 12_500;
+/// For how long one message may keep a link busy: what is cut off in the middle is sent again.
+const MESSAGE_TIME: Duration = Duration::from_secs(2);
+/// However slow a link is, a message may have as many bytes.
+const MESSAGE_BYTES_MIN: usize = 64 << 10;
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// zstd's level for a delta over a link of this rate; `None` if none pays.
+pub(super) fn delta_level(rate: u64) -> Option<i8> {
+    if rate <= THOROUGH_RATE_MAX {
+        Some(19)
+    } else if rate <= DELTA_RATE_MAX {
+        Some(3)
+    } else {
+        None
+    }
+}
+
+/// Most bytes of a message over a link of this rate, about.
+pub(super) fn message_bytes(rate: u64) -> usize {
+    let bytes = rate.saturating_mul(MESSAGE_TIME.as_secs());
+    bytes.clamp(MESSAGE_BYTES_MIN as u64, MESSAGE_BYTES_MAX as u64) as usize
+}
+
+/// Whether sending takes longer than asking whether it must be sent.
+pub(super) fn asking_pays(link: &Link, bytes: usize) -> bool {
+    Duration::from_secs_f64(bytes as f64 / link.up.max(1) as f64) > link.round_trip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: the slower the link, the more trouble; fast ones take today's path.
+    #[test]
+    fn the_link_decides() {
+        assert_eq!(delta_level(10_000), Some(19));
+        assert_eq!(delta_level(48_000), Some(3));
+        assert_eq!(delta_level(1_250_000), Some(3));
+        assert_eq!(delta_level(12_500_000), None);
+        assert_eq!(message_bytes(1), 64 << 10);
+        assert_eq!(message_bytes(48_000), 96_000);
+        assert_eq!(message_bytes(u64::MAX), 1 << 20);
+        let link = Link { round_trip: Duration::from_millis(100), up: 50_000, down: 50_000 };
+        assert!(asking_pays(&link, 6_000));
+        assert!(!asking_pays(&link, 4_000));
+    }
+
+    /// Proves: what is not known is taken from what is: the other way, or the distance.
+    #[test]
+    fn what_is_not_known() {
+        let estimate = |rtt, sent, received| LinkEstimate {
+            rtt: Duration::from_millis(rtt),
+            sent_bytes_per_second: sent,
+            received_bytes_per_second: received,
+            loss: 0.0,
+        };
+        let rates = |estimate| Link::from_estimate(&estimate).map(|link| (link.up, link.down));
+        assert_eq!(rates(estimate(30, Some(5), Some(7))), Some((5, 7)));
+        assert_eq!(rates(estimate(30, None, Some(7))), Some((7, 7)));
+        assert_eq!(rates(estimate(30, Some(5), None)), Some((5, 5)));
+        assert_eq!(rates(estimate(30, None, None)), Some((FAR_RATE, FAR_RATE)));
+        assert_eq!(rates(estimate(1, None, None)), None);
+    }
+}
