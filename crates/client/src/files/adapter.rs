@@ -1,7 +1,7 @@
 //! The engine as files see it.
 
 use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
-use super::{FileSystem, MountOptions};
+use super::{FileSystem, Ino, MountOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store;
@@ -70,6 +70,18 @@ impl Backend for EngineBackend {
 
     fn upload(&self) -> Box<dyn Upload + '_> {
         Box::new(StoreUpload(self.0.store().upload()))
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.0.store().account().pace().ahead_bytes()
+    }
+
+    fn has_read(&self, ino: Ino, bytes: usize) {
+        self.0.store().account().read(ino.0, bytes);
+    }
+
+    fn has_written(&self, ino: Ino, bytes: usize) {
+        self.0.store().account().written(ino.0, bytes);
     }
 
     fn device(&self) -> DeviceId {

@@ -1,6 +1,7 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
+use super::Ino;
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use holdfast_content::{
@@ -160,6 +161,17 @@ pub trait Backend: Send + Sync {
 
     /// Where data goes before it is named.
     fn upload(&self) -> Box<dyn Upload + '_>;
+
+    /// How many bytes are worth having under way ahead of a sequential reader.
+    fn ahead_bytes(&self) -> u64 {
+        8 << 20
+    }
+
+    /// A program read bytes of a file; for statistics.
+    fn has_read(&self, _ino: Ino, _bytes: usize) {}
+
+    /// A program wrote bytes of a file; for statistics.
+    fn has_written(&self, _ino: Ino, _bytes: usize) {}
 
     /// This device.
     fn device(&self) -> DeviceId;

@@ -111,6 +111,8 @@ struct OpenFile {
     read_end: AtomicU64,
     /// Up to where has been fetched ahead.
     ahead: AtomicU64,
+    /// How far ahead is fetched the next time.
+    window: AtomicU64,
     /// Who has taken fcntl locks through it.
     lock_owners: Mutex<BTreeSet<u64>>,
 }
@@ -149,6 +151,14 @@ impl FileSystem {
             invalidate: OnceLock::new(),
             this: this.clone(),
         }))
+    }
+
+    /// The path of a file that was looked up here, for people; its number if that was forgotten.
+    pub fn path_for_people(&self, ino: Ino) -> String {
+        match self.nodes.path(ino) {
+            path if path == b"?" => format!("(inode {})", ino.0),
+            path => String::from_utf8_lossy(&path).into_owned(),
+        }
     }
 
     /// Sets who is told of pages that the kernel should drop. Without it, only opens drop pages. Once.

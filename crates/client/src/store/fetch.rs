@@ -1,6 +1,7 @@
 //! How a block is found: memory, the persistent cache, somebody else's request under way, the server; and how
 //! blocks reach the server.
 
+use super::account::Account;
 use super::disk::DiskCache;
 use super::memory::MemoryCache;
 use super::{Counters, unexpected};
@@ -15,7 +16,7 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// For how long a block that the server acknowledged is taken to be still there. Far below any server's
@@ -34,11 +35,16 @@ pub(super) struct Shared {
     pub(super) acknowledged: Mutex<LruCache<Digest, Instant>>,
     pub(super) flights: Mutex<HashMap<Digest, Arc<Flight>>>,
     pub(super) counters: Counters,
+    pub(super) account: Account,
+    /// Whether what is fetched is put into the persistent cache.
+    pub(super) keeps: AtomicBool,
 }
 
 pub(super) struct Unsent {
     pub(super) block: Arc<Block>,
     pub(super) holders: usize,
+    /// The file it was made for.
+    pub(super) behalf: u64,
 }
 
 /// One block under way, and those who wait for it.
@@ -61,6 +67,8 @@ pub(super) struct Wanted {
     pub(super) reference: Reference,
     pub(super) kind: BlockKind,
     pub(super) flight: Arc<Flight>,
+    /// The file it is wanted for.
+    pub(super) behalf: u64,
 }
 
 impl Shared {
@@ -68,8 +76,10 @@ impl Shared {
         self.acknowledged.lock().get(address).is_some_and(|since| since.elapsed() < ACKNOWLEDGED_FOR)
     }
 
-    pub(super) fn acknowledged_one(&self, address: Digest) {
+    /// The server has taken a block, which travelled as so many bytes.
+    pub(super) fn acknowledged_one(&self, address: Digest, travelled: usize) {
         if let Some(entry) = self.unsent.lock().remove(&address) {
+            self.account.sent(entry.behalf, travelled, entry.block.body().len());
             self.memory.lock().insert(entry.block);
         }
         self.acknowledged.lock().put(address, Instant::now());
@@ -89,20 +99,29 @@ impl Shared {
         kind: BlockKind,
     ) -> Result<Option<Arc<Block>>, SourceError> {
         let address = &reference.address;
-        let found = self.memory.lock().get(address);
-        let found = found.or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
+        let found = self.memory.lock().get_told(address);
+        if let Some((block, true)) = &found
+            && let Some(disk) = &mut *self.disk.lock()
+        {
+            disk.used(&block.reference().address);
+        }
+        let found = found
+            .map(|(block, _)| block)
+            .or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
         if let Some(block) = found {
             check(&block, reference, kind)?;
             self.counters.memory_hits.fetch_add(1, Relaxed);
+            self.account.in_memory(block.body().len());
             return Ok(Some(block));
         }
-        let located = self.disk.lock().as_ref().and_then(|disk| disk.locate(address));
+        let located = self.disk.lock().as_mut().and_then(|disk| disk.locate(address));
         let Some(located) = located else { return Ok(None) };
         match located.read().map(|stored| stored.open(&self.key, reference, kind)) {
             Some(Ok(block)) => {
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
                 self.counters.disk_hits.fetch_add(1, Relaxed);
+                self.account.on_disk(block.body().len());
                 Ok(Some(block))
             }
             _ => {
@@ -117,7 +136,8 @@ impl Shared {
     }
 
     pub(super) fn cache(&self, address: Digest, block: &StoredBlock) {
-        if let Some(disk) = &mut *self.disk.lock()
+        if self.keeps.load(Relaxed)
+            && let Some(disk) = &mut *self.disk.lock()
             && let Err(error) = disk.insert(address, block)
         {
             tracing::debug!(%error, "a block could not be cached");
@@ -159,8 +179,13 @@ impl Shared {
     fn request(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
         let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
         self.counters.retrieves.fetch_add(1, Relaxed);
+        let asked = Instant::now();
         let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
-            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => Ok(blocks),
+            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => {
+                let bytes = blocks.iter().flatten().map(|(_, block)| block.block.body.len()).sum();
+                self.account.pace().heard(bytes, asked.elapsed());
+                Ok(blocks)
+            }
             Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
             Err(error) => Err(error.to_string()),
         };
@@ -189,6 +214,7 @@ impl Shared {
             Ok(block) => {
                 self.counters.blocks_fetched.fetch_add(1, Relaxed);
                 self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
+                self.account.received(wanted.behalf, stored.body.len(), block.body().len());
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
                 self.cache(address, &stored);
@@ -207,7 +233,8 @@ impl Shared {
             .iter()
             .map(|block| AddressedBlock { address: block.reference().address, block: block.to_stored() })
             .collect();
-        let bytes: usize = batch.iter().map(|block| block.block.body.len()).sum();
+        let sizes: Vec<usize> = batch.iter().map(|block| block.block.body.len()).collect();
+        let bytes: usize = sizes.iter().sum();
         self.counters.stores.fetch_add(1, Relaxed);
         match call_patiently(&*self.remote, &Request::Store(batch), self.deadline)? {
             Response::Done => {}
@@ -215,8 +242,8 @@ impl Shared {
         }
         self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
         self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
-        for block in blocks {
-            self.acknowledged_one(block.reference().address);
+        for (block, bytes) in blocks.iter().zip(sizes) {
+            self.acknowledged_one(block.reference().address, bytes);
         }
         Ok(())
     }

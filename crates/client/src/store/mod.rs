@@ -11,14 +11,16 @@
 //! Attack answered: a server that alters, swaps or withholds blocks, or whose cache on this machine was
 //! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
 
+pub mod account;
 mod disk;
 mod fetch;
 mod memory;
 mod upload;
 
+use account::{Account, Means};
 use fetch::{FlightState, Shared, Unsent, Wanted, check};
 
-pub use disk::DiskCache;
+pub use disk::{BYTES_MAX_DEFAULT, Checked, DiskCache, pins};
 pub use memory::MemoryCache;
 pub use upload::{Held, Upload};
 
@@ -35,7 +37,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -134,6 +136,8 @@ pub struct StoreStatus {
     pub memory_bytes: u64,
     /// Bytes cached on disk.
     pub disk_bytes: u64,
+    /// What did not have to cross the link.
+    pub saved: Means,
 }
 
 /// Verified access to the blocks of one file system. Cheap to clone.
@@ -200,6 +204,8 @@ impl VerifiedStore {
             acknowledged: Mutex::new(LruCache::new(NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"))),
             flights: Mutex::default(),
             counters: Counters::default(),
+            account: Account::default(),
+            keeps: AtomicBool::new(true),
         });
         let (retrievals, receiver) = channel();
         spawn_workers("retrieve", &shared, receiver, |shared, wanted: Vec<Wanted>| shared.retrieve(wanted));
@@ -303,7 +309,7 @@ impl VerifiedStore {
         let bytes: usize = blocks.iter().map(|block| block.block.body.len()).sum();
         self.shared.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
         for block in blocks {
-            self.shared.acknowledged_one(block.address);
+            self.shared.acknowledged_one(block.address, block.block.body.len());
             let _ = self.lanes.keep.try_send((block.address, block.block.clone()));
         }
     }
@@ -369,6 +375,28 @@ impl VerifiedStore {
             corrupt_cache_entries: counters.corrupt_cache_entries.load(Relaxed),
             memory_bytes: self.shared.memory.lock().bytes() as u64,
             disk_bytes: self.shared.disk.lock().as_ref().map_or(0, DiskCache::bytes),
+            saved: self.shared.account.means(counters.bytes_known.load(Relaxed)),
+        }
+    }
+
+    /// Who caused what to cross the link.
+    pub fn account(&self) -> &Account {
+        &self.shared.account
+    }
+
+    /// Uses the persistent cache, and puts nothing into it from now on.
+    pub fn keep_nothing_new(&self) {
+        self.shared.keeps.store(false, Relaxed);
+    }
+
+    /// Begins to put blocks under a pin in the persistent cache.
+    ///
+    /// # Errors
+    /// There is no such cache, another process does so just now, or I/O errors.
+    pub fn begin_pinning(&self, id: u64) -> std::io::Result<pins::Pinning> {
+        match &*self.shared.disk.lock() {
+            Some(disk) => pins::Pinning::begin(disk, id),
+            None => Err(std::io::Error::other("the cache folder cannot be used")),
         }
     }
 
@@ -397,7 +425,12 @@ impl Blocks for VerifiedStore {
             self.shared.memory.lock().insert(block);
             return false;
         }
-        self.shared.unsent.lock().entry(address).or_insert(Unsent { block, holders: 0 }).holders += 1;
+        self.shared
+            .unsent
+            .lock()
+            .entry(address)
+            .or_insert(Unsent { block, holders: 0, behalf: account::behalf() })
+            .holders += 1;
         true
     }
 
@@ -424,7 +457,12 @@ impl BlockSource for VerifiedStore {
         loop {
             let (flight, mine) = self.shared.board(reference);
             if mine {
-                self.shared.retrieve(vec![Wanted { reference: *reference, kind, flight: flight.clone() }]);
+                self.shared.retrieve(vec![Wanted {
+                    reference: *reference,
+                    kind,
+                    flight: flight.clone(),
+                    behalf: account::behalf(),
+                }]);
             }
             let mut state = flight.state.lock();
             loop {
@@ -448,6 +486,11 @@ impl BlockSource for VerifiedStore {
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
+        if let Some(disk) = &mut *self.shared.disk.lock()
+            && references.iter().any(|(reference, _)| !disk.contains(&reference.address))
+        {
+            disk.follow();
+        }
         let mut wanted = Vec::new();
         for (reference, kind) in references {
             if self.shared.is_near(&reference.address) {
@@ -455,7 +498,7 @@ impl BlockSource for VerifiedStore {
             }
             let (flight, mine) = self.shared.board(reference);
             if mine {
-                wanted.push(Wanted { reference: *reference, kind: *kind, flight });
+                wanted.push(Wanted { reference: *reference, kind: *kind, flight, behalf: account::behalf() });
             }
         }
         while !wanted.is_empty() {
