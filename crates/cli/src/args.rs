@@ -45,7 +45,11 @@ pub enum Command {
     /// Say what the mounts of this user do; alarms in words.
     Status(Status),
     /// Show figures of the mounts of this user.
-    Stats(Status),
+    Stats(crate::stats::Stats),
+    /// Show what is cached on this machine; pin, clear and check it.
+    Cache(crate::cache::Cache),
+    /// Bring a tree that exists into a file system.
+    Import(crate::import::args::Import),
     /// List, show and export the evidence kept of a server's misbehaviour.
     Evidence(Evidence),
     /// Find and copy out what could not be saved to the server.
@@ -568,7 +572,7 @@ pub struct Mount {
     /// Let calls wait for the server for as long as it takes. They can be interrupted.
     #[arg(long)]
     pub hard: bool,
-    /// Most MiB of verified blocks kept in the cache directory.
+    /// Most MiB of verified blocks kept in the cache directory, unless `holdfast cache size` says otherwise.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     pub cache_mib: u64,
     /// (This is the background process.)
@@ -590,7 +594,7 @@ pub struct Umount {
     pub lazy: bool,
 }
 
-/// `holdfast status`, `holdfast stats`
+/// `holdfast status`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast status

@@ -42,7 +42,7 @@ impl EngineTarget {
     fn write(&self, made: &Attributes, opened: Opened, source: &SourceFile) -> Result<Put, FsError> {
         let caller = caller();
         let mut piece = vec![0; PIECE_BYTES.min(source.metadata.len() as usize)];
-        let read = |error: std::io::Error| FsError::Local(format!("it cannot be read: {error}"));
+        let read = |error: std::io::Error| unread(&error);
         for range in source.data().map_err(read)? {
             let mut at = range.start;
             while at < range.end {
@@ -154,7 +154,7 @@ impl EngineTarget {
             match source.file.read_exact_at(&mut ours[..theirs.len()], at) {
                 Ok(()) if ours[..theirs.len()] == theirs[..] => at += theirs.len() as u64,
                 Ok(()) => break Ok(false),
-                Err(error) => break Err(FsError::Local(format!("it cannot be read: {error}"))),
+                Err(error) => break Err(unread(&error)),
             }
         };
         self.files.release(opened.handle);
@@ -239,7 +239,8 @@ impl Target for EngineTarget {
         kind: InodeKind,
         metadata: &Metadata,
     ) -> Result<(), Trouble> {
-        let device = u32::try_from(metadata.rdev()).map_err(|_| "its device number is too large".to_owned())?;
+        let device =
+            u32::try_from(metadata.rdev()).map_err(|_| "its device number is too large".to_owned())?;
         let mode = metadata.mode() & 0o7777;
         let made = self.files.mknod(&caller(), *directory, name, kind, mode, device).map_err(words)?;
         let done = self.files.setattr(&caller(), made.ino, attributes_of(metadata), None);
@@ -288,6 +289,10 @@ impl Target for EngineTarget {
 
 fn caller() -> Caller {
     Caller { uid: geteuid().as_raw(), gid: getegid().as_raw(), thread: THREAD.get() }
+}
+
+fn unread(error: &std::io::Error) -> FsError {
+    FsError::Local { kind: error.kind(), text: format!("it cannot be read: {error}") }
 }
 
 fn words(error: FsError) -> Trouble {

@@ -37,7 +37,7 @@ pub enum Put {
 /// A writable tree.
 pub trait Target: Sync {
     /// A directory in it.
-    type Directory: Clone + Send;
+    type Directory: Clone + Send + Sync;
 
     /// The directory that everything goes into, made if needed; `None` if it is not there and must not be made.
     ///
@@ -111,11 +111,7 @@ pub trait Target: Sync {
     ///
     /// # Errors
     /// In words.
-    fn link(
-        &self,
-        from: (&Self::Directory, &[u8]),
-        to: (&Self::Directory, &[u8]),
-    ) -> Result<(), Trouble>;
+    fn link(&self, from: (&Self::Directory, &[u8]), to: (&Self::Directory, &[u8])) -> Result<(), Trouble>;
 
     /// Sets the permission bits of a file.
     ///

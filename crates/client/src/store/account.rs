@@ -13,7 +13,9 @@ use std::time::Duration;
 /// Files that are told apart.
 const FILES_MAX: usize = 512;
 /// Stands for what no file caused: directories and tables.
-const NO_FILE: u64 = 0;
+pub const NO_FILE: u64 = 0;
+/// Stands for what is fetched to be under a pin.
+pub const PINNING: u64 = u64::MAX;
 
 thread_local! {
     static BEHALF: Cell<u64> = const { Cell::new(NO_FILE) };

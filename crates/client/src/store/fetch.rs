@@ -1,7 +1,7 @@
 //! How a block is found: memory, the persistent cache, somebody else's request under way, the server; and how
 //! blocks reach the server.
 
-use super::account::Account;
+use super::account::{self, Account};
 use super::disk::DiskCache;
 use super::memory::MemoryCache;
 use super::{Counters, unexpected};
@@ -16,7 +16,7 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// For how long a block that the server acknowledged is taken to be still there. Far below any server's
@@ -36,8 +36,6 @@ pub(super) struct Shared {
     pub(super) flights: Mutex<HashMap<Digest, Arc<Flight>>>,
     pub(super) counters: Counters,
     pub(super) account: Account,
-    /// Whether what is fetched is put into the persistent cache.
-    pub(super) keeps: AtomicBool,
 }
 
 pub(super) struct Unsent {
@@ -81,6 +79,8 @@ impl Shared {
         if let Some(entry) = self.unsent.lock().remove(&address) {
             self.account.sent(entry.behalf, travelled, entry.block.body().len());
             self.memory.lock().insert(entry.block);
+        } else {
+            self.account.sent(account::NO_FILE, travelled, travelled);
         }
         self.acknowledged.lock().put(address, Instant::now());
     }
@@ -136,8 +136,7 @@ impl Shared {
     }
 
     pub(super) fn cache(&self, address: Digest, block: &StoredBlock) {
-        if self.keeps.load(Relaxed)
-            && let Some(disk) = &mut *self.disk.lock()
+        if let Some(disk) = &mut *self.disk.lock()
             && let Err(error) = disk.insert(address, block)
         {
             tracing::debug!(%error, "a block could not be cached");
@@ -217,7 +216,10 @@ impl Shared {
                 self.account.received(wanted.behalf, stored.body.len(), block.body().len());
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
-                self.cache(address, &stored);
+                // What is pinned is kept elsewhere.
+                if wanted.behalf != account::PINNING {
+                    self.cache(address, &stored);
+                }
                 Ok(block)
             }
             Err(error) => {

@@ -15,6 +15,7 @@ pub mod account;
 mod disk;
 mod fetch;
 mod memory;
+mod pinning;
 mod upload;
 
 use account::{Account, Means};
@@ -22,6 +23,7 @@ use fetch::{FlightState, Shared, Unsent, Wanted, check};
 
 pub use disk::{BYTES_MAX_DEFAULT, Checked, DiskCache, pins};
 pub use memory::MemoryCache;
+pub use pinning::PinningSource;
 pub use upload::{Held, Upload};
 
 use crate::evidence::Evidence;
@@ -37,7 +39,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -205,7 +207,6 @@ impl VerifiedStore {
             flights: Mutex::default(),
             counters: Counters::default(),
             account: Account::default(),
-            keeps: AtomicBool::new(true),
         });
         let (retrievals, receiver) = channel();
         spawn_workers("retrieve", &shared, receiver, |shared, wanted: Vec<Wanted>| shared.retrieve(wanted));
@@ -323,6 +324,8 @@ impl VerifiedStore {
             }
             let address = hint.address;
             let stored = hint.block.clone();
+            let bytes = stored.body.len();
+            self.shared.account.received(account::NO_FILE, bytes, bytes);
             if let Ok(block) =
                 hint.block.open_any(&self.shared.key, address, holdfast_content::BODY_BYTES_MAX)
             {
@@ -382,11 +385,6 @@ impl VerifiedStore {
     /// Who caused what to cross the link.
     pub fn account(&self) -> &Account {
         &self.shared.account
-    }
-
-    /// Uses the persistent cache, and puts nothing into it from now on.
-    pub fn keep_nothing_new(&self) {
-        self.shared.keeps.store(false, Relaxed);
     }
 
     /// Begins to put blocks under a pin in the persistent cache.

@@ -100,7 +100,7 @@ pub struct DiskCache {
 
 impl DiskCache {
     /// Opens (or makes) a cache under `directory`, of at most `bytes_max` bytes unless another bound was chosen for
-    /// it ([`DiskCache::choose_size`]).
+    /// it ([`DiskCache::choose_size`]). With 0, what is there is used, nothing is added and nothing has to go.
     ///
     /// # Errors
     /// I/O errors of the folder itself; damaged segments are used as far as they are whole.
@@ -140,6 +140,11 @@ impl DiskCache {
     pub fn chosen_size(directory: &Path) -> Option<u64> {
         let text = read_short(&directory.join(SIZE_FILE))?;
         text.trim().parse().ok()
+    }
+
+    /// Its folder.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Whether a block is (probably) here.
@@ -263,11 +268,13 @@ impl DiskCache {
     }
 
     fn is_over(&self) -> bool {
-        self.bytes() > self.bytes_max || self.index.len() as u64 >= self.entries_max()
+        let is_bound = self.bytes_max > 0;
+        is_bound && (self.bytes() > self.bytes_max || self.index.len() as u64 >= self.entries_max())
     }
 
     fn entries_max(&self) -> u64 {
-        (self.bytes_max / BYTES_PER_ENTRY).max(1024)
+        let bound = if self.bytes_max > 0 { self.bytes_max } else { BYTES_MAX_DEFAULT };
+        (bound / BYTES_PER_ENTRY).max(1024)
     }
 
     fn path(&self, name: SegmentName) -> PathBuf {
@@ -291,7 +298,10 @@ impl DiskCache {
                 found.insert(name, entry.ino());
             }
         }
-        self.bytes_max = Self::chosen_size(&self.directory).unwrap_or(self.bytes_max_given);
+        // Who is to keep nothing does so, whatever was chosen for others.
+        if self.bytes_max_given > 0 {
+            self.bytes_max = Self::chosen_size(&self.directory).unwrap_or(self.bytes_max_given);
+        }
         let is_gone = |segment: &Segment| found.get(&segment.name) != Some(&segment.inode);
         let gone: HashSet<u32> =
             self.segments.iter().filter(|(_, segment)| is_gone(segment)).map(|(slot, _)| *slot).collect();

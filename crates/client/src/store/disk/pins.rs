@@ -214,7 +214,7 @@ impl Pinning {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn finish(mut self) -> io::Result<(u64, u64)> {
+    pub fn finish(&mut self) -> io::Result<(u64, u64)> {
         self.current = None;
         let old: Vec<SegmentName> =
             segments(&self.directory)?.into_iter().filter(|name| name.pin == Some(self.id)).collect();
