@@ -46,7 +46,11 @@ pub enum Command {
     /// Say what the mounts of this user do; alarms in words.
     Status(Status),
     /// Show figures of the mounts of this user.
-    Stats(Status),
+    Stats(crate::stats::Stats),
+    /// Show what is cached on this machine; pin, clear and check it.
+    Cache(crate::cache::Cache),
+    /// Bring a tree that exists into a file system.
+    Import(crate::import::args::Import),
     /// List, show and export the evidence kept of a server's misbehaviour.
     Evidence(Evidence),
     /// Find and copy out what could not be saved to the server.
@@ -614,7 +618,7 @@ pub struct Mount {
     /// What carries the conversation with the server.
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     pub transport: Carrier,
-    /// Most MiB of verified blocks kept in the cache directory.
+    /// Most MiB of verified blocks kept in the cache directory, unless `holdfast cache size` says otherwise.
     #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     pub cache_mib: u64,
     /// What is done to send and fetch less over slow links. The others are there to compare with: plain compresses
@@ -640,7 +644,7 @@ pub struct Umount {
     pub lazy: bool,
 }
 
-/// `holdfast status`, `holdfast stats`
+/// `holdfast status`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast status

@@ -100,6 +100,18 @@ pub enum Order {
         /// Only say which.
         dry_run: bool,
     },
+    /// Keep a path, from the root, in the cache.
+    Pin {
+        /// The path.
+        path: String,
+    },
+    /// Keep it no longer.
+    Unpin {
+        /// The path.
+        path: String,
+    },
+    /// List what is pinned.
+    Pins,
     /// Change or show the membership.
     Administer(Change),
     /// Show a view fetched now in which nothing is pending: a [`holdfast_client::reader::VerifiedView`], in hexadecimal.

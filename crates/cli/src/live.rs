@@ -24,9 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// How often and after what pause it is tried again while another process begins or ends to use the key.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Most bytes of blocks kept on disk from one publishing to the next: of directories and tables only.
-const CACHE_BYTES_MAX: u64 = 1 << 30;
-/// And in memory.
+/// Most bytes of blocks kept in memory.
 const MEMORY_BYTES: usize = 64 << 20;
 
 /// A directory of a live file system, by its address.
@@ -92,10 +90,10 @@ pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome
     let key: Arc<dyn KeyHolder> = keys::read(key)?.into();
     let view = view(address, &key, directories)?;
     let server = connect(address, key)?;
-    let folder = directories.cache_base()?.join("publish").join(address.file_system.to_string());
+    let folder = directories.cache_of(&address.file_system)?;
     let evidence = directories.state_base()?.join("evidence");
     make_private(&folder)?;
-    let cache = Some((folder, CACHE_BYTES_MAX));
+    let cache = Some((folder, crate::cache::size_given(directories)?));
     let store = reader::blocks(address, server.clone(), evidence, cache, MEMORY_BYTES, DEADLINE);
     Ok(Opened { base: view.read_from(&store), server })
 }

@@ -6,12 +6,14 @@
 mod admin;
 mod args;
 mod automount;
+mod cache;
 mod conflicts;
 mod control;
 mod evidence;
 mod exit;
 mod gateway;
 mod image;
+mod import;
 mod keygen;
 mod keys;
 mod limits;
@@ -31,6 +33,7 @@ mod salvage;
 mod serve;
 mod server;
 mod serving;
+mod stats;
 mod status;
 mod time;
 mod watch;
@@ -77,7 +80,9 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Mount(arguments) => mount::mount(arguments, directories, format),
         Command::Umount(arguments) => mount::umount(arguments, directories, format),
         Command::Status(arguments) => status::status(arguments, directories, format),
-        Command::Stats(arguments) => status::stats(arguments, directories, format),
+        Command::Stats(arguments) => stats::run(arguments, directories, format),
+        Command::Cache(arguments) => cache::run(arguments, directories, format),
+        Command::Import(arguments) => import::run(arguments, directories, format),
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),

@@ -101,14 +101,20 @@ impl ReleaseSource {
         let Named { id, mirrors } = self.named()?;
         let trust = directories.releases_base()?;
         make_private(&trust)?;
-        let cache = directories.cache_base()?.join("releases").join(id.to_string());
-        make_private(&cache)?;
+        let folder = directories.cache_base()?.join("releases").join(id.to_string());
+        make_private(&folder)?;
+        // Nothing is kept for who wants that, whatever was chosen.
+        let bytes_max = match (self.cache_mib, crate::cache::size_chosen(directories)?) {
+            (0, _) => 0,
+            (_, Some(chosen)) => chosen,
+            (mib, None) => mib.saturating_mul(1 << 20),
+        };
         let options = Options {
             id,
             trust,
             revocations: DirectoryList::all(&self.demands.revocations),
             stale: if self.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
-            cache: Some((cache, self.cache_mib.saturating_mul(1 << 20))),
+            cache: Some((folder.clone(), bytes_max)),
             memory_bytes: 64 << 20,
         };
         let mirrors = mirrors
@@ -118,6 +124,11 @@ impl ReleaseSource {
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         let release = Release::open(options, mirrors).map_err(open_failure)?;
         tell(&release);
+        crate::cache::remember(
+            &folder,
+            &format!("{SCHEME}{id}"),
+            &release.current().accepted.record.digest_key,
+        );
         Ok(release)
     }
 }

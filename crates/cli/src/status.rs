@@ -1,4 +1,4 @@
-//! `holdfast status` and `holdfast stats`: what the mounts of this user do, with alarms in words.
+//! `holdfast status`: what the mounts of this user do, with alarms in words.
 
 use crate::args;
 use crate::automount::{self, AutomountStatus};
@@ -9,6 +9,7 @@ use crate::output::{Format, clean, table};
 use crate::paths::Directories;
 use crate::time::moment;
 use holdfast_client::WriteBackStatus;
+use holdfast_client::store::account::Traffic;
 use holdfast_fuse::mountpoint::{self, MountError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -35,6 +36,19 @@ pub struct ProcessStatus {
     pub state_dir: PathBuf,
     /// The signer and its connection, as the engine describes itself.
     pub engine: Value,
+    /// The files that caused most to cross the link.
+    #[serde(default)]
+    pub files: Vec<FileTraffic>,
+}
+
+/// What one file caused to cross the link.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileTraffic {
+    /// Its path, or what else it was for.
+    pub path: String,
+    /// Bytes.
+    #[serde(flatten)]
+    pub traffic: Traffic,
 }
 
 /// One mount.
@@ -50,12 +64,13 @@ pub struct MountStatus {
     pub unsaved: Vec<String>,
 }
 
-/// What is printed.
+/// What there is.
 #[derive(Serialize)]
-struct Report {
-    processes: Vec<Process>,
+pub struct Report {
+    /// Processes that serve mounts of writable file systems.
+    pub processes: Vec<Process>,
     /// Releases that are mounted and that this user may look at.
-    releases: Vec<ReleaseMount>,
+    pub releases: Vec<ReleaseMount>,
     /// Directories in which names are mounted when they are used.
     automounts: Vec<AutomountStatus>,
     /// Mounts of ours whose process is gone.
@@ -64,17 +79,21 @@ struct Report {
 
 /// A mounted release.
 #[derive(Serialize)]
-struct ReleaseMount {
-    directory: PathBuf,
-    address: String,
+pub struct ReleaseMount {
+    /// Where.
+    pub directory: PathBuf,
+    /// Its address.
+    pub address: String,
     /// What the mount says of itself.
     says: Vec<String>,
 }
 
+/// A process, and what is to be said of it.
 #[derive(Serialize)]
-struct Process {
+pub struct Process {
+    /// What it says of itself.
     #[serde(flatten)]
-    status: ProcessStatus,
+    pub status: ProcessStatus,
     /// What the server did wrong since the process began, in words; the newest first.
     alarms: Vec<String>,
     /// Pieces of evidence kept, also from earlier.
@@ -85,72 +104,17 @@ struct Process {
 
 /// `holdfast status`
 pub fn status(arguments: &args::Status, directories: &Directories, format: Format) -> Outcome {
-    let report = gather(arguments, directories)?;
+    let report = gather(arguments.directory.as_deref(), directories)?;
     format.print(&report, describe)?;
     verdict(&report)
 }
 
-/// `holdfast stats`
-pub fn stats(arguments: &args::Status, directories: &Directories, format: Format) -> Outcome {
-    let report = gather(arguments, directories)?;
-    let mut figures: Vec<(String, Value)> =
-        report.processes.into_iter().map(|process| (process.status.address, process.status.engine)).collect();
-    let releases = report.releases.iter().filter_map(|release| {
-        let figures = serde_json::from_slice(&attribute(&release.directory, "user.holdfast.stats")?).ok()?;
-        Some((format!("{} on {}", release.address, release.directory.display()), figures))
-    });
-    figures.extend(releases);
-    format.print(&figures, |figures| {
-        let sections: Vec<String> = figures
-            .iter()
-            .map(|(address, engine)| {
-                let mut rows = Vec::new();
-                numbers("", engine, &mut rows);
-                mirrors(engine, &mut rows);
-                format!("{address}\n{}", table(&rows))
-            })
-            .collect();
-        sections.join("\n\n")
-    })
-}
-
-/// How each mirror of a release stands.
-fn mirrors(figures: &Value, rows: &mut Vec<Vec<String>>) {
-    for mirror in figures.get("mirrors").and_then(Value::as_array).into_iter().flatten() {
-        let text = |name: &str| mirror.get(name).and_then(Value::as_str).map(clean);
-        let number = |name: &str| mirror.get(name).and_then(Value::as_f64);
-        let mut says = text("state").unwrap_or_default();
-        if let (Some(latency), Some(speed)) = (number("latency_ms"), number("bytes_per_s")) {
-            says += &format!(", answers in {latency:.1} ms, sends {:.1} MB/s", speed / 1e6);
-        }
-        let count = |name: &str| number(name).unwrap_or(0.0);
-        says += &format!(", {} good answers, {} failures", count("answers"), count("failures"));
-        if let Some(why) = text("why") {
-            says += &format!(" ({why})");
-        }
-        rows.push(vec![format!("  mirror {}", text("mirror").unwrap_or_default()), says]);
-    }
-}
-
-/// Every number in `value`, with its name.
-fn numbers(name: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
-    match value {
-        Value::Number(number) => rows.push(vec![format!("  {}", name.replace('_', " ")), number.to_string()]),
-        Value::Object(fields) => {
-            for (field, value) in fields {
-                numbers(
-                    &if name.is_empty() { field.clone() } else { format!("{name}: {field}") },
-                    value,
-                    rows,
-                );
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
-    }
-}
-
-fn gather(arguments: &args::Status, directories: &Directories) -> Outcome<Report> {
-    let wanted = arguments.directory.as_deref().map(mountpoint::absolute).transpose()?;
+/// Asks all processes, and looks at all mounts; of one mount point only, if one is `wanted`.
+///
+/// # Errors
+/// It is not mounted, or a process does not answer.
+pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Report> {
+    let wanted = wanted.map(mountpoint::absolute).transpose()?;
     let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
     let mut report =
         Report { processes: Vec::new(), releases: Vec::new(), automounts: Vec::new(), dead: Vec::new() };
@@ -200,7 +164,8 @@ fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
     Some(String::from_utf8_lossy(&says).lines().map(str::to_owned).collect())
 }
 
-fn attribute(directory: &Path, name: &str) -> Option<Vec<u8>> {
+/// An attribute of a mount's root; `None` if this user may not look at it.
+pub fn attribute(directory: &Path, name: &str) -> Option<Vec<u8>> {
     // As much as the kernel lets an attribute have.
     let mut buffer = vec![0; 64 << 10];
     let length = rustix::fs::getxattr(directory, name, &mut buffer).ok()?;

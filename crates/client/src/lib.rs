@@ -7,6 +7,7 @@ pub mod error;
 pub mod evidence;
 pub mod files;
 pub mod interrupt;
+pub mod pinned;
 pub mod reader;
 pub mod remote;
 pub mod state;

@@ -567,7 +567,7 @@ fn corrupt_cache_is_fetched_again() {
     assert!(b.status().store.disk_hits > 0, "{:?}", b.status().store);
     b.stop();
     drop(b);
-    let segment = cache.path().join("0/00000000.segment");
+    let segment = cache.path().join("0000000000000000.segment");
     let mut content = std::fs::read(&segment).unwrap();
     for offset in (1000..content.len()).step_by(5000) {
         content[offset] ^= 0x10;

@@ -35,6 +35,8 @@ const LIVES: Duration = Duration::from_secs(24 * 3600);
 const PAGE: usize = 256;
 /// How far a sequential reader is fetched ahead of, in bytes.
 const AHEAD_BYTES: u64 = 8 << 20;
+/// A file of at most so many bytes is fetched as a whole when its beginning is read.
+const WHOLE_BYTES: u64 = 1 << 20;
 /// Sequential readers known at once.
 const READERS_KEPT: usize = 256;
 /// Names of an opaque directory that are remembered as referred to.
@@ -454,8 +456,15 @@ impl FixedTree for MountedRelease {
                 // Half of what was fetched ahead is used up: fetch more.
                 let wanted = sequential && offset > 0 && end + AHEAD_BYTES / 2 > ahead;
                 let to = if wanted { (end + AHEAD_BYTES).min(node.inode.size) } else { ahead };
-                readers.put(ino, (end, if sequential { to } else { 0 }));
-                (wanted && to > ahead.max(end)).then(|| ahead.max(end)..to)
+                let size = node.inode.size;
+                let whole = size <= WHOLE_BYTES && offset == 0 && ahead < size;
+                let to = if whole { size } else { to };
+                readers.put(ino, (end, if sequential || whole { to } else { 0 }));
+                if whole {
+                    Some(0..size)
+                } else {
+                    (wanted && to > ahead.max(end)).then(|| ahead.max(end)..to)
+                }
             };
             if let Some(range) = ahead {
                 file::prefetch(&**tree.source(), map, range).map_err(failed)?;

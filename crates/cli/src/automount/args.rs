@@ -49,8 +49,9 @@ pub struct Automount {
     /// Seconds after which a name that is not mounted yet is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..=600))]
     pub timeout: u64,
-    /// Most MiB of verified blocks kept in the cache directory, for each name
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = value_parser!(u64).range(0..=1 << 32))]
+    /// Most MiB of verified blocks kept in the cache directory, for each name, unless `holdfast cache size` says
+    /// otherwise
+    #[arg(long, value_name = "MIB", default_value_t = 4096, value_parser = value_parser!(u64).range(0..=1 << 32))]
     pub cache_mib: u64,
     /// Let other users of this machine (root too) use all of it; they act with this key's rights
     #[arg(long)]

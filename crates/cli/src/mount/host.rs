@@ -2,16 +2,19 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::daemon::{self, Job};
+use super::pinning::Pinner;
 use super::{behind, ending, owners, telling, tidying};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
-use crate::status::{MountStatus, ProcessStatus};
+use crate::status::{FileTraffic, MountStatus, ProcessStatus};
 use crate::watch::Watcher;
-use crate::{admin, conflicts, limits, live, logging, salvage, time};
-use holdfast_client::files::OwnerMap;
+use crate::{admin, cache, conflicts, limits, live, logging, salvage, time};
+use holdfast_client::files::{Ino, OwnerMap};
+use holdfast_client::store::account::{self, Traffic};
 use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed, WriteBack};
 use holdfast_content::Handle;
+use holdfast_crypto::DigestKey;
 use holdfast_fuse::{Manner, Session};
 use holdfast_rpc::Address;
 use rustix::process::{getegid, geteuid};
@@ -24,6 +27,8 @@ use std::time::Duration;
 
 /// Folder of unpublished bytes in the state directory; each mount has a numbered one in it.
 const SPOOL: &str = "spool";
+/// Files of which it is told what they caused to cross the link.
+const FILES_TOLD: usize = 64;
 /// How long programs that use a mount keep the process alive after it was told to end.
 const LEAVE_WAIT: Duration = Duration::from_secs(10);
 
@@ -61,6 +66,7 @@ pub struct Host {
     state_dir: PathBuf,
     started_ns: i64,
     watcher: Watcher,
+    pinner: Arc<Pinner>,
     state: Mutex<State>,
     changed: Condvar,
     /// Told to end: what cannot be published at once is kept for salvage.
@@ -96,9 +102,11 @@ impl Host {
         config.transport = job.transport.into();
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
+        cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);
         let engine = Engine::start(config)?;
         let back = behind::start(&engine, &job.state_dir, &job.order, job.timeout, &address)?;
         let host = Arc::new(Host {
+            pinner: Pinner::start(&engine, job.cache_dir.clone()),
             engine,
             back,
             address,
@@ -177,6 +185,9 @@ impl Host {
                 behind::must_be_sent(self.back.as_deref())
                     .and_then(|()| live::view_of(&self.engine).map(|view| live::encode(&view))),
             ),
+            Order::Pin { path } => answer(self.pinner.pin(path)),
+            Order::Unpin { path } => answer(self.pinner.unpin(&path)),
+            Order::Pins => answer(Ok(self.pinner.list())),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
     }
@@ -349,6 +360,20 @@ impl Host {
         Ok(saved)
     }
 
+    /// The files that caused most to cross the link; all others together last.
+    fn traffic(&self, mount: Option<&Active>) -> Vec<FileTraffic> {
+        let (top, others) = self.engine.store().account().top(FILES_TOLD);
+        let name = |ino| match (ino, mount) {
+            (0, _) => "(directories and tables)".to_owned(),
+            (account::PINNING, _) => "(what is pinned)".to_owned(),
+            (ino, Some(mount)) => mount.files.path_for_people(Ino(ino)),
+            (ino, None) => format!("(inode {ino})"),
+        };
+        let told = top.into_iter().map(|(ino, traffic)| FileTraffic { path: name(ino), traffic });
+        let others = FileTraffic { path: "(all others)".to_owned(), traffic: others };
+        told.chain(Some(others).filter(|others| others.traffic != Traffic::default())).collect()
+    }
+
     fn status(&self) -> Outcome<ProcessStatus> {
         let state = self.lock();
         let mounts = state.mounts.values().map(|active| MountStatus {
@@ -366,6 +391,7 @@ impl Host {
             state_dir: self.state_dir.clone(),
             engine: serde_json::to_value(self.engine.status())
                 .map_err(|error| Failure::new(Exit::Internal, error))?,
+            files: self.traffic(state.mounts.values().next()),
         })
     }
 }

@@ -10,6 +10,7 @@ pub mod ending;
 pub mod helper;
 mod host;
 mod owners;
+pub mod pinning;
 mod release;
 mod telling;
 mod tidying;
@@ -19,7 +20,7 @@ use crate::control::{Client, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::{Directories, DirectoryList, make_private};
-use crate::{automount, keys, logging, revoked};
+use crate::{automount, cache, keys, logging, revoked};
 use daemon::Job;
 use holdfast_fuse::mountpoint::{self, Manner};
 use holdfast_rpc::Address;
@@ -105,7 +106,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,
-        cache_bytes: arguments.cache_mib << 20,
+        cache_bytes: cache::size_chosen(directories)?.unwrap_or(arguments.cache_mib << 20),
         timeout: arguments.timeout,
         hard: arguments.hard,
         transport: arguments.transport,

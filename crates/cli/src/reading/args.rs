@@ -93,8 +93,8 @@ pub struct ReleaseSource {
     /// What is asked of it
     #[command(flatten)]
     pub demands: Demands,
-    /// Most MiB of verified blocks to keep on disk
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    /// Most MiB of verified blocks to keep on disk, unless `holdfast cache size` says otherwise; 0 keeps nothing new
+    #[arg(long, value_name = "MIB", default_value_t = 4096)]
     pub cache_mib: u64,
 }
 

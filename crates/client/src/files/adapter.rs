@@ -1,7 +1,7 @@
 //! The engine as files see it.
 
 use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
-use super::{FileSystem, MountOptions, WriteBack, WriteBackOptions};
+use super::{FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store::{self, About, TransferMode};
@@ -112,6 +112,18 @@ impl Backend for EngineBackend {
 
     fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
         self.0.store().saw(file, path, &inode.content, inode.size);
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.0.store().account().pace().ahead_bytes()
+    }
+
+    fn has_read(&self, ino: Ino, bytes: usize) {
+        self.0.store().account().read(ino.0, bytes);
+    }
+
+    fn has_written(&self, ino: Ino, bytes: usize) {
+        self.0.store().account().written(ino.0, bytes);
     }
 
     fn device(&self) -> DeviceId {

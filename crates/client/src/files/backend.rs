@@ -1,6 +1,7 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
+use super::Ino;
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use crate::store::{About, TransferMode};
@@ -172,6 +173,17 @@ pub trait Backend: Send + Sync {
 
     /// A file's content was read or published here: a later version of it may be compared with this one.
     fn saw(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}
+
+    /// How many bytes are worth having under way ahead of a sequential reader.
+    fn ahead_bytes(&self) -> u64 {
+        8 << 20
+    }
+
+    /// A program read bytes of a file; for statistics.
+    fn has_read(&self, _ino: Ino, _bytes: usize) {}
+
+    /// A program wrote bytes of a file; for statistics.
+    fn has_written(&self, _ino: Ino, _bytes: usize) {}
 
     /// This device.
     fn device(&self) -> DeviceId;

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::engine::LockPlace;
 use crate::error::FsError;
+use crate::store::account;
 use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
 use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::LockSpace;
@@ -19,8 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Separate unpublished changes of one file beyond which it is published early, to bound memory.
 const PIECES_MAX: usize = 64 << 10;
-/// How far a sequential reader is fetched ahead of, in bytes.
-const AHEAD_BYTES: u64 = 8 << 20;
+/// A file of at most so many bytes is fetched as a whole when something of it is read.
+const WHOLE_BYTES: u64 = 1 << 20;
+/// How far a reader is fetched ahead of when it turns out to be sequential, in bytes; then twice as far each time.
+const AHEAD_BYTES_FIRST: u64 = 128 << 10;
 /// Largest read answered at once; the kernel asks for less.
 const READ_BYTES_MAX: usize = 16 << 20;
 
@@ -96,6 +99,7 @@ impl FileSystem {
             read_end: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
             approached: AtomicBool::new(false),
+            window: AtomicU64::new(AHEAD_BYTES_FIRST),
             lock_owners: Mutex::default(),
         };
         self.files.lock().insert(handle, Arc::new(open));
@@ -191,8 +195,11 @@ impl FileSystem {
     pub fn read(&self, handle: FileHandleId, offset: u64, size: usize) -> Result<Vec<u8>, FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
+            let _behalf = account::on_behalf_of(open.node.ino.0);
             self.approach(&open);
+            self.read_whole(&open);
             let bytes = self.read_node(&open.node, offset, size.min(READ_BYTES_MAX))?;
+            self.backend.has_read(open.node.ino, bytes.len());
             self.read_ahead(&open, offset, bytes.len() as u64);
             Ok(bytes)
         })
@@ -244,15 +251,38 @@ impl FileSystem {
         }
     }
 
-    /// Fetches ahead of a reader that goes on where it left off.
+    /// Has all of a small file fetched in one request, when something of it is first read.
+    fn read_whole(&self, open: &OpenFile) {
+        if open.ahead.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let base = match &open.node.state().file {
+            Some(file) if file.base.size <= WHOLE_BYTES => file.base.clone(),
+            _ => return,
+        };
+        open.ahead.store(u64::MAX, Ordering::Relaxed);
+        if let Content::Extents(map) = &base.content {
+            // Only a hint: a read that needs the blocks reports what is wrong with them.
+            let _ = file::prefetch(&*self.backend.source(), map, 0..base.size);
+        }
+    }
+
+    /// Fetches ahead of a reader that goes on where it left off, further each time, as far as the link is worth it.
+    /// Who reads here and there gets what they read.
     fn read_ahead(&self, open: &OpenFile, offset: u64, length: u64) {
         let end = offset + length;
         let before = open.read_end.swap(end, Ordering::Relaxed);
-        if offset == 0 {
-            open.ahead.store(end, Ordering::Relaxed);
-        }
         let ahead = open.ahead.load(Ordering::Relaxed);
-        if offset != before || length == 0 || ahead >= end + AHEAD_BYTES / 2 {
+        if ahead == u64::MAX || length == 0 {
+            return;
+        }
+        if offset != before {
+            open.window.store(AHEAD_BYTES_FIRST, Ordering::Relaxed);
+            open.ahead.store(end, Ordering::Relaxed);
+            return;
+        }
+        let window = open.window.load(Ordering::Relaxed);
+        if ahead >= end + window / 2 {
             return;
         }
         let base = match &open.node.state().file {
@@ -260,9 +290,10 @@ impl FileSystem {
             _ => return,
         };
         if let Content::Extents(map) = &base.content {
-            let range = ahead.max(end)..end + AHEAD_BYTES;
+            let range = ahead.max(end)..end + window;
             open.ahead.store(range.end, Ordering::Relaxed);
-            // Only a hint: a read that needs the blocks reports what is wrong with them.
+            open.window.store((2 * window).min(self.backend.ahead_bytes()), Ordering::Relaxed);
+            // Only a hint, as above.
             let _ = file::prefetch(&*self.backend.source(), map, range);
         }
     }
@@ -317,6 +348,7 @@ impl FileSystem {
             if moved {
                 self.invalidate(open.node.ino);
             }
+            self.backend.has_written(open.node.ino, bytes.len());
             if open.flags.synchronous {
                 self.publish(&open.node, Occasion::Sync)?;
                 self.commit(&open.node)?;

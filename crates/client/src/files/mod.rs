@@ -115,6 +115,8 @@ struct OpenFile {
     ahead: AtomicU64,
     /// Whether it was read.
     approached: AtomicBool,
+    /// How far ahead is fetched the next time.
+    window: AtomicU64,
     /// Who has taken fcntl locks through it.
     lock_owners: Mutex<BTreeSet<u64>>,
 }
@@ -166,6 +168,14 @@ impl FileSystem {
     fn known_path(&self, handle: Handle) -> Vec<u8> {
         let path = self.nodes.path(ino_of(handle));
         if path.starts_with(b"?") { Vec::new() } else { path }
+    }
+
+    /// The path of a file that was looked up here, for people; its number if that was forgotten.
+    pub fn path_for_people(&self, ino: Ino) -> String {
+        match self.nodes.path(ino) {
+            path if path == b"?" => format!("(inode {})", ino.0),
+            path => String::from_utf8_lossy(&path).into_owned(),
+        }
     }
 
     /// Sets who is told of pages that the kernel should drop. Without it, only opens drop pages. Once.

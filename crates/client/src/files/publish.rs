@@ -10,7 +10,7 @@ use super::state::{FileState, Landed, Named, Publication, Snapshot, content_dige
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use crate::interrupt;
-use crate::store::About;
+use crate::store::{About, account};
 use holdfast_content::{Content, FILE_BYTES_MAX, Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::MutexGuard;
@@ -164,6 +164,7 @@ impl FileSystem {
         if !snapshot.changes_content() {
             return Ok((None, false));
         }
+        let _behalf = account::on_behalf_of(node.ino.0);
         let mut whole = false;
         let source = self.backend.source();
         let before = snapshot.base.content.clone();

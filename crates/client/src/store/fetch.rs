@@ -1,6 +1,7 @@
 //! How a block is found: memory, the persistent cache, somebody else's request under way, the server; and how
 //! blocks reach the server.
 
+use super::account::{self, Account};
 use super::disk::DiskCache;
 use super::index::ChunkIndex;
 use super::memory::MemoryCache;
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) recent: Mutex<LruCache<Digest, BlockKind>>,
     /// What the server was found not to have.
     pub(super) absent: Mutex<LruCache<Digest, ()>>,
+    pub(super) account: Account,
 }
 
 pub(super) struct Unsent {
@@ -49,6 +51,8 @@ pub(super) struct Unsent {
     pub(super) holders: usize,
     /// What it resembles.
     pub(super) kin: Arc<Kin>,
+    /// The file it was made for.
+    pub(super) behalf: u64,
 }
 
 /// One block under way, and those who wait for it.
@@ -71,6 +75,8 @@ pub(super) struct Wanted {
     pub(super) reference: Reference,
     pub(super) kind: BlockKind,
     pub(super) flight: Arc<Flight>,
+    /// The file it is wanted for.
+    pub(super) behalf: u64,
 }
 
 impl Shared {
@@ -78,11 +84,22 @@ impl Shared {
         self.acknowledged.lock().get(address).is_some_and(|since| since.elapsed() < ACKNOWLEDGED_FOR)
     }
 
-    pub(super) fn acknowledged_one(&self, address: Digest) {
-        if let Some(entry) = self.unsent.lock().remove(&address) {
-            self.memory.lock().insert(entry.block);
+    /// The server has taken a block, which travelled as so many bytes.
+    pub(super) fn acknowledged_one(&self, address: Digest, travelled: usize) {
+        match self.at_server(address) {
+            Some((behalf, plain)) => self.account.sent(behalf, travelled, plain),
+            None => self.account.sent(account::NO_FILE, travelled, travelled),
         }
+    }
+
+    /// The server surely has a block. Returns for whom it was to be sent and its length, if it still was.
+    pub(super) fn at_server(&self, address: Digest) -> Option<(u64, usize)> {
+        let entry = self.unsent.lock().remove(&address);
         self.acknowledged.lock().put(address, Instant::now());
+        let Unsent { block, behalf, .. } = entry?;
+        let plain = block.body().len();
+        self.memory.lock().insert(block);
+        Some((behalf, plain))
     }
 
     /// A block was made that the server has.
@@ -106,20 +123,29 @@ impl Shared {
         kind: BlockKind,
     ) -> Result<Option<Arc<Block>>, SourceError> {
         let address = &reference.address;
-        let found = self.memory.lock().get(address);
-        let found = found.or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
+        let found = self.memory.lock().get_told(address);
+        if let Some((block, true)) = &found
+            && let Some(disk) = &mut *self.disk.lock()
+        {
+            disk.used(&block.reference().address);
+        }
+        let found = found
+            .map(|(block, _)| block)
+            .or_else(|| self.unsent.lock().get(address).map(|entry| entry.block.clone()));
         if let Some(block) = found {
             check(&block, reference, kind)?;
             self.counters.memory_hits.fetch_add(1, Relaxed);
+            self.account.in_memory(block.body().len());
             return Ok(Some(block));
         }
-        let located = self.disk.lock().as_ref().and_then(|disk| disk.locate(address));
+        let located = self.disk.lock().as_mut().and_then(|disk| disk.locate(address));
         let Some(located) = located else { return Ok(None) };
         match located.read().map(|stored| stored.open(&self.key, reference, kind)) {
             Some(Ok(block)) => {
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
                 self.counters.disk_hits.fetch_add(1, Relaxed);
+                self.account.on_disk(block.body().len());
                 Ok(Some(block))
             }
             _ => {
@@ -184,8 +210,13 @@ impl Shared {
     pub(super) fn request_plain(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
         let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
         self.counters.retrieves.fetch_add(1, Relaxed);
+        let asked = Instant::now();
         let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
-            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => Ok(blocks),
+            Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => {
+                let bytes = blocks.iter().flatten().map(|(_, block)| block.block.body.len()).sum();
+                self.account.pace().heard(bytes, asked.elapsed());
+                Ok(blocks)
+            }
             Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
             Err(error) => Err(error.to_string()),
         };
@@ -216,9 +247,13 @@ impl Shared {
                 self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
                 self.counters.plain_fetched.fetch_add(block.body().len() as u64, Relaxed);
                 self.noted(&block);
+                self.account.received(wanted.behalf, stored.body.len(), block.body().len());
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
-                self.cache(address, &stored);
+                // What is pinned is kept elsewhere.
+                if wanted.behalf != account::PINNING {
+                    self.cache(address, &stored);
+                }
                 Ok(block)
             }
             Err(error) => {

@@ -10,7 +10,8 @@ const OVERHEAD: usize = 200;
 
 /// A cache bounded by bytes.
 pub struct MemoryCache {
-    blocks: LruCache<Digest, Arc<Block>>,
+    /// With whether each was asked for since it came.
+    blocks: LruCache<Digest, (Arc<Block>, bool)>,
     bytes: usize,
     bytes_max: usize,
 }
@@ -23,7 +24,14 @@ impl MemoryCache {
 
     /// The block at `address`, which becomes the most recently used.
     pub fn get(&mut self, address: &Digest) -> Option<Arc<Block>> {
-        self.blocks.get(address).cloned()
+        self.get_told(address).map(|(block, _)| block)
+    }
+
+    /// The block at `address`, which becomes the most recently used, and whether this is the first time it is asked
+    /// for since it came.
+    pub fn get_told(&mut self, address: &Digest) -> Option<(Arc<Block>, bool)> {
+        let (block, asked) = self.blocks.get_mut(address)?;
+        Some((block.clone(), !std::mem::replace(asked, true)))
     }
 
     /// Whether it is here; does not count as use.
@@ -37,12 +45,12 @@ impl MemoryCache {
         if cost > self.bytes_max {
             return;
         }
-        if let Some(old) = self.blocks.put(block.reference().address, block) {
+        if let Some((old, _)) = self.blocks.put(block.reference().address, (block, false)) {
             self.bytes -= self::cost(&old);
         }
         self.bytes += cost;
         while self.bytes > self.bytes_max
-            && let Some((_, old)) = self.blocks.pop_lru()
+            && let Some((_, (old, _))) = self.blocks.pop_lru()
         {
             self.bytes -= self::cost(&old);
         }

@@ -11,6 +11,7 @@
 //! Attack answered: a server that alters, swaps or withholds blocks, or whose cache on this machine was
 //! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
 
+pub mod account;
 mod disk;
 mod features;
 mod fetch;
@@ -18,18 +19,21 @@ mod index;
 mod known;
 mod memory;
 mod packing;
+mod pinning;
 mod relatives;
 mod transfer;
 mod upload;
 
+use account::{Account, Means};
 use fetch::{FlightState, Shared, Unsent, Wanted, check};
 use index::ChunkIndex;
 use known::Keep;
 use relatives::Relatives;
 
-pub use disk::DiskCache;
+pub use disk::{BYTES_MAX_DEFAULT, Checked, DiskCache, pins};
 pub use memory::MemoryCache;
 pub use packing::Riding;
+pub use pinning::PinningSource;
 pub use transfer::{Link, TransferConfig, TransferMode};
 pub use upload::{About, Held, Upload};
 
@@ -164,6 +168,8 @@ pub struct StoreStatus {
     pub disk_bytes: u64,
     /// What came over the link, and what did not have to.
     pub transfer: TransferStatus,
+    /// What did not have to cross the link.
+    pub saved: Means,
 }
 
 /// What the means against slow links have done.
@@ -276,6 +282,7 @@ impl VerifiedStore {
             expected: Mutex::new(LruCache::new(NonZeroUsize::new(EXPECTED_MAX).expect("not zero"))),
             recent: Mutex::new(LruCache::new(NonZeroUsize::new(RECENT_MAX).expect("not zero"))),
             absent: Mutex::new(LruCache::new(NonZeroUsize::new(ABSENT_MAX).expect("not zero"))),
+            account: Account::default(),
         });
         let (retrievals, receiver) = channel();
         spawn_workers("retrieve", &shared, receiver, |shared, wanted: Vec<Wanted>| shared.retrieve(wanted));
@@ -345,6 +352,8 @@ impl VerifiedStore {
             }
             let address = hint.address;
             let stored = hint.block.clone();
+            let bytes = stored.body.len();
+            self.shared.account.received(account::NO_FILE, bytes, bytes);
             if let Ok(block) =
                 hint.block.open_any(&self.shared.key, address, holdfast_content::BODY_BYTES_MAX)
             {
@@ -411,6 +420,26 @@ impl VerifiedStore {
                 bases_missing: counters.bases_missing.load(Relaxed),
                 parcels_refused: counters.parcels_refused.load(Relaxed),
             },
+            saved: self.shared.account.means(
+                counters.bytes_known.load(Relaxed) + counters.bytes_present.load(Relaxed),
+                (counters.delta_saved_fetched.load(Relaxed), counters.delta_saved_sent.load(Relaxed)),
+            ),
+        }
+    }
+
+    /// Who caused what to cross the link.
+    pub fn account(&self) -> &Account {
+        &self.shared.account
+    }
+
+    /// Begins to put blocks under a pin in the persistent cache.
+    ///
+    /// # Errors
+    /// There is no such cache, another process does so just now, or I/O errors.
+    pub fn begin_pinning(&self, id: u64) -> std::io::Result<pins::Pinning> {
+        match &*self.shared.disk.lock() {
+            Some(disk) => pins::Pinning::begin(disk, id),
+            None => Err(std::io::Error::other("the cache folder cannot be used")),
         }
     }
 
@@ -442,8 +471,10 @@ impl Blocks for VerifiedStore {
             self.shared.known(block);
             return false;
         }
+        let behalf = account::behalf();
         let mut unsent = self.shared.unsent.lock();
-        let entry = unsent.entry(address).or_insert(Unsent { block, holders: 0, kin: Arc::default() });
+        let entry =
+            unsent.entry(address).or_insert(Unsent { block, holders: 0, kin: Arc::default(), behalf });
         entry.holders += 1;
         true
     }
@@ -471,7 +502,12 @@ impl BlockSource for VerifiedStore {
         loop {
             let (flight, mine) = self.shared.board(reference);
             if mine {
-                self.shared.retrieve(vec![Wanted { reference: *reference, kind, flight: flight.clone() }]);
+                self.shared.retrieve(vec![Wanted {
+                    reference: *reference,
+                    kind,
+                    flight: flight.clone(),
+                    behalf: account::behalf(),
+                }]);
             }
             let mut state = flight.state.lock();
             loop {
@@ -495,6 +531,11 @@ impl BlockSource for VerifiedStore {
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
+        if let Some(disk) = &mut *self.shared.disk.lock()
+            && references.iter().any(|(reference, _)| !disk.contains(&reference.address))
+        {
+            disk.follow();
+        }
         let mut wanted = Vec::new();
         for (reference, kind) in references {
             if self.shared.is_near(&reference.address) {
@@ -502,7 +543,7 @@ impl BlockSource for VerifiedStore {
             }
             let (flight, mine) = self.shared.board(reference);
             if mine {
-                wanted.push(Wanted { reference: *reference, kind: *kind, flight });
+                wanted.push(Wanted { reference: *reference, kind: *kind, flight, behalf: account::behalf() });
             }
         }
         let bytes_max = self.shared.answer_bytes();

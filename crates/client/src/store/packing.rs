@@ -10,7 +10,7 @@ use super::fetch::{Shared, Wanted, check};
 use super::known::Keep;
 use super::relatives::Piece;
 use super::transfer::{Link, TransferMode, delta_level, message_bytes};
-use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, batches, unexpected};
+use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, account, batches, unexpected};
 use crate::interrupt;
 use crate::remote::call_patiently;
 use holdfast_content::{
@@ -25,6 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
+use std::time::Instant;
 
 /// Most bytes of old blocks that one parcel copies from; the server takes no more.
 const PREFIX_BYTES_MAX: usize = 15 << 20;
@@ -197,7 +198,7 @@ impl Shared {
                 if bits.get(place) {
                     self.counters.blocks_present.fetch_add(1, Relaxed);
                     self.counters.bytes_present.fetch_add(block.body().len() as u64, Relaxed);
-                    self.acknowledged_one(block.reference().address);
+                    self.at_server(block.reference().address);
                 } else {
                     missing.push(block.clone());
                 }
@@ -226,10 +227,17 @@ impl Shared {
         self.counters.blocks_sent.fetch_add(blocks.len() as u64, Relaxed);
         self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
         self.counters.plain_sent.fetch_add(plain as u64, Relaxed);
-        for block in blocks {
+        // Each has its share of what they took together.
+        let mut left = bytes;
+        for (place, block) in blocks.iter().enumerate() {
+            let share = match place + 1 == blocks.len() {
+                true => left,
+                false => (bytes as u64 * block.body().len() as u64 / plain.max(1) as u64) as usize,
+            };
+            left = left.saturating_sub(share);
             self.noted(block);
             self.absent.lock().pop(&block.reference().address);
-            self.acknowledged_one(block.reference().address);
+            self.acknowledged_one(block.reference().address, share);
         }
     }
 
@@ -333,6 +341,7 @@ impl Shared {
             level,
         };
         self.counters.retrieves.fetch_add(1, Relaxed);
+        let asked = Instant::now();
         let (parcel, covered, missing) = match call_patiently(&*self.remote, &request, self.deadline) {
             Ok(Response::Parcel { parcel, covered, missing }) => (parcel, covered as usize, missing),
             Ok(other) => {
@@ -340,18 +349,20 @@ impl Shared {
             }
             Err(error) => return Err(Unpackable::Unreachable(error.to_string())),
         };
+        let bytes = parcel.as_ref().map_or(0, Parcel::message_bytes);
+        self.account.pace().heard(bytes, asked.elapsed());
         if covered == 0 || covered > wanted.len() {
             return Err(Unpackable::Unusable("it covers nothing, or more than was asked for"));
         }
         let bytes_max = wanted.iter().map(|one| plain_bytes_max(&one.reference, one.kind)).sum();
-        let mut blocks = self.unpack(parcel, &prefix, bytes_max)?;
+        let mut blocks = self.unpack(parcel, &prefix, bytes_max, wanted[0].behalf)?;
         let missing: HashSet<Digest> = missing.into_iter().collect();
         let mut results = Vec::with_capacity(covered);
         for one in &wanted[..covered] {
             let address = one.reference.address;
             let result = match blocks.remove(&address) {
                 Some(block) => match check(&block, &one.reference, one.kind) {
-                    Ok(()) => Ok(self.arrived(block)),
+                    Ok(()) => Ok(self.arrived(block, one.behalf)),
                     Err(error) => Err(error),
                 },
                 None if missing.contains(&address) => Err(SourceError::Missing(address)),
@@ -371,6 +382,7 @@ impl Shared {
         parcel: Option<Parcel>,
         offered: &Prefix,
         bytes_max: usize,
+        behalf: u64,
     ) -> Result<HashMap<Digest, Arc<Block>>, Unpackable> {
         let Some(parcel) = parcel else { return Ok(HashMap::new()) };
         let known: HashSet<&Digest> = offered.bases().iter().collect();
@@ -392,17 +404,21 @@ impl Shared {
         self.counters.bytes_fetched.fetch_add(bytes as u64, Relaxed);
         let plain: usize = blocks.iter().map(|block| block.body().len()).sum();
         self.counters.plain_fetched.fetch_add(plain as u64, Relaxed);
+        self.account.received(behalf, bytes, plain);
         let apart: usize = blocks.iter().map(|block| block.to_stored().body.len()).sum();
         self.counters.delta_saved_fetched.fetch_add(apart.saturating_sub(bytes) as u64, Relaxed);
         Ok(blocks.into_iter().map(|block| (block.reference().address, Arc::new(block))).collect())
     }
 
     /// A block has come in a parcel.
-    fn arrived(&self, block: Arc<Block>) -> Arc<Block> {
+    fn arrived(&self, block: Arc<Block>, behalf: u64) -> Arc<Block> {
         self.counters.blocks_fetched.fetch_add(1, Relaxed);
         self.noted(&block);
         self.memory.lock().insert(block.clone());
-        self.cache(block.reference().address, &block.to_stored());
+        // What is pinned is kept elsewhere.
+        if behalf != account::PINNING {
+            self.cache(block.reference().address, &block.to_stored());
+        }
         block
     }
 
@@ -445,8 +461,9 @@ impl Shared {
         let bases = parcel.bases.iter().filter(|base| offered.contains(base)).copied();
         let prefix = self.prefix(bases);
         // A block is sent whole, if only its beginning fits.
-        match self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20)) {
-            Ok(blocks) => blocks.into_values().for_each(|block| drop(self.arrived(block))),
+        let behalf = account::behalf();
+        match self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20), behalf) {
+            Ok(blocks) => blocks.into_values().for_each(|block| drop(self.arrived(block, behalf))),
             Err(_) => {
                 self.counters.parcels_refused.fetch_add(1, Relaxed);
             }

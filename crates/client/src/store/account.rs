@@ -1,0 +1,280 @@
+//! Who caused what to cross the link, and what did not have to: counters, for people.
+//!
+//! What crosses is booked to the file on whose behalf the calling thread asked ([`on_behalf_of`]), in a table of
+//! bounded size: the smallest entries are joined when it is full, so that the sum stays true.
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Files that are told apart.
+const FILES_MAX: usize = 512;
+/// Stands for what no file caused: directories and tables.
+pub const NO_FILE: u64 = 0;
+/// Stands for what is fetched to be under a pin.
+pub const PINNING: u64 = u64::MAX;
+
+thread_local! {
+    static BEHALF: Cell<u64> = const { Cell::new(NO_FILE) };
+}
+
+/// While it lives, what this thread asks for is booked to a file.
+pub struct Behalf(u64);
+
+/// Books what this thread asks for to the file with inode number `ino`.
+pub fn on_behalf_of(ino: u64) -> Behalf {
+    Behalf(BEHALF.replace(ino))
+}
+
+/// On whose behalf this thread asks.
+pub fn behalf() -> u64 {
+    BEHALF.get()
+}
+
+impl Drop for Behalf {
+    fn drop(&mut self) {
+        BEHALF.set(self.0);
+    }
+}
+
+/// What one file caused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes of blocks received from the server, as they travelled.
+    pub received: u64,
+    /// Bytes of blocks sent to the server, as they travelled.
+    pub sent: u64,
+    /// Bytes that programs read.
+    pub read: u64,
+    /// Bytes that programs wrote.
+    pub written: u64,
+}
+
+impl Traffic {
+    fn wire(&self) -> u64 {
+        self.received + self.sent
+    }
+
+    fn add(&mut self, other: &Traffic) {
+        self.received += other.received;
+        self.sent += other.sent;
+        self.read += other.read;
+        self.written += other.written;
+    }
+}
+
+/// What did not cross the link, and why; and what crossed, before compression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Means {
+    /// Bytes of blocks found in memory.
+    pub memory: u64,
+    /// Bytes of blocks found in the persistent cache.
+    pub disk: u64,
+    /// Bytes of blocks not sent, as the server had them.
+    pub known: u64,
+    /// Bytes by which compression against older versions made what was received shorter.
+    pub delta_received: u64,
+    /// The same of what was sent.
+    pub delta_sent: u64,
+    /// Bytes by which compression made what was received shorter.
+    pub compression_received: u64,
+    /// Bytes by which compression made what was sent shorter.
+    pub compression_sent: u64,
+}
+
+/// All counters of one store.
+#[derive(Default)]
+pub struct Account {
+    memory: AtomicU64,
+    disk: AtomicU64,
+    compression_received: AtomicU64,
+    compression_sent: AtomicU64,
+    files: Mutex<Files>,
+    pace: Pace,
+}
+
+#[derive(Default)]
+struct Files {
+    by_ino: HashMap<u64, Traffic>,
+    /// What of files that had to make room is remembered.
+    others: Traffic,
+}
+
+impl Account {
+    /// A block was found in memory.
+    pub fn in_memory(&self, bytes: usize) {
+        self.memory.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A block was found in the persistent cache.
+    pub fn on_disk(&self, bytes: usize) {
+        self.disk.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A block of `plain` bytes was received as `travelled` bytes, on behalf of a file.
+    pub fn received(&self, ino: u64, travelled: usize, plain: usize) {
+        self.compression_received.fetch_add(plain.saturating_sub(travelled) as u64, Relaxed);
+        self.book(ino, &Traffic { received: travelled as u64, ..Traffic::default() });
+    }
+
+    /// The same of one that was sent.
+    pub fn sent(&self, ino: u64, travelled: usize, plain: usize) {
+        self.compression_sent.fetch_add(plain.saturating_sub(travelled) as u64, Relaxed);
+        self.book(ino, &Traffic { sent: travelled as u64, ..Traffic::default() });
+    }
+
+    /// A program read bytes of a file.
+    pub fn read(&self, ino: u64, bytes: usize) {
+        self.book(ino, &Traffic { read: bytes as u64, ..Traffic::default() });
+    }
+
+    /// A program wrote bytes of a file.
+    pub fn written(&self, ino: u64, bytes: usize) {
+        self.book(ino, &Traffic { written: bytes as u64, ..Traffic::default() });
+    }
+
+    fn book(&self, ino: u64, traffic: &Traffic) {
+        let mut files = self.files.lock();
+        let Files { by_ino, others } = &mut *files;
+        if by_ino.len() >= FILES_MAX && !by_ino.contains_key(&ino) {
+            let mut all: Vec<(u64, u64)> =
+                by_ino.iter().map(|(ino, traffic)| (traffic.wire(), *ino)).collect();
+            all.sort_unstable();
+            for (_, ino) in all.iter().filter(|(_, ino)| *ino != NO_FILE).take(FILES_MAX / 2) {
+                if let Some(joined) = by_ino.remove(ino) {
+                    others.add(&joined);
+                }
+            }
+        }
+        by_ino.entry(ino).or_default().add(traffic);
+    }
+
+    /// What was saved. `known`: bytes the server had; `deltas`: bytes that older versions spared what was received and
+    /// sent, which are counted as compression here.
+    pub fn means(&self, known: u64, deltas: (u64, u64)) -> Means {
+        let (delta_received, delta_sent) = deltas;
+        Means {
+            memory: self.memory.load(Relaxed),
+            disk: self.disk.load(Relaxed),
+            known,
+            delta_received,
+            delta_sent,
+            compression_received: self.compression_received.load(Relaxed).saturating_sub(delta_received),
+            compression_sent: self.compression_sent.load(Relaxed).saturating_sub(delta_sent),
+        }
+    }
+
+    /// The files that caused most, the most first, by inode number (0: directories and tables); and all others
+    /// together.
+    pub fn top(&self, count: usize) -> (Vec<(u64, Traffic)>, Traffic) {
+        let files = self.files.lock();
+        let mut all: Vec<(u64, Traffic)> =
+            files.by_ino.iter().map(|(ino, traffic)| (*ino, *traffic)).collect();
+        all.sort_unstable_by_key(|(ino, traffic)| {
+            (std::cmp::Reverse((traffic.wire(), traffic.read + traffic.written)), *ino)
+        });
+        let mut others = files.others;
+        all.drain(count.min(all.len())..).for_each(|(_, traffic)| others.add(&traffic));
+        (all, others)
+    }
+
+    /// How the link was found to be.
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+}
+
+/// How fast answers come, from those to requests for blocks.
+#[derive(Default)]
+pub struct Pace(Mutex<Option<(f64, f64)>>);
+
+/// How much of what was found before counts when something new is.
+const INERTIA: f64 = 0.75;
+/// An answer of fewer bytes tells of the round trip, one of more of the rate.
+const SMALL_BYTES: usize = 16 << 10;
+/// What is fetched ahead of a reader covers two round trips and this.
+const AHEAD_SECONDS: f64 = 0.25;
+/// At least and at most so many bytes are fetched ahead.
+const AHEAD_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=16 << 20;
+/// While nothing is known.
+const AHEAD_BYTES_FIRST: u64 = 1 << 20;
+
+impl Pace {
+    /// An answer of so many bytes took so long.
+    pub fn heard(&self, bytes: usize, took: Duration) {
+        let took = took.as_secs_f64().max(1e-6);
+        let mut known = self.0.lock();
+        let (trip, rate) = known.unwrap_or((took, bytes as f64 / took));
+        *known = Some(match bytes < SMALL_BYTES {
+            true => (INERTIA * trip + (1.0 - INERTIA) * took, rate),
+            false => {
+                let now = bytes as f64 / (took - trip.min(took / 2.0));
+                (trip.min(took), INERTIA * rate.max(1.0) + (1.0 - INERTIA) * now)
+            }
+        });
+    }
+
+    /// How many bytes are worth having under way ahead of a sequential reader.
+    pub fn ahead_bytes(&self) -> u64 {
+        let Some((trip, rate)) = *self.0.lock() else { return AHEAD_BYTES_FIRST };
+        // A conversion of floating point numbers saturates.
+        ((rate * (2.0 * trip + AHEAD_SECONDS)) as u64).clamp(*AHEAD_BYTES.start(), *AHEAD_BYTES.end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: however many files there are, the table is bounded, the sum is true, and those that cause most are in it.
+    #[test]
+    fn bounded_and_true() {
+        let account = Account::default();
+        for ino in 1..5000u64 {
+            account.received(ino, 10, 100);
+            account.sent(4, 1000, 1000);
+            account.read(ino, 100);
+        }
+        let (top, others) = account.top(3);
+        assert_eq!(top[0], (4, Traffic { received: 10, sent: 4999 * 1000, read: 100, written: 0 }));
+        assert_eq!(top.len(), 3);
+        assert!(account.files.lock().by_ino.len() <= FILES_MAX);
+        let received: u64 = top.iter().map(|(_, one)| one.received).sum::<u64>() + others.received;
+        assert_eq!(received, 4999 * 10);
+        assert_eq!(account.means(7).compression_received, 4999 * 90);
+        assert_eq!(account.means(7).known, 7);
+    }
+
+    /// Proves: what is fetched ahead grows with rate and round trip, within its bounds.
+    #[test]
+    fn pace() {
+        let found = |trip_ms: u64, bytes_per_s: u64| {
+            let pace = Pace::default();
+            for _ in 0..50 {
+                pace.heard(1000, Duration::from_millis(trip_ms));
+                let took = trip_ms * 1000 + (1_000_000_000_000 / bytes_per_s);
+                pace.heard(1_000_000, Duration::from_micros(took));
+            }
+            pace.ahead_bytes()
+        };
+        assert_eq!(Pace::default().ahead_bytes(), AHEAD_BYTES_FIRST);
+        assert_eq!(found(30, 190_000), *AHEAD_BYTES.start());
+        assert_eq!(found(1, 1 << 30), *AHEAD_BYTES.end());
+        let (near, far) = (found(10, 5_000_000), found(200, 5_000_000));
+        assert!((1_000_000..2_000_000).contains(&near), "{near}");
+        assert!((2_500_000..4_500_000).contains(&far), "{far}");
+    }
+
+    /// Proves: the file asked for is that of the innermost guard, and nobody's when they are gone.
+    #[test]
+    fn behalves_nest() {
+        let outer = on_behalf_of(1);
+        drop(on_behalf_of(2));
+        assert_eq!(behalf(), 1);
+        drop(outer);
+        assert_eq!(behalf(), NO_FILE);
+    }
+}

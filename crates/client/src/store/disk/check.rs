@@ -1,0 +1,89 @@
+//! Reading everything there is, and dropping what is not what it should be.
+
+use super::record::{self, Record};
+use super::{DiskCache, SegmentName, TEMPORARY, open_plainly};
+use borsh::BorshDeserialize;
+use holdfast_content::{BODY_BYTES_MAX, StoredBlock};
+use holdfast_crypto::DigestKey;
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// What a check found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Checked {
+    /// Blocks that are what their address says.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Blocks that are not, and were dropped.
+    pub bad: u64,
+    /// Bytes that were no record at all, and were dropped.
+    pub bytes_torn: u64,
+}
+
+impl DiskCache {
+    /// Verifies every block, under the key of the file system's digests, and drops those that fail. `progress` is told
+    /// of bytes read.
+    ///
+    /// # Errors
+    /// I/O errors; [`io::ErrorKind::ResourceBusy`] if somebody makes room just now.
+    pub fn check(&mut self, key: &DigestKey, progress: &mut dyn FnMut(u64)) -> io::Result<Checked> {
+        let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "another process makes room in the cache");
+        let _lock = self.lock()?.ok_or_else(busy)?;
+        self.list()?;
+        let mut checked = Checked::default();
+        let names: Vec<(SegmentName, u32)> = self.by_name.iter().map(|(name, slot)| (*name, *slot)).collect();
+        for (name, slot) in names {
+            // Gone meanwhile: its owner may unpin it at any time.
+            let Ok(file) = open_plainly(&self.path(name)) else { continue };
+            let length = file.metadata()?.len();
+            let (mut at, mut good, mut bad) = (0, Vec::new(), 0);
+            while let Some((record, end)) = record::read(&file, at, length)? {
+                match record {
+                    Record::Block(address, offset, bytes) => {
+                        let mut body = vec![0; bytes as usize];
+                        file.read_exact_at(&mut body, offset.into())?;
+                        let stored = StoredBlock::try_from_slice(&body).ok();
+                        let is_good = stored
+                            .is_some_and(|stored| stored.open_any(key, address, BODY_BYTES_MAX).is_ok());
+                        if is_good {
+                            checked.blocks += 1;
+                            checked.bytes += end - at;
+                            good.push(at..end);
+                        } else {
+                            bad += 1;
+                        }
+                    }
+                    Record::Note(_) => good.push(at..end),
+                }
+                progress(end - at);
+                at = end;
+            }
+            progress(length - at.min(length));
+            // What is being written is whole a moment later.
+            let torn = if self.is_free(slot) { length - at.min(length) } else { 0 };
+            checked.bad += bad;
+            checked.bytes_torn += torn;
+            if bad > 0 || torn > 0 {
+                self.replace(name, &file, &good)?;
+            }
+        }
+        self.list()?;
+        Ok(checked)
+    }
+
+    /// Puts a file with only these records in a segment's place.
+    fn replace(&self, name: SegmentName, old: &File, good: &[std::ops::Range<u64>]) -> io::Result<()> {
+        let temporary = self.directory.join(format!("{TEMPORARY}{}-{name}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let mut new = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        for range in good {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            old.read_exact_at(&mut bytes, range.start)?;
+            new.write_all(&bytes).inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+        }
+        fs::rename(&temporary, self.path(name))
+    }
+}

@@ -1,0 +1,604 @@
+//! The persistent block cache of one file system or release, shared by all processes of a user.
+//!
+//! Nothing here is trusted: every block read from a segment is verified against the reference it is wanted for,
+//! exactly like a block from the server, and what fails is forgotten and fetched again. So the files need no
+//! fsync, no recovery and no order; damage to them, whoever did it, costs time, never correctness.
+//!
+//! *Sharing.* A folder holds segments ([`record`]), which only grow. Each has at most one writer, which holds its lock
+//! (`flock`); everybody reads all of them. A process learns what others did by looking at the folder's time of change
+//! and at the lengths of segments that are not full, whenever it misses something. A segment that a dead process left
+//! is gone on with by the next writer, after what it wrote last by half was cut off. A segment may be removed or
+//! replaced at any time by anybody: whoever is reading keeps its file, and whoever wrote to it begins another.
+//!
+//! *Room.* Beyond the bound the oldest segment goes. Blocks in it that somebody used since they were put here are
+//! copied to the end first, at most three quarters of a segment (so this is CLOCK, a segment at a time). Uses are told
+//! to all by notes in segments.
+//!
+//! *Memory*: about 40 to 70 bytes a cached block, at most one block for each [`BYTES_PER_ENTRY`] bytes of the bound;
+//! open files: at most [`SEGMENTS_MAX`].
+
+mod check;
+mod names;
+pub mod pins;
+mod record;
+
+pub use check::Checked;
+
+use borsh::BorshDeserialize;
+use holdfast_content::StoredBlock;
+use holdfast_crypto::Digest;
+use names::SegmentName;
+use record::{Record, key_of};
+use rustix::fs::{FlockOperation, flock};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+type Key = [u8; 16];
+
+/// The bound on bytes unless another is chosen: 4 GiB.
+pub const BYTES_MAX_DEFAULT: u64 = 4 << 30;
+/// File with the bound on bytes that was chosen for a folder, in decimal.
+const SIZE_FILE: &str = "size";
+/// Held while segments are removed or replaced.
+const LOCK_FILE: &str = "lock";
+/// How the name of a file begins that is not yet what it will be.
+const TEMPORARY: &str = "tmp-";
+/// Segments of one folder; more are not looked at.
+const SEGMENTS_MAX: usize = 512;
+/// Bytes of the bound for each block that is remembered at most.
+const BYTES_PER_ENTRY: u64 = 1024;
+/// Uses that are told to others at once.
+const NOTES_AT_ONCE: usize = 512;
+/// How often it is tried to make a segment that others make at the same time.
+const ATTEMPTS: u32 = 64;
+/// A change of the folder within this time may be followed by another at what its clock calls the same moment.
+const CLOCK_STEP: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Copy)]
+struct Place {
+    slot: u32,
+    offset: u32,
+    length: u32,
+    /// Whether it was read since it was put here.
+    used: bool,
+}
+
+struct Segment {
+    name: SegmentName,
+    file: Arc<File>,
+    /// Tells a file from another that came in its place.
+    inode: u64,
+    /// Up to where its records are known.
+    scanned: u64,
+    /// How long it was when it was last looked at.
+    length: u64,
+}
+
+/// A bounded cache of stored blocks on disk.
+pub struct DiskCache {
+    directory: PathBuf,
+    index: HashMap<Key, Place>,
+    segments: HashMap<u32, Segment>,
+    by_name: BTreeMap<SegmentName, u32>,
+    next_slot: u32,
+    /// The segment that this process writes to, whose file holds its lock.
+    own: Option<u32>,
+    /// The folder's time of change when it was last listed.
+    listed_at: Option<(i64, i64)>,
+    bytes_max: u64,
+    /// Bound for folders in which none was chosen.
+    bytes_max_given: u64,
+    /// Uses that others have not been told of.
+    notes: Vec<Key>,
+}
+
+impl DiskCache {
+    /// Opens (or makes) a cache under `directory`, of at most `bytes_max` bytes unless another bound was chosen for
+    /// it ([`DiskCache::choose_size`]). With 0, what is there is used, nothing is added and nothing has to go.
+    ///
+    /// # Errors
+    /// I/O errors of the folder itself; damaged segments are used as far as they are whole.
+    pub fn open(directory: &Path, bytes_max: u64) -> io::Result<DiskCache> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        // Names of blocks tell what they hold to whoever has that too.
+        fs::set_permissions(directory, Permissions::from_mode(0o700))?;
+        let mut cache = DiskCache {
+            directory: directory.to_owned(),
+            index: HashMap::new(),
+            segments: HashMap::new(),
+            by_name: BTreeMap::new(),
+            next_slot: 0,
+            own: None,
+            listed_at: None,
+            bytes_max,
+            bytes_max_given: bytes_max,
+            notes: Vec::new(),
+        };
+        cache.list()?;
+        cache.evict();
+        Ok(cache)
+    }
+
+    /// Chooses the bound on bytes of a folder, for all who use it now or later.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn choose_size(directory: &Path, bytes_max: u64) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let temporary = directory.join(format!("{TEMPORARY}size-{}", std::process::id()));
+        fs::write(&temporary, format!("{bytes_max}\n"))?;
+        fs::rename(&temporary, directory.join(SIZE_FILE))
+    }
+
+    /// The bound on bytes that was chosen for a folder.
+    pub fn chosen_size(directory: &Path) -> Option<u64> {
+        let text = read_short(&directory.join(SIZE_FILE))?;
+        text.trim().parse().ok()
+    }
+
+    /// Its folder.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether a block is (probably) here.
+    pub fn contains(&self, address: &Digest) -> bool {
+        self.index.contains_key(&key_of(address))
+    }
+
+    /// Bytes of all segments, as far as is known.
+    pub fn bytes(&self) -> u64 {
+        self.segments.values().map(|segment| segment.length).sum()
+    }
+
+    /// Bytes of what is pinned.
+    pub fn bytes_pinned(&self) -> u64 {
+        let pinned = self.segments.values().filter(|segment| segment.name.pin.is_some());
+        pinned.map(|segment| segment.length).sum()
+    }
+
+    /// The bound on bytes.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Number of blocks.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there is no block.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// What must be read to get the block, so that the reading can happen without holding any lock. Counts as a use.
+    pub fn locate(&mut self, address: &Digest) -> Option<Located> {
+        let key = key_of(address);
+        if !self.index.contains_key(&key) {
+            self.follow();
+        }
+        let place = *self.index.get(&key)?;
+        self.used(address);
+        let segment = self.segments.get(&place.slot)?;
+        Some(Located {
+            file: segment.file.clone(),
+            offset: place.offset.into(),
+            length: place.length as usize,
+        })
+    }
+
+    /// Takes note that a block was used, here or in memory.
+    pub fn used(&mut self, address: &Digest) {
+        let key = key_of(address);
+        let Some(place) = self.index.get_mut(&key).filter(|place| !place.used) else { return };
+        place.used = true;
+        self.notes.push(key);
+        if self.notes.len() >= NOTES_AT_ONCE {
+            self.tell_uses();
+        }
+    }
+
+    /// Forgets a block, because its bytes turned out to be bad.
+    pub fn forget(&mut self, address: &Digest) {
+        self.index.remove(&key_of(address));
+    }
+
+    /// Appends a block unless it is here.
+    ///
+    /// # Errors
+    /// I/O errors; the caller goes on without.
+    pub fn insert(&mut self, address: Digest, block: &StoredBlock) -> io::Result<()> {
+        if self.contains(&address) || self.bytes_max == 0 {
+            return Ok(());
+        }
+        let Some(record) = record::block_record(&address, block) else { return Ok(()) };
+        self.append(&record)?;
+        if self.is_over() {
+            self.evict();
+        }
+        Ok(())
+    }
+
+    /// Takes note of what other processes did meanwhile.
+    pub fn follow(&mut self) {
+        if self.is_changed() {
+            let _ = self.list();
+        }
+        let full = self.segment_bytes();
+        let growing = self.segments.iter().filter(|(slot, segment)| {
+            Some(**slot) != self.own && (segment.length < full || segment.name.pin.is_some())
+        });
+        let growing: Vec<u32> = growing.map(|(slot, _)| *slot).collect();
+        for slot in growing {
+            let _ = self.scan(slot);
+        }
+    }
+
+    /// Removes everything, or everything that is not pinned, also from under those who use it.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn clear(&mut self, pinned_too: bool) -> io::Result<()> {
+        self.list()?;
+        self.notes.clear();
+        for name in self.by_name.keys().filter(|name| pinned_too || name.pin.is_none()) {
+            ignore_absent(fs::remove_file(self.path(*name)))?;
+        }
+        if pinned_too {
+            pins::remove_all(&self.directory)?;
+        }
+        self.list()
+    }
+
+    /// Enforces the bound now.
+    pub fn shrink(&mut self) {
+        let _ = self.list();
+        self.evict();
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        (self.bytes_max / 64).clamp(1 << 20, 256 << 20)
+    }
+
+    fn is_over(&self) -> bool {
+        let is_bound = self.bytes_max > 0;
+        is_bound && (self.bytes() > self.bytes_max || self.index.len() as u64 >= self.entries_max())
+    }
+
+    fn entries_max(&self) -> u64 {
+        let bound = if self.bytes_max > 0 { self.bytes_max } else { BYTES_MAX_DEFAULT };
+        (bound / BYTES_PER_ENTRY).max(1024)
+    }
+
+    fn path(&self, name: SegmentName) -> PathBuf {
+        self.directory.join(name.to_string())
+    }
+
+    fn is_changed(&self) -> bool {
+        let Ok(metadata) = fs::metadata(&self.directory) else { return true };
+        self.listed_at != Some((metadata.mtime(), metadata.mtime_nsec()))
+    }
+
+    /// Looks at which segments there are, drops what is gone and reads what is new.
+    fn list(&mut self) -> io::Result<()> {
+        let metadata = fs::metadata(&self.directory)?;
+        let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let is_past = changed.elapsed().is_ok_and(|ago| ago > CLOCK_STEP);
+        self.listed_at = is_past.then(|| (metadata.mtime(), metadata.mtime_nsec()));
+        let mut found: BTreeMap<SegmentName, u64> = BTreeMap::new();
+        for entry in fs::read_dir(&self.directory)?.flatten() {
+            if let Some(name) = entry.file_name().to_str().and_then(SegmentName::parse) {
+                found.insert(name, entry.ino());
+            }
+        }
+        // Who is to keep nothing does so, whatever was chosen for others.
+        if self.bytes_max_given > 0 {
+            self.bytes_max = Self::chosen_size(&self.directory).unwrap_or(self.bytes_max_given);
+        }
+        let is_gone = |segment: &Segment| found.get(&segment.name) != Some(&segment.inode);
+        let gone: HashSet<u32> =
+            self.segments.iter().filter(|(_, segment)| is_gone(segment)).map(|(slot, _)| *slot).collect();
+        self.drop_slots(&gone);
+        // The newest first where there are too many: pins, then plain segments from the end.
+        let new = found.keys().rev().filter(|name| !self.by_name.contains_key(name));
+        let room = SEGMENTS_MAX.saturating_sub(self.segments.len());
+        let mut new: Vec<SegmentName> = new.take(room).copied().collect();
+        new.reverse();
+        for name in new {
+            if let Ok(file) = open_plainly(&self.path(name)) {
+                let _ = self.enter(name, file);
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_slots(&mut self, gone: &HashSet<u32>) {
+        if gone.is_empty() {
+            return;
+        }
+        for slot in gone {
+            if let Some(segment) = self.segments.remove(slot) {
+                self.by_name.remove(&segment.name);
+            }
+            if self.own == Some(*slot) {
+                self.own = None;
+            }
+        }
+        self.index.retain(|_, place| !gone.contains(&place.slot));
+    }
+
+    fn enter(&mut self, name: SegmentName, file: File) -> io::Result<u32> {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        let slot = self.next_slot;
+        self.next_slot += 1;
+        let segment = Segment { name, file: Arc::new(file), inode: metadata.ino(), scanned: 0, length: 0 };
+        self.segments.insert(slot, segment);
+        self.by_name.insert(name, slot);
+        self.scan(slot)?;
+        Ok(slot)
+    }
+
+    /// Reads the records that a segment has beyond those that are known.
+    fn scan(&mut self, slot: u32) -> io::Result<()> {
+        let entries_max = self.entries_max();
+        let Some(segment) = self.segments.get_mut(&slot) else { return Ok(()) };
+        let file = segment.file.clone();
+        segment.length = file.metadata()?.len();
+        let (mut at, length) = (segment.scanned, segment.length);
+        let is_pinned = segment.name.pin.is_some();
+        while at < length {
+            let Some((record, end)) = record::read(&file, at, length)? else { break };
+            match record {
+                Record::Block(address, offset, length) => {
+                    let place = Place { slot, offset, length, used: false };
+                    let room = (self.index.len() as u64) < entries_max;
+                    match self.index.entry(key_of(&address)) {
+                        // What is pinned stays longest.
+                        Entry::Occupied(known) if !is_pinned && pinned(&self.segments, known.get()) => {}
+                        Entry::Occupied(mut known) => drop(known.insert(place)),
+                        Entry::Vacant(free) if room => drop(free.insert(place)),
+                        Entry::Vacant(_) => {}
+                    }
+                }
+                Record::Note(keys) => {
+                    for key in keys {
+                        if let Some(place) = self.index.get_mut(&key) {
+                            place.used = true;
+                        }
+                    }
+                }
+            }
+            at = end;
+        }
+        if let Some(segment) = self.segments.get_mut(&slot) {
+            segment.scanned = at;
+        }
+        Ok(())
+    }
+
+    fn tell_uses(&mut self) {
+        for keys in std::mem::take(&mut self.notes).chunks(record::NOTE_KEYS_MAX) {
+            // Only a hint of what is worth keeping.
+            let _ = self.append(&record::note_record(keys));
+        }
+    }
+
+    /// Appends a record to this process's segment and reads it back.
+    fn append(&mut self, record: &[u8]) -> io::Result<()> {
+        if self.is_changed() {
+            self.list()?;
+        }
+        let full = self.segment_bytes();
+        let own = self.own.filter(|slot| self.segments.get(slot).is_some_and(|own| own.length < full));
+        let slot = match own {
+            Some(slot) => slot,
+            None => self.take_segment()?,
+        };
+        let segment = self.segments.get_mut(&slot).expect("it was just found or made");
+        let (file, offset) = (segment.file.clone(), segment.scanned);
+        if let Err(error) = file.write_all_at(record, offset) {
+            // A disk that is full takes what came first; it would be in the way of the next.
+            let _ = file.set_len(offset);
+            return Err(error);
+        }
+        self.scan(slot)
+    }
+
+    /// A segment to write to: one that nobody writes to and that is not full, or a new one.
+    fn take_segment(&mut self) -> io::Result<u32> {
+        self.own = None;
+        let full = self.segment_bytes();
+        let free = self.by_name.iter().rev().filter(|(name, slot)| {
+            name.pin.is_none() && self.segments.get(slot).is_some_and(|segment| segment.length < full)
+        });
+        let free: Vec<SegmentName> = free.map(|(name, _)| *name).collect();
+        let mut slot = free.into_iter().find_map(|name| self.adopt(name));
+        for _ in 0..ATTEMPTS {
+            if slot.is_some() {
+                break;
+            }
+            let last = self.by_name.keys().rfind(|name| name.pin.is_none());
+            let number = last.map_or(0, |name| name.number + 1);
+            let name = SegmentName { pin: None, number };
+            slot = match self.create(name) {
+                // Somebody else was faster.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock) =>
+                {
+                    self.list()?;
+                    None
+                }
+                other => Some(other?),
+            };
+        }
+        self.own = slot;
+        slot.ok_or_else(|| io::Error::new(io::ErrorKind::ResourceBusy, "no segment can be made"))
+    }
+
+    fn create(&mut self, name: SegmentName) -> io::Result<u32> {
+        let options = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).clone();
+        let file = options.open(self.path(name))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        self.enter(name, file)
+    }
+
+    /// Goes on with a segment that nobody writes to.
+    fn adopt(&mut self, name: SegmentName) -> Option<u32> {
+        let file = OpenOptions::new().read(true).write(true).open(self.path(name)).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        let here = fs::metadata(self.path(name)).ok()?.ino();
+        if file.metadata().ok()?.ino() != here {
+            return None;
+        }
+        let old = *self.by_name.get(&name)?;
+        // What was known of it is read again, from the file that holds the lock.
+        self.drop_slots(&HashSet::from([old]));
+        let slot = self.enter(name, file).ok()?;
+        let segment = self.segments.get_mut(&slot)?;
+        if segment.scanned < segment.length {
+            segment.file.set_len(segment.scanned).ok()?;
+            segment.length = segment.scanned;
+        }
+        Some(slot)
+    }
+
+    /// Drops whole segments, oldest first, until the bound holds. What is written to just now and what is pinned stays.
+    fn evict(&mut self) {
+        if !self.is_over() {
+            return;
+        }
+        // Whoever has the lock does it for all.
+        let Ok(Some(_lock)) = self.lock() else { return };
+        self.follow();
+        self.tell_uses();
+        let mut candidates: Vec<u32> =
+            self.by_name.iter().filter(|(name, _)| name.pin.is_none()).map(|(_, slot)| *slot).collect();
+        candidates.reverse();
+        while self.is_over()
+            && let Some(slot) = candidates.pop()
+        {
+            if self.own == Some(slot) || !self.is_free(slot) {
+                continue;
+            }
+            if let Err(error) = self.rescue(slot) {
+                tracing::debug!(%error, "used blocks could not be kept");
+            }
+            let Some(name) = self.segments.get(&slot).map(|segment| segment.name) else { continue };
+            if ignore_absent(fs::remove_file(self.path(name))).is_err() {
+                continue;
+            }
+            self.drop_slots(&HashSet::from([slot]));
+        }
+    }
+
+    /// Whether nobody writes to a segment.
+    fn is_free(&self, slot: u32) -> bool {
+        let Some(segment) = self.segments.get(&slot) else { return false };
+        let free = flock(&segment.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let _ = flock(&segment.file, FlockOperation::Unlock);
+        free
+    }
+
+    /// Copies blocks of a segment that were used to the end, where they count as not used.
+    fn rescue(&mut self, slot: u32) -> io::Result<()> {
+        let Some(segment) = self.segments.get(&slot) else { return Ok(()) };
+        let (file, mut left) = (segment.file.clone(), segment.length / 4 * 3);
+        let used = self.index.values().filter(|place| place.slot == slot && place.used);
+        let mut used: Vec<(u32, u32)> = used.map(|place| (place.offset, place.length)).collect();
+        used.sort_unstable_by(|a, b| b.cmp(a));
+        for (offset, length) in used {
+            let bytes = u64::from(length) + record::BLOCK_HEADER as u64;
+            if bytes > left {
+                break;
+            }
+            left -= bytes;
+            let mut record = vec![0; bytes as usize];
+            file.read_exact_at(&mut record, u64::from(offset) - record::BLOCK_HEADER as u64)?;
+            self.append(&record)?;
+        }
+        Ok(())
+    }
+
+    /// The right to remove and replace; `None` if somebody has it. What such a one left by half is removed.
+    fn lock(&self) -> io::Result<Option<File>> {
+        let path = self.directory.join(LOCK_FILE);
+        let options = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).clone();
+        let lock = options.open(path)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => return Ok(None),
+            other => other?,
+        }
+        for entry in fs::read_dir(&self.directory)?.flatten() {
+            let is_old = || entry.metadata().is_ok_and(|data| age(&data) > Duration::from_secs(60));
+            if entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY)) && is_old() {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(Some(lock))
+    }
+}
+
+impl Drop for DiskCache {
+    fn drop(&mut self) {
+        self.tell_uses();
+    }
+}
+
+/// Where a block lies; stays readable even if its segment is dropped meanwhile.
+pub struct Located {
+    file: Arc<File>,
+    offset: u64,
+    length: usize,
+}
+
+impl Located {
+    /// Reads the block. `None` if the bytes are no block at all; whether they are the *right* block is for
+    /// the caller to verify.
+    pub fn read(&self) -> Option<StoredBlock> {
+        let mut bytes = vec![0u8; self.length];
+        self.file.read_exact_at(&mut bytes, self.offset).ok()?;
+        StoredBlock::try_from_slice(&bytes).ok()
+    }
+}
+
+fn pinned(segments: &HashMap<u32, Segment>, place: &Place) -> bool {
+    segments.get(&place.slot).is_some_and(|segment| segment.name.pin.is_some())
+}
+
+fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Opens a file for reading, and waits for nobody if it is something else.
+fn open_plainly(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+fn age(metadata: &fs::Metadata) -> Duration {
+    metadata.modified().ok().and_then(|changed| changed.elapsed().ok()).unwrap_or_default()
+}
+
+/// A small file of text; nothing if it is absent, long or no text.
+fn read_short(path: &Path) -> Option<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    open_plainly(path).ok()?.take(64 << 10).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! What the files of a cache folder are called.
+
+use std::fmt;
+
+/// A segment's name. Plain ones come first, the oldest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SegmentName {
+    /// The pin whose blocks it keeps; `None` for what may go when room is needed.
+    pub pin: Option<u64>,
+    /// Its number.
+    pub number: u64,
+}
+
+impl SegmentName {
+    /// Reads a file's name.
+    pub fn parse(name: &str) -> Option<SegmentName> {
+        if let Some(number) = name.strip_suffix(".segment") {
+            return Some(SegmentName { pin: None, number: number_of(number)? });
+        }
+        let (pin, number) = name.strip_suffix(".pinned")?.split_once('.')?;
+        Some(SegmentName { pin: Some(hex(pin)?), number: number_of(number)? })
+    }
+}
+
+impl fmt::Display for SegmentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pin {
+            None => write!(f, "{:016x}.segment", self.number),
+            Some(pin) => write!(f, "{pin:016x}.{:016x}.pinned", self.number),
+        }
+    }
+}
+
+/// A number that another can follow.
+fn number_of(text: &str) -> Option<u64> {
+    hex(text).filter(|number| *number < 1 << 62)
+}
+
+/// Sixteen hexadecimal digits, and nothing else: one number has one name.
+pub fn hex(text: &str) -> Option<u64> {
+    let digits = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    digits.then(|| u64::from_str_radix(text, 16).ok()).flatten()
+}

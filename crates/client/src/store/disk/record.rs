@@ -1,0 +1,91 @@
+//! What segments are made of: a row of records ⟨magic, length of the rest, rest⟩, little-endian.
+//!
+//! A *block* record's rest is the block's address and the encoded block. A *note* record's is a row of keys: blocks
+//! that somebody read since they were put here.
+
+use super::Key;
+use holdfast_content::StoredBlock;
+use holdfast_crypto::Digest;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const BLOCK_MAGIC: u32 = 0x4842_4332;
+const NOTE_MAGIC: u32 = 0x4842_4e32;
+/// Magic and length.
+const PREFIX: usize = 4 + 4;
+/// Magic, length and address: what stands before a block.
+pub const BLOCK_HEADER: usize = PREFIX + 32;
+/// An encoded block is never longer: body, references and their counts.
+pub const BLOCK_MAX: usize = (1 << 20) + 8192 * 32 + 64;
+/// Most keys of one note.
+pub const NOTE_KEYS_MAX: usize = 4096;
+
+/// A record as it stands in a segment.
+pub enum Record {
+    /// A block: its address, where its encoding begins, and how long that is.
+    Block(Digest, u32, u32),
+    /// Blocks that were read.
+    Note(Vec<Key>),
+}
+
+/// The first bytes of an address: enough to find a block by, as whatever is found is verified.
+pub fn key_of(address: &Digest) -> Key {
+    address.0[..16].try_into().expect("16 of 32 bytes")
+}
+
+/// A block's record; `None` if it is longer than a block may be.
+pub fn block_record(address: &Digest, block: &StoredBlock) -> Option<Vec<u8>> {
+    let body = holdfast_crypto::encode(block);
+    if body.len() > BLOCK_MAX {
+        return None;
+    }
+    let mut record = Vec::with_capacity(BLOCK_HEADER + body.len());
+    record.extend_from_slice(&BLOCK_MAGIC.to_le_bytes());
+    record.extend_from_slice(&((body.len() + 32) as u32).to_le_bytes());
+    record.extend_from_slice(&address.0);
+    record.extend_from_slice(&body);
+    Some(record)
+}
+
+/// A note's record.
+pub fn note_record(keys: &[Key]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(PREFIX + 16 * keys.len());
+    record.extend_from_slice(&NOTE_MAGIC.to_le_bytes());
+    record.extend_from_slice(&((16 * keys.len()) as u32).to_le_bytes());
+    keys.iter().for_each(|key| record.extend_from_slice(key));
+    record
+}
+
+/// The record at `offset` of a file of `length` bytes, and where the next one begins. `None`: nothing whole is there,
+/// or nothing that is a record.
+///
+/// # Errors
+/// I/O errors.
+pub fn read(file: &File, offset: u64, length: u64) -> io::Result<Option<(Record, u64)>> {
+    let mut header = [0u8; BLOCK_HEADER];
+    let here = length.saturating_sub(offset).min(BLOCK_HEADER as u64) as usize;
+    if here < PREFIX {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut header[..here], offset)?;
+    let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    let rest = u64::from(word(4));
+    let end = offset + PREFIX as u64 + rest;
+    if end > length || end > u64::from(u32::MAX) {
+        return Ok(None);
+    }
+    let record = match word(0) {
+        BLOCK_MAGIC if (32..=BLOCK_MAX as u64 + 32).contains(&rest) => {
+            let address = Digest(header[PREFIX..].try_into().expect("32 bytes"));
+            Record::Block(address, (offset + BLOCK_HEADER as u64) as u32, rest as u32 - 32)
+        }
+        NOTE_MAGIC if rest <= 16 * NOTE_KEYS_MAX as u64 && rest % 16 == 0 => {
+            let mut keys = vec![0u8; rest as usize];
+            file.read_exact_at(&mut keys, offset + PREFIX as u64)?;
+            Record::Note(keys.as_chunks::<16>().0.to_vec())
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some((record, end)))
+}

@@ -1,0 +1,301 @@
+//! The cache folder, used by several at once, crashed, filled and tampered with.
+
+use super::pins::{Pin, Pinning};
+use super::*;
+use holdfast_content::{Block, BlockKind};
+use holdfast_crypto::DigestKey;
+
+/// A block that does not compress.
+fn block(number: u64, length: usize) -> Block {
+    let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let body = (0..length).map(|_| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 32) as u8
+    });
+    Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), body.collect())
+}
+
+fn put(cache: &mut DiskCache, block: &Block) {
+    cache.insert(block.reference().address, &block.to_stored()).unwrap();
+}
+
+fn get(cache: &mut DiskCache, block: &Block) -> Option<StoredBlock> {
+    cache.locate(&block.reference().address)?.read()
+}
+
+fn segments_in(dir: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<PathBuf> =
+        names.filter(|path| path.extension().is_some_and(|end| end == "segment")).collect();
+    names.sort();
+    names
+}
+
+/// Proves: blocks survive reopening, a torn tail costs only what was torn, and is written over.
+#[test]
+fn survives_reopening_and_torn_tails() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks: Vec<_> = (0..50).map(|n| block(n, 5000)).collect();
+    {
+        let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+        blocks.iter().for_each(|block| put(&mut cache, block));
+    }
+    let segment = segments_in(dir.path()).pop().unwrap();
+    let length = fs::metadata(&segment).unwrap().len();
+    OpenOptions::new().write(true).open(&segment).unwrap().set_len(length - 3).unwrap();
+    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    for block in &blocks[..49] {
+        assert_eq!(get(&mut cache, block).unwrap(), block.to_stored());
+    }
+    assert!(get(&mut cache, &blocks[49]).is_none());
+    put(&mut cache, &blocks[49]);
+    drop(cache);
+    assert_eq!(segments_in(dir.path()), [segment]);
+    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    blocks.iter().for_each(|block| assert_eq!(get(&mut cache, block).unwrap(), block.to_stored()));
+}
+
+/// Proves: what one puts in, all others find, also what was put in before they came; nobody writes to another's
+/// segment; when all are gone, their segments are gone on with.
+#[test]
+fn shared_by_several() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut caches: Vec<_> = (0..4).map(|_| DiskCache::open(dir.path(), 64 << 20).unwrap()).collect();
+    let blocks: Vec<_> = (0..80).map(|n| block(n, 3000)).collect();
+    for (at, block) in blocks.iter().enumerate() {
+        put(&mut caches[at % 4], block);
+        assert_eq!(get(&mut caches[(at + 1) % 4], block), Some(block.to_stored()), "{at}");
+    }
+    assert_eq!(segments_in(dir.path()).len(), 4);
+    for cache in &mut caches {
+        blocks.iter().for_each(|block| assert!(get(cache, block).is_some()));
+        assert_eq!(cache.len(), 80);
+    }
+    drop(caches);
+    let mut one = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    put(&mut one, &block(999, 3000));
+    assert_eq!(segments_in(dir.path()).len(), 4, "a segment nobody writes to is gone on with");
+}
+
+/// Proves: the bound on bytes holds; what was used stays, however much comes; what was not used goes.
+#[test]
+fn bounded_and_used_blocks_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cache = DiskCache::open(dir.path(), 6 << 20).unwrap();
+    let blocks: Vec<_> = (0..400).map(|n| block(n, 100_000)).collect();
+    for (at, block) in blocks.iter().enumerate() {
+        put(&mut cache, block);
+        assert!(cache.bytes() <= (6 << 20) + (2 << 20), "{}", cache.bytes());
+        if at % 8 == 7 {
+            blocks[..5].iter().for_each(|block| assert!(get(&mut cache, block).is_some(), "{at}"));
+        }
+    }
+    assert!(get(&mut cache, &blocks[10]).is_none());
+    assert_eq!(get(&mut cache, &blocks[399]).unwrap(), blocks[399].to_stored());
+}
+
+/// Proves: what *another* process used, and told when it ended, stays too.
+#[test]
+fn uses_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks: Vec<_> = (0..100).map(|n| block(n, 100_000)).collect();
+    let mut writer = DiskCache::open(dir.path(), 4 << 20).unwrap();
+    put(&mut writer, &blocks[0]);
+    put(&mut writer, &blocks[1]);
+    let mut reader = DiskCache::open(dir.path(), 4 << 20).unwrap();
+    assert!(get(&mut reader, &blocks[0]).is_some());
+    drop(reader);
+    for block in &blocks[2..50] {
+        put(&mut writer, block);
+    }
+    assert!(writer.contains(&blocks[0].reference().address));
+    assert!(!writer.contains(&blocks[1].reference().address));
+}
+
+/// Proves: a block that is being read stays readable when its segment goes; others notice that it went.
+#[test]
+fn eviction_under_a_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut reader = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    let first = block(0, 5000);
+    put(&mut reader, &first);
+    let located = reader.locate(&first.reference().address).unwrap();
+    DiskCache::open(dir.path(), 64 << 20).unwrap().clear(true).unwrap();
+    assert_eq!(located.read(), Some(first.to_stored()));
+    reader.follow();
+    assert!(get(&mut reader, &first).is_none());
+    put(&mut reader, &first);
+    let mut other = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    assert!(get(&mut other, &first).is_some(), "it goes on with a segment that others see");
+}
+
+/// Proves: whatever is in the folder, opening ends, nothing panics, and new blocks are kept.
+#[test]
+fn hostile_folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("0000000000000000.segment"), vec![0xff; 100_000]).unwrap();
+    fs::write(at("3fffffffffffffff.segment"), b"").unwrap();
+    fs::write(at("ffffffffffffffff.segment"), b"").unwrap();
+    fs::write(at("size"), "99999999999999999999999999").unwrap();
+    fs::create_dir(at("0000000000000005.segment")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", at("0000000000000006.segment")).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(at("0000000000000007.segment")).status().unwrap();
+    assert!(fifo.success());
+    fs::write(at("0000000000000001.pin"), "{\"id\": 9}").unwrap();
+    let mut lie = Vec::new();
+    for length in [0u32, 1, 31, 32, 33, u32::MAX, record::BLOCK_MAX as u32 + 33] {
+        let mut segment = 0x4842_4332_u32.to_le_bytes().to_vec();
+        segment.extend_from_slice(&length.to_le_bytes());
+        segment.resize(4096, 7);
+        lie.push(segment);
+    }
+    for (number, segment) in lie.iter().enumerate() {
+        fs::write(at(&format!("00000000000001{number:02}.segment")), segment).unwrap();
+    }
+    let file = File::create(at("0000000000000200.segment")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let mut cache = DiskCache::open(dir.path(), 8 << 20).unwrap();
+    let kept = block(1, 5000);
+    put(&mut cache, &kept);
+    assert_eq!(get(&mut cache, &kept), Some(kept.to_stored()));
+    let checked = cache.check(&DigestKey::WELL_KNOWN, &mut |_| {}).unwrap();
+    assert_eq!(checked.blocks, 1);
+    assert_eq!(get(&mut cache, &kept), Some(kept.to_stored()));
+}
+
+/// Proves: a check drops exactly the blocks that are wrong, also from under those who use the folder.
+#[test]
+fn check_drops_what_is_bad() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks: Vec<_> = (0..20).map(|n| block(n, 5000)).collect();
+    let mut user = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    blocks.iter().for_each(|block| put(&mut user, block));
+    let segment = segments_in(dir.path()).pop().unwrap();
+    let mut bytes = fs::read(&segment).unwrap();
+    let third = bytes.len() / 20 * 3;
+    bytes[third + 1000] ^= 1;
+    fs::write(&segment, &bytes).unwrap();
+    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    let mut told = 0;
+    let checked = cache.check(&DigestKey::WELL_KNOWN, &mut |bytes| told += bytes).unwrap();
+    assert_eq!((checked.blocks, checked.bad, checked.bytes_torn), (19, 1, 0));
+    assert_eq!(told, bytes.len() as u64);
+    user.follow();
+    for (at, block) in blocks.iter().enumerate() {
+        assert_eq!(get(&mut user, block).is_some(), at != 3, "{at}");
+    }
+    assert_eq!(cache.check(&DigestKey::WELL_KNOWN, &mut |_| {}).unwrap().bad, 0);
+    put(&mut user, &blocks[3]);
+    assert!(get(&mut cache, &blocks[3]).is_some());
+}
+
+/// Proves: what is pinned survives any amount of other data; unpinned it is kept like everything else; a pin that
+/// changed does not keep what it needs no more for long; one that is too large is refused.
+#[test]
+fn pins_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cache = DiskCache::open(dir.path(), 4 << 20).unwrap();
+    let pinned: Vec<_> = (0..10).map(|n| block(n, 100_000)).collect();
+    let pin = |cache: &DiskCache, blocks: &[Block]| {
+        let mut pinning = Pinning::begin(cache, 7).unwrap();
+        for block in blocks {
+            pinning.keep(&block.reference().address, &block.to_stored()).unwrap();
+        }
+        let (blocks, bytes) = pinning.finish().unwrap();
+        let entry = Pin { id: 7, path: "a".into(), at_ns: 0, files: 1, blocks, bytes, whole: true };
+        pins::write(dir.path(), &entry).unwrap();
+        entry
+    };
+    let entry = pin(&cache, &pinned);
+    assert_eq!(pins::list(dir.path()), [entry]);
+    let others: Vec<_> = (100..250).map(|n| block(n, 100_000)).collect();
+    others.iter().for_each(|block| put(&mut cache, block));
+    pinned.iter().for_each(|block| assert!(get(&mut cache, block).is_some()));
+    assert!(cache.bytes() < 6 << 20);
+    assert!(cache.bytes_pinned() > 1_000_000);
+
+    // Two of ten are needed from now on.
+    pin(&cache, &pinned[..2]);
+    cache.follow();
+    assert!(cache.bytes_pinned() < 300_000);
+    assert!(get(&mut cache, &pinned[1]).is_some());
+    let mut too_much = Pinning::begin(&cache, 8).unwrap();
+    let kept =
+        others.iter().try_for_each(|block| too_much.keep(&block.reference().address, &block.to_stored()));
+    assert!(matches!(kept, Err(pins::PinError::TooLarge(_))));
+    drop(too_much);
+    pins::remove(dir.path(), 8).unwrap();
+
+    pins::remove(dir.path(), 7).unwrap();
+    assert!(pins::list(dir.path()).is_empty());
+    cache.follow();
+    assert_eq!(cache.bytes_pinned(), 0);
+    assert!(get(&mut cache, &pinned[0]).is_some(), "it stays until room is needed");
+}
+
+/// Proves: the size that is chosen last holds for those who run, and for those who come.
+#[test]
+fn sizes_are_chosen() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    (0..80).for_each(|n| put(&mut cache, &block(n, 100_000)));
+    assert!(cache.bytes() > 7 << 20);
+    DiskCache::choose_size(dir.path(), 4 << 20).unwrap();
+    cache.follow();
+    assert_eq!(cache.bytes_max(), 4 << 20);
+    put(&mut cache, &block(1000, 1000));
+    assert!(cache.bytes() <= 5 << 20, "{}", cache.bytes());
+    assert_eq!(DiskCache::open(dir.path(), 64 << 20).unwrap().bytes_max(), 4 << 20);
+    assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
+}
+
+/// Proves: when the disk is full, inserting fails and all else goes on; what was put in before stays readable, and
+/// once there is room, new blocks are kept and found by all.
+#[test]
+fn a_full_disk() {
+    let Some(small) = Small::mount(2 << 20) else { return };
+    let mut cache = DiskCache::open(&small.0.path().join("cache"), 64 << 20).unwrap();
+    let blocks: Vec<_> = (0..60).map(|n| block(n, 100_000)).collect();
+    let kept: Vec<bool> = blocks
+        .iter()
+        .map(|block| cache.insert(block.reference().address, &block.to_stored()).is_ok())
+        .collect();
+    assert!(kept[0] && !kept[59]);
+    for (block, kept) in blocks.iter().zip(&kept) {
+        assert_eq!(get(&mut cache, block).is_some(), *kept);
+    }
+    let mut other = DiskCache::open(&small.0.path().join("cache"), 64 << 20).unwrap();
+    assert!(get(&mut other, &blocks[0]).is_some());
+    cache.clear(true).unwrap();
+    drop(other);
+    put(&mut cache, &blocks[59]);
+    let mut other = DiskCache::open(&small.0.path().join("cache"), 64 << 20).unwrap();
+    assert_eq!(get(&mut other, &blocks[59]), Some(blocks[59].to_stored()));
+}
+
+/// A small file system of its own, where this user may mount.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn mount(bytes: u64) -> Option<Small> {
+        let dir = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "holdfast-test"])
+            .arg(dir.path())
+            .status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: this user may not mount");
+            return None;
+        }
+        Some(Small(dir))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
