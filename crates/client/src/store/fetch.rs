@@ -238,7 +238,8 @@ impl Shared {
         let sizes: Vec<usize> = batch.iter().map(|block| block.block.body.len()).collect();
         let bytes: usize = sizes.iter().sum();
         self.counters.stores.fetch_add(1, Relaxed);
-        match call_patiently(&*self.remote, &Request::Store(batch), self.deadline)? {
+        let request = Request::Store(batch);
+        match call_patiently(&*self.remote, &request, self.deadline)? {
             Response::Done => {}
             other => return Err(unexpected("Store", &other)),
         }
@@ -246,6 +247,10 @@ impl Shared {
         self.counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
         for (block, bytes) in blocks.iter().zip(sizes) {
             self.acknowledged_one(block.reference().address, bytes);
+        }
+        // What was written here is likely to be read here.
+        if let Request::Store(batch) = request {
+            batch.iter().for_each(|sent| self.cache(sent.address, &sent.block));
         }
         Ok(())
     }
