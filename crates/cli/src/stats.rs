@@ -1,6 +1,6 @@
 //! `holdfast stats`: what crossed the link for each mount, what did not have to, and for which files.
 
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::Outcome;
 use crate::output::{Format, clean, line, table};
 use crate::paths::Directories;
 use crate::status::{self, FileTraffic, ProcessStatus, Report};
@@ -9,7 +9,7 @@ use indicatif::HumanBytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use serde_json::Value;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -251,7 +251,7 @@ impl Terminal {
                 Err(_) => return true,
             }
             let mut key = [0u8; 1];
-            match stdin.lock().read(&mut key) {
+            match rustix::io::read(&stdin, &mut key) {
                 // q, Ctrl-C, Ctrl-D.
                 Ok(1) if !matches!(key[0], b'q' | b'Q' | 3 | 4) => {}
                 _ => return true,

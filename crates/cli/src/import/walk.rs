@@ -7,7 +7,7 @@ use super::target::{Put, Target, There, Trouble};
 use holdfast_content::InodeKind;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -108,13 +108,21 @@ struct Later<D> {
     source: PathBuf,
     metadata: Metadata,
     path: Vec<u8>,
+    /// Whether it had other attributes.
+    differs: bool,
 }
+
+/// Device and inode number of a file in the source.
+type FileId = (u64, u64);
+
+/// The directory and name of a file that is there.
+type Place<D> = Option<(D, Vec<u8>)>;
 
 struct Link<D> {
     parent: D,
     name: Vec<u8>,
     path: Vec<u8>,
-    file: (u64, u64),
+    file: FileId,
     there: Option<There>,
 }
 
@@ -134,8 +142,10 @@ pub struct Walk<'a, T: Target> {
     /// Directories get their times when nothing is put into them any more.
     directories: Mutex<Vec<Later<T::Directory>>>,
     /// Where files of several names are, once they are there: `None` while they are not.
-    places: Mutex<HashMap<(u64, u64), Option<(T::Directory, Vec<u8>)>>>,
+    places: Mutex<HashMap<FileId, Place<T::Directory>>>,
     links: Mutex<Vec<Link<T::Directory>>>,
+    /// Directories in which something was made or removed.
+    touched: Mutex<HashSet<Vec<u8>>>,
 }
 
 impl<'a, T: Target> Walk<'a, T> {
@@ -161,6 +171,7 @@ impl<'a, T: Target> Walk<'a, T> {
             directories: Mutex::default(),
             places: Mutex::default(),
             links: Mutex::default(),
+            touched: Mutex::default(),
         };
         walk.descend(&Pair {
             source: source.to_owned(),
@@ -175,6 +186,8 @@ impl<'a, T: Target> Walk<'a, T> {
         walk.in_parallel(&links, |link| walk.link(link));
         // The deepest first: each change in a directory changes its time.
         let mut directories = std::mem::take(&mut *walk.directories.lock());
+        let touched = std::mem::take(&mut *walk.touched.lock());
+        directories.retain(|later| later.differs || touched.contains(&later.path));
         directories
             .sort_by_key(|later| std::cmp::Reverse(later.path.iter().filter(|byte| **byte == b'/').count()));
         walk.in_parallel(&directories, |later| walk.finish(later));
@@ -236,6 +249,15 @@ impl<'a, T: Target> Walk<'a, T> {
         self.more.notify_all();
     }
 
+    /// Something is made or removed in the directory above `path`.
+    fn touch(&self, path: &[u8]) {
+        let above = path.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &path[..at]);
+        let mut touched = self.touched.lock();
+        if !touched.contains(above) {
+            touched.insert(above.to_vec());
+        }
+    }
+
     fn fail(&self, path: &[u8], why: impl std::fmt::Display) {
         let mut report = self.report.lock();
         report.failed += 1;
@@ -259,7 +281,10 @@ impl<'a, T: Target> Walk<'a, T> {
                     && !self.wishes.dry_run
                 {
                     match self.target.make_directory(parent, &name) {
-                        Ok(made) => pair.target = Some(made),
+                        Ok(made) => {
+                            pair.target = Some(made);
+                            self.touch(&pair.path);
+                        }
                         Err(error) => return self.fail(&pair.path, error),
                     }
                 }
@@ -272,11 +297,10 @@ impl<'a, T: Target> Walk<'a, T> {
                         || there.modified_ns != modified_ns(&pair.metadata)
                 });
                 if let Some(target) = pair.target
-                    && differs
                     && !self.wishes.dry_run
                 {
                     let Pair { source, metadata, path, .. } = pair;
-                    self.directories.lock().push(Later { target, source, metadata, path });
+                    self.directories.lock().push(Later { target, source, metadata, path, differs });
                 }
             }
             Task::Entry { parent, source, path, name, metadata, there } => {
@@ -406,6 +430,7 @@ impl<'a, T: Target> Walk<'a, T> {
             return Ok(());
         }
         if let (Some(parent), false) = (parent, self.wishes.dry_run) {
+            self.touch(path);
             // A file takes the place of another in one step.
             if let Some(there) = &there
                 && !(kind == InodeKind::File && there.kind == InodeKind::File)
@@ -445,7 +470,7 @@ impl<'a, T: Target> Walk<'a, T> {
         Ok(())
     }
 
-    fn placed(&self, file: (u64, u64), parent: &T::Directory, name: &[u8]) {
+    fn placed(&self, file: FileId, parent: &T::Directory, name: &[u8]) {
         if let Some(place) = self.places.lock().get_mut(&file) {
             *place = Some((parent.clone(), name.to_vec()));
         }
@@ -503,6 +528,7 @@ impl<'a, T: Target> Walk<'a, T> {
                 self.report.lock().replaced += 1;
             }
             if !self.wishes.dry_run {
+                self.touch(&link.path);
                 self.target.link((&directory, &name), (&link.parent, &link.name))?;
             }
             self.report.lock().links += 1;
@@ -534,6 +560,7 @@ impl<'a, T: Target> Walk<'a, T> {
             }
         }
         if !self.wishes.dry_run {
+            self.touch(path);
             self.target.remove(parent, name, there.kind)?;
         }
         self.report.lock().removed += 1;

@@ -96,24 +96,31 @@ impl Pinner {
         let pin = known.unwrap_or_else(new);
         let mut state = self.state.lock();
         state.ended.remove(&id);
-        if !state.under_way.contains_key(&id) {
-            // Written first: what is interrupted is listed, and goes on.
-            pins::write(&self.cache_dir, &pin).map_err(local)?;
-            state.under_way.insert(id, pin.clone());
-            state.trouble.remove(&id);
-            let (pinner, work) = (Arc::clone(self), pin.clone());
-            std::thread::Builder::new()
-                .name("pin".to_owned())
-                .spawn(move || pinner.fetch_listed(work))
-                .map_err(|error| Failure::new(Exit::System, format!("no thread can be started: {error}")))?;
+        if state.under_way.contains_key(&id) {
+            return Ok(PinState { pin, under_way: true, trouble: None });
         }
+        // Written first: what is interrupted is listed, and goes on.
+        pins::write(&self.cache_dir, &pin).map_err(local)?;
+        let (pinner, work) = (Arc::clone(self), pin.clone());
+        std::thread::Builder::new()
+            .name("pin".to_owned())
+            .spawn(move || pinner.fetch_listed(work))
+            .map_err(|error| Failure::new(Exit::System, format!("no thread can be started: {error}")))?;
+        // The thread takes it out again, and has to wait for the lock until then.
+        state.under_way.insert(id, pin.clone());
+        state.trouble.remove(&id);
         Ok(PinState { pin, under_way: true, trouble: None })
     }
 
     /// Ends a pin. What was fetched stays as long as there is room.
     pub fn unpin(&self, path: &str) -> Outcome {
         let id = number_of(path);
-        self.state.lock().ended.insert(id);
+        {
+            let mut state = self.state.lock();
+            if state.under_way.contains_key(&id) {
+                state.ended.insert(id);
+            }
+        }
         if !pins::list(&self.cache_dir).iter().any(|pin| pin.id == id) {
             return Err(Failure::new(Exit::NoInput, format!("/{path}: it is not pinned"))
                 .hint("`holdfast cache` lists what is"));

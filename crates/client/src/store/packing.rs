@@ -214,9 +214,14 @@ impl Shared {
             let stored: Vec<AddressedBlock> = batch.iter().map(|block| addressed(block)).collect();
             let bytes: usize = stored.iter().map(|block| block.block.body.len()).sum();
             self.counters.stores.fetch_add(1, Relaxed);
-            match call_patiently(&*self.remote, &Request::Store(stored), self.deadline)? {
+            let request = Request::Store(stored);
+            match call_patiently(&*self.remote, &request, self.deadline)? {
                 Response::Done => self.sent(batch, bytes),
                 other => return Err(unexpected("Store", &other)),
+            }
+            // What was written here is likely to be read here.
+            if let Request::Store(stored) = request {
+                stored.iter().for_each(|sent| self.cache(sent.address, &sent.block));
             }
         }
         Ok(())

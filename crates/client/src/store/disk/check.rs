@@ -1,7 +1,7 @@
 //! Reading everything there is, and dropping what is not what it should be.
 
 use super::record::{self, Record};
-use super::{DiskCache, SegmentName, TEMPORARY, open_plainly};
+use super::{DiskCache, SegmentName, TEMPORARY, open_plainly, summary};
 use borsh::BorshDeserialize;
 use holdfast_content::{BODY_BYTES_MAX, StoredBlock};
 use holdfast_crypto::DigestKey;
@@ -84,6 +84,7 @@ impl DiskCache {
             old.read_exact_at(&mut bytes, range.start)?;
             new.write_all(&bytes).inspect_err(|_| drop(fs::remove_file(&temporary)))?;
         }
-        fs::rename(&temporary, self.path(name))
+        fs::rename(&temporary, self.path(name))?;
+        summary::remove(&self.directory, name)
     }
 }

@@ -21,6 +21,7 @@ mod check;
 mod names;
 pub mod pins;
 mod record;
+mod summary;
 
 pub use check::Checked;
 
@@ -57,6 +58,8 @@ const BYTES_PER_ENTRY: u64 = 1024;
 const NOTES_AT_ONCE: usize = 512;
 /// How often it is tried to make a segment that others make at the same time.
 const ATTEMPTS: u32 = 64;
+/// A segment is summed up when so many more bytes of it are known than its summary covers.
+const SUMMARY_STEP: u64 = 1 << 20;
 /// A change of the folder within this time may be followed by another at what its clock calls the same moment.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
@@ -249,7 +252,7 @@ impl DiskCache {
         self.list()?;
         self.notes.clear();
         for name in self.by_name.keys().filter(|name| pinned_too || name.pin.is_none()) {
-            ignore_absent(fs::remove_file(self.path(*name)))?;
+            self.remove(*name)?;
         }
         if pinned_too {
             pins::remove_all(&self.directory)?;
@@ -279,6 +282,11 @@ impl DiskCache {
 
     fn path(&self, name: SegmentName) -> PathBuf {
         self.directory.join(name.to_string())
+    }
+
+    fn remove(&self, name: SegmentName) -> io::Result<()> {
+        ignore_absent(fs::remove_file(self.path(name)))?;
+        summary::remove(&self.directory, name)
     }
 
     fn is_changed(&self) -> bool {
@@ -344,31 +352,62 @@ impl DiskCache {
         let segment = Segment { name, file: Arc::new(file), inode: metadata.ino(), scanned: 0, length: 0 };
         self.segments.insert(slot, segment);
         self.by_name.insert(name, slot);
+        let (rows, covered) = summary::read(&self.directory, name, metadata.len()).unwrap_or_default();
+        for row in rows {
+            let place = Place { slot, offset: row.offset, length: row.length, used: row.used };
+            self.learn(row.key, place);
+        }
+        if let Some(segment) = self.segments.get_mut(&slot) {
+            segment.scanned = covered;
+        }
         self.scan(slot)?;
+        self.sum_up(slot, covered);
         Ok(slot)
+    }
+
+    /// Spares whoever opens this folder next from reading a segment again.
+    fn sum_up(&self, slot: u32, covered: u64) {
+        let Some(segment) = self.segments.get(&slot) else { return };
+        if segment.scanned < covered + SUMMARY_STEP {
+            return;
+        }
+        let mine = self.index.iter().filter(|(_, place)| place.slot == slot);
+        let row = |(key, place): (&Key, &Place)| summary::Row {
+            key: *key,
+            offset: place.offset,
+            length: place.length,
+            used: place.used,
+        };
+        let rows: Vec<summary::Row> = mine.map(row).collect();
+        if let Err(error) = summary::write(&self.directory, segment.name, segment.scanned, &rows) {
+            tracing::debug!(%error, "a segment could not be summed up");
+        }
+    }
+
+    /// Takes note of where a block lies.
+    fn learn(&mut self, key: Key, place: Place) {
+        let has_room = (self.index.len() as u64) < self.entries_max();
+        match self.index.entry(key) {
+            // What is pinned stays longest.
+            Entry::Occupied(known)
+                if pinned(&self.segments, known.get()) && !pinned(&self.segments, &place) => {}
+            Entry::Occupied(mut known) => drop(known.insert(place)),
+            Entry::Vacant(free) if has_room => drop(free.insert(place)),
+            Entry::Vacant(_) => {}
+        }
     }
 
     /// Reads the records that a segment has beyond those that are known.
     fn scan(&mut self, slot: u32) -> io::Result<()> {
-        let entries_max = self.entries_max();
         let Some(segment) = self.segments.get_mut(&slot) else { return Ok(()) };
         let file = segment.file.clone();
         segment.length = file.metadata()?.len();
         let (mut at, length) = (segment.scanned, segment.length);
-        let is_pinned = segment.name.pin.is_some();
         while at < length {
             let Some((record, end)) = record::read(&file, at, length)? else { break };
             match record {
                 Record::Block(address, offset, length) => {
-                    let place = Place { slot, offset, length, used: false };
-                    let room = (self.index.len() as u64) < entries_max;
-                    match self.index.entry(key_of(&address)) {
-                        // What is pinned stays longest.
-                        Entry::Occupied(known) if !is_pinned && pinned(&self.segments, known.get()) => {}
-                        Entry::Occupied(mut known) => drop(known.insert(place)),
-                        Entry::Vacant(free) if room => drop(free.insert(place)),
-                        Entry::Vacant(_) => {}
-                    }
+                    self.learn(key_of(&address), Place { slot, offset, length, used: false });
                 }
                 Record::Note(keys) => {
                     for key in keys {
@@ -416,7 +455,10 @@ impl DiskCache {
 
     /// A segment to write to: one that nobody writes to and that is not full, or a new one.
     fn take_segment(&mut self) -> io::Result<u32> {
-        self.own = None;
+        if let Some(full) = self.own.take().and_then(|slot| self.segments.get(&slot)) {
+            // Whoever makes room may have it.
+            let _ = flock(&full.file, FlockOperation::Unlock);
+        }
         let full = self.segment_bytes();
         let free = self.by_name.iter().rev().filter(|(name, slot)| {
             name.pin.is_none() && self.segments.get(slot).is_some_and(|segment| segment.length < full)
@@ -494,7 +536,7 @@ impl DiskCache {
                 tracing::debug!(%error, "used blocks could not be kept");
             }
             let Some(name) = self.segments.get(&slot).map(|segment| segment.name) else { continue };
-            if ignore_absent(fs::remove_file(self.path(name))).is_err() {
+            if self.remove(name).is_err() {
                 continue;
             }
             self.drop_slots(&HashSet::from([slot]));
@@ -540,7 +582,10 @@ impl DiskCache {
         }
         for entry in fs::read_dir(&self.directory)?.flatten() {
             let is_old = || entry.metadata().is_ok_and(|data| age(&data) > Duration::from_secs(60));
-            if entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY)) && is_old() {
+            let name = entry.file_name();
+            let name = name.to_str().unwrap_or_default();
+            let is_orphan = name.strip_suffix(".index").is_some_and(|of| !self.directory.join(of).exists());
+            if is_orphan || name.starts_with(TEMPORARY) && is_old() {
                 let _ = fs::remove_file(entry.path());
             }
         }

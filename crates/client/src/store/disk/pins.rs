@@ -3,7 +3,7 @@
 
 use super::names::{SegmentName, hex};
 use super::record::{self, Record, key_of};
-use super::{DiskCache, Key, TEMPORARY, ignore_absent, open_plainly, read_short};
+use super::{DiskCache, Key, TEMPORARY, ignore_absent, open_plainly, read_short, summary};
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
 use rustix::fs::{FlockOperation, flock};
@@ -85,6 +85,7 @@ pub fn remove(directory: &Path, id: u64) -> io::Result<()> {
             }
         }
         ignore_absent(fs::remove_file(old))?;
+        summary::remove(directory, *name)?;
     }
     ignore_absent(fs::remove_file(file_of(directory, id)))
 }
@@ -138,7 +139,10 @@ impl Pinning {
         let directory = cache.directory.clone();
         let options = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).clone();
         let lock = options.open(directory.join(format!("pinning-{id:016x}")))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let words = "another process of this user fetches what is pinned just now";
+            io::Error::new(io::ErrorKind::ResourceBusy, words)
+        })?;
         let mine = segments(&directory)?.into_iter().filter(|name| name.pin == Some(id));
         let mut pinning = Pinning {
             // Others' pins and a tenth for all else.
@@ -257,7 +261,10 @@ impl Pinning {
                 at = end;
             }
         }
-        old.iter().try_for_each(|name| ignore_absent(fs::remove_file(self.directory.join(name.to_string()))))
+        old.iter().try_for_each(|name| {
+            ignore_absent(fs::remove_file(self.directory.join(name.to_string())))?;
+            summary::remove(&self.directory, *name)
+        })
     }
 }
 

@@ -96,6 +96,20 @@ fn bounded_and_used_blocks_stay() {
     assert_eq!(get(&mut cache, &blocks[399]).unwrap(), blocks[399].to_stored());
 }
 
+/// Proves: what one has filled, another may remove when room is needed, while the first still runs.
+#[test]
+fn full_segments_are_anybodys() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = DiskCache::open(dir.path(), 4 << 20).unwrap();
+    (0..35).for_each(|n| put(&mut first, &block(n, 100_000)));
+    let mut second = DiskCache::open(dir.path(), 4 << 20).unwrap();
+    (100..140).for_each(|n| put(&mut second, &block(n, 100_000)));
+    assert!(second.bytes() <= 6 << 20, "{}", second.bytes());
+    assert!(!second.contains(&block(0, 100_000).reference().address));
+    first.follow();
+    assert!(first.contains(&block(139, 100_000).reference().address));
+}
+
 /// Proves: what *another* process used, and told when it ended, stays too.
 #[test]
 fn uses_are_told() {
@@ -165,6 +179,55 @@ fn hostile_folders() {
     assert_eq!(checked.blocks, 1);
     assert_eq!(get(&mut cache, &kept), Some(kept.to_stored()));
 }
+
+/// Proves: a summary spares reading segments, knows uses, and when it is wrong, old or cut off, costs nothing that is
+/// noticed.
+#[test]
+fn summaries() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocks: Vec<_> = (0..30).map(|n| block(n, 100_000)).collect();
+    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    blocks[..20].iter().for_each(|block| put(&mut cache, block));
+    get(&mut cache, &blocks[3]).unwrap();
+    drop(cache);
+    drop(DiskCache::open(dir.path(), 64 << 20).unwrap());
+    let segment = segments_in(dir.path()).pop().unwrap();
+    let index = PathBuf::from(format!("{}.index", segment.display()));
+    let written = fs::read(&index).unwrap();
+    let all_there = |count: usize| {
+        let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+        blocks[..count].iter().all(|block| get(&mut cache, block) == Some(block.to_stored()))
+    };
+    // What it covers is not read: headers could be anything.
+    let content = fs::read(&segment).unwrap();
+    let mut nulled = content.clone();
+    nulled[..4].fill(0);
+    fs::write(&segment, &nulled).unwrap();
+    assert!(all_there(20));
+    let cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    assert!(cache.index[&key_of(&blocks[3].reference().address)].used);
+    drop(cache);
+    fs::write(&segment, &content).unwrap();
+    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    blocks[20..].iter().for_each(|block| put(&mut cache, block));
+    drop(cache);
+    assert!(all_there(30), "what came after the summary is found too");
+    for bad in [&written[..5], &written[..written.len() - 1], b"", &[0xff; 100]] {
+        fs::write(&index, bad).unwrap();
+        assert!(all_there(30));
+    }
+    let mut elsewhere = written.clone();
+    elsewhere[HEADER_AND_KEY..HEADER_AND_KEY + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+    fs::write(&index, &elsewhere).unwrap();
+    assert!(all_there(30));
+    fs::write(&segment, b"").unwrap();
+    fs::write(&index, &written).unwrap();
+    let cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    assert!(cache.is_empty(), "a summary of more than there is counts for nothing");
+}
+
+/// Where the first row's offset stands in a summary.
+const HEADER_AND_KEY: usize = 12 + 16;
 
 /// Proves: a check drops exactly the blocks that are wrong, also from under those who use the folder.
 #[test]

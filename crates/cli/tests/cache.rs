@@ -1,0 +1,333 @@
+//! The cache of a user: shared by mounts, bounded, pinned, checked, full and damaged; and what `holdfast stats` says of
+//! it. Real mounts, real processes.
+
+mod common;
+
+use common::{World, eventually, run};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes that do not compress.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 32) as u8
+    };
+    (0..length).map(next).collect()
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&run(command)).expect("JSON")
+}
+
+/// The figures of `who`'s mount.
+fn stats(world: &World, who: &str) -> Value {
+    let point = world.path(&format!("{who}-mnt"));
+    json(world.holdfast(who).args(["--json", "stats"]).arg(point))[0][1].clone()
+}
+
+fn number(figures: &Value, path: &str) -> u64 {
+    figures.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {figures}"))
+}
+
+/// What one file caused, by the end of its path.
+fn of_file(figures: &Value, name: &str, what: &str) -> u64 {
+    let files = figures["files"].as_array().expect("files");
+    let found = files.iter().find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name)));
+    found.map_or(0, |file| file[what].as_u64().expect("a number"))
+}
+
+fn cache_list(world: &World, who: &str) -> Value {
+    json(world.holdfast(who).args(["--json", "cache"]))[0].clone()
+}
+
+fn segments(world: &World, who: &str) -> Vec<PathBuf> {
+    let folder = world.path(&format!("{who}-cache")).join(world.fsid());
+    let files = fs::read_dir(folder).expect("a cache folder").map(|entry| entry.expect("an entry").path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "segment" || end == "pinned")).collect()
+}
+
+/// Proves: what one mount of a user has fetched, another process of the same user reads without a message for it; the
+/// folder is nobody else's business.
+#[test]
+fn mounts_share_a_cache() {
+    let mut world = World::new(&["anna", "ben", "carla"]);
+    let anna = world.mount("anna");
+    let bytes = noise(1, 3 << 20);
+    fs::write(anna.join("team/large"), &bytes).expect("written");
+    let shared = world.path("shared-cache");
+    world.environment.push(("HOLDFAST_CACHE_DIR".into(), shared.display().to_string()));
+    let ben = world.mount("ben");
+    let carla = world.mount("carla");
+    assert_eq!(fs::read(ben.join("team/large")).expect("read"), bytes);
+    assert!(of_file(&stats(&world, "ben"), "team/large", "received") > 3 << 20);
+    assert_eq!(fs::read(carla.join("team/large")).expect("read"), bytes);
+    let figures = stats(&world, "carla");
+    assert_eq!(of_file(&figures, "team/large", "received"), 0, "{figures}");
+    assert!(number(&figures, "/store/saved/disk") > 3 << 20, "{figures}");
+    let mode = fs::metadata(shared.join(world.fsid())).expect("a folder").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+/// Proves: the counters add up: what files caused is what blocks were received and sent, and that is the connection's
+/// traffic but for framing; what programs asked is what they read and wrote.
+#[test]
+fn figures_add_up() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    for seed in 0..4 {
+        fs::write(anna.join(format!("team/file-{seed}")), noise(seed, 1 << 20)).expect("written");
+    }
+    let figures = stats(&world, "anna");
+    let sum = |figures: &Value, what: &str| -> u64 {
+        figures["files"]
+            .as_array()
+            .expect("files")
+            .iter()
+            .map(|file| file[what].as_u64().expect("number"))
+            .sum()
+    };
+    let sent = sum(&figures, "sent");
+    assert_eq!(sent, number(&figures, "/store/bytes_sent"), "{figures}");
+    assert!((sent..sent + sent / 20).contains(&number(&figures, "/bytes_sent")), "{figures}");
+    assert_eq!(sum(&figures, "written"), 4 << 20);
+    assert!(of_file(&figures, "team/file-2", "sent") >= 1 << 20);
+
+    let ben = world.mount("ben");
+    for seed in 0..4 {
+        assert_eq!(fs::read(ben.join(format!("team/file-{seed}"))).expect("read"), noise(seed, 1 << 20));
+    }
+    let figures = stats(&world, "ben");
+    let received = sum(&figures, "received");
+    assert!(received >= number(&figures, "/store/bytes_fetched"), "{figures}");
+    assert!((received..received + received / 20).contains(&number(&figures, "/bytes_received")), "{figures}");
+    assert_eq!(sum(&figures, "read"), 4 << 20, "{figures}");
+    let text = run(world.holdfast("ben").arg("stats"));
+    for word in ["Programs read", "Received", "Round trips", "team/file-0"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// Proves: something of a small file fetches all of it, in one request; a read in the middle of a large one does not.
+#[test]
+fn small_files_come_whole() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/small"), noise(1, 900 << 10)).expect("written");
+    fs::write(anna.join("team/large"), noise(2, 20 << 20)).expect("written");
+    let ben = world.mount("ben");
+    let read_some = |name: &str, at: u64| {
+        let mut bytes = vec![0; 4096];
+        let file = fs::File::open(ben.join(name)).expect("opened");
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, at).expect("read");
+    };
+    fs::metadata(ben.join("team/small")).expect("looked up");
+    let before = number(&stats(&world, "ben"), "/store/retrieves");
+    read_some("team/small", 300 << 10);
+    eventually("all of it is here", || of_file(&stats(&world, "ben"), "team/small", "received") >= 900 << 10);
+    let requests = number(&stats(&world, "ben"), "/store/retrieves") - before;
+    assert!(requests <= 2, "{requests} requests for one small file");
+    read_some("team/large", 9 << 20);
+    let received = of_file(&stats(&world, "ben"), "team/large", "received");
+    assert!((4096..4 << 20).contains(&received), "{received} bytes for 4096 of a large file");
+}
+
+/// Proves: what is pinned is there after a restart and after everything else was cleared, is listed, and brought up to
+/// date when it is pinned again; what is unpinned can be cleared.
+#[test]
+fn pins_survive_restarts() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    let keep = anna.join("team/keep/deep");
+    fs::create_dir_all(&keep).expect("made");
+    for seed in 0..3 {
+        fs::write(keep.join(format!("file-{seed}")), noise(seed, 700 << 10)).expect("written");
+    }
+    fs::write(anna.join("team/other"), noise(9, 1 << 20)).expect("written");
+    let ben = world.mount("ben");
+    let pinned = json(world.holdfast("ben").args(["--json", "cache", "pin"]).arg(ben.join("team/keep")));
+    assert_eq!((pinned["files"].as_u64(), pinned["whole"].as_bool()), (Some(3), Some(true)), "{pinned}");
+    assert!(number(&pinned, "/bytes") > 2 << 20);
+    fs::read(ben.join("team/other")).expect("read");
+    world.umount("ben");
+    run(world.holdfast("ben").args(["cache", "clear", "--unpinned"]));
+    let listed = cache_list(&world, "ben");
+    assert_eq!(listed["pins"][0]["path"], "team/keep", "{listed}");
+    assert_eq!(listed["bytes"], listed["bytes_pinned"], "{listed}");
+
+    let ben = world.mount("ben");
+    for seed in 0..3 {
+        let name = format!("team/keep/deep/file-{seed}");
+        assert_eq!(fs::read(ben.join(&name)).expect("read"), noise(seed, 700 << 10));
+        assert_eq!(of_file(&stats(&world, "ben"), &name, "received"), 0);
+    }
+    fs::read(ben.join("team/other")).expect("read");
+    assert!(of_file(&stats(&world, "ben"), "team/other", "received") >= 1 << 20);
+
+    // It changes; pinned again, the new content is there, and the old does not stay for ever.
+    fs::remove_file(keep.join("file-0")).expect("removed");
+    fs::write(keep.join("file-1"), noise(77, 300 << 10)).expect("written");
+    let again = json(world.holdfast("ben").args(["--json", "cache", "pin"]).arg(ben.join("team/keep")));
+    assert_eq!(again["files"], 2, "{again}");
+    assert!(number(&again, "/bytes") < number(&pinned, "/bytes"));
+    run(world.holdfast("ben").args(["cache", "clear", "--unpinned"]));
+    assert_eq!(fs::read(ben.join("team/keep/deep/file-1")).expect("read"), noise(77, 300 << 10));
+    assert_eq!(of_file(&stats(&world, "ben"), "deep/file-1", "received"), 0);
+
+    run(world.holdfast("ben").args(["cache", "unpin"]).arg(ben.join("team/keep")));
+    run(world.holdfast("ben").args(["cache", "clear"]));
+    let listed = cache_list(&world, "ben");
+    assert_eq!((number(&listed, "/bytes_pinned"), listed["pins"].as_array().map(Vec::len)), (0, Some(0)));
+    for (path, why) in [("team/absent", "no such"), ("team/other", "not pinned")] {
+        let refused =
+            world.holdfast("ben").args(["cache", "unpin"]).arg(ben.join(path)).output().expect("runs");
+        assert!(!refused.status.success(), "{why}");
+    }
+    let nowhere = world.holdfast("ben").args(["cache", "pin", "/tmp"]).output().expect("runs");
+    assert_eq!(nowhere.status.code(), Some(66), "{nowhere:?}");
+}
+
+/// Proves: mounts that are killed while they fill the cache leave one that works, and nothing in it that is wrong.
+#[test]
+fn killed_while_filling() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    let bytes = noise(5, 24 << 20);
+    fs::write(anna.join("team/large"), &bytes).expect("written");
+    for round in 0..3 {
+        let ben = world.mount("ben");
+        let path = ben.join("team/large");
+        let reader = std::thread::spawn(move || drop(fs::read(path)));
+        eventually("something is cached", || {
+            let sizes = segments(&world, "ben")
+                .into_iter()
+                .map(|path| fs::metadata(path).map_or(0, |data| data.len()));
+            sizes.sum::<u64>() > (1 + 6 * round) << 20
+        });
+        let process = world.mount_process("ben").expect("it runs");
+        let _ = Command::new("kill").args(["-9", &process.to_string()]).status();
+        reader.join().expect("it ends");
+        let _ = world.holdfast("ben").args(["umount", "--lazy"]).arg(&ben).output();
+    }
+    let checked = json(world.holdfast("ben").args(["--json", "cache", "check"]));
+    assert_eq!(number(&checked[0][1], "/bad"), 0, "{checked}");
+    assert!(number(&checked[0][1], "/blocks") > 10, "{checked}");
+    let ben = world.mount("ben");
+    assert_eq!(fs::read(ben.join("team/large")).expect("read"), bytes);
+    let received = of_file(&stats(&world, "ben"), "team/large", "received");
+    assert!(received < 20 << 20, "{received}: nothing of what was cached is used");
+}
+
+/// Proves: damage to the cache costs time and nothing else; a check finds exactly it, while the mount runs.
+#[test]
+fn damage_is_found_and_dropped() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let bytes = noise(6, 2 << 20);
+    fs::write(anna.join("team/file"), &bytes).expect("written");
+    eventually("it is cached", || number(&cache_list(&world, "anna"), "/bytes") > 2 << 20);
+    world.umount("anna");
+    let anna = world.mount("anna");
+    let segment = segments(&world, "anna").pop().expect("a segment");
+    let mut content = fs::read(&segment).expect("read");
+    for at in (100_000..content.len()).step_by(400_000) {
+        content[at] ^= 0x40;
+    }
+    fs::write(&segment, &content).expect("written");
+    let checked = json(world.holdfast("anna").args(["--json", "cache", "check"]));
+    assert!((1..=6).contains(&number(&checked[0][1], "/bad")), "{checked}");
+    let again = json(world.holdfast("anna").args(["--json", "cache", "check"]));
+    assert_eq!(number(&again[0][1], "/bad"), 0, "{again}");
+    assert_eq!(fs::read(anna.join("team/file")).expect("read"), bytes);
+}
+
+/// Proves: a size that is chosen is kept, by mounts that run too.
+#[test]
+fn a_size_is_chosen() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/large"), noise(7, 24 << 20)).expect("written");
+    let ben = world.mount("ben");
+    fs::read(ben.join("team/large")).expect("read");
+    assert!(number(&cache_list(&world, "ben"), "/bytes") > 20 << 20);
+    run(world.holdfast("ben").args(["cache", "size", "8M"]));
+    fs::write(anna.join("team/more"), noise(8, 6 << 20)).expect("written");
+    fs::read(ben.join("team/more")).expect("read");
+    let listed = cache_list(&world, "ben");
+    assert_eq!(number(&listed, "/bytes_max"), 8 << 20, "{listed}");
+    // What a mount that runs has written since is its own; it makes room when it writes the next.
+    assert!(number(&listed, "/bytes") < 12 << 20, "{listed}");
+    let bad = world.holdfast("ben").args(["cache", "size", "many"]).output().expect("runs");
+    assert_eq!(bad.status.code(), Some(64));
+}
+
+/// Proves: with a full disk under the cache, everything goes on without it.
+#[test]
+fn a_full_disk() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna");
+    let bytes = noise(8, 6 << 20);
+    fs::write(anna.join("team/large"), &bytes).expect("written");
+    let cache = world.path("ben-cache");
+    fs::create_dir_all(&cache).expect("made");
+    let Some(_small) = Small::mount(&cache) else { return };
+    let ben = world.mount("ben");
+    assert_eq!(fs::read(ben.join("team/large")).expect("read"), bytes);
+    fs::write(ben.join("team/back"), &bytes).expect("written");
+    assert_eq!(fs::read(anna.join("team/back")).expect("read"), bytes);
+    let used: u64 = segments(&world, "ben")
+        .iter()
+        .map(|path| fs::metadata(path).map_or(0, |data| data.blocks() * 512))
+        .sum();
+    assert!(used <= 1 << 20, "{used}");
+    world.umount("ben");
+}
+
+/// Proves: looking again and again works where there is no terminal, and ends when it is told to.
+#[test]
+fn stats_are_watched() {
+    let mut world = World::new(&["anna"]);
+    world.mount("anna");
+    let log = fs::File::create(world.path("watched")).expect("made");
+    let mut watching = world
+        .holdfast("anna")
+        .args(["stats", "--watch"])
+        .stdin(std::process::Stdio::null())
+        .stdout(log)
+        .spawn()
+        .expect("it runs");
+    let seen = || fs::read_to_string(world.path("watched")).unwrap_or_default();
+    eventually("it was shown three times, with rates", || {
+        seen().matches("Round trips").count() >= 3 && seen().contains("/s)")
+    });
+    watching.kill().expect("it can be ended");
+    watching.wait().expect("it ended");
+    assert!(!seen().contains('\x1b'), "no terminal, no control characters");
+}
+
+/// A file system of a megabyte, where this user may mount.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(on: &Path) -> Option<Small> {
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1M", "holdfast-test"]).arg(on).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: this user may not mount");
+            return None;
+        }
+        Some(Small(on.to_owned()))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
