@@ -10,8 +10,8 @@ use crate::blocks::{check_count, stored_bytes};
 use crate::host::Host;
 use crate::refusal::{Refused, refuse};
 use holdfast_content::{
-    BODY_BYTES_MAX, Block, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX, Parcel, ParcelError,
-    Prefix, StoredBlock, parcel_bytes,
+    BODY_BYTES_MAX, Block, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX,
+    PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, StoredBlock, parcel_bytes,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{BATCH_MAX, MESSAGE_BYTES_MAX, Request, Response, TREE_HAVE_MAX};
@@ -151,6 +151,8 @@ pub(crate) fn unpack(
         return Ok(Unpacked::BasesMissing(missing));
     }
     let mut unpacked = Vec::new();
+    // Over all parcels: one small message must not have the same bases read many times.
+    let mut prefix_bytes = 0;
     for parcel in parcels {
         let mut prefix = Prefix::default();
         for base in &parcel.bases {
@@ -158,9 +160,10 @@ pub(crate) fn unpack(
             let Some((block, _)) = load(store, file_system, *base)? else {
                 return Ok(Unpacked::BasesMissing(vec![*base]));
             };
-            if !prefix.push(&block) {
-                return refuse("the bases of a parcel are over the limit");
+            if prefix_bytes + parcel_bytes(&block) > PARCEL_PREFIX_BYTES_MAX || !prefix.push(&block) {
+                return refuse(format!("over {PARCEL_PREFIX_BYTES_MAX} bytes of bases in parcels at once"));
             }
+            prefix_bytes += parcel_bytes(&block);
         }
         let blocks = parcel.open(&DigestKey::WELL_KNOWN, &prefix).map_err(bad)?;
         drop(prefix);

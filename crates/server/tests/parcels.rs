@@ -331,6 +331,8 @@ fn hostile_parcels_are_refused() {
         change(&mut parcel);
         Request::StoreParcels(vec![parcel])
     };
+    let bases = prefix(&large[..11]);
+    let based = Parcel::pack(&bases, std::slice::from_ref(&small), 1).unwrap();
     let heavy: Vec<Block> = (0..15).map(|n| chunk(vec![n; 1 << 20])).collect();
     let heavy = Parcel::pack(&Prefix::default(), &heavy, 1).unwrap();
     let cases: Vec<(&str, Request)> = vec![
@@ -346,6 +348,7 @@ fn hostile_parcels_are_refused() {
         ("no frame", changed(&|parcel| parcel.frame.clear())),
         ("something behind the frame", changed(&|parcel| parcel.frame.push(0))),
         ("bits flipped", changed(&|parcel| parcel.frame.iter_mut().skip(6).for_each(|byte| *byte ^= 0x55))),
+        ("three times eleven bases of a megabyte", Request::StoreParcels(vec![based.clone(); 3])),
         ("too many parcels", Request::StoreParcels(vec![sound.clone(); 65])),
         ("too much in all of them", Request::StoreParcels(vec![heavy.clone(), heavy])),
         ("too many addresses", Request::Present(vec![Digest::ZERO; 4097])),
@@ -377,6 +380,7 @@ fn hostile_parcels_are_refused() {
         assert!(invalid(&answer), "{what}: {answer:?}");
     }
     assert_eq!(world.ask(Request::StoreParcels(vec![sound; 64])), Response::Done, "the same again and again");
+    assert_eq!(world.ask(Request::StoreParcels(vec![based; 2])), Response::Done);
     for level in [i8::MIN, -1, 0, 19, i8::MAX] {
         let request = Request::RetrieveParcel { wanted: vec![address(&small)], bases: vec![], level };
         assert!(matches!(world.ask(request), Response::Parcel { parcel: Some(_), .. }), "level {level}");
