@@ -11,6 +11,7 @@ mod package;
 mod report;
 mod repository;
 mod sides;
+mod stalls;
 mod store;
 
 use clap::{Parser, Subcommand};
@@ -41,6 +42,8 @@ enum Command {
     Package(package::Options),
     /// A command over a slow, far, lossy link between two network namespaces, and the bytes it cost each way.
     Link(link::Options),
+    /// How long small requests take beside bulk on a slow, far, lossy link.
+    Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
 }
@@ -53,6 +56,7 @@ fn main() -> anyhow::Result<()> {
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
         Command::Names(options) => names::run(&options),
+        Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
         Command::Repository(options) => repository::run(&options),
