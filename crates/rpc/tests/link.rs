@@ -136,7 +136,7 @@ fn a_moved_client_goes_on() {
 #[test]
 fn lossy_links_get_quic() {
     for with_quic in [true, false] {
-        let conditions = Conditions { delay: Duration::from_millis(15), loss: 0.15, ..Conditions::default() };
+        let conditions = Conditions { delay: Duration::from_millis(15), loss: 0.2, ..Conditions::default() };
         let Some(link) = site(conditions, with_quic) else { return };
         let connection = connect(&link, Transport::Auto);
         assert_eq!(connection.is_over_quic(), Some(false));
