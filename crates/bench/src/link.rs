@@ -3,15 +3,12 @@
 use anyhow::{Context, bail};
 use holdfast_link::{Conditions, Link, SERVER, Side};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How slow, far and bad the link is, and what runs at its ends.
+/// How slow, far and bad a link is, and what happens to it.
 #[derive(clap::Args)]
-#[command(after_help = "The server's address is 10.77.0.1, in the environment as HOLDFAST_LINK_SERVER.\n\n\
-    Example: holdfast-bench link --rate 1.5mbit --up 384kbit --delay 30ms --loss 2% \\\n         \
-    --server 'holdfast server --listen 0.0.0.0:7440 --data /tmp/data' -- sh -c 'sleep 1; ...'")]
-pub struct Options {
+pub struct LinkOptions {
     /// Rate towards the client, such as 1.5mbit or 384kbit; without it there is no limit.
     #[arg(long, value_parser = rate)]
     rate: Option<u64>,
@@ -42,6 +39,16 @@ pub struct Options {
     /// Change the client's address this long after the command began.
     #[arg(long, value_parser = time)]
     move_after: Option<Duration>,
+}
+
+/// The link, and what runs at its ends.
+#[derive(clap::Args)]
+#[command(after_help = "The server's address is 10.77.0.1, in the environment as HOLDFAST_LINK_SERVER.\n\n\
+    Example: holdfast-bench link --rate 1.5mbit --up 384kbit --delay 30ms --loss 2% \\\n         \
+    --server 'holdfast server --listen 0.0.0.0:7440 --data /tmp/data' -- sh -c 'sleep 1; ...'")]
+pub struct Options {
+    #[command(flatten)]
+    link: LinkOptions,
     /// A shell command for the server's end, run until the client's has ended.
     #[arg(long)]
     server: Option<String>,
@@ -80,7 +87,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Ends when dropped.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -89,20 +96,56 @@ impl Drop for Running {
     }
 }
 
+impl LinkOptions {
+    /// Up and down.
+    pub fn conditions(&self) -> (Conditions, Conditions) {
+        let down = Conditions {
+            bytes_per_second: self.rate,
+            delay: self.delay / 2,
+            jitter: self.jitter,
+            loss: self.loss,
+            buffer_bytes: self.buffer,
+            seed: self.seed,
+        };
+        let up = Conditions {
+            bytes_per_second: self.up.or(self.rate),
+            seed: self.seed.wrapping_add(1 << 32),
+            ..down
+        };
+        (up, down)
+    }
+
+    /// Waits for the client's end, and does to the link what was asked for meanwhile.
+    pub fn wait(&self, link: &Link, client: &mut Running) -> anyhow::Result<ExitStatus> {
+        let start = Instant::now();
+        let mut steps = Vec::new();
+        if let Some((after, duration)) = self.cut_after.zip(self.cut_for) {
+            steps.push((after, Step::Cut));
+            steps.push((after + duration, Step::Mend));
+        }
+        steps.extend(self.move_after.map(|after| (after, Step::Move)));
+        steps.sort_by_key(|(at, _)| *at);
+        let mut steps = steps.into_iter().peekable();
+        loop {
+            if let Some(status) = client.0.try_wait()? {
+                return Ok(status);
+            }
+            if let Some((_, step)) = steps.next_if(|(at, _)| start.elapsed() >= *at) {
+                eprintln!("link: {step:?} at {:.1} s", start.elapsed().as_secs_f64());
+                match step {
+                    Step::Cut => link.cut(true),
+                    Step::Mend => link.cut(false),
+                    Step::Move => link.move_client().context("moving the client")?,
+                }
+                continue;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let down = Conditions {
-        bytes_per_second: options.rate,
-        delay: options.delay / 2,
-        jitter: options.jitter,
-        loss: options.loss,
-        buffer_bytes: options.buffer,
-        seed: options.seed,
-    };
-    let up = Conditions {
-        bytes_per_second: options.up.or(options.rate),
-        seed: options.seed.wrapping_add(1 << 32),
-        ..down
-    };
+    let (up, down) = options.link.conditions();
     let link = Link::make(up, down).context("making the link")?;
     let _server = match &options.server {
         Some(command) => {
@@ -118,30 +161,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     command.args(arguments).env("HOLDFAST_LINK_SERVER", SERVER);
     let start = Instant::now();
     let mut client = Running(command.spawn().with_context(|| format!("starting {program}"))?);
-    let cut = options.cut_after.zip(options.cut_for);
-    let mut steps = Vec::new();
-    if let Some((after, duration)) = cut {
-        steps.push((after, Step::Cut));
-        steps.push((after + duration, Step::Mend));
-    }
-    steps.extend(options.move_after.map(|after| (after, Step::Move)));
-    steps.sort_by_key(|(at, _)| *at);
-    let mut steps = steps.into_iter().peekable();
-    let status = loop {
-        if let Some(status) = client.0.try_wait()? {
-            break status;
-        }
-        if let Some((_, step)) = steps.next_if(|(at, _)| start.elapsed() >= *at) {
-            eprintln!("link: {step:?} at {:.1} s", start.elapsed().as_secs_f64());
-            match step {
-                Step::Cut => link.cut(true),
-                Step::Mend => link.cut(false),
-                Step::Move => link.move_client().context("moving the client")?,
-            }
-            continue;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let status = options.link.wait(&link, &mut client)?;
     let seconds = start.elapsed().as_secs_f64();
     let (up, down) = link.counts();
     eprintln!("link: {seconds:.2} s; bytes up {}, down {}", up.bytes, down.bytes);

@@ -12,6 +12,7 @@ mod pairs;
 mod report;
 mod repository;
 mod sides;
+mod stalls;
 mod store;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +45,8 @@ enum Command {
     Link(link::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
+    /// How long small requests take beside bulk on a slow, far, lossy link.
+    Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
 }
@@ -56,6 +59,7 @@ fn main() -> anyhow::Result<()> {
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
         Command::Names(options) => names::run(&options),
+        Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
         Command::Pairs(options) => pairs::run(&options),

@@ -548,8 +548,8 @@ For a mount at every start, with `mount.holdfast` (the same program by another n
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT,
 map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, write_back,
-write_back_mib=MIB, allow_other, ro, noexec. The
-key must have no passphrase and be in a file, as nobody is there to be asked and no agent runs. A release:
+write_back_mib=MIB, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is there to be
+asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
 Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale, state=DIR, cache=DIR,
 cache_mib=MIB, allow_other, noexec.")]

@@ -63,6 +63,14 @@ impl Link {
         self.namespace(side).command(program)
     }
 
+    /// Moves the calling thread to one side for good: sockets it opens, and threads it starts, are there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn enter(&self, side: Side) -> io::Result<()> {
+        self.namespace(side).enter()
+    }
+
     /// Changes what holds from now on; packets under way keep what held when they came.
     pub fn change(&self, up: Conditions, down: Conditions) {
         self.forwarder.change([up, down]);

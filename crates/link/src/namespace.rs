@@ -1,6 +1,7 @@
 //! Network namespaces with names that say whose they are.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -43,6 +44,12 @@ impl Namespace {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command
+    }
+
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        let namespace = std::fs::File::open(Path::new("/run/netns").join(&self.name))?;
+        let kind = rustix::thread::LinkNameSpaceType::Network;
+        Ok(rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind))?)
     }
 
     fn inside(&self, arguments: &[&str]) -> io::Result<()> {

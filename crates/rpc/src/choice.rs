@@ -1,8 +1,9 @@
 //! Which transport carries a conversation, and what is remembered about a server's.
 //!
-//! TCP is the cheaper one where the link is good. QUIC holds up better where packets are lost, and where the
-//! kernel has no congestion control that bears losses. So by default TCP comes first, and QUIC takes over once the
-//! link has been seen to be far and lossy; where it was not answered it is left alone for a while.
+//! TCP is the cheaper one where the link is good, and with bbr and paced bulk also where some packets are lost
+//! (docs/benchmarks.md). QUIC is for links that lose many, and for kernels without a congestion control that bears
+//! losses. So by default TCP comes first, and QUIC takes over once the link has been seen to be such; where it was
+//! not answered it is left alone for a while.
 
 use crate::address::ServerAddress;
 use crate::estimate::LinkEstimate;
@@ -40,8 +41,10 @@ const REMEMBERED: Duration = Duration::from_secs(1800);
 const FINDINGS_MAX: usize = 1024;
 /// A round trip from which loss is worth avoiding: below it, losses are repaired before anybody notices.
 const FAR: Duration = Duration::from_millis(10);
-/// Share of lost packets from which a link is lossy.
-const LOSSY: f64 = 0.01;
+/// Share of lost packets from which TCP, even with bbr, comes to wait for its time-outs.
+const LOSSY: f64 = 0.1;
+/// The same for TCP with what else kernels have.
+const LOSSY_WITHOUT_BBR: f64 = 0.01;
 
 /// Shared by all connections of the process.
 static FINDINGS: LazyLock<Mutex<HashMap<ServerAddress, (Finding, Instant)>>> = LazyLock::new(Mutex::default);
@@ -69,7 +72,12 @@ fn recall_at(now: Instant, address: &ServerAddress) -> Option<Finding> {
 
 /// Whether QUIC is worth trying on a TCP link that is like this.
 pub(crate) fn is_worth_trying(estimate: &LinkEstimate) -> bool {
-    estimate.rtt >= FAR && (estimate.loss >= LOSSY || socket::bbr_is_missing())
+    is_worth_trying_instead(estimate, socket::bbr_is_missing())
+}
+
+fn is_worth_trying_instead(estimate: &LinkEstimate, bbr_is_missing: bool) -> bool {
+    let lossy = if bbr_is_missing { LOSSY_WITHOUT_BBR } else { LOSSY };
+    estimate.rtt >= FAR && estimate.loss >= lossy
 }
 
 #[cfg(test)]
@@ -85,9 +93,15 @@ mod tests {
             received_bytes_per_second: None,
             loss,
         };
-        assert!(is_worth_trying(&link(40, 0.04)));
-        assert!(!is_worth_trying(&link(1, 0.04)));
-        assert!(socket::bbr_is_missing() || !is_worth_trying(&link(300, 0.001)));
+        for (ms, loss, with_bbr, without) in [
+            (40, 0.12, true, true),
+            (40, 0.02, false, true),
+            (300, 0.001, false, false),
+            (1, 0.1, false, false),
+        ] {
+            assert_eq!(is_worth_trying_instead(&link(ms, loss), false), with_bbr, "{ms} {loss}");
+            assert_eq!(is_worth_trying_instead(&link(ms, loss), true), without, "{ms} {loss}");
+        }
     }
 
     /// Proves: findings are kept for each server, the newest counts, and they run out.

@@ -56,11 +56,7 @@ impl Dialer<'_> {
 
     /// Over QUIC.
     pub(crate) async fn quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
-        let greeted = self.within_patience(self.greet_by_quic(quic)).await;
-        if greeted.is_err() {
-            quic.forget();
-        }
-        greeted
+        self.within_patience(self.greet_by_quic(quic)).await
     }
 
     /// Over QUIC, or TCP where that is not answered soon.

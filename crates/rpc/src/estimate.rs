@@ -79,6 +79,8 @@ const NEW_SHARE: f64 = 0.3;
 const BYTES_MIN: u64 = 8 << 10;
 /// Nor does a shorter time.
 const TIME_MIN: Duration = Duration::from_millis(4);
+/// A window of sending takes at least this long: what leaves at its start is queued, not carried.
+const SENDING_MIN: Duration = Duration::from_millis(200);
 /// A window of receiving is closed after this time.
 const WINDOW: Duration = Duration::from_millis(100);
 /// Packets after which a share of losses means something.
@@ -91,8 +93,10 @@ pub(crate) struct Meter {
     rtt_min: Option<Duration>,
     sent: Rate,
     received: Rate,
-    /// Time and state of the last look at the counters.
-    last: Option<(Duration, Reading)>,
+    /// The last look at the counters.
+    last: Option<Reading>,
+    /// Start of the window of sending, and what had been delivered then.
+    sending: Option<(Duration, u64)>,
     /// Start and bytes of the window of receiving.
     window: Option<(Duration, u64)>,
     packets: u64,
@@ -131,16 +135,21 @@ impl Meter {
         if !reading.rtt_min.is_zero() {
             self.rtt_min = Some(reading.rtt_min);
         }
-        let reading = Reading { backlog: reading.backlog || sending, ..reading };
-        if let Some((then, last)) = self.last {
-            if last.backlog {
-                // The time in which more could have been sent, had the link taken it. What was acknowledged
-                // within a part of it counts for all of it: the estimate errs towards slow at a transfer's end.
-                let delivered = reading.delivered.saturating_sub(last.delivered);
-                if reading.backlog {
-                    self.sent.observe(delivered, now.saturating_sub(then));
+        // A window of time in which more waited than the link took; on a slow link it takes several looks.
+        self.sending = match self.sending {
+            _ if !(reading.backlog || sending) => None,
+            Some((start, delivered)) => {
+                let (bytes, time) = (reading.delivered.saturating_sub(delivered), now.saturating_sub(start));
+                if bytes >= BYTES_MIN && time >= SENDING_MIN {
+                    self.sent.observe(bytes, time);
+                    Some((now, reading.delivered))
+                } else {
+                    Some((start, delivered))
                 }
             }
+            None => Some((now, reading.delivered)),
+        };
+        if let Some(last) = self.last {
             self.packets += reading.packets.saturating_sub(last.packets);
             self.lost += reading.lost.saturating_sub(last.lost);
             // Old losses fade.
@@ -149,7 +158,7 @@ impl Meter {
                 self.lost /= 2;
             }
         }
-        self.last = Some((now, reading));
+        self.last = Some(reading);
     }
 
     /// The start of a large message has come at `now`: what follows comes as fast as the link lets it.
@@ -226,14 +235,18 @@ mod tests {
         let mut meter = Meter::default();
         assert_eq!(meter.estimate(), None);
         for step in 0..100 {
-            meter.look(ms(step * 200), reading(step * RATE / 5, true), false);
+            meter.look(ms(step * 100), reading(step * RATE / 10, true), false);
         }
         let busy = meter.estimate().unwrap();
-        assert_eq!((busy.rtt, busy.sent_bytes_per_second), (ms(80), Some(RATE)));
+        assert_eq!(
+            (busy.rtt, busy.sent_bytes_per_second),
+            (ms(80), Some(RATE)),
+            "every look brings less than counts"
+        );
         assert!((0.03..0.05).contains(&busy.loss), "{}", busy.loss);
         // An hour of a byte now and then.
         for step in 0..3600 {
-            meter.look(ms(20_000 + step * 1000), reading(20 * RATE + step, false), false);
+            meter.look(ms(20_000 + step * 1000), reading(10 * RATE + step, false), false);
         }
         assert_eq!(meter.estimate().unwrap().sent_bytes_per_second, Some(RATE));
         assert_eq!(meter.unsettled_max(ms(200)), Some(RATE * 230 / 1000));

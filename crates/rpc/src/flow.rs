@@ -62,11 +62,13 @@ const IDLE_LOOKS: u32 = 20;
 /// How long bulk may make a small message wait on the way.
 const QUEUE_MAX: Duration = Duration::from_millis(200);
 /// What may always be under way: less would leave a link idle between two looks.
-const UNSETTLED_MIN: u64 = 24 << 10;
+const UNSETTLED_MIN: u64 = 8 << 10;
 /// A link on which more may be under way than this is too fast to be worth the looks.
 const UNSETTLED_PACED_MAX: u64 = 1 << 20;
 /// What is written between two looks.
-const PIECE_BYTES: usize = 8 << 10;
+const PIECE_BYTES: usize = 4 << 10;
+/// What is written at once while the link is fast, or not known to be slow.
+const UNPACED_BYTES: usize = 256 << 10;
 
 /// What is learnt from a stream's traffic.
 #[derive(Debug)]
@@ -144,12 +146,11 @@ impl Flow {
         let reading = gauge.read()?;
         let mut meter = self.meter.lock();
         meter.look(self.start.elapsed(), reading, self.sending.load(Ordering::Relaxed));
-        // QUIC paces by itself; a short buffer before it makes writing as slow as the link, which is what tells
-        // us that more waits.
+        // QUIC holds back by itself what would exceed this.
         if let Gauge::Quic(connection) = gauge
-            && let Some(most) = meter.unsettled_max(2 * QUEUE_MAX)
+            && let Some(most) = meter.unsettled_max(QUEUE_MAX)
         {
-            connection.set_send_window(most.clamp(4 * UNSETTLED_MIN, 8 * quic::SEND_BYTES));
+            connection.set_send_window(most.clamp(UNSETTLED_MIN, quic::SEND_BYTES_MAX));
         }
         Some(reading)
     }
@@ -167,12 +168,19 @@ impl Flow {
         }
         self.sending.store(true, Ordering::Relaxed);
         self.busy.notify_one();
-        for piece in payload.chunks(PIECE_BYTES) {
-            if let Some(most) = self.unsettled_max() {
-                writer.flush().await?;
-                self.settle(most).await;
-            }
+        let mut rest = payload;
+        while !rest.is_empty() {
+            let bytes = match self.unsettled_max() {
+                Some(most) => {
+                    writer.flush().await?;
+                    self.settle(most).await;
+                    PIECE_BYTES
+                }
+                None => UNPACED_BYTES,
+            };
+            let (piece, after) = rest.split_at(bytes.min(rest.len()));
             writer.write_all(piece).await?;
+            rest = after;
         }
         self.sending.store(false, Ordering::Relaxed);
         Ok(())

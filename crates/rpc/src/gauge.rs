@@ -4,12 +4,11 @@
 //! Where the kernel does not answer (a sandbox without netlink), the link is merely less well known.
 
 use crate::estimate::Reading;
-use parking_lot::Mutex;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Where the counters of one TCP connection are.
@@ -18,14 +17,16 @@ pub(crate) struct TcpGauge {
     request: Vec<u8>,
 }
 
-/// One for the process, however many connections it has. The number is that of the last question.
-static DIAGNOSIS: OnceLock<Option<Mutex<(OwnedFd, u32)>>> = OnceLock::new();
+thread_local! {
+    /// One for a thread, however many connections it has. The number is that of the last question.
+    static DIAGNOSIS: Option<(OwnedFd, Cell<u32>)> = open_diagnosis();
+}
 
-fn open_diagnosis() -> Option<Mutex<(OwnedFd, u32)>> {
+fn open_diagnosis() -> Option<(OwnedFd, Cell<u32>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).ok()?;
-    Some(Mutex::new((socket, 0)))
+    Some((socket, Cell::new(0)))
 }
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -48,15 +49,18 @@ impl TcpGauge {
     /// The counters as they are now; `None` where they cannot be had. Takes microseconds: the kernel answers
     /// within the call.
     pub(crate) fn read(&self) -> Option<Reading> {
-        let mut diagnosis = DIAGNOSIS.get_or_init(open_diagnosis).as_ref()?.lock();
-        let (socket, number) = &mut *diagnosis;
-        *number = number.wrapping_add(1);
+        DIAGNOSIS.with(|diagnosis| diagnosis.as_ref().and_then(|(socket, number)| self.ask(socket, number)))
+    }
+
+    fn ask(&self, socket: &OwnedFd, asked: &Cell<u32>) -> Option<Reading> {
+        let number = asked.get().wrapping_add(1);
+        asked.set(number);
         let mut request = self.request.clone();
         request[NUMBER_AT..NUMBER_AT + 4].copy_from_slice(&number.to_ne_bytes());
-        rustix::net::sendto(&*socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
+        rustix::net::sendto(socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
         let mut answer = [0; 2048];
         loop {
-            let (bytes, _) = rustix::net::recv(&*socket, &mut answer[..], RecvFlags::empty()).ok()?;
+            let (bytes, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty()).ok()?;
             // What answers an older question is passed over.
             if answer.get(NUMBER_AT..NUMBER_AT + 4)? == number.to_ne_bytes() {
                 return reading(answer.get(ANSWER_HEAD_BYTES..bytes)?);

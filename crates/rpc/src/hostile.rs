@@ -1,10 +1,11 @@
 //! What a hostile server can do to the client end: nothing beyond failing the call that asked.
 
 use crate::connection::{Connection, Connector};
+use crate::flow::Duplex;
 use crate::frame::{self, FrameHeader};
 use crate::link::write_frame;
 use crate::socket::Counted;
-use crate::{RpcError, ServerAddress, tls};
+use crate::{RpcError, ServerAddress, Transport, quic, tls};
 use holdfast_crypto::{SigningKey, encode};
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, Welcome};
 use proptest::prelude::*;
@@ -29,42 +30,65 @@ enum Trick {
     Answer(Response),
 }
 
-/// Greets every client properly and then plays its trick. Returns a connection to it.
-fn against(trick: Trick) -> Connection {
+/// Greets one client properly, over the transport it comes by, and then plays its trick. Returns a connection to it.
+fn against(trick: Trick, transport: Transport) -> Connection {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
+    let udp = std::net::UdpSocket::bind(("127.0.0.1", port)).unwrap();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         // A client that has gone is no failure of the server's.
         let _: std::io::Result<()> = runtime.block_on(async {
+            if transport == Transport::Quic {
+                let endpoint = quinn::Endpoint::new(
+                    quinn::EndpointConfig::default(),
+                    Some(quic::server_config(&key(2))),
+                    udp,
+                    std::sync::Arc::new(quinn::TokioRuntime),
+                )?;
+                let connection = endpoint.accept().await.unwrap().await?;
+                let (send, receive) = connection.accept_bi().await?;
+                let result = play(Box::new(tokio::io::join(receive, send)), trick).await;
+                let _ = tokio::time::timeout(PATIENCE, connection.closed()).await;
+                return result;
+            }
             let listener = TcpListener::from_std(listener).unwrap();
             let (tcp, _) = listener.accept().await.unwrap();
             let acceptor = tokio_rustls::TlsAcceptor::from(tls::server_config(&key(2)));
-            let mut stream = acceptor.accept(Counted::new(tcp)).await?;
-            let hello = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
-            frame::read_payload(&mut stream, hello).await.unwrap();
-            let welcome = Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 };
-            write_frame(&mut stream, hello.id, &encode(&Response::Hello(welcome))).await?;
-            stream.flush().await?;
-            let asked = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
-            frame::read_payload(&mut stream, asked).await.unwrap();
-            match trick {
-                Trick::Raw(bytes) => stream.write_all(&bytes).await?,
-                Trick::Frame(id, payload) => write_frame(&mut stream, id, &payload).await?,
-                Trick::Answer(answer) => write_frame(&mut stream, asked.id, &encode(&answer)).await?,
-            }
-            stream.flush().await?;
-            stream.shutdown().await
+            play(Box::new(acceptor.accept(Counted::new(tcp)).await?), trick).await
         });
     });
     let address = ServerAddress { host: "127.0.0.1".to_owned(), port };
-    Connector::new(key(10), vec![address], None).connect(PATIENCE).unwrap()
+    let mut connector = Connector::new(key(10), vec![address], None);
+    connector.options.transport = transport;
+    connector.connect(PATIENCE).unwrap()
 }
 
+async fn play(mut stream: Box<dyn Duplex>, trick: Trick) -> std::io::Result<()> {
+    let hello = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
+    frame::read_payload(&mut stream, hello).await.unwrap();
+    let welcome = Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 };
+    write_frame(&mut stream, hello.id, &encode(&Response::Hello(welcome))).await?;
+    stream.flush().await?;
+    let asked = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
+    frame::read_payload(&mut stream, asked).await.unwrap();
+    match trick {
+        Trick::Raw(bytes) => stream.write_all(&bytes).await?,
+        Trick::Frame(id, payload) => write_frame(&mut stream, id, &payload).await?,
+        Trick::Answer(answer) => write_frame(&mut stream, asked.id, &encode(&answer)).await?,
+    }
+    stream.flush().await?;
+    stream.shutdown().await
+}
+
+/// What the caller hears, which is the same over both transports.
 fn outcome(trick: Trick) -> Result<Response, RpcError> {
     // A request that is never resent, so that the trick's effect is what the caller hears.
-    against(trick).call_blocking(Request::Snapshot, PATIENCE)
+    let over = |transport| against(trick.clone(), transport).call_blocking(Request::Snapshot, PATIENCE);
+    let heard = over(Transport::Tcp);
+    assert_eq!(over(Transport::Quic), heard);
+    heard
 }
 
 /// Proves: frames that cannot be, answers to nobody, and undecodable answers are told apart and end in an error.
@@ -86,7 +110,8 @@ fn broken_answers_are_errors() {
 fn block_counts_are_checked() {
     let ask = |answer, count| {
         let wanted = vec![holdfast_crypto::Digest::ZERO; count];
-        against(Trick::Answer(answer)).call_blocking(Request::Retrieve(wanted), Duration::from_secs(2))
+        against(Trick::Answer(answer), Transport::Tcp)
+            .call_blocking(Request::Retrieve(wanted), Duration::from_secs(2))
     };
     assert!(matches!(ask(Response::Blocks(vec![None; 3]), 2), Err(RpcError::Malformed(_))));
     assert_eq!(ask(Response::Blocks(vec![None; 2]), 2), Ok(Response::Blocks(vec![None; 2])));

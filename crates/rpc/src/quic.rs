@@ -1,15 +1,13 @@
-//! QUIC: one connection to a server, a stream of it for each lane, each with the same greeting and frames as a
-//! TCP connection.
+//! QUIC: a connection to a server for each lane, with one stream that carries the same greeting and frames as a TCP
+//! connection. (A shared connection would share its send buffer too, and control would wait until bulk left it.)
 //!
 //! TLS is the same as over TCP: raw keys on both sides, no tickets, no early data, so nothing can be replayed. A
-//! client whose address changes goes on where it was (the server makes it prove the new address first). Losses in
-//! bulk do not hold up control, which also goes first where both have something to send.
+//! client whose address changes goes on where it was (the server makes it prove the new address first).
 
 use crate::flow::{Flow, Gauge, Pipe};
 use crate::socket::Counted;
 use crate::tls;
 use holdfast_crypto::{PublicKey, SigningKey};
-use parking_lot::Mutex;
 use quinn::congestion::BbrConfig;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig};
@@ -27,9 +25,11 @@ const RECEIVE_BYTES_STRANGER: u32 = 64 << 10;
 /// What one that is may.
 const RECEIVE_BYTES: u32 = 8 << 20;
 /// What may be unacknowledged while the link is unknown.
-pub(crate) const SEND_BYTES: u64 = 1 << 20;
-/// Streams of a connection: a lane each, and as many again while lanes are made anew.
-const STREAMS_MAX: u32 = 4;
+pub(crate) const SEND_BYTES: u64 = 64 << 10;
+/// What may be on the fastest.
+pub(crate) const SEND_BYTES_MAX: u64 = 8 << 20;
+/// Streams of a connection. Ours open one.
+const STREAMS_MAX: u32 = 2;
 
 fn transport(receive: u32, streams: u32) -> Arc<TransportConfig> {
     let mut transport = TransportConfig::default();
@@ -94,13 +94,10 @@ pub(crate) enum Unopened {
 }
 
 /// A client's end: a socket with its own thread, as signing the handshake may take as long as whoever keeps the
-/// key likes, and the connection that its lanes share.
+/// key likes.
 pub(crate) struct Quic {
     endpoint: Endpoint,
     config: ClientConfig,
-    live: Mutex<Option<(SocketAddr, Connection)>>,
-    /// Held while a connection is made, so that lanes that want one at once share it.
-    making: tokio::sync::Mutex<()>,
     _stop: oneshot::Sender<()>,
 }
 
@@ -124,10 +121,10 @@ impl Quic {
             runtime.shutdown_background();
         })?;
         let config = client_config(config);
-        Ok(Quic { endpoint, config, live: Mutex::new(None), making: Default::default(), _stop: stop })
+        Ok(Quic { endpoint, config, _stop: stop })
     }
 
-    /// A new stream to a server, on the live connection if there is one.
+    /// A new connection to a server and a stream of it.
     pub(crate) async fn open(&self, address: SocketAddr) -> Result<(Pipe, PublicKey), Unopened> {
         let connection = self.connection(address).await?;
         let key = peer_key(&connection).map_err(Unopened::Refused)?;
@@ -136,28 +133,14 @@ impl Quic {
         Ok((pipe(&connection, send, receive), key))
     }
 
-    /// Whatever connection there is was found to be of no use: the next stream gets a new one.
-    pub(crate) fn forget(&self) {
-        self.live.lock().take();
-    }
-
     async fn connection(&self, address: SocketAddr) -> Result<Connection, Unopened> {
-        let _making = self.making.lock().await;
-        if let Some((to, connection)) = &*self.live.lock()
-            && *to == address
-            && connection.close_reason().is_none()
-        {
-            return Ok(connection.clone());
-        }
         let connecting = self
             .endpoint
             .connect_with(self.config.clone(), address, "holdfast.invalid")
             .map_err(|error| Unopened::Unreachable(error.to_string()))?;
-        let connection = connecting.await.map_err(|error| match &error {
+        connecting.await.map_err(|error| match &error {
             quinn::ConnectionError::TransportError(_) => Unopened::Refused(error.to_string()),
             _ => Unopened::Unreachable(error.to_string()),
-        })?;
-        *self.live.lock() = Some((address, connection.clone()));
-        Ok(connection)
+        })
     }
 }

@@ -106,10 +106,10 @@ fn tune(stream: &TcpStream) {
     }
     // On links that lose packets bbr is an order of magnitude faster than cubic; where it is not allowed the
     // system's default serves.
-    if let Err(error) = sockopt::set_tcp_congestion(stream, "bbr") {
-        if !BBR_IS_MISSING.swap(true, Ordering::Relaxed) {
-            tracing::info!(%error, "congestion control bbr is not available to TCP; QUIC has its own");
-        }
+    if let Err(error) = sockopt::set_tcp_congestion(stream, "bbr")
+        && !BBR_IS_MISSING.swap(true, Ordering::Relaxed)
+    {
+        tracing::info!(%error, "congestion control bbr is not available to TCP; QUIC has its own");
     }
 }
 

@@ -1,0 +1,176 @@
+//! The transport over links that are cut, that lose packets, and whose client moves. Making links takes root; said
+//! and left out where there is none.
+
+use holdfast_content::{BlockKind, Codec, DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, SigningKey};
+use holdfast_link::{Conditions, Link, SERVER, Side};
+use holdfast_protocol::message::{AddressedBlock, Request, Response, Welcome};
+use holdfast_rpc::{
+    Connection, ConnectionOptions, Connector, Limits, Listeners, RpcError, ServerAddress, Service, Session,
+    Transport, serve,
+};
+use std::net::{TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(100);
+const PORT: u16 = 7440;
+
+fn key(seed: u8) -> SigningKey {
+    SigningKey::from_seed(&[seed; 32])
+}
+
+struct Simple;
+
+impl Service for Simple {
+    type State = ();
+
+    async fn handle(&self, session: &Arc<Session<()>>, request: Request) -> Response {
+        match request {
+            Request::Hello { .. } => {
+                session.admit();
+                Response::Hello(Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 })
+            }
+            Request::FetchPending { wait_ms, .. } => {
+                tokio::time::sleep(Duration::from_millis(wait_ms.into())).await;
+                Response::Structure(None)
+            }
+            _ => Response::Done,
+        }
+    }
+}
+
+/// A link with a server at its end; the server ends with the process.
+fn site(conditions: Conditions, with_quic: bool) -> Option<Link> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: making network namespaces takes root");
+        return None;
+    }
+    let up = Conditions { seed: conditions.seed + 100, ..conditions };
+    let link = Link::make(up, conditions).unwrap();
+    std::thread::scope(|scope| {
+        let at_server = scope.spawn(|| {
+            link.enter(Side::Server).unwrap();
+            let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            let udp = with_quic.then(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let tcp = tokio::net::TcpListener::from_std(listener).unwrap();
+                    let never = std::future::pending();
+                    let listeners = Listeners { tcp, udp };
+                    serve(listeners, &key(2), Arc::new(Simple), Limits::default(), never).await.unwrap();
+                });
+            });
+        });
+        at_server.join().unwrap();
+    });
+    Some(link)
+}
+
+fn connect(link: &Link, transport: Transport) -> Connection {
+    std::thread::scope(|scope| {
+        let at_client = scope.spawn(|| {
+            link.enter(Side::Client).unwrap();
+            let address = ServerAddress { host: SERVER.to_owned(), port: PORT };
+            let options = ConnectionOptions { transport, ..ConnectionOptions::default() };
+            Connector { options, ..Connector::new(key(10), vec![address], None) }.connect(PATIENCE).unwrap()
+        });
+        at_client.join().unwrap()
+    })
+}
+
+fn store(connection: &Connection, bytes: usize) {
+    let block =
+        StoredBlock { kind: BlockKind::Chunk, codec: Codec::Plain, references: vec![], body: vec![7; bytes] };
+    let request = Request::Store(vec![AddressedBlock { address: Digest::ZERO, block }]);
+    assert_eq!(connection.call_blocking(request, PATIENCE), Ok(Response::Done));
+}
+
+/// Proves: while a link is cut, calls end with their deadlines; those with patience, also one that had gone out
+/// before, go on by themselves once it is mended.
+#[test]
+fn a_link_that_drops_is_waited_for() {
+    for transport in [Transport::Tcp, Transport::Quic] {
+        let conditions = Conditions { delay: Duration::from_millis(10), ..Conditions::default() };
+        let Some(link) = site(conditions, true) else { return };
+        let connection = connect(&link, transport);
+        store(&connection, 200_000);
+        let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 500 };
+        std::thread::scope(|scope| {
+            let before = scope.spawn(|| connection.call_blocking(slow, PATIENCE));
+            std::thread::sleep(Duration::from_millis(200));
+            link.cut(true);
+            let impatient = connection.call_blocking(Request::Ping, Duration::from_millis(500));
+            assert!(matches!(impatient, Err(RpcError::Deadline { .. })), "{impatient:?}");
+            let patient = scope.spawn(|| connection.call_blocking(Request::Ping, PATIENCE));
+            std::thread::sleep(Duration::from_millis(1500));
+            assert!(!patient.is_finished() && !before.is_finished());
+            link.cut(false);
+            assert_eq!(before.join().unwrap(), Ok(Response::Structure(None)), "{transport:?}");
+            assert_eq!(patient.join().unwrap(), Ok(Response::Done), "{transport:?}");
+        });
+    }
+}
+
+/// Proves: a client whose address changes goes on over QUIC in the same connection, with what was under way.
+#[test]
+fn a_moved_client_goes_on() {
+    let conditions = Conditions { delay: Duration::from_millis(10), ..Conditions::default() };
+    let Some(link) = site(conditions, true) else { return };
+    let connection = connect(&link, Transport::Quic);
+    let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 1000 };
+    std::thread::scope(|scope| {
+        let under_way = scope.spawn(|| connection.call_blocking(slow, PATIENCE));
+        std::thread::sleep(Duration::from_millis(300));
+        link.move_client().unwrap();
+        assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+        assert_eq!(under_way.join().unwrap(), Ok(Response::Structure(None)));
+    });
+    assert_eq!(connection.traffic().connects, 1);
+}
+
+/// Proves: by default a conversation on a far and very lossy link begins over TCP and goes on over QUIC without a call
+/// failing; where no datagrams are answered it stays with TCP.
+#[test]
+fn lossy_links_get_quic() {
+    for with_quic in [true, false] {
+        let conditions = Conditions { delay: Duration::from_millis(15), loss: 0.2, ..Conditions::default() };
+        let Some(link) = site(conditions, with_quic) else { return };
+        let connection = connect(&link, Transport::Auto);
+        assert_eq!(connection.is_over_quic(), Some(false));
+        let end = Instant::now() + PATIENCE;
+        let mut rounds = 0;
+        while connection.is_over_quic() != Some(true) && (with_quic || rounds < 40) {
+            assert!(Instant::now() < end, "it stays with TCP: {:?}", connection.estimate());
+            store(&connection, 100_000);
+            assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+            rounds += 1;
+        }
+        assert_eq!(connection.is_over_quic(), Some(with_quic));
+        store(&connection, 100_000);
+    }
+}
+
+/// Proves: after some traffic both transports know a slow link to an order of magnitude, and advise small frames.
+#[test]
+fn a_slow_link_is_known() {
+    for transport in [Transport::Tcp, Transport::Quic] {
+        let conditions = Conditions {
+            bytes_per_second: Some(100_000),
+            delay: Duration::from_millis(20),
+            ..Conditions::default()
+        };
+        let Some(link) = site(conditions, true) else { return };
+        let connection = connect(&link, transport);
+        for _ in 0..4 {
+            store(&connection, 150_000);
+        }
+        let estimate = connection.estimate().unwrap();
+        let rate = estimate.sent_bytes_per_second.unwrap();
+        assert!((20_000..500_000).contains(&rate), "{transport:?}: {estimate:?}");
+        assert!(estimate.rtt >= Duration::from_millis(40), "{transport:?}: {estimate:?}");
+        assert!(estimate.frame_bytes_advised() < 1 << 20);
+    }
+}
