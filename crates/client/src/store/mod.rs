@@ -546,7 +546,7 @@ impl BlockSource for VerifiedStore {
                 wanted.push(Wanted { reference: *reference, kind: *kind, flight, behalf: account::behalf() });
             }
         }
-        let bytes_max = self.shared.answer_bytes();
+        let bytes_max = self.shared.asked_bytes(&wanted);
         while !wanted.is_empty() {
             let mut bytes = 0usize;
             let count = wanted

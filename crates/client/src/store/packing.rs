@@ -70,16 +70,23 @@ impl Shared {
         self.link().map_or(BATCH_BYTES, |link| message_bytes(link.up))
     }
 
-    /// Plain bytes of one job of sending.
+    /// Plain bytes of one job of sending: much at once where it is packed, as it is cut again if it turns out to be too
+    /// much.
     pub(super) fn job_bytes(&self) -> usize {
-        match self.delta_up() {
-            Some(_) => (self.message_bytes() * RATIO).min(PARCEL_BYTES_MAX),
-            None => BATCH_BYTES,
+        if self.delta_up().is_some() { PARCEL_BYTES_MAX } else { BATCH_BYTES }
+    }
+
+    /// Plain bytes of these asked for at once: what resembles something that is here comes as little.
+    pub(super) fn asked_bytes(&self, wanted: &[Wanted]) -> usize {
+        let expected = self.expected.lock();
+        match wanted.first().is_some_and(|one| expected.contains(&one.reference.address)) {
+            true => PARCEL_BYTES_MAX,
+            false => self.answer_bytes(),
         }
     }
 
     /// Plain bytes asked for at once.
-    pub(super) fn answer_bytes(&self) -> usize {
+    fn answer_bytes(&self) -> usize {
         match (self.delta_down(), self.link()) {
             (Some(_), Some(link)) => (message_bytes(link.down) * RATIO).min(BATCH_BYTES),
             (None, Some(link)) => message_bytes(link.down),
@@ -258,8 +265,8 @@ impl Shared {
                 continue;
             };
             if parcel.message_bytes() > limit && next.len() > 1 {
-                let (first, second) = next.split_at(next.len() / 2);
-                left.extend([second, first]);
+                let parts = parcel.message_bytes().div_ceil(limit).min(next.len());
+                left.extend(next.chunks(next.len().div_ceil(parts)).rev());
                 continue;
             }
             let bytes = parcel.message_bytes();
