@@ -382,9 +382,10 @@ impl Signer {
                 structure: structure.clone(),
                 blocks,
                 log_size,
+                lease: None,
             },
             Phase::Update { certificate } => {
-                Request::Update { certificate: certificate.clone(), blocks, log_size }
+                Request::Update { certificate: certificate.clone(), blocks, log_size, lease: None }
             }
             Phase::Commit { structure } => Request::Commit { structure: structure.clone(), blocks },
         };

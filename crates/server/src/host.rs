@@ -358,7 +358,7 @@ impl Host {
                 self.commit()?;
                 Ok(Response::View(Box::new(reply)))
             }
-            Request::Update { certificate, blocks, log_size } => {
+            Request::Update { certificate, blocks, log_size, lease: _ } => {
                 let checked = blocks::check_attached(blocks)?;
                 let answer = file_system.update(self, caller, device, certificate, checked, log_size)?;
                 self.commit()?;
@@ -370,7 +370,7 @@ impl Host {
                 let outcome = file_system.commit(self, caller, device, structure, checked)?;
                 self.settled(file_system, outcome, Response::Aborted)
             }
-            Request::Fast { certificate, structure, blocks, log_size: _ } => {
+            Request::Fast { certificate, structure, blocks, log_size: _, lease: _ } => {
                 let checked = blocks::check_attached(blocks)?;
                 let outcome = file_system.fast(self, caller, device, certificate, structure, checked)?;
                 self.settled(file_system, outcome, Response::Refused)

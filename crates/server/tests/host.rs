@@ -285,14 +285,14 @@ fn rule_breakers_harm_nobody() {
     let Request::Fast { certificate, structure, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
-    let dangling = Request::Fast { certificate, structure, blocks: vec![], log_size };
+    let dangling = Request::Fast { certificate, structure, blocks: vec![], log_size, lease: None };
     assert!(invalid(&world.ask(1, dangling)), "a table that was never stored");
-    let Request::Fast { certificate, structure, blocks, log_size } = alice.clone().fast(&before) else {
+    let Request::Fast { certificate, structure, blocks, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
     let mut altered = blocks.clone();
     altered[0].block.body.push(0);
-    assert!(invalid(&world.ask(1, Request::Fast { certificate, structure, blocks: altered, log_size })));
+    assert!(invalid(&world.ask(1, Request::Fast { certificate, structure, blocks: altered, log_size, lease: None })));
     let (_, chunk) = block(BlockKind::Chunk, &vec![0x5a; 900 << 10]);
     let mut incompressible = chunk.clone();
     incompressible.block = holdfast_content::StoredBlock {
@@ -302,7 +302,7 @@ fn rule_breakers_harm_nobody() {
     };
     let (_, update) = alice.clone().update(&before);
     let Request::Update { certificate, log_size, .. } = update else { panic!() };
-    let heavy = Request::Update { certificate, blocks: vec![incompressible; 2], log_size };
+    let heavy = Request::Update { certificate, blocks: vec![incompressible; 2], log_size, lease: None };
     assert!(invalid(&world.ask(1, heavy)), "too many bytes attached");
     let list = ServerKeys { file_system: file_system(), sequence: 2, keys: vec![server] };
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
@@ -725,7 +725,7 @@ fn an_operation_costs_one_sync() {
     }
     let structure = sign_structure(&shown, &certificate, &alice.key, handles);
     let certificate = Signed::new(certificate, &alice.key);
-    committed(world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0 }), &server);
+    committed(world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0, lease: None }), &server);
     assert_eq!(syncs() - before, 1, "the table before");
 }
 
