@@ -35,6 +35,8 @@ pub struct ServerConfig {
     pub gc_interval: Option<Duration>,
     /// How long an operation may stay pending before it is declared dead.
     pub abort_after: Duration,
+    /// How long clients may read what they have read without asking again; zero for never.
+    pub lease_term: Duration,
     /// Ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
     /// What peers may cost.
@@ -52,6 +54,7 @@ impl ServerConfig {
             gc_window: Duration::from_secs(24 * 3600),
             gc_interval: Some(Duration::from_secs(3600)),
             abort_after: Duration::from_secs(10),
+            lease_term: Duration::from_millis(holdfast_protocol::leases::TERM_MS),
             checkpoint_records: 4096,
             limits: holdfast_rpc::Limits::default(),
         }

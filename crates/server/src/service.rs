@@ -14,6 +14,8 @@ use tokio::task::spawn_blocking;
 const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
 /// Longest wait of an `AwaitLock`.
 const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
+/// Longest wait of an `AwaitRecall`.
+const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
 /// How often one who waits for a lock looks whether its holder is still there.
 const LOCK_LOOK: Duration = Duration::from_secs(2);
 /// Requests of one connection carried out at once; a member with many under way shares the threads.
@@ -50,6 +52,13 @@ impl Service for Driver {
                     }
                     (Request::AwaitLock { lock, wait_ms }, Some(file_system)) => {
                         self.await_lock(&caller, file_system, lock, wait_ms).await
+                    }
+                    (Request::AwaitRecall { run, epoch, acknowledged, wait_ms }, Some(file_system)) => {
+                        let asked = Asked { run, epoch, acknowledged };
+                        self.await_recall(&caller, file_system, asked, wait_ms).await
+                    }
+                    (request @ (Request::Update { .. } | Request::Fast { .. }), Some(file_system)) => {
+                        self.operate(session, &caller, file_system, request).await
                     }
                     (request, _) => {
                         // The permit goes along: a lost session does not free the thread it still occupies, and
@@ -109,6 +118,63 @@ impl Driver {
         }
     }
 
+    /// Carries out an operation once nobody's lease forbids it. It waits without a thread, and for at most the rest of a
+    /// term, as what it waits for is granted to nobody meanwhile.
+    async fn operate(
+        &self,
+        session: &Arc<Session<SessionState>>,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        mut request: Request,
+    ) -> Response {
+        let mut claim = None;
+        loop {
+            let mut freed = std::pin::pin!(file_system.next_freed());
+            // From here on nothing is missed, also what is given up before the wait begins.
+            freed.as_mut().enable();
+            // The permit goes along, as with any request, but not while it waits.
+            let permit = session.state.at_once.clone().acquire_owned().await;
+            let (host, asking, has_claim) = (self.host.clone(), caller.clone(), claim.is_some());
+            let attempted = off_reactor(move || {
+                let _permit = permit;
+                host.attempt(&asking, request, has_claim)
+            });
+            let (again, wait_ms, claimed) = match attempted.await {
+                Ok(answer) => return answer,
+                Err(obstacle) => obstacle,
+            };
+            request = again;
+            claim = claim.or(claimed);
+            // Of a lease that runs out nobody tells.
+            let _ = tokio::time::timeout(Duration::from_millis(wait_ms + 1), freed).await;
+        }
+    }
+
+    /// Waits until a run of a client is to give something up, or the time is up.
+    async fn await_recall(
+        &self,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        asked: Asked,
+        wait_ms: u32,
+    ) -> Response {
+        let wait = Duration::from_millis(wait_ms.into()).min(AWAIT_RECALL_MAX);
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let mut recalled = std::pin::pin!(file_system.next_recall());
+            // From here on nothing is missed, also what is recalled before the wait begins.
+            recalled.as_mut().enable();
+            match self.host.recall(caller, asked.run, asked.epoch, asked.acknowledged) {
+                Err(refused) => return refused,
+                Ok(Some(recall)) => return Response::Recalled(Some(recall)),
+                Ok(None) => {}
+            }
+            if tokio::time::timeout_at(deadline, recalled).await.is_err() {
+                return Response::Recalled(None);
+            }
+        }
+    }
+
     /// Waits until nothing is in the way of a lock any more, or the time is up.
     async fn await_lock(
         &self,
@@ -137,6 +203,13 @@ impl Driver {
             let _ = tokio::time::timeout_at(deadline.min(now + LOCK_LOOK), changed).await;
         }
     }
+}
+
+/// What a client says when it asks for recalls.
+struct Asked {
+    run: u128,
+    epoch: u64,
+    acknowledged: u64,
 }
 
 /// Ends a holder's wait for a lock, also when its connection is lost.

@@ -42,6 +42,8 @@ fn settings() -> HostSettings {
         abort_after: Duration::from_secs(10),
         checkpoint_records: 8,
         locks_note: None,
+        lease_term: Duration::ZERO,
+        leases_note: None,
         store: StoreConfig { segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }
@@ -292,7 +294,9 @@ fn rule_breakers_harm_nobody() {
     };
     let mut altered = blocks.clone();
     altered[0].block.body.push(0);
-    assert!(invalid(&world.ask(1, Request::Fast { certificate, structure, blocks: altered, log_size, lease: None })));
+    assert!(invalid(
+        &world.ask(1, Request::Fast { certificate, structure, blocks: altered, log_size, lease: None })
+    ));
     let (_, chunk) = block(BlockKind::Chunk, &vec![0x5a; 900 << 10]);
     let mut incompressible = chunk.clone();
     incompressible.block = holdfast_content::StoredBlock {
@@ -359,6 +363,7 @@ fn membership_in_force_decides() {
         structure,
         blocks: vec![holdfast_protocol::message::AddressedBlock { address, block: block.to_stored() }],
         log_size: 0,
+        lease: None,
     };
     committed(world.ask(0, change), &server);
     assert!(not_allowed(&world.ask(3, Request::Look { log_size: 0 })));
@@ -725,7 +730,10 @@ fn an_operation_costs_one_sync() {
     }
     let structure = sign_structure(&shown, &certificate, &alice.key, handles);
     let certificate = Signed::new(certificate, &alice.key);
-    committed(world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0, lease: None }), &server);
+    committed(
+        world.ask(1, Request::Fast { certificate, structure, blocks: vec![], log_size: 0, lease: None }),
+        &server,
+    );
     assert_eq!(syncs() - before, 1, "the table before");
 }
 

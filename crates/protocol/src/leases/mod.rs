@@ -25,7 +25,7 @@ pub use table::{ClaimId, LeaseTable};
 
 use crate::certificate::{Certificate, Delta};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{Handle, PrincipalId};
+use holdfast_content::{Handle, Membership, PrincipalId};
 use std::collections::BTreeSet;
 
 /// How long a lease lasts unless the operator says otherwise, in milliseconds. A writer waits as long for a client that
@@ -54,25 +54,29 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// What a certificate declares. Pre-allocated numbers stand for no file yet, so nobody has read them.
-    pub fn by(certificate: &Certificate) -> Touched {
+    /// What a certificate declares, as far as its author may write it: the rest takes no effect for anybody.
+    /// Pre-allocated numbers stand for no file yet, so nobody has read them.
+    pub fn by(certificate: &Certificate, membership: &Membership) -> Touched {
         let mut touched = Touched::default();
-        touched.add(certificate);
+        touched.add(certificate, membership);
         touched
     }
 
     /// Adds what another certificate declares.
-    pub fn add(&mut self, certificate: &Certificate) {
+    pub fn add(&mut self, certificate: &Certificate, membership: &Membership) {
+        let may_write = |file: &Handle| membership.may_write(certificate.device, file.principal);
         for delta in &certificate.deltas {
             match delta {
-                Delta::SetInode { file, .. } | Delta::SetTable { file, .. } => {
+                Delta::SetInode { file, .. } | Delta::SetTable { file, .. } if may_write(file) => {
                     self.files.insert(*file);
                 }
-                Delta::SetEntry { directory, .. } => {
+                Delta::SetEntry { directory, .. } if may_write(directory) => {
                     self.files.insert(*directory);
                 }
-                Delta::Preallocate { .. } => {}
-                Delta::SetMembers { .. } => self.everything = true,
+                Delta::SetMembers { .. } => {
+                    self.everything |= membership.may_write(certificate.device, PrincipalId::Members);
+                }
+                _ => {}
             }
         }
     }

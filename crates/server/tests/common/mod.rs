@@ -165,14 +165,17 @@ impl Author {
             structure,
             blocks: vec![block],
             log_size: self.log_size,
-                lease: None,
+            lease: None,
         }
     }
 
     pub fn update(&mut self, view: &View) -> (Certificate, Request) {
         let certificate = self.certificate(view, Path::Slow);
         let signed = Signed::new(certificate.clone(), &self.key);
-        (certificate, Request::Update { certificate: signed, blocks: Vec::new(), log_size: self.log_size, lease: None })
+        (
+            certificate,
+            Request::Update { certificate: signed, blocks: Vec::new(), log_size: self.log_size, lease: None },
+        )
     }
 
     pub fn commit(&self, view: &View, certificate: &Certificate) -> Request {
