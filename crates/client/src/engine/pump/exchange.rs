@@ -1,6 +1,7 @@
 //! Talking to the server about the operation in flight.
 
 use super::{End, Operation, PAUSE_MAX, Pump};
+use crate::engine::leases::now_ms;
 use crate::engine::shared::is_definite;
 use crate::error::FsError;
 use crate::tree::{Plan, ReadError};
@@ -96,7 +97,7 @@ impl Pump {
     pub(super) fn exchange(
         &mut self,
         request: &Request,
-        operation: &Operation,
+        operation: &mut Operation,
     ) -> Result<Response, RpcError> {
         let mut request = request.clone();
         let roots = match &request {
@@ -113,9 +114,26 @@ impl Pump {
             }
             _ => {}
         }
+        if let Request::Fast { lease, .. } | Request::Update { lease, .. } = &mut request {
+            let asked = &mut operation.lease;
+            if asked.wish.is_none() {
+                asked.wish = self.shared.leases.wish();
+            }
+            lease.clone_from(&asked.wish);
+            asked.first_sent_ms.get_or_insert_with(now_ms);
+        }
         self.shared.counters.rounds.fetch_add(1, Relaxed);
+        let sent_ms = now_ms();
         let response = match self.shared.remote.call(request, self.shared.deadline)? {
             Response::Error(error) => return Err(error.into()),
+            Response::LeasedView(reply, grant) => {
+                operation.lease.grant = Some((grant, sent_ms));
+                Response::View(reply)
+            }
+            Response::LeasedCommitted(receipt, grant) => {
+                operation.lease.grant = Some((grant, sent_ms));
+                Response::Committed(receipt)
+            }
             response => response,
         };
         self.shared.heard();
