@@ -171,7 +171,10 @@ impl FileSystem {
             let inos = told.iter().filter_map(|told| told.found).chain([Ino::ROOT]).collect();
             let (done, finished) = std::sync::mpsc::channel();
             forget(names, inos, done);
-            let _ = finished.recv_timeout(gone.saturating_duration_since(Instant::now()));
+            let wait = || gone.saturating_duration_since(Instant::now());
+            if finished.recv_timeout(wait()).is_err() {
+                std::thread::sleep(wait());
+            }
         };
         let awake = newest + WAKING;
         let asleep = awake.saturating_duration_since(Instant::now());
