@@ -47,6 +47,7 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
         CreateBy::Nobody => CreatePolicy::Nobody,
     };
     config.abort_after = Duration::from_secs(arguments.abort_after);
+    config.lease_term = Duration::from_secs(arguments.lease);
     config.gc_interval =
         (arguments.collect_every > 0).then(|| Duration::from_secs(arguments.collect_every * 60));
     let server = holdfast_server::Server::open(config)?;

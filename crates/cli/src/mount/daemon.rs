@@ -36,6 +36,8 @@ pub struct Job {
     pub timeout: u64,
     /// Calls wait for as long as it takes.
     pub hard: bool,
+    /// Ask for leases.
+    pub leases: bool,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
 }
@@ -63,6 +65,7 @@ struct Letter {
     cache_bytes: u64,
     timeout: u64,
     hard: bool,
+    leases: bool,
     acknowledge_alarm: bool,
 }
 
@@ -110,6 +113,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         cache_bytes: job.cache_bytes,
         timeout: job.timeout,
         hard: job.hard,
+        leases: job.leases,
         acknowledge_alarm: job.acknowledge_alarm,
     };
     let text =
@@ -195,6 +199,7 @@ pub fn receive() -> Outcome<Job> {
         cache_bytes: letter.cache_bytes,
         timeout: letter.timeout,
         hard: letter.hard,
+        leases: letter.leases,
         acknowledge_alarm: letter.acknowledge_alarm,
     })
 }

@@ -91,6 +91,7 @@ impl Host {
         config.cache_bytes = job.cache_bytes;
         config.deadline = Duration::from_secs(job.timeout);
         config.hard = job.hard;
+        config.leases = job.leases;
         config.acknowledge_alarm = job.acknowledge_alarm;
         let host = Arc::new(Host {
             engine: Engine::start(config)?,

@@ -106,6 +106,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         cache_bytes: arguments.cache_mib << 20,
         timeout: arguments.timeout,
         hard: arguments.hard,
+        leases: !arguments.no_leases,
         acknowledge_alarm: arguments.acknowledge_alarm,
         key,
     };
