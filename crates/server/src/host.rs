@@ -271,7 +271,7 @@ impl Host {
     pub(crate) async fn recall_leases(&self, patience: Duration) {
         let end = tokio::time::Instant::now() + patience;
         for file_system in self.file_systems() {
-            file_system.close_leases();
+            file_system.close_leases(self);
         }
         for file_system in self.file_systems() {
             loop {

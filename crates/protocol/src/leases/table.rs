@@ -25,6 +25,12 @@ const SCOPES_IN_ALL_MAX: usize = 1 << 21;
 const QUIET_MS: u64 = 10_000;
 /// Longest time for which no delegation is granted after contention, in milliseconds.
 const CONTENTION_MS_MAX: u64 = 600_000;
+/// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
+const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
+/// Shortest time for which a slow device is granted nothing, in milliseconds.
+const SLOW_MS_MIN: u64 = 60_000;
+/// Longest.
+const SLOW_MS_MAX: u64 = 3_600_000;
 /// How often what has run out is looked for, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
@@ -61,10 +67,16 @@ struct Session {
     outstanding: BTreeMap<u64, Outstanding>,
 }
 
-#[derive(Default)]
 struct Outstanding {
+    at_ms: u64,
     scopes: Vec<Scope>,
     delegation: bool,
+}
+
+/// A device that made others wait.
+struct Slow {
+    until_ms: u64,
+    lasts_ms: u64,
 }
 
 impl Session {
@@ -91,7 +103,7 @@ impl Session {
     }
 
     /// Recalls those of `scopes` that are held firmly, in one recall. Whether there were any.
-    fn recall(&mut self, scopes: impl IntoIterator<Item = Scope>) -> bool {
+    fn recall(&mut self, scopes: impl IntoIterator<Item = Scope>, now_ms: u64) -> bool {
         let mut recalled = Vec::new();
         for scope in scopes {
             let Some(held) = self.scopes.get_mut(&scope) else { continue };
@@ -102,7 +114,7 @@ impl Session {
         }
         let any = !recalled.is_empty();
         if any {
-            self.issue(Outstanding { scopes: recalled, delegation: false });
+            self.issue(Outstanding { at_ms: now_ms, scopes: recalled, delegation: false });
         }
         any
     }
@@ -129,6 +141,8 @@ pub struct LeaseTable {
     delegate: Option<SessionId>,
     no_delegation_before_ms: u64,
     contention_ms: u64,
+    /// Devices that are granted nothing for a while.
+    slow: HashMap<DeviceId, Slow>,
     /// When devices operated last.
     operated: HashMap<DeviceId, u64>,
     swept_ms: u64,
@@ -154,6 +168,7 @@ impl LeaseTable {
             delegate: None,
             no_delegation_before_ms: 0,
             contention_ms: 0,
+            slow: HashMap::new(),
             operated: HashMap::new(),
             swept_ms: 0,
             recalled: false,
@@ -189,11 +204,11 @@ impl LeaseTable {
     }
 
     /// Grants nothing any more, and recalls everything: the server is about to end.
-    pub fn close(&mut self) {
+    pub fn close(&mut self, now_ms: u64) {
         self.closing = true;
         let ids: Vec<SessionId> = self.sessions.keys().copied().collect();
         for id in ids {
-            self.recall_all(id);
+            self.recall_all(id, now_ms);
         }
     }
 
@@ -239,7 +254,7 @@ impl LeaseTable {
             wait_until(session.expires_ms);
             let is_told = session.outstanding.values().any(|recall| recall.delegation);
             if !is_told && !session.inherited {
-                session.issue(Outstanding { delegation: true, ..Outstanding::default() });
+                session.issue(Outstanding { at_ms: now_ms, scopes: Vec::new(), delegation: true });
                 self.recalled = true;
                 self.contended(now_ms);
             }
@@ -256,7 +271,7 @@ impl LeaseTable {
             let others: Vec<SessionId> =
                 self.sessions.keys().filter(|id| id.device != device).copied().collect();
             for id in others {
-                self.recall_all(id);
+                self.recall_all(id, now_ms);
                 let session = &self.sessions[&id];
                 session.scopes.keys().filter_map(|scope| session.until(scope)).for_each(&mut wait_until);
             }
@@ -271,7 +286,7 @@ impl LeaseTable {
         for (id, scopes) in by_session {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             scopes.iter().filter_map(|scope| session.until(scope)).for_each(&mut wait_until);
-            self.recalled |= session.recall(scopes);
+            self.recalled |= session.recall(scopes, now_ms);
         }
         wait
     }
@@ -292,7 +307,7 @@ impl LeaseTable {
         if fresh {
             self.operated.insert(id.device, now_ms);
         }
-        if self.term_ms == 0 || self.closing {
+        if self.term_ms == 0 || self.closing || self.is_slow(id.device, now_ms) {
             return None;
         }
         if !self.sessions.contains_key(&id) {
@@ -342,7 +357,7 @@ impl LeaseTable {
         if excess > 0 {
             // Those just granted are the youngest, so they stay; the client gives up the others when it hears of it.
             let oldest: Vec<Scope> = session.ages.values().take(excess).copied().collect();
-            self.recalled |= session.recall(oldest);
+            self.recalled |= session.recall(oldest, now_ms);
         }
         if wish.delegation && (self.delegate == Some(id) || (fresh && self.is_alone(id, pending, now_ms))) {
             self.delegate = Some(id);
@@ -365,6 +380,10 @@ impl LeaseTable {
         }
         let later = session.outstanding.split_off(&acknowledged.saturating_add(1));
         let done = std::mem::replace(&mut session.outstanding, later);
+        let is_late = |recall: &Outstanding| {
+            !recall.delegation && now_ms.saturating_sub(recall.at_ms) > ACKNOWLEDGE_MS_MAX
+        };
+        let was_late = done.values().any(is_late);
         for recall in done.into_values() {
             self.freed = true;
             for scope in recall.scopes {
@@ -380,12 +399,20 @@ impl LeaseTable {
                 }
             }
         }
-        if session.outstanding.is_empty() {
-            return None;
+        let outstanding = &session.outstanding;
+        let scopes = outstanding.values().flat_map(|recall| recall.scopes.iter().copied()).collect();
+        let delegation = outstanding.values().any(|recall| recall.delegation);
+        let recall = (!outstanding.is_empty()).then(|| Recall {
+            epoch,
+            number: session.issued,
+            scopes,
+            everything: false,
+            delegation,
+        });
+        if was_late {
+            self.made_wait(id.device, now_ms);
         }
-        let scopes = session.outstanding.values().flat_map(|recall| recall.scopes.iter().copied()).collect();
-        let delegation = session.outstanding.values().any(|recall| recall.delegation);
-        Some(Recall { epoch, number: session.issued, scopes, everything: false, delegation })
+        recall
     }
 
     /// A session is over: it has given up everything.
@@ -424,18 +451,35 @@ impl LeaseTable {
 
     /// Forgets a session whose time is over: what it held may have been changed since.
     fn lapse(&mut self, id: SessionId, now_ms: u64) {
-        if self.sessions.get(&id).is_some_and(|session| session.expires_ms <= now_ms) {
-            self.end(id);
+        let Some(session) = self.sessions.get(&id).filter(|session| session.expires_ms <= now_ms) else {
+            return;
+        };
+        if !session.outstanding.is_empty() {
+            self.made_wait(id.device, now_ms);
         }
+        self.end(id);
     }
 
-    fn recall_all(&mut self, id: SessionId) {
+    fn is_slow(&self, device: DeviceId, now_ms: u64) -> bool {
+        self.slow.get(&device).is_some_and(|slow| now_ms < slow.until_ms)
+    }
+
+    /// A device let others wait for an acknowledgement: it does without leases for a while, and longer the more often
+    /// that happens, so that nobody can hold up all changes.
+    fn made_wait(&mut self, device: DeviceId, now_ms: u64) {
+        let slow = self.slow.entry(device).or_insert(Slow { until_ms: 0, lasts_ms: 0 });
+        let goes_on = now_ms.saturating_sub(slow.until_ms) < slow.lasts_ms;
+        slow.lasts_ms = if goes_on { (slow.lasts_ms * 2).min(SLOW_MS_MAX) } else { SLOW_MS_MIN };
+        slow.until_ms = now_ms + slow.lasts_ms;
+    }
+
+    fn recall_all(&mut self, id: SessionId, now_ms: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let all: Vec<Scope> = session.ages.values().copied().collect();
-        self.recalled |= session.recall(all);
+        self.recalled |= session.recall(all, now_ms);
         let is_told = session.outstanding.values().any(|recall| recall.delegation);
         if session.delegation && !session.inherited && !is_told {
-            session.issue(Outstanding { delegation: true, ..Outstanding::default() });
+            session.issue(Outstanding { at_ms: now_ms, scopes: Vec::new(), delegation: true });
             self.recalled = true;
         }
     }
@@ -479,8 +523,9 @@ impl LeaseTable {
             .map(|(id, _)| *id)
             .collect();
         for id in over {
-            self.end(id);
+            self.lapse(id, now_ms);
         }
+        self.slow.retain(|_, slow| now_ms < slow.until_ms.saturating_add(slow.lasts_ms));
     }
 }
 

@@ -138,8 +138,9 @@ impl FileSystem {
     }
 
     /// Grants nothing any more and recalls everything.
-    pub(crate) fn close_leases(&self) {
-        self.leases.with(LeaseTable::close);
+    pub(crate) fn close_leases(&self, host: &Host) {
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| table.close(now_ms));
     }
 
     /// Whether nobody holds a lease.
