@@ -23,7 +23,7 @@ use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::leases::{LeaseGrant, LeaseWish, Recall, WISHES_MAX};
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX};
 use holdfast_protocol::message::{
     AddressedBlock, PROTOCOL_VERSIONS, Request, Response, ServerError, ServerKeys, Welcome,
 };
@@ -115,6 +115,21 @@ pub struct Greeted {
     pub file_system: Option<Arc<FileSystem>>,
     /// Whether the limits on strangers may be lifted.
     pub admitted: bool,
+}
+
+/// What became of a request.
+pub(crate) enum Attempted {
+    /// It has its answer.
+    Answered(Box<Response>),
+    /// It has to wait for leases of others, and is handed back.
+    Waits {
+        /// The request.
+        request: Box<Request>,
+        /// For how long at most, in milliseconds.
+        wait_ms: u64,
+        /// To be kept while it waits.
+        claim: Option<Claim>,
+    },
 }
 
 impl Host {
@@ -291,35 +306,32 @@ impl Host {
         }
     }
 
-    /// Answers a request, unless leases of others forbid an operation: then hands it back, with what it claims unless it
-    /// `has_claim`, and for how long at most it has to wait for them, in milliseconds.
-    #[allow(clippy::result_large_err)] // It holds the request.
-    pub(crate) fn attempt(
-        &self,
-        caller: &Caller,
-        request: Request,
-        has_claim: bool,
-    ) -> Result<Response, (Request, u64, Option<Claim>)> {
+    /// Answers a request, unless leases of others forbid an operation, which then claims what it changes unless it
+    /// `has_claim`.
+    pub(crate) fn attempt(&self, caller: &Caller, request: Request, has_claim: bool) -> Attempted {
         if let Request::Fast { certificate, .. } | Request::Update { certificate, .. } = &request
             && let Ok((file_system, device)) = self.member(caller)
             && let Some((wait_ms, claim)) = file_system.obstacle(self, device, &certificate.value, has_claim)
         {
-            return Err((request, wait_ms, claim));
+            return Attempted::Waits { request: Box::new(request), wait_ms, claim };
         }
-        Ok(self.handle(caller, request))
+        Attempted::Answered(Box::new(self.handle(caller, request)))
     }
 
-    /// What a run of a client is to give up; `Ok(None)`: nothing for now.
+    /// What a run of a client is to give up; `None`: nothing for now.
     pub(crate) fn recall(
         &self,
         caller: &Caller,
         run: u128,
         epoch: u64,
         acknowledged: u64,
-    ) -> Result<Option<Recall>, Response> {
+    ) -> Option<Response> {
         match self.member(caller) {
-            Ok((file_system, device)) => Ok(file_system.recall(self, device, run, epoch, acknowledged)),
-            Err(refused) => Err(Response::Error(self.note(refused))),
+            Ok((file_system, device)) => {
+                let recall = file_system.recall(self, device, run, epoch, acknowledged)?;
+                Some(Response::Recalled(Some(recall)))
+            }
+            Err(refused) => Some(Response::Error(self.note(refused))),
         }
     }
 

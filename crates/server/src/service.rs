@@ -1,7 +1,7 @@
 //! Between transport and host: what blocks runs on threads of its own, what waits waits without one.
 
 use crate::file_system::FileSystem;
-use crate::host::{Caller, Host};
+use crate::host::{Attempted, Caller, Host};
 use holdfast_content::DeviceId;
 use holdfast_protocol::message::{LockAnswer, LockRequest, Request, Response};
 use holdfast_rpc::{Service, Session};
@@ -139,12 +139,14 @@ impl Driver {
                 let _permit = permit;
                 host.attempt(&asking, request, has_claim)
             });
-            let (again, wait_ms, claimed) = match attempted.await {
-                Ok(answer) => return answer,
-                Err(obstacle) => obstacle,
+            let wait_ms = match attempted.await {
+                Attempted::Answered(answer) => return *answer,
+                Attempted::Waits { request: again, wait_ms, claim: claimed } => {
+                    request = *again;
+                    claim = claim.or(claimed);
+                    wait_ms
+                }
             };
-            request = again;
-            claim = claim.or(claimed);
             // Of a lease that runs out nobody tells.
             let _ = tokio::time::timeout(Duration::from_millis(wait_ms + 1), freed).await;
         }
@@ -164,10 +166,8 @@ impl Driver {
             let mut recalled = std::pin::pin!(file_system.next_recall());
             // From here on nothing is missed, also what is recalled before the wait begins.
             recalled.as_mut().enable();
-            match self.host.recall(caller, asked.run, asked.epoch, asked.acknowledged) {
-                Err(refused) => return refused,
-                Ok(Some(recall)) => return Response::Recalled(Some(recall)),
-                Ok(None) => {}
+            if let Some(answer) = self.host.recall(caller, asked.run, asked.epoch, asked.acknowledged) {
+                return answer;
             }
             if tokio::time::timeout_at(deadline, recalled).await.is_err() {
                 return Response::Recalled(None);

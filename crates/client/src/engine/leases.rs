@@ -167,7 +167,7 @@ impl Leases {
     pub fn held(&self) -> usize {
         let mut state = self.state.lock();
         state.holder.expire(now_ms());
-        state.holder.len()
+        state.holder.count()
     }
 
     /// Registers who is told what is not to be served any more.

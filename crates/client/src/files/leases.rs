@@ -160,6 +160,7 @@ impl FileSystem {
 
     /// Leases are recalled: nothing is served under them any more, and when this returns, nor does the kernel.
     pub(super) fn recalled(&self) {
+        self.tokens.forget_all();
         // Answers that were begun under them are sent; none that is sent from now on has a life.
         drop(self.kernel.gate.write());
         let Some(forget) = self.kernel.forget.get() else { return };

@@ -278,6 +278,11 @@ impl Tokens {
         });
     }
 
+    /// Forgets what all threads have looked up and listed: others have changed something.
+    pub fn forget_all(&self) {
+        self.threads.lock().clear();
+    }
+
     /// Forgets a thread's token: it has sent another request.
     pub fn spend_any(&self, thread: u32) {
         self.spend(thread);

@@ -139,7 +139,7 @@ impl LeaseHolder {
     }
 
     /// Number of scopes held.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.scopes.len()
     }
 

@@ -402,7 +402,7 @@ impl LeaseTable {
         let outstanding = &session.outstanding;
         let scopes = outstanding.values().flat_map(|recall| recall.scopes.iter().copied()).collect();
         let delegation = outstanding.values().any(|recall| recall.delegation);
-        let recall = (!outstanding.is_empty()).then(|| Recall {
+        let recall = (!outstanding.is_empty()).then_some(Recall {
             epoch,
             number: session.issued,
             scopes,

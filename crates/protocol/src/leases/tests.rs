@@ -242,5 +242,5 @@ fn holders() {
     assert!(!holder.must_ask(231));
     assert!(holder.granted(&grant(9, 4, &[Scope::File(one)]), 300, 310));
     holder.expire(2_000);
-    assert_eq!((holder.len(), holder.holds(one, 310)), (0, false));
+    assert_eq!((holder.count(), holder.holds(one, 310)), (0, false));
 }
