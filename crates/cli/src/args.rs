@@ -138,6 +138,10 @@ pub struct Server {
     /// Seconds after which an operation whose client died is declared dead.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub abort_after: u64,
+    /// Seconds for which clients may read again what they have read without asking (leases); 0 means never. A change
+    /// waits as long for a client that has died while it held a lease of what is changed.
+    #[arg(long, value_name = "SECONDS", default_value_t = holdfast_protocol::leases::TERM_MS / 1000, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub lease: u64,
     /// Minutes between garbage collections; 0 means never.
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     pub collect_every: u64,
@@ -547,7 +551,7 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT,
-map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, local_locks, write_back,
+map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, local_locks, write_back,
 write_back_mib=MIB, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is there to be
 asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
@@ -615,6 +619,9 @@ pub struct Mount {
     /// Let calls wait for the server for as long as it takes. They can be interrupted.
     #[arg(long)]
     pub hard: bool,
+    /// Ask the server each time, instead of reading again under a lease what was read before.
+    #[arg(long)]
+    pub no_leases: bool,
     /// What carries the conversation with the server.
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     pub transport: Carrier,

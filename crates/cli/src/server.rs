@@ -48,6 +48,7 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
         CreateBy::Nobody => CreatePolicy::Nobody,
     };
     config.abort_after = Duration::from_secs(arguments.abort_after);
+    config.lease_term = Duration::from_secs(arguments.lease);
     config.gc_interval =
         (arguments.collect_every > 0).then(|| Duration::from_secs(arguments.collect_every * 60));
     config.keep_deleted = Duration::from_secs(arguments.keep_deleted * 24 * 3600);

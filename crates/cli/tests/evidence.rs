@@ -18,8 +18,10 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn evil(world: &mut World) -> EvilServer {
     world.stop_server();
-    EvilServer::start(ServerConfig::new(world.data(), ([127, 0, 0, 1], world.port).into()))
-        .expect("the operator's server starts")
+    let mut config = ServerConfig::new(world.data(), ([127, 0, 0, 1], world.port).into());
+    // Each call asks the server, so that each can be lied to.
+    config.lease_term = std::time::Duration::ZERO;
+    EvilServer::start(config).expect("the operator's server starts")
 }
 
 fn json(command: &mut Command) -> serde_json::Value {

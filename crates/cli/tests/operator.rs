@@ -27,6 +27,8 @@ fn evil(world: &World) -> EvilServer {
     let listen = ([127, 0, 0, 1], world.port).into();
     let mut config = ServerConfig::new(world.data(), listen);
     config.abort_after = Duration::from_secs(3);
+    // Each call asks the server, so that each can be lied to.
+    config.lease_term = std::time::Duration::ZERO;
     EvilServer::start(config).expect("the operator's server starts")
 }
 

@@ -220,3 +220,98 @@ fn devices_come_and_go() {
     let members = admin.membership().unwrap();
     assert_eq!(members.devices.values().filter(|device| device.removed_at.is_some()).count(), 1);
 }
+
+/// Proves: what is under lease is read without an operation, until another device changes it, which by then has taken the
+/// lease away; a lease of a whole group gives way to one of the directory; a delegation is given to one who is alone, and
+/// when another so much as fetches, what its holder sends before it lets go is in what the other sees.
+#[test]
+fn leases_and_delegations() {
+    let site = Site::new();
+    let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
+    let team = site.team(&alice);
+    let operations = |engine: &Engine| engine.status().operations;
+    assert!(alice.leased(&[team]).is_none(), "it is wished for");
+    alice.fetch().unwrap();
+    let before = operations(&alice);
+    let (view, stamp) = alice.leased(&[team]).expect("granted");
+    assert_eq!(names(&view, team), [""; 0]);
+    assert!(alice.leased_for(stamp, &[team]).is_some());
+    modify(&alice, create_file(team, "own")).unwrap();
+    assert_eq!(names(&alice.leased(&[team]).expect("kept").0, team), ["own"]);
+    assert_eq!(operations(&alice), before + 1);
+
+    modify(&bob, create_file(team, "other")).unwrap();
+    assert!(alice.leased(&[team]).is_none(), "it was recalled before bob's file was made");
+    assert!(alice.leased_for(stamp, &[team]).is_none());
+    assert_eq!(names(&alice.fetch().unwrap(), team), ["other", "own"]);
+    assert_eq!(names(&alice.leased(&[team]).expect("the directory is leased").0, team), ["other", "own"]);
+    let elsewhere = Handle { number: u64::MAX >> 8, ..team };
+    assert!(alice.leased(&[elsewhere]).is_none(), "and only that");
+    assert_eq!(alice.status().recalls, 1);
+    assert!(alice.status().leased_reads >= 3);
+
+    bob.stop();
+    let bob = site.start(3).unwrap();
+    let (engine, sent) = (Arc::downgrade(&alice), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let told = sent.clone();
+    alice.on_recall(Box::new(move |dropped| {
+        if let (true, Some(engine)) = (dropped.delegation, engine.upgrade()) {
+            assert!(!engine.delegation());
+            modify(&engine, create_file(team, "held back")).unwrap();
+            engine.flush_commits().unwrap();
+            told.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }));
+    alice.want_delegation(true);
+    assert!(!alice.delegation());
+    while !alice.delegation() {
+        std::thread::sleep(Duration::from_millis(200));
+        alice.fetch().unwrap();
+    }
+    let seen = bob.fetch().unwrap();
+    assert!(sent.load(std::sync::atomic::Ordering::SeqCst));
+    assert!(names(&seen, team).contains(&"held back".to_owned()));
+    alice.fetch().unwrap();
+    assert!(!alice.delegation(), "not again at once");
+}
+
+fn create_file(
+    directory: Handle,
+    name: &str,
+) -> impl FnMut(&mut holdfast_client::Transaction<'_>) -> Result<(), FsError> + Send + 'static {
+    make(directory, name, name.as_bytes())
+}
+
+/// Proves: after the server was killed, changes wait for those who held leases to hear of it, not for their whole term.
+#[test]
+fn leases_over_restarts() {
+    let mut site = Site::new();
+    let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
+    let team = site.team(&alice);
+    assert!(alice.leased(&[team]).is_none());
+    alice.fetch().unwrap();
+    assert!(alice.leased(&[team]).is_some());
+    let note = site.directory.path().join("server/leases");
+    let text = std::fs::read_to_string(&note).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    // A server that ends in order has all given up, and so forgets.
+    site.restart_server();
+    assert!(!note.exists());
+    alice.fetch().unwrap();
+    assert!(alice.leased(&[team]).is_none());
+    alice.fetch().unwrap();
+    assert!(alice.leased(&[team]).is_some());
+    // One that was killed finds the note as it was.
+    let text = std::fs::read_to_string(&note).unwrap();
+    drop(site.server.take());
+    std::fs::write(&note, &text).unwrap();
+    site.server = Some(Running::start(
+        &site.directory.path().join("server"),
+        format!("127.0.0.1:{}", site.address.server.port).parse().unwrap(),
+    ));
+    // Alice holds nothing, and does not ask by herself; her next operation tells her to.
+    alice.fetch().unwrap();
+    modify(&bob, create_file(team, "after")).unwrap();
+    assert!(alice.leased(&[team]).is_none());
+    assert_eq!(names(&alice.fetch().unwrap(), team), ["after"]);
+}

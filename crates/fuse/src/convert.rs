@@ -39,6 +39,27 @@ pub(crate) fn attributes(of: &Attributes) -> FileAttr {
     }
 }
 
+/// Of a name that is not there: the number 0 tells the kernel so.
+pub(crate) fn no_attributes() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
 pub(crate) fn statfs(reply: ReplyStatfs, of: &Statistics) {
     reply.statfs(
         of.blocks,

@@ -27,7 +27,8 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may believe attributes: `fstat` on an open descriptor may be this old.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
-/// Names are looked up anew every time: every path-based call sees the present view.
+/// Names are looked up anew every time, unless they were found under a lease: every path-based call sees the present
+/// view.
 const NAMES_LIVE: Duration = Duration::ZERO;
 /// Largest write the kernel may send in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -112,6 +113,20 @@ fn entry(reply: ReplyEntry, result: Result<files::Attributes, FsError>) {
                 &convert::attributes(&attributes),
                 generation,
             );
+        }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// The answer to a LOOKUP, which the kernel may keep for as long as `life`, also that there is no such name.
+fn looked_up(reply: ReplyEntry, result: Result<files::Attributes, FsError>, life: Duration) {
+    match result {
+        Ok(attributes) => {
+            let generation = Generation(attributes.generation);
+            reply.entry_with_ttls(&ATTRIBUTES_LIVE, &life, &convert::attributes(&attributes), generation);
+        }
+        Err(FsError::NotFound) if !life.is_zero() => {
+            reply.entry_with_ttls(&Duration::ZERO, &life, &convert::no_attributes(), Generation(0));
         }
         Err(error) => reply.error(errno(&error)),
     }
@@ -207,8 +222,13 @@ impl Filesystem for Handler {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (caller, name) = (convert::caller(request), name.to_owned());
-        self.answer(request, move |fs| entry(reply, fs.lookup(&caller, Ino(parent.0), name.as_bytes())));
+        let (caller, parent, name) = (convert::caller(request), Ino(parent.0), name.to_owned());
+        self.answer(request, move |fs| {
+            let (found, basis) = fs.lookup_with_basis(&caller, parent, name.as_bytes());
+            let ino = found.as_ref().ok().map(|found| found.ino);
+            let life = fs.name_life(parent, name.as_bytes(), ino, basis);
+            looked_up(reply, found, life.get());
+        });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {

@@ -1,16 +1,22 @@
-//! Dropping the kernel's pages of files that changed elsewhere.
+//! Dropping what the kernel keeps of files that changed elsewhere: pages, names and attributes.
 //!
-//! On a thread of its own: the kernel may wait, in such a call, for the answer to a read that is waiting for
-//! whoever asked for the pages to be dropped. What waits is a set of inodes, so it is bounded by what the
-//! kernel knows.
+//! Pages and names on threads of their own. The kernel may wait, when pages are dropped, for the answer to a read that is
+//! waiting for whoever asked for it; and when a name is to be forgotten, for a program that is changing something in
+//! its directory. What waits is a set of inodes, bounded by what the kernel knows, and of names, bounded by what it was
+//! given to keep. Attributes are forgotten at once, since the kernel takes no lock for it.
 
 use fuser::{INodeNo, Notifier};
-use holdfast_client::files::FileSystem;
+use holdfast_client::files::{FileSystem, Ino};
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+
+/// Most sets of names that wait.
+const BATCHES_MAX: usize = 16;
 
 #[derive(Default)]
 struct Waiting {
@@ -20,27 +26,56 @@ struct Waiting {
 
 #[derive(Default)]
 struct List {
-    /// With those who wait for it.
+    /// Files whose pages are to be dropped, with those who wait for it.
     inodes: BTreeMap<u64, Vec<Sender<()>>>,
+    names: VecDeque<Forgotten>,
     ended: bool,
 }
 
-/// Ends the thread when it is dropped.
+/// Names to be looked up again, and who waits until the last is done.
+struct Forgotten {
+    names: Vec<(Ino, Box<[u8]>)>,
+    done: Sender<()>,
+}
+
+/// Ends the threads when it is dropped.
 pub(crate) struct Invalidator(Arc<Waiting>);
 
 impl Invalidator {
-    /// Drops pages whenever `fs` says so.
+    /// Drops pages, names and attributes whenever `fs` says so.
     pub(crate) fn start(fs: &FileSystem, notifier: Notifier) -> io::Result<Invalidator> {
         let waiting = Arc::new(Waiting::default());
-        let worker = Arc::clone(&waiting);
-        std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || worker.work(&notifier))?;
+        let spawn = |name: &str, work: fn(&Waiting, &Notifier)| {
+            let (waiting, notifier) = (Arc::clone(&waiting), notifier.clone());
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&waiting, &notifier))
+        };
+        spawn("invalidate", Waiting::drop_pages)?;
+        spawn("forget", Waiting::forget_names)?;
         let asked = Arc::clone(&waiting);
         fs.on_invalidate(Box::new(move |ino, done| {
             let mut list = asked.list.lock();
             if !list.ended {
                 list.inodes.entry(ino.0).or_default().extend(done);
             }
-            asked.changed.notify_one();
+            asked.changed.notify_all();
+        }));
+        let asked = Arc::clone(&waiting);
+        fs.on_forget(Box::new(move |names, inos, done| {
+            for ino in inos {
+                // A negative offset: the attributes only.
+                if let Err(error) = notifier.inval_inode(INodeNo(ino.0), -1, 0) {
+                    tracing::debug!(%error, ino = ino.0, "attributes were not forgotten");
+                }
+            }
+            let mut list = asked.list.lock();
+            if list.names.len() >= BATCHES_MAX {
+                // The kernel is slow about an earlier one; what waits longest does not live any more.
+                list.names.pop_front();
+            }
+            if !list.ended && !names.is_empty() {
+                list.names.push_back(Forgotten { names, done });
+            }
+            asked.changed.notify_all();
         }));
         Ok(Invalidator(waiting))
     }
@@ -52,13 +87,14 @@ impl Drop for Invalidator {
         list.ended = true;
         // Whoever waits is told by the end of its channel.
         list.inodes.clear();
+        list.names.clear();
         drop(list);
-        self.0.changed.notify_one();
+        self.0.changed.notify_all();
     }
 }
 
 impl Waiting {
-    fn work(&self, notifier: &Notifier) {
+    fn drop_pages(&self, notifier: &Notifier) {
         let mut list = self.list.lock();
         while !list.ended {
             let Some((ino, waiting)) = list.inodes.pop_first() else {
@@ -73,6 +109,24 @@ impl Waiting {
                 // Who gave up waiting need not be told.
                 let _ = done.send(());
             }
+            list = self.list.lock();
+        }
+    }
+
+    fn forget_names(&self, notifier: &Notifier) {
+        let mut list = self.list.lock();
+        while !list.ended {
+            let Some(Forgotten { names, done }) = list.names.pop_front() else {
+                self.changed.wait(&mut list);
+                continue;
+            };
+            drop(list);
+            for (parent, name) in names {
+                if let Err(error) = notifier.expire_entry(INodeNo(parent.0), OsStr::from_bytes(&name)) {
+                    tracing::debug!(%error, parent = parent.0, "a name was not forgotten");
+                }
+            }
+            let _ = done.send(());
             list = self.list.lock();
         }
     }

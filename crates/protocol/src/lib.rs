@@ -3,7 +3,8 @@
 //!
 //! What is signed, and what the signatures mean, is in [`certificate`] and [`structure`]; what a client checks
 //! before it believes a server is in `check`; the server's side is in `sequencer`; the client's life of one
-//! operation is in `signer`. Advisory locks, which are not signed, are in [`locks`].
+//! operation is in `signer`. Advisory locks and leases, which are not signed, are in [`locks`] and
+//! [`leases`].
 #![forbid(unsafe_code)]
 
 pub mod alarm;
@@ -12,6 +13,7 @@ pub mod check;
 pub mod fates;
 pub mod floor;
 mod handles;
+pub mod leases;
 pub mod locks;
 pub mod log_tree;
 pub mod members;

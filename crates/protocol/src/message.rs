@@ -5,6 +5,7 @@
 //! block store.
 
 use crate::certificate::Certificate;
+use crate::leases::{LeaseGrant, LeaseWish, Recall};
 use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
@@ -222,6 +223,8 @@ pub enum Request {
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
+        /// Leases wanted with it.
+        lease: Option<LeaseWish>,
     },
     /// Slow path, second half.
     Commit {
@@ -240,6 +243,8 @@ pub enum Request {
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
+        /// Leases wanted with it.
+        lease: Option<LeaseWish>,
     },
     /// Waits until an operation is committed (FETCHPENDING).
     FetchPending {
@@ -288,6 +293,22 @@ pub enum Request {
     },
     /// Asks which holds there are.
     Holds,
+    /// Waits until leases are recalled, and says which recalls have been carried out.
+    AwaitRecall {
+        /// Which run.
+        run: u128,
+        /// Of the session, as the server told last.
+        epoch: u64,
+        /// Number of the last recall that was carried out.
+        acknowledged: u64,
+        /// How long to wait at most, in milliseconds.
+        wait_ms: u32,
+    },
+    /// Gives up all leases of a run.
+    EndLeases {
+        /// Which run.
+        run: u128,
+    },
 }
 
 /// The two kinds of advisory locks of a file, which do not see each other.
@@ -438,6 +459,12 @@ pub enum Response {
         /// Whether that is all of it; else the client walks what it has now and asks for the rest block by block.
         complete: bool,
     },
+    /// As `View`, with leases.
+    LeasedView(Box<ViewReply>, LeaseGrant),
+    /// As `Committed`, with leases.
+    LeasedCommitted(Signed<Receipt>, LeaseGrant),
+    /// Answer to `AwaitRecall`: `None` if nothing was recalled in the time.
+    Recalled(Option<Recall>),
 }
 
 /// A hold, as it is listed.

@@ -382,9 +382,10 @@ impl Signer {
                 structure: structure.clone(),
                 attached,
                 log_size,
+                lease: None,
             },
             Phase::Update { certificate } => {
-                Request::Update { certificate: certificate.clone(), attached, log_size }
+                Request::Update { certificate: certificate.clone(), attached, log_size, lease: None }
             }
             Phase::Commit { structure } => Request::Commit { structure: structure.clone(), attached },
         };

@@ -89,6 +89,8 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::AwaitLock { .. }
             | Request::KeepLocks { .. }
             | Request::Holds
+            | Request::AwaitRecall { .. }
+            | Request::EndLeases { .. }
     )
 }
 

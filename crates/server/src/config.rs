@@ -41,6 +41,8 @@ pub struct ServerConfig {
     pub gc_interval: Option<Duration>,
     /// How long an operation may stay pending before it is declared dead.
     pub abort_after: Duration,
+    /// How long clients may read what they have read without asking again; zero for never.
+    pub lease_term: Duration,
     /// Ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
     /// What parcels may cost.
@@ -63,6 +65,7 @@ impl ServerConfig {
             keep_deleted_bytes: None,
             gc_interval: Some(Duration::from_secs(3600)),
             abort_after: Duration::from_secs(10),
+            lease_term: Duration::from_millis(holdfast_protocol::leases::TERM_MS),
             checkpoint_records: 4096,
             parcels: crate::ParcelSettings::default(),
             limits: holdfast_rpc::Limits::default(),

@@ -6,6 +6,7 @@
 //! DATA/control             Unix socket of the running server, mode 0600
 //! DATA/ballast             space kept back, so that a server can start on a full disk
 //! DATA/locks-held          there while clients may hold locks of files
+//! DATA/leases              who may hold leases
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -43,6 +44,10 @@ impl DataDirectory {
 
     pub(crate) fn locks_note(&self) -> PathBuf {
         self.path.join("locks-held")
+    }
+
+    pub(crate) fn leases_note(&self) -> PathBuf {
+        self.path.join("leases")
     }
 
     pub(crate) fn control(&self) -> PathBuf {

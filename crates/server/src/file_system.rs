@@ -10,9 +10,11 @@
 //! and made again from the log before it decides anything more.
 
 mod hints;
+mod leases;
 mod ledger;
 mod locks;
 
+pub(crate) use leases::{Claim, LeasesNote, NotedSession};
 pub(crate) use locks::LocksNote;
 
 use crate::blocks;
@@ -25,12 +27,14 @@ use holdfast_content::{
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
 use holdfast_protocol::locks::{LEASE_MS, LockTable};
 use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
 use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
 use holdfast_store::BlockStore;
+use leases::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
@@ -53,25 +57,37 @@ pub struct FileSystem {
     settled: Notify,
     locks: Mutex<LockTable>,
     lock_changes: Notify,
+    leases: Leases,
+}
+
+/// What may have been held when the server ended, and how leases are granted from now on.
+pub(crate) struct Before {
+    /// Clients may have held locks.
+    pub(crate) locks_held: bool,
+    /// Who may hold leases, and for how many milliseconds still.
+    pub(crate) leases: (u64, Vec<NotedSession>),
+    /// How long new ones last, in milliseconds.
+    pub(crate) lease_ms: u64,
 }
 
 impl FileSystem {
-    /// `locks_held`: clients may have held locks when the server ended.
     pub(crate) fn open(
         store: &BlockStore,
         storage: &Arc<dyn Storage>,
         id: Digest,
         abort_after: Duration,
         clock: &dyn Clock,
-        locks_held: bool,
+        before: Before,
     ) -> Result<Option<FileSystem>, OpenError> {
         let now_ms = clock.monotonic_ms();
         let ledger = Ledger::open(store, storage, id, abort_after.as_millis() as u64, now_ms)?;
-        let grace_until_ms = if locks_held { now_ms + LEASE_MS } else { 0 };
-        Ok(ledger.map(|ledger| FileSystem::new(ledger, clock, grace_until_ms)))
+        Ok(ledger.map(|ledger| FileSystem::new(ledger, clock, &before)))
     }
 
-    fn new(ledger: Ledger, clock: &dyn Clock, grace_until_ms: u64) -> FileSystem {
+    fn new(ledger: Ledger, clock: &dyn Clock, before: &Before) -> FileSystem {
+        let now_ms = clock.monotonic_ms();
+        let grace_until_ms = if before.locks_held { now_ms + LEASE_MS } else { 0 };
+        let (left_ms, holders) = &before.leases;
         // Greater than after any earlier start; at worst, after the clock was set back, what a client held is taken
         // for known that is not, and its next wish tells.
         let first_epoch = clock.wall_ns().unsigned_abs();
@@ -84,6 +100,7 @@ impl FileSystem {
             settled: Notify::new(),
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
             lock_changes: Notify::new(),
+            leases: Leases::new(before.lease_ms, first_epoch, holders, now_ms + left_ms),
         }
     }
 
@@ -101,6 +118,7 @@ impl FileSystem {
         structure: Signed<Structure>,
         given: Blocks,
         abort_after: Duration,
+        lease_term: Duration,
     ) -> Result<(FileSystem, Receipt), Refused> {
         let id = superuser.file_system_id();
         check_server_keys(&server_keys, id, &superuser, &host.server_key())?;
@@ -115,7 +133,9 @@ impl FileSystem {
         let Step { answer: (sequencer, receipt), records, nodes } = step;
         let ledger =
             Ledger::create(&host.store, storage, sequencer, abort_after_ms, server_keys, &records, nodes)?;
-        Ok((FileSystem::new(ledger, &*host.clock, 0), receipt))
+        let before =
+            Before { locks_held: false, leases: (0, Vec::new()), lease_ms: lease_term.as_millis() as u64 };
+        Ok((FileSystem::new(ledger, &*host.clock, &before), receipt))
     }
 
     /// The receipt of the founding operation, if it is this one.
@@ -191,6 +211,7 @@ impl FileSystem {
     }
 
     /// UPDATE. The caller makes it durable before it answers.
+    #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn update(
         &self,
         host: &Host,
@@ -199,28 +220,36 @@ impl FileSystem {
         certificate: Signed<Certificate>,
         given: Blocks,
         log_size: u64,
-    ) -> Result<Response, Refused> {
+        wish: Option<LeaseWish>,
+    ) -> Result<(Response, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
         host.store_attached(self.id, device, given)?;
         let now_ms = host.clock.monotonic_ms();
-        let (mut reply, wanted) = {
+        let (mut reply, wanted, grant) = {
             let mut ledger = self.current(host)?;
+            if !self.is_free(host, &ledger, device, certificate.value()) {
+                return Err(ServerError::Busy.into());
+            }
+            let size = ledger.sequencer().log_size();
             let updated = ledger
                 .step(&host.store, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;
             let reply = match updated {
                 Updated::View(reply) => reply,
-                Updated::Aborted => return Ok(Response::Aborted),
-                Updated::Refused => return Ok(Response::Refused),
+                Updated::Aborted => return Ok((Response::Aborted, None)),
+                Updated::Refused => return Ok((Response::Refused, None)),
             };
+            // What is sent again is shown the view that it was shown at first, which may be outdated.
+            let fresh = ledger.sequencer().log_size() > size;
+            let grant = self.grant(host, &ledger, device, wish.as_ref(), fresh);
             let mut reply = *reply;
             // Proven up to the view shown, which for a resent request is an old one.
             reply.consistency = ledger.prove(log_size, reply.view.log)?;
             let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
-            (reply, wanted)
+            (reply, wanted, grant)
         };
         reply.blocks = hints::load(&host.store, self.id, wanted);
-        Ok(Response::View(Box::new(reply)))
+        Ok((Response::View(Box::new(reply)), grant))
     }
 
     /// COMMIT: the receipt, or `None` if the operation is dead. The caller makes it durable before it answers.
@@ -246,6 +275,7 @@ impl FileSystem {
     }
 
     /// Fast operation: the receipt, or `None` if it was not taken. The caller makes it durable before it answers.
+    #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn fast(
         &self,
         host: &Host,
@@ -254,7 +284,8 @@ impl FileSystem {
         certificate: Signed<Certificate>,
         structure: Signed<Structure>,
         given: Blocks,
-    ) -> Result<Option<Receipt>, Refused> {
+        wish: Option<LeaseWish>,
+    ) -> Result<(Option<Receipt>, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
         let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
@@ -262,15 +293,21 @@ impl FileSystem {
         host.store_attached(self.id, device, given)?;
         let now_ms = host.clock.monotonic_ms();
         let mut ledger = self.current(host)?;
+        if !self.is_free(host, &ledger, device, certificate.value()) {
+            return Err(ServerError::Busy.into());
+        }
+        let size = ledger.sequencer().log_size();
         let outcome = ledger.step(&host.store, |sequencer| {
             sequencer.fast(now_ms, device, &certificate, &structure, membership)
         })?;
         let receipt = match outcome {
             FastOutcome::Accepted(receipt) => receipt,
-            FastOutcome::Refused => return Ok(None),
+            FastOutcome::Refused => return Ok((None, None)),
         };
         self.committed(&mut ledger, device);
-        Ok(Some(receipt))
+        let fresh = ledger.sequencer().log_size() > size;
+        let grant = self.grant(host, &ledger, device, wish.as_ref(), fresh);
+        Ok((Some(receipt), grant))
     }
 
     /// Where an operation stands; `None` while it is pending. Not durable yet.

@@ -14,7 +14,7 @@
 use crate::blocks::{self, Retrieved};
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
-use crate::file_system::{FileSystem, LocksNote};
+use crate::file_system::{Before, Claim, FileSystem, LeasesNote, LocksNote};
 use crate::holds;
 use crate::maintenance;
 use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
@@ -24,6 +24,7 @@ use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX};
 use holdfast_protocol::message::{
     ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
     Response, ServerError, ServerKeys, Welcome,
@@ -71,6 +72,10 @@ pub struct HostSettings {
     pub parcels: ParcelSettings,
     /// File that is there while clients may hold locks.
     pub locks_note: Option<PathBuf>,
+    /// How long leases last; zero for none.
+    pub lease_term: Duration,
+    /// File that says who may hold leases.
+    pub leases_note: Option<PathBuf>,
 }
 
 /// Tells whether the operator lists a key as one that may create file systems.
@@ -89,6 +94,7 @@ pub struct Host {
     damaged: BTreeMap<Digest, String>,
     creating: Mutex<()>,
     pub(crate) locks_note: LocksNote,
+    leases_note: LeasesNote,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) parcels: ParcelLimits,
@@ -119,6 +125,21 @@ pub struct Greeted {
     pub admitted: bool,
 }
 
+/// What became of a request.
+pub(crate) enum Attempted {
+    /// It has its answer.
+    Answered(Box<Response>),
+    /// It has to wait for leases of others, and is handed back.
+    Waits {
+        /// The request.
+        request: Box<Request>,
+        /// For how long at most, in milliseconds.
+        wait_ms: u64,
+        /// To be kept while it waits.
+        claim: Option<Claim>,
+    },
+}
+
 impl Host {
     /// Opens all file systems in `storage`.
     ///
@@ -134,8 +155,12 @@ impl Host {
         let store = BlockStore::open(storage.clone(), settings.store.clone())?;
         let (mut file_systems, mut damaged) = (BTreeMap::new(), BTreeMap::new());
         let locks_note = LocksNote::at(settings.locks_note.clone());
+        let lease_ms = settings.lease_term.as_millis() as u64;
+        let leases_note = LeasesNote::at(settings.leases_note.clone(), lease_ms);
         for id in store.file_systems() {
-            match FileSystem::open(&store, &storage, id, settings.abort_after, &*clock, locks_note.is_set()) {
+            let before =
+                Before { locks_held: locks_note.is_set(), leases: leases_note.inherited(id), lease_ms };
+            match FileSystem::open(&store, &storage, id, settings.abort_after, &*clock, before) {
                 Ok(Some(file_system)) => {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
                     file_systems.insert(id, Arc::new(file_system));
@@ -164,6 +189,7 @@ impl Host {
             damaged,
             creating: Mutex::new(()),
             locks_note,
+            leases_note,
             failure: watch::Sender::new(None),
             counters: Counters::default(),
             refusals: Throttle::default(),
@@ -261,6 +287,81 @@ impl Host {
     pub(crate) fn settle_locks(&self) {
         if !self.file_systems().iter().any(|file_system| file_system.holds_locks()) {
             self.locks_note.clear();
+        }
+    }
+
+    /// The server is about to end: recalls all leases, and waits for a moment, so that after the next start nobody need
+    /// wait for their holders.
+    pub(crate) async fn recall_leases(&self, patience: Duration) {
+        let end = tokio::time::Instant::now() + patience;
+        for file_system in self.file_systems() {
+            file_system.close_leases(self);
+        }
+        for file_system in self.file_systems() {
+            loop {
+                let mut freed = std::pin::pin!(file_system.next_freed());
+                freed.as_mut().enable();
+                if file_system.is_unleased(self) || tokio::time::timeout_at(end, freed).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The server has ended in order: when nobody holds a lease, the next start need not wait for holders.
+    pub(crate) fn settle_leases(&self) {
+        if self.file_systems().iter().all(|file_system| file_system.is_unleased(self)) {
+            self.leases_note.clear();
+        }
+    }
+
+    /// Answers a request, unless leases of others forbid an operation, which then claims what it changes unless it
+    /// `has_claim`.
+    pub(crate) fn attempt(&self, caller: &Caller, request: Request, has_claim: bool) -> Attempted {
+        if let Request::Fast { certificate, .. } | Request::Update { certificate, .. } = &request
+            && let Ok((file_system, device)) = self.member(caller)
+            && let Some((wait_ms, claim)) = file_system.obstacle(self, device, &certificate.value, has_claim)
+        {
+            return Attempted::Waits { request: Box::new(request), wait_ms, claim };
+        }
+        Attempted::Answered(Box::new(self.handle(caller, request)))
+    }
+
+    /// What a run of a client is to give up; `None`: nothing for now.
+    pub(crate) fn recall(
+        &self,
+        caller: &Caller,
+        run: u128,
+        epoch: u64,
+        acknowledged: u64,
+    ) -> Option<Response> {
+        match self.member(caller) {
+            Ok((file_system, device)) => {
+                let recall = file_system.recall(self, device, run, epoch, acknowledged)?;
+                Some(Response::Recalled(Some(recall)))
+            }
+            Err(refused) => Some(Response::Error(self.note(refused))),
+        }
+    }
+
+    /// The leases to tell of, once it is noted who has some.
+    fn noted(
+        &self,
+        file_system: &FileSystem,
+        device: DeviceId,
+        run: Option<u128>,
+        grant: Option<LeaseGrant>,
+    ) -> Option<LeaseGrant> {
+        let grant = grant?;
+        if grant.term_ms == 0 {
+            return Some(grant);
+        }
+        match self.leases_note.note(self, file_system, device, run?, grant.delegation) {
+            Ok(()) => Some(grant),
+            Err(error) => {
+                tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");
+                None
+            }
         }
     }
 
@@ -390,15 +491,21 @@ impl Host {
                 self.commit()?;
                 Ok(Response::View(Box::new(reply)))
             }
-            Request::Update { certificate, attached, log_size } => {
+            Request::Update { certificate, attached, log_size, lease } => {
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
                 };
-                let answer = file_system.update(self, caller, device, certificate, checked, log_size)?;
+                check_wish(lease.as_ref())?;
+                let run = lease.as_ref().map(|wish| wish.run);
+                let (answer, grant) =
+                    file_system.update(self, caller, device, certificate, checked, log_size, lease)?;
                 self.commit()?;
                 file_system.tell_waiters();
-                Ok(answer)
+                Ok(match (answer, self.noted(file_system, device, run, grant)) {
+                    (Response::View(reply), Some(grant)) => Response::LeasedView(reply, grant),
+                    (answer, _) => answer,
+                })
             }
             Request::Commit { structure, attached } => {
                 let checked = match self.attached(id, attached)? {
@@ -408,13 +515,27 @@ impl Host {
                 let outcome = file_system.commit(self, caller, device, structure, checked)?;
                 self.settled(file_system, outcome, Response::Aborted)
             }
-            Request::Fast { certificate, structure, attached, log_size: _ } => {
+            Request::Fast { certificate, structure, attached, log_size: _, lease } => {
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
                 };
-                let outcome = file_system.fast(self, caller, device, certificate, structure, checked)?;
-                self.settled(file_system, outcome, Response::Refused)
+                check_wish(lease.as_ref())?;
+                let run = lease.as_ref().map(|wish| wish.run);
+                let (outcome, grant) =
+                    file_system.fast(self, caller, device, certificate, structure, checked, lease)?;
+                let answer = self.settled(file_system, outcome, Response::Refused)?;
+                Ok(match (answer, self.noted(file_system, device, run, grant)) {
+                    (Response::Committed(receipt), Some(grant)) => Response::LeasedCommitted(receipt, grant),
+                    (answer, _) => answer,
+                })
+            }
+            Request::AwaitRecall { run, epoch, acknowledged, .. } => {
+                Ok(Response::Recalled(file_system.recall(self, device, run, epoch, acknowledged)))
+            }
+            Request::EndLeases { run } => {
+                file_system.end_leases(device, run);
+                Ok(Response::Done)
             }
             Request::Lock(request) => file_system.lock(self, device, &request),
             Request::TestLock(request) => file_system.test_lock(self, device, &request),
@@ -496,6 +617,7 @@ impl Host {
             structure,
             checked,
             self.settings.abort_after,
+            self.settings.lease_term,
         )?;
         self.commit()?;
         let file_system = Arc::new(file_system);
@@ -578,5 +700,15 @@ impl Host {
             }
             first
         });
+    }
+}
+
+/// Refuses a wish for more leases than one operation may carry.
+fn check_wish(wish: Option<&LeaseWish>) -> Result<(), Refused> {
+    match wish {
+        Some(wish) if wish.scopes.len() > WISHES_MAX => {
+            refuse(format!("a wish for more than {WISHES_MAX} leases"))
+        }
+        _ => Ok(()),
     }
 }

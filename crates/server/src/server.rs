@@ -13,10 +13,12 @@ use holdfast_rpc::{Listeners, Service};
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Smallest log files.
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
+/// How long a server that ends waits for clients to give up their leases.
+const LEASES_PATIENCE: Duration = Duration::from_secs(3);
 /// Threads for work that blocks.
 const BLOCKING_THREADS: usize = 64;
 
@@ -88,6 +90,8 @@ fn open_host_in(
         },
         parcels: config.parcels,
         locks_note: Some(data.locks_note()),
+        lease_term: config.lease_term,
+        leases_note: Some(data.leases_note()),
     };
     let lists = data.clone();
     let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));
@@ -184,6 +188,7 @@ impl Server {
         if result.is_ok() {
             maintenance::final_checkpoints(&self.host);
             self.host.settle_locks();
+            self.host.settle_leases();
         }
         result
     }
@@ -205,7 +210,10 @@ impl Server {
         tracing::info!(address = %self.local_address(), key = %self.key(), "listening");
         let ended = async {
             tokio::select! {
-                () = shutdown => tracing::info!("shutting down"),
+                () = shutdown => {
+                    tracing::info!("shutting down");
+                    self.host.recall_leases(LEASES_PATIENCE).await;
+                }
                 _ = failure.wait_for(Option::is_some) => {}
             }
         };

@@ -1,7 +1,7 @@
 //! Between transport and host: what blocks runs on threads of its own, what waits waits without one.
 
 use crate::file_system::FileSystem;
-use crate::host::{Caller, Host};
+use crate::host::{Attempted, Caller, Host};
 use crate::parcels;
 use holdfast_content::DeviceId;
 use holdfast_protocol::message::{LockAnswer, LockRequest, MESSAGE_BYTES_MAX, Request, Response};
@@ -15,6 +15,8 @@ use tokio::task::spawn_blocking;
 const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
 /// Longest wait of an `AwaitLock`.
 const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
+/// Longest wait of an `AwaitRecall`.
+const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
 /// How often one who waits for a lock looks whether its holder is still there.
 const LOCK_LOOK: Duration = Duration::from_secs(2);
 /// Requests of one connection carried out at once; a member with many under way shares the threads.
@@ -58,18 +60,19 @@ impl Service for Driver {
                     (Request::AwaitLock { lock, wait_ms }, Some(file_system)) => {
                         self.await_lock(&caller, file_system, lock, wait_ms).await
                     }
+                    (Request::AwaitRecall { run, epoch, acknowledged, wait_ms }, Some(file_system)) => {
+                        let asked = Asked { run, epoch, acknowledged };
+                        self.await_recall(&caller, file_system, asked, wait_ms).await
+                    }
+                    (request @ (Request::Update { .. } | Request::Fast { .. }), Some(file_system)) => {
+                        self.operate(session, &caller, file_system, request).await
+                    }
                     (request, _) => {
                         // The permit goes along: a lost session does not free the thread it still occupies, and
                         // the work is done to its end.
                         let host = self.host.clone();
                         // Before the permit, so that parcels that wait hold up nothing else of the session.
-                        let room = match parcels::weight(&request) {
-                            0 => None,
-                            weight => {
-                                let turn = session.state.parcels_at_once.clone().acquire_owned().await;
-                                Some((turn, host.parcels.memory_for(weight).await))
-                            }
-                        };
+                        let room = self.room_for(session, &request).await;
                         let permit = session.state.at_once.clone().acquire_owned().await;
                         off_reactor(move || {
                             let (_permit, _room) = (permit, room);
@@ -94,6 +97,17 @@ fn answer_bytes(session: &Session<SessionState>, request: &Request) -> usize {
 }
 
 impl Driver {
+    /// A turn and memory for the parcels of a request, if it has any.
+    async fn room_for(&self, session: &Session<SessionState>, request: &Request) -> Option<impl Send + use<>> {
+        match parcels::weight(request) {
+            0 => None,
+            weight => {
+                let turn = session.state.parcels_at_once.clone().acquire_owned().await;
+                Some((turn, self.host.parcels.memory_for(weight).await))
+            }
+        }
+    }
+
     async fn greet(
         &self,
         session: &Arc<Session<SessionState>>,
@@ -139,6 +153,64 @@ impl Driver {
         }
     }
 
+    /// Carries out an operation once nobody's lease forbids it. It waits without a thread, and for at most the rest of a
+    /// term, as what it waits for is granted to nobody meanwhile.
+    async fn operate(
+        &self,
+        session: &Arc<Session<SessionState>>,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        mut request: Request,
+    ) -> Response {
+        let mut claim = None;
+        loop {
+            let mut freed = std::pin::pin!(file_system.next_freed());
+            // From here on nothing is missed, also what is given up before the wait begins.
+            freed.as_mut().enable();
+            // The permit goes along, as with any request, and so does the room for parcels, but not while it waits.
+            let room = self.room_for(session, &request).await;
+            let permit = session.state.at_once.clone().acquire_owned().await;
+            let (host, asking, has_claim) = (self.host.clone(), caller.clone(), claim.is_some());
+            let attempted = off_reactor(move || {
+                let (_permit, _room) = (permit, room);
+                host.attempt(&asking, request, has_claim)
+            });
+            let wait_ms = match attempted.await {
+                Attempted::Answered(answer) => return *answer,
+                Attempted::Waits { request: again, wait_ms, claim: claimed } => {
+                    request = *again;
+                    claim = claim.or(claimed);
+                    wait_ms
+                }
+            };
+            // Of a lease that runs out nobody tells.
+            let _ = tokio::time::timeout(Duration::from_millis(wait_ms + 1), freed).await;
+        }
+    }
+
+    /// Waits until a run of a client is to give something up, or the time is up.
+    async fn await_recall(
+        &self,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        asked: Asked,
+        wait_ms: u32,
+    ) -> Response {
+        let wait = Duration::from_millis(wait_ms.into()).min(AWAIT_RECALL_MAX);
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let mut recalled = std::pin::pin!(file_system.next_recall());
+            // From here on nothing is missed, also what is recalled before the wait begins.
+            recalled.as_mut().enable();
+            if let Some(answer) = self.host.recall(caller, asked.run, asked.epoch, asked.acknowledged) {
+                return answer;
+            }
+            if tokio::time::timeout_at(deadline, recalled).await.is_err() {
+                return Response::Recalled(None);
+            }
+        }
+    }
+
     /// Waits until nothing is in the way of a lock any more, or the time is up.
     async fn await_lock(
         &self,
@@ -167,6 +239,13 @@ impl Driver {
             let _ = tokio::time::timeout_at(deadline.min(now + LOCK_LOOK), changed).await;
         }
     }
+}
+
+/// What a client says when it asks for recalls.
+struct Asked {
+    run: u128,
+    epoch: u64,
+    acknowledged: u64,
 }
 
 /// Ends a holder's wait for a lock, also when its connection is lost.

@@ -43,6 +43,8 @@ fn settings() -> HostSettings {
         checkpoint_records: 8,
         locks_note: None,
         parcels: ParcelSettings::default(),
+        lease_term: Duration::ZERO,
+        leases_note: None,
         store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }
@@ -286,14 +288,15 @@ fn rule_breakers_harm_nobody() {
     let Request::Fast { certificate, structure, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
-    let dangling = Request::Fast { certificate, structure, attached: vec![].into(), log_size };
+    let dangling = Request::Fast { certificate, structure, attached: vec![].into(), log_size, lease: None };
     assert!(invalid(&world.ask(1, dangling)), "a table that was never stored");
-    let Request::Fast { certificate, structure, attached, log_size } = alice.clone().fast(&before) else {
+    let Request::Fast { certificate, structure, attached, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
     let mut altered = attached;
     altered.blocks[0].block.body.push(0);
-    assert!(invalid(&world.ask(1, Request::Fast { certificate, structure, attached: altered, log_size })));
+    let altered = Request::Fast { certificate, structure, attached: altered, log_size, lease: None };
+    assert!(invalid(&world.ask(1, altered)));
     let (_, chunk) = block(BlockKind::Chunk, &vec![0x5a; 900 << 10]);
     let mut incompressible = chunk.clone();
     incompressible.block = holdfast_content::StoredBlock {
@@ -303,7 +306,8 @@ fn rule_breakers_harm_nobody() {
     };
     let (_, update) = alice.clone().update(&before);
     let Request::Update { certificate, log_size, .. } = update else { panic!() };
-    let heavy = Request::Update { certificate, attached: vec![incompressible; 2].into(), log_size };
+    let heavy =
+        Request::Update { certificate, attached: vec![incompressible; 2].into(), log_size, lease: None };
     assert!(invalid(&world.ask(1, heavy)), "too many bytes attached");
     let list = ServerKeys { file_system: file_system(), sequence: 2, keys: vec![server] };
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
@@ -361,6 +365,7 @@ fn membership_in_force_decides() {
         attached: vec![holdfast_protocol::message::AddressedBlock { address, block: block.to_stored() }]
             .into(),
         log_size: 0,
+        lease: None,
     };
     committed(world.ask(0, change), &server);
     assert!(not_allowed(&world.ask(3, Request::Look { log_size: 0 })));
@@ -736,7 +741,10 @@ fn an_operation_costs_one_sync() {
     let structure = sign_structure(&shown, &certificate, &alice.key, handles);
     let certificate = Signed::new(certificate, &alice.key);
     committed(
-        world.ask(1, Request::Fast { certificate, structure, attached: vec![].into(), log_size: 0 }),
+        world.ask(
+            1,
+            Request::Fast { certificate, structure, attached: vec![].into(), log_size: 0, lease: None },
+        ),
         &server,
     );
     assert_eq!(syncs() - before, 1, "the table before");

@@ -212,6 +212,20 @@ impl<S: Service> Service for Evil<S> {
                 reply.blocks.retain(|_| attack == Attack::Honest);
                 Response::View(reply)
             }
+            Response::LeasedView(mut reply, grant) => {
+                self.spoil_view(attack, me, &mut reply);
+                reply.blocks.retain(|_| attack == Attack::Honest);
+                Response::LeasedView(reply, grant)
+            }
+            Response::LeasedCommitted(..) if attack == Attack::RefuseAccepted && operation => {
+                self.memory.lock().attacked += 1;
+                Response::Refused
+            }
+            Response::LeasedCommitted(receipt, grant) => {
+                let committed = Response::Committed(receipt.clone());
+                self.memory.lock().receipt.get_or_insert(committed);
+                Response::LeasedCommitted(receipt, grant)
+            }
             Response::Committed(_) if attack == Attack::RefuseAccepted && operation => {
                 self.memory.lock().attacked += 1;
                 Response::Refused

@@ -40,6 +40,8 @@ pub struct Job {
     pub hard: bool,
     /// What carries the conversation.
     pub transport: Carrier,
+    /// Ask for leases.
+    pub leases: bool,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
     /// How data is sent and fetched.
@@ -70,6 +72,7 @@ struct Letter {
     timeout: u64,
     hard: bool,
     transport: Carrier,
+    leases: bool,
     acknowledge_alarm: bool,
     transfer: TransferMode,
 }
@@ -119,6 +122,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         timeout: job.timeout,
         hard: job.hard,
         transport: job.transport,
+        leases: job.leases,
         acknowledge_alarm: job.acknowledge_alarm,
         transfer: job.transfer,
     };
@@ -206,6 +210,7 @@ pub fn receive() -> Outcome<Job> {
         timeout: letter.timeout,
         hard: letter.hard,
         transport: letter.transport,
+        leases: letter.leases,
         acknowledge_alarm: letter.acknowledge_alarm,
         transfer: letter.transfer,
     })

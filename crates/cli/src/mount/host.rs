@@ -100,6 +100,7 @@ impl Host {
         config.deadline = Duration::from_secs(job.timeout);
         config.hard = job.hard;
         config.transport = job.transport.into();
+        config.leases = job.leases;
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
         cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);

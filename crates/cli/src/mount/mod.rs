@@ -110,6 +110,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
         timeout: arguments.timeout,
         hard: arguments.hard,
         transport: arguments.transport,
+        leases: !arguments.no_leases,
         acknowledge_alarm: arguments.acknowledge_alarm,
         transfer: arguments.transfer,
         key,

@@ -5,6 +5,7 @@
 //! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
 mod commits;
+mod leases;
 mod locks;
 mod notices;
 mod pins;
@@ -16,7 +17,10 @@ mod shared;
 mod snapshot;
 mod start;
 mod status;
+mod wishes;
 
+pub use holdfast_protocol::leases::Dropped;
+pub use leases::RecallHook;
 pub use locks::LockPlace;
 pub use notices::{Notice, NoticeHook};
 pub use pins::Pin;
@@ -65,6 +69,8 @@ pub struct EngineConfig {
     pub transport: Transport,
     /// How data is sent and fetched.
     pub transfer: TransferConfig,
+    /// Ask the server for leases, under which what was read is read again without a message.
+    pub leases: bool,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
@@ -84,6 +90,7 @@ impl EngineConfig {
             hard: false,
             transport: Transport::default(),
             transfer: TransferConfig::default(),
+            leases: true,
             acknowledge_alarm: false,
         }
     }
@@ -125,6 +132,50 @@ impl Engine {
     pub fn latest(&self) -> Arc<Snapshot> {
         let place = self.shared.latest.read().clone();
         Arc::new(Snapshot::new(self.shared.clone(), place, None))
+    }
+
+    /// The last accepted view, if leases say that it is the present one for these files, and a stamp for
+    /// [`Engine::leased_for`]. If not, the next operation wishes for leases of them.
+    pub fn leased(&self, files: &[Handle]) -> Option<(Arc<Snapshot>, u64)> {
+        let leases = &self.shared.leases;
+        let stamp = leases.hold(files)?;
+        let snapshot = self.latest();
+        // An operation that was declared dead between these two steps is not in the view although its caller has
+        // his answer.
+        if leases.is_redoing() || self.shared.check().is_err() {
+            return None;
+        }
+        leases.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Some((snapshot, stamp))
+    }
+
+    /// How long what was read with this stamp of these files stays present, unless it is recalled; `None` if it may be
+    /// outdated already.
+    pub fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
+        self.shared.leases.left(stamp, files)
+    }
+
+    /// Makes the next operation wish for a lease of a file.
+    pub fn want_lease(&self, file: Handle) {
+        self.shared.leases.want(file);
+    }
+
+    /// Registers what is told of leases that are recalled. They are not served from any more; the server hears that
+    /// they are given up once every hook has returned. After a lost delegation, everything that rests on it must have
+    /// been sent by then. It must not wait for a fetch or a modification by others.
+    pub fn on_recall(&self, hook: RecallHook) {
+        self.shared.leases.on_recall(hook);
+    }
+
+    /// Whether operations ask to have the file system for this run alone (a delegation).
+    pub fn want_delegation(&self, wanted: bool) {
+        self.shared.leases.want_delegation(wanted);
+    }
+
+    /// Whether this run has the file system for itself: until the delegation is recalled ([`Engine::on_recall`]) or runs
+    /// out, which each operation puts off, nobody else operates.
+    pub fn delegation(&self) -> bool {
+        self.shared.leases.has_delegation()
     }
 
     /// Waits until every modification that has returned is committed at the server (`fsync`, `close`).
@@ -236,6 +287,7 @@ impl Engine {
         self.shared.queue.stop();
         self.pins.stop();
         self.locks.stop();
+        self.shared.leases.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let end = Instant::now() + STOP_PATIENCE;
         for thread in threads {

@@ -1,5 +1,6 @@
 //! Those who wait for an operation, and what they wait for.
 
+use super::leases::Redone;
 use super::snapshot::Snapshot;
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
@@ -28,6 +29,8 @@ pub(super) struct Job {
     pub refusals: u32,
     /// The block that was missing when it was planned last.
     pub missing: Option<Digest>,
+    /// It is made again although its caller has the answer.
+    pub redone: Option<Redone>,
 }
 
 impl Job {

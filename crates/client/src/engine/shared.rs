@@ -1,6 +1,7 @@
 //! What callers and the pump share.
 
 use super::commits::Commits;
+use super::leases::Leases;
 use super::notices::{Notice, Notices};
 use super::queue::{Job, Learned, Lesson, Queue, Waiter};
 use super::snapshot::Snapshot;
@@ -73,6 +74,7 @@ pub(super) struct Shared {
     /// A failure of this machine that nothing can go on after.
     broken: RwLock<Option<FsError>>,
     pub notices: Notices,
+    pub leases: Leases,
 }
 
 impl Shared {
@@ -87,6 +89,7 @@ impl Shared {
         tables: Arc<TableCache>,
         base: Arc<Base>,
         floor: Arc<Floor>,
+        leases: Leases,
     ) -> Shared {
         Shared {
             address,
@@ -107,6 +110,7 @@ impl Shared {
             frozen: RwLock::default(),
             broken: RwLock::default(),
             notices: Notices::default(),
+            leases,
         }
     }
 
@@ -137,6 +141,7 @@ impl Shared {
             alone: false,
             refusals: 0,
             missing: None,
+            redone: None,
         };
         self.counters.gathered.fetch_add(1, Relaxed);
         if self.queue.push(job).is_err() {

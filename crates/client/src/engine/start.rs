@@ -2,7 +2,7 @@
 
 use super::pump::Pump;
 use super::shared::Shared;
-use super::{Engine, EngineConfig, FOREVER, locks::Locks, pins::Pins};
+use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
 use crate::remote::{Remote, call_patiently};
@@ -112,19 +112,23 @@ impl Engine {
         ));
         let address = config.address.to_string();
         let floor = Arc::new(signer.floor().clone());
-        let shared =
-            Arc::new(Shared::new(address, me, deadline, remote, store, evidence, tables, base, floor));
+        let run =
+            draw_run().map_err(|source| StartError::Local { what: "drawing a number".to_owned(), source })?;
+        let leases = Leases::new(config.leases, run);
+        let shared = Arc::new(Shared::new(
+            address, me, deadline, remote, store, evidence, tables, base, floor, leases,
+        ));
         let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator);
         let thread = spawn("pump", move || pump.run())?;
         let pins = Arc::new(Pins::default());
         let (pinned, keeper) = (pins.clone(), shared.clone());
         let pinner = spawn("pins", move || pinned.run(&keeper))?;
-        let locks = Locks::new()
-            .map_err(|source| StartError::Local { what: "drawing a number".to_owned(), source })?;
-        let locks = Arc::new(locks);
+        let locks = Arc::new(Locks::new(run));
         let (held, keeper) = (locks.clone(), shared.clone());
         let locker = spawn("locks", move || held.run(&keeper))?;
-        let threads = Mutex::new(vec![thread, pinner, locker]);
+        let keeper = shared.clone();
+        let lessee = spawn("leases", move || keeper.leases.run(&keeper))?;
+        let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
         let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, threads });
         match shared.fetch() {
             Ok(_) => Ok(engine),
@@ -139,6 +143,13 @@ impl Engine {
             }
         }
     }
+}
+
+/// A number that tells this run from others of the same device.
+fn draw_run() -> std::io::Result<u128> {
+    let mut run = [0; 16];
+    getrandom::fill(&mut run).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(u128::from_le_bytes(run))
 }
 
 fn spawn(

@@ -51,6 +51,12 @@ pub struct Status {
     pub bytes_sent: u64,
     /// Bytes received from the server, all told.
     pub bytes_received: u64,
+    /// Times that something was answered without asking the server, under a lease.
+    pub leased_reads: u64,
+    /// Times that leases were recalled.
+    pub recalls: u64,
+    /// Leases held: users, groups and single files.
+    pub leases: usize,
     /// Ranges of files locked by programs of this machine.
     pub locks: usize,
     /// Blocks and caches.
@@ -85,6 +91,9 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         fsyncs: counters.fsyncs.load(Relaxed),
         bytes_sent,
         bytes_received,
+        leased_reads: shared.leases.reads.load(Relaxed),
+        recalls: shared.leases.recalls.load(Relaxed),
+        leases: shared.leases.held(),
         locks,
         store: shared.store.status(),
     }

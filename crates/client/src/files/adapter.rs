@@ -1,6 +1,6 @@
 //! The engine as files see it.
 
-use super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
+use super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
 use super::{FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
@@ -14,6 +14,7 @@ use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl FileSystem {
     /// Serves the file system of `engine`.
@@ -54,6 +55,12 @@ impl FileSystem {
                 files.lock_lost(file);
             }
         }));
+        let told = Arc::downgrade(&files);
+        engine.on_recall(Box::new(move |_| {
+            if let Some(files) = told.upgrade() {
+                files.recalled();
+            }
+        }));
         Ok(files)
     }
 }
@@ -92,6 +99,19 @@ impl Backend for EngineBackend {
 
     fn latest(&self) -> Arc<dyn View> {
         self.view(self.0.latest())
+    }
+
+    fn leased(&self, files: &[Handle]) -> Option<Leased> {
+        let (snapshot, stamp) = self.0.leased(files)?;
+        Some(Leased { view: self.view(snapshot), stamp })
+    }
+
+    fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
+        self.0.leased_for(stamp, files)
+    }
+
+    fn want_lease(&self, file: Handle) {
+        self.0.want_lease(file);
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {

@@ -13,6 +13,7 @@ use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names and their entries, in byte order of name.
 pub type Names = Vec<(Vec<u8>, Entry)>;
@@ -140,6 +141,14 @@ pub trait Upload: BlockSink {
     fn finish(self: Box<Self>, content: Option<&Content>) -> Result<Guard, FsError>;
 }
 
+/// A view that leases make the present one.
+pub struct Leased {
+    /// The view.
+    pub view: Arc<dyn View>,
+    /// Tells for [`Backend::leased_for`] what it rests on.
+    pub stamp: u64,
+}
+
 /// The engine, as files see it.
 pub trait Backend: Send + Sync {
     /// A view that was ordered after this call began. One operation serves all who wait.
@@ -156,6 +165,20 @@ pub trait Backend: Send + Sync {
 
     /// The last accepted view; nothing promises that it is fresh.
     fn latest(&self) -> Arc<dyn View>;
+
+    /// The last accepted view, if leases say that it is the present one for these files. If not, the next operation
+    /// wishes for leases of them.
+    fn leased(&self, _files: &[Handle]) -> Option<Leased> {
+        None
+    }
+
+    /// How long what was read under a lease stays present unless it is recalled; `None` if it may be outdated already.
+    fn leased_for(&self, _stamp: u64, _files: &[Handle]) -> Option<Duration> {
+        None
+    }
+
+    /// Makes the next operation wish for a lease of a file.
+    fn want_lease(&self, _file: Handle) {}
 
     /// Verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;

@@ -83,7 +83,7 @@ impl FileSystem {
             let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
             let mut listing = open.listing.lock();
             if offset == 0 && std::mem::replace(&mut listing.begun, true) {
-                *listing = Listing::of(self.fetch()?);
+                *listing = Listing::of(self.present(open.node.handle())?);
                 listing.begun = true;
             }
             let listed = self.list(open.node.ino, open.node.handle(), &mut listing, offset, sink);
@@ -133,6 +133,8 @@ impl FileSystem {
                 number += 1;
                 // An entry that no number stands for is its writer's mistake; the others are good.
                 let Ok(handle) = known_handle(entry.handle) else { continue };
+                // It is likely to be looked at next.
+                self.backend.want_lease(handle);
                 let item =
                     DirectoryItem { ino: ino_of(handle), kind: entry.kind, name, next_offset: number + 2 };
                 if !sink(item) {

@@ -1,6 +1,7 @@
 //! Looking at files: lookup, forget, getattr, readlink, access, statfs.
 
 use super::backend::View;
+use super::leases::LeaseBasis;
 use super::nodes::NodeState;
 use super::state::Named;
 use super::views::{Basis, Fetched, Name, Walk};
@@ -18,35 +19,64 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::NotFound`] in a fresh, verified view; [`FsError::NotDirectory`], [`FsError::NameTooLong`].
     pub fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
-        self.run(|| {
+        self.lookup_with_basis(caller, parent, name).0
+    }
+
+    /// The same, with the lease that the answer rests on, if any; for [`FileSystem::name_life`].
+    pub fn lookup_with_basis(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> (Result<Attributes, FsError>, Option<LeaseBasis>) {
+        let mut basis = None;
+        let found = self.run(|| {
             check_name(name)?;
             let directory = self.handle(parent)?;
             let is_open = self.nodes.is_open(parent);
-            let (fetched, basis) = match self.tokens.take_for_walk(caller.thread, parent, is_open) {
-                Walk::Fresh(fetched, within) => (fetched, Basis::Fresh(Some(within))),
-                Walk::Listing(found_by) => {
-                    if let Some(found) =
-                        self.look_up_listed(caller, parent, directory, name, found_by.clone())?
-                    {
-                        return Ok(found);
-                    }
-                    let fetched = self.fetch()?;
-                    self.check_places(caller, &*fetched.view, &found_by)?;
-                    self.tokens.renew_listed(caller.thread, parent, fetched.at);
-                    (fetched, Basis::Fresh(None))
+            let walk = self.tokens.take_for_walk(caller.thread, parent, is_open);
+            // What was found through a listing is checked later, by its names; so these are kept.
+            if !matches!(walk, Walk::Listing(_))
+                && let Some((found, rests_on)) = self.look_up_leased(caller, parent, directory, name)
+            {
+                basis = Some(rests_on);
+                return found;
+            }
+            self.look_up_fresh(caller, parent, directory, name, walk)
+        });
+        (found, basis)
+    }
+
+    fn look_up_fresh(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        directory: Handle,
+        name: &[u8],
+        walk: Walk,
+    ) -> Result<Attributes, FsError> {
+        let (fetched, basis) = match walk {
+            Walk::Fresh(fetched, within) => (fetched, Basis::Fresh(Some(within))),
+            Walk::Listing(found_by) => {
+                if let Some(found) = self.look_up_listed(caller, parent, directory, name, found_by.clone())? {
+                    return Ok(found);
                 }
-                Walk::Unknown => {
-                    if let Some(found) = self.look_up_listed(caller, parent, directory, name, Vec::new())? {
-                        return Ok(found);
-                    }
-                    let fetched = self.fetch()?;
-                    self.tokens.renew_listed(caller.thread, parent, fetched.at);
-                    (fetched, Basis::Fresh(None))
+                let fetched = self.fetch()?;
+                self.check_places(caller, &*fetched.view, &found_by)?;
+                self.tokens.renew_listed(caller.thread, parent, fetched.at);
+                (fetched, Basis::Fresh(None))
+            }
+            Walk::Unknown => {
+                if let Some(found) = self.look_up_listed(caller, parent, directory, name, Vec::new())? {
+                    return Ok(found);
                 }
-            };
-            let entry = fetched.view.entry(directory, name)?.ok_or(FsError::NotFound)?;
-            self.found(caller, &fetched, parent, name, entry, basis)
-        })
+                let fetched = self.fetch()?;
+                self.tokens.renew_listed(caller.thread, parent, fetched.at);
+                (fetched, Basis::Fresh(None))
+            }
+        };
+        let entry = fetched.view.entry(directory, name)?.ok_or(FsError::NotFound)?;
+        self.found(caller, &fetched, parent, name, entry, basis)
     }
 
     /// Answers a LOOKUP in a directory that the thread has just listed, or on the way to it, if the name is there.
@@ -85,7 +115,19 @@ impl FileSystem {
         entry: Entry,
         basis: Basis,
     ) -> Result<Attributes, FsError> {
-        let view = &*fetched.view;
+        let attributes = self.show(&*fetched.view, parent, name, entry)?;
+        self.tokens.offer(caller.thread, attributes.ino, name, fetched, basis);
+        Ok(attributes)
+    }
+
+    /// What the kernel is shown of an entry; counts one lookup.
+    pub(super) fn show(
+        &self,
+        view: &dyn View,
+        parent: Ino,
+        name: &[u8],
+        entry: Entry,
+    ) -> Result<Attributes, FsError> {
         let handle = known_handle(entry.handle)?;
         let inode = match view.inode(handle) {
             Err(FsError::NotFound) => Arc::new(dangling(entry.kind)),
@@ -93,7 +135,6 @@ impl FileSystem {
         };
         let attributes = self.attributes(view, handle, &inode);
         self.nodes.looked_up(attributes.ino, handle, parent, name);
-        self.tokens.offer(caller.thread, attributes.ino, name, fetched, basis);
         Ok(attributes)
     }
 

@@ -17,6 +17,7 @@ mod compose;
 mod data;
 mod directory;
 mod kept;
+mod leases;
 mod locks;
 mod lookup;
 mod nameless;
@@ -42,6 +43,7 @@ mod tests;
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
+pub use leases::{Forget, LeaseBasis, NAMES_LIVE, NameLife};
 pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
 pub use salvage::{Salvaged, SalvagedFile};
@@ -103,6 +105,7 @@ pub struct FileSystem {
     /// One salvage at a time, before all other locks.
     salvaging: Mutex<()>,
     invalidate: OnceLock<Invalidate>,
+    kernel: leases::Kernel,
     this: Weak<FileSystem>,
 }
 
@@ -159,6 +162,7 @@ impl FileSystem {
                 saving: AtomicBool::new(false),
                 salvaging: Mutex::new(()),
                 invalidate: OnceLock::new(),
+                kernel: leases::Kernel::default(),
                 this: this.clone(),
             }
         }))
@@ -239,7 +243,15 @@ impl FileSystem {
         Ok(Fetched { view: self.backend.fetch()?, at })
     }
 
-    /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or a fresh one.
+    /// The present view of one file: the newest accepted one under a lease, else a fresh one.
+    fn present(&self, file: Handle) -> Result<Fetched, FsError> {
+        match self.leased(&[file]) {
+            Some(fetched) => Ok(fetched),
+            None => self.fetch(),
+        }
+    }
+
+    /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or the present one.
     fn view_of(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
         match self.tokens.take(caller.thread, ino) {
             Some(Known::Fresh(fetched)) => Ok(fetched),
@@ -248,7 +260,7 @@ impl FileSystem {
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 Ok(fetched)
             }
-            None => self.fetch(),
+            None => self.present(self.handle(ino)?),
         }
     }
 
@@ -257,11 +269,17 @@ impl FileSystem {
         match self.tokens.take(caller.thread, ino) {
             Some(Known::Fresh(fetched)) => Ok(fetched),
             Some(Known::Listing(fetched, _)) if fetched.at.elapsed() <= REQUEST_AGE_MAX => Ok(fetched),
-            // The kernel looks at a directory again after each change in it.
-            _ => match self.tokens.directory_listed_at(caller.thread, ino) {
-                Some(at) if self.frozen.get().is_none() => Ok(Fetched { view: self.backend.latest(), at }),
-                _ => self.fetch(),
-            },
+            _ => {
+                match (self.leased(&[self.handle(ino)?]), self.tokens.directory_listed_at(caller.thread, ino))
+                {
+                    (Some(leased), _) => Ok(leased),
+                    // The kernel looks at a directory again after each change in it.
+                    (None, Some(at)) if self.frozen.get().is_none() => {
+                        Ok(Fetched { view: self.backend.latest(), at })
+                    }
+                    _ => self.fetch(),
+                }
+            }
         }
     }
 

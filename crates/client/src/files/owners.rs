@@ -133,6 +133,7 @@ impl FileSystem {
         let old = self.handle(ino)?;
         let (parent, name) = self.nodes.place(ino).ok_or_else(no_name)?;
         let (directory, now) = (self.handle(parent)?, super::now_ns());
+        let shown_name = name.clone();
         let ((new, dropped), view) = self.edit(move |changes| {
             writable_directory(changes, directory)?;
             if !changes.may_write(principal) {
@@ -157,6 +158,7 @@ impl FileSystem {
             Ok((new, dropped))
         })?;
         let inode = view.inode(new)?;
+        self.changed_unseen(vec![(parent, shown_name)], ino);
         match (&node, &dropped) {
             // Nothing else bears the old number: whoever has it open goes on with the copy.
             (Some(node), Dropped::Removed(..)) => {

@@ -70,6 +70,7 @@ impl FileSystem {
                     state.pages = Pages::Of(file.base_content);
                 }
                 self.landed(node, state, landed);
+                self.changed_unseen(Vec::new(), node.ino);
                 Ok(())
             }
             Err(error) => {

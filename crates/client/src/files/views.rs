@@ -262,6 +262,27 @@ impl Tokens {
         }
     }
 
+    /// Forgets what threads have looked up of `ino`, or on the way through it: requests about it may come from now on
+    /// without a LOOKUP before.
+    pub fn forget_about(&self, ino: Ino) {
+        self.threads.lock().retain(|_, known| {
+            let concerns = |token: &Token| match &token.basis {
+                _ if token.ino == ino => true,
+                Basis::Fresh(within) => within.as_ref().is_some_and(|within| within.ino == ino),
+                Basis::Listing(found_by) => found_by.iter().any(|name| name.directory == ino),
+            };
+            if known.token.as_ref().is_some_and(concerns) {
+                known.token = None;
+            }
+            known.token.is_some() || known.listed.is_some()
+        });
+    }
+
+    /// Forgets what all threads have looked up and listed: others have changed something.
+    pub fn forget_all(&self) {
+        self.threads.lock().clear();
+    }
+
     /// Forgets a thread's token: it has sent another request.
     pub fn spend_any(&self, thread: u32) {
         self.spend(thread);

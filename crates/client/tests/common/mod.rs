@@ -202,7 +202,7 @@ impl Server {
                 let fs = state.file_system.as_ref().unwrap();
                 Response::View(Box::new(fs.prove(log_size, fs.sequencer.look())))
             }
-            Request::Update { certificate, attached, log_size } => {
+            Request::Update { certificate, attached, log_size, .. } => {
                 store(&mut state, attached.blocks);
                 let members = members_of(&state, &certificate.value);
                 let certificate = certificate.verified(peer).expect("signed by its sender");

@@ -351,6 +351,11 @@ impl Sequencer {
         self.state.reply()
     }
 
+    /// What was ordered and is neither committed nor dead.
+    pub fn pending(&self) -> impl Iterator<Item = &Certificate> {
+        self.state.pending.iter().filter(|entry| !entry.dead).map(|entry| &entry.certificate.value)
+    }
+
     /// The last committed structure of a device.
     pub fn slot(&self, device: DeviceId) -> Option<&Signed<Structure>> {
         self.state.slots.get(&device)

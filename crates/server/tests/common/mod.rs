@@ -165,6 +165,7 @@ impl Author {
             structure,
             attached: vec![block].into(),
             log_size: self.log_size,
+            lease: None,
         }
     }
 
@@ -173,7 +174,12 @@ impl Author {
         let signed = Signed::new(certificate.clone(), &self.key);
         (
             certificate,
-            Request::Update { certificate: signed, attached: Attached::default(), log_size: self.log_size },
+            Request::Update {
+                certificate: signed,
+                attached: Attached::default(),
+                log_size: self.log_size,
+                lease: None,
+            },
         )
     }
 

@@ -77,6 +77,19 @@ impl<'a> Notification<'a> {
         Ok(Self::from_struct_with_name(&r, name.as_bytes()))
     }
 
+    /// Holdfast: as `new_inval_entry`, but the entry is looked up again (FUSE_EXPIRE_ONLY) where the kernel knows that.
+    pub(crate) fn new_expire_entry(
+        parent: INodeNo,
+        name: &'a OsStr,
+    ) -> Result<Self, TryFromIntError> {
+        let r = abi::fuse_notify_inval_entry_out {
+            parent: parent.0,
+            namelen: name.len().try_into()?,
+            padding: 1,
+        };
+        Ok(Self::from_struct_with_name(&r, name.as_bytes()))
+    }
+
     pub(crate) fn new_inval_inode(ino: INodeNo, offset: i64, len: i64) -> Self {
         let r = abi::fuse_notify_inval_inode_out {
             ino: ino.0,

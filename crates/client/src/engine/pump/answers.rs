@@ -1,6 +1,7 @@
 //! Who is answered, when, and who goes on waiting.
 
 use super::{Operation, Pump, Verdict};
+use crate::engine::leases::dead_at_ms;
 use crate::engine::shared::Place;
 use crate::engine::snapshot::Snapshot;
 use crate::error::FsError;
@@ -25,6 +26,11 @@ impl Pump {
         view.slots.insert(self.shared.me, structure.clone());
         self.base = Arc::new(self.base_of(view));
         let place = self.shared.publish(self.base.clone(), self.floor());
+        if operation.effective {
+            let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
+            self.shared.leases.unconfirmed(Some(dead_at_ms(&*self.shared.remote, sent_ms)));
+        }
+        self.take_up(operation);
         let answered = operation.verdicts.iter().zip(&operation.jobs);
         let pieces = answered
             .filter(|(verdict, job)| matches!(verdict, Verdict::Answer(Ok(()))) && job.edit.is_some())
@@ -63,11 +69,25 @@ impl Pump {
         }
     }
 
+    /// What was granted with the operation counts from now on: what is read from has its view.
+    fn take_up(&self, operation: &mut Operation) {
+        if let Some((grant, sent_ms)) = operation.lease.grant.take() {
+            self.shared.leases.take_up(&grant, sent_ms);
+        }
+    }
+
     /// After the operation: who is answered, who goes on waiting.
     pub(super) fn conclude(&mut self, mut operation: Operation, finished: Option<Finished>) {
         self.reserve = None;
         self.renew_base();
+        let is_committed = matches!(finished, Some(Finished::Committed(_)));
+        // What the callers were told of leaves the view.
+        let _redone = (!is_committed && operation.answered).then(|| self.shared.leases.redo());
         let place = self.shared.publish(self.base.clone(), self.floor());
+        self.shared.leases.unconfirmed(None);
+        if is_committed {
+            self.take_up(&mut operation);
+        }
         if let Some(Finished::Committed(structure)) = finished {
             self.shared.last_operation.store(structure.value.number(), Relaxed);
             if let Some(work) = operation.work.take() {
@@ -110,6 +130,7 @@ impl Pump {
                     continue;
                 }
                 job.waiter = None;
+                job.redone.get_or_insert_with(|| self.shared.leases.redo());
                 job.ticket = job.ticket.or(operation.ticket);
             }
             job.refusals += 1;

@@ -1,6 +1,7 @@
 //! Talking to the server about the operation in flight.
 
 use super::{End, Operation, PAUSE_MAX, Pump};
+use crate::engine::leases::now_ms;
 use crate::engine::shared::is_definite;
 use crate::error::FsError;
 use crate::tree::{Plan, ReadError};
@@ -99,7 +100,7 @@ impl Pump {
     pub(super) fn exchange(
         &mut self,
         request: &Request,
-        operation: &Operation,
+        operation: &mut Operation,
     ) -> Result<Response, RpcError> {
         let mut request = request.clone();
         let roots = match &request {
@@ -118,8 +119,28 @@ impl Pump {
                 | Request::Commit { attached, .. } => attached.clone_from(&riding.attached),
                 _ => {}
             }
+            if let Request::Fast { lease, .. } | Request::Update { lease, .. } = &mut request {
+                let asked = &mut operation.lease;
+                if asked.wish.is_none() {
+                    asked.wish = self.shared.leases.wish();
+                }
+                lease.clone_from(&asked.wish);
+                asked.first_sent_ms.get_or_insert_with(now_ms);
+            }
             self.shared.counters.rounds.fetch_add(1, Relaxed);
-            match self.shared.remote.call(request.clone(), self.shared.deadline)? {
+            let sent_ms = now_ms();
+            let response = match self.shared.remote.call(request.clone(), self.shared.deadline)? {
+                Response::LeasedView(reply, grant) => {
+                    operation.lease.grant = Some((grant, sent_ms));
+                    Response::View(reply)
+                }
+                Response::LeasedCommitted(receipt, grant) => {
+                    operation.lease.grant = Some((grant, sent_ms));
+                    Response::Committed(receipt)
+                }
+                response => response,
+            };
+            match response {
                 Response::Error(error) => return Err(error.into()),
                 // Nothing was done.
                 Response::BasesMissing(missing) if !plain => {

@@ -26,6 +26,7 @@ use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
 use holdfast_content::{Handle, Membership, Tag};
 use holdfast_crypto::{Digest, KeyHolder, NotSigned};
 use holdfast_protocol::certificate::{DELTAS_MAX, Path};
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
 use holdfast_protocol::message::{Request, ViewReply};
 use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
 use std::collections::{BTreeSet, VecDeque};
@@ -86,6 +87,17 @@ struct Operation {
     refusal: Option<FsError>,
     /// The own table before it.
     former_table: Option<Digest>,
+    lease: LeaseAsked,
+}
+
+/// The leases that go with an operation.
+#[derive(Default)]
+struct LeaseAsked {
+    wish: Option<LeaseWish>,
+    /// When its declaration was sent first.
+    first_sent_ms: Option<u64>,
+    /// What was granted, and when the request was sent that was answered so.
+    grant: Option<(LeaseGrant, u64)>,
 }
 
 /// What an operation means for one wish.

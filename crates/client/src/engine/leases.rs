@@ -1,0 +1,263 @@
+//! The leases of this run: what may be read from the newest accepted view without asking.
+//!
+//! Decided by [`LeaseHolder`]; this module keeps the time, carries recalls out in their order (stop serving, tell
+//! whoever keeps copies, acknowledge), and knows the two cases in which even a lease does not make the newest accepted
+//! view the present one: while an operation whose caller has its answer must be made again, and when one has waited for
+//! its COMMIT for so long that the server may have declared it dead.
+
+use super::shared::Shared;
+use super::wishes::Wishes;
+use crate::remote::Remote;
+use holdfast_content::Handle;
+use holdfast_protocol::leases::{Dropped, LeaseGrant, LeaseHolder, LeaseWish};
+use holdfast_protocol::message::{Request, Response};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Longest single question for recalls.
+const AWAIT_MS: u32 = 50_000;
+/// How much longer its answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// First pause after a question without an answer.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// How long the end of this run may be held up by saying so.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Called with what a recall took away, which is not served any more; the recall is acknowledged when it returns.
+pub type RecallHook = Box<dyn Fn(&Dropped) + Send + Sync>;
+
+/// Leases of one engine.
+pub(super) struct Leases {
+    enabled: bool,
+    run: u128,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Operations that must be made again although their callers have their answers.
+    redone: Arc<AtomicUsize>,
+    hooks: Mutex<Vec<RecallHook>>,
+    /// Times that something was answered under a lease.
+    pub reads: AtomicU64,
+    /// Recalls carried out.
+    pub recalls: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    holder: LeaseHolder,
+    wishes: Wishes,
+    wants_delegation: bool,
+    /// Until when an operation that waits for its COMMIT is not dead for certain.
+    unconfirmed: Option<u64>,
+    stop: bool,
+}
+
+/// While it lives, an operation whose caller has its answer is still to be made again.
+pub(super) struct Redone(Arc<AtomicUsize>);
+
+impl Drop for Redone {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Leases {
+    /// Without `enabled`, none are ever wished for.
+    pub fn new(enabled: bool, run: u128) -> Leases {
+        Leases {
+            enabled,
+            run,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            redone: Arc::default(),
+            hooks: Mutex::default(),
+            reads: AtomicU64::new(0),
+            recalls: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the newest accepted view is the present one for these files. `Some`: a stamp, by which can be told later
+    /// that nothing was lost since. Files without a lease are wished for.
+    pub fn hold(&self, files: &[Handle]) -> Option<u64> {
+        if !self.enabled {
+            return None;
+        }
+        let now_ms = now_ms();
+        let mut state = self.state.lock();
+        let mut all = true;
+        for file in files {
+            if !state.holder.holds(*file, now_ms) {
+                state.wishes.want(*file, now_ms);
+                all = false;
+            }
+        }
+        (all && state.is_certain(now_ms) && !self.is_redoing()).then(|| state.holder.losses())
+    }
+
+    /// How long a stamp's leases last, if nothing was lost since.
+    pub fn left(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
+        let now_ms = now_ms();
+        let state = self.state.lock();
+        let holds = files.iter().all(|file| state.holder.holds(*file, now_ms));
+        if state.holder.losses() != stamp || !holds || !state.is_certain(now_ms) || self.is_redoing() {
+            return None;
+        }
+        let certain_ms = state.unconfirmed.map_or(u64::MAX, |until_ms| until_ms.saturating_sub(now_ms));
+        Some(Duration::from_millis(state.holder.left_ms(now_ms).min(certain_ms)))
+    }
+
+    /// Wishes for a lease with the next operation.
+    pub fn want(&self, file: Handle) {
+        if self.enabled {
+            let now_ms = now_ms();
+            let mut state = self.state.lock();
+            if !state.holder.holds(file, now_ms) {
+                state.wishes.want(file, now_ms);
+            }
+        }
+    }
+
+    /// What to say with the next operation.
+    pub fn wish(&self) -> Option<LeaseWish> {
+        if !self.enabled {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let delegation = state.wants_delegation;
+        Some(LeaseWish { run: self.run, scopes: state.wishes.take(), delegation })
+    }
+
+    /// Takes up a grant; the view of its operation is the newest accepted one.
+    pub fn take_up(&self, grant: &LeaseGrant, sent_ms: u64) {
+        self.state.lock().holder.granted(grant, sent_ms, now_ms());
+        self.changed.notify_all();
+    }
+
+    /// An operation whose UPDATE was sent then is in the newest accepted view, but not committed: once the server may
+    /// have declared it dead, nothing is certain. `None`: it is committed, or out of the view.
+    pub fn unconfirmed(&self, until_ms: Option<u64>) {
+        self.state.lock().unconfirmed = until_ms;
+    }
+
+    /// An operation is to be made again.
+    pub fn redo(&self) -> Redone {
+        self.redone.fetch_add(1, SeqCst);
+        Redone(self.redone.clone())
+    }
+
+    /// Whether the newest accepted view may lack what callers were told is there.
+    pub fn is_redoing(&self) -> bool {
+        self.redone.load(SeqCst) > 0
+    }
+
+    /// Whether this run has the file system for itself.
+    pub fn has_delegation(&self) -> bool {
+        self.enabled && self.state.lock().holder.has_delegation(now_ms())
+    }
+
+    /// Whether operations ask for the delegation from now on.
+    pub fn want_delegation(&self, wanted: bool) {
+        self.state.lock().wants_delegation = wanted;
+    }
+
+    /// Scopes held.
+    pub fn held(&self) -> usize {
+        let mut state = self.state.lock();
+        state.holder.expire(now_ms());
+        state.holder.count()
+    }
+
+    /// Registers who is told what is not to be served any more.
+    pub fn on_recall(&self, hook: RecallHook) {
+        self.hooks.lock().push(hook);
+    }
+
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    /// Asks for recalls while there is anything to recall, until it is stopped.
+    pub fn run(&self, shared: &Shared) {
+        let mut pause = PAUSE_MIN;
+        while let Some((epoch, acknowledged, wait_ms)) = self.next_question() {
+            let request = Request::AwaitRecall { run: self.run, epoch, acknowledged, wait_ms };
+            let patience = Duration::from_millis(wait_ms.into()) + PATIENCE;
+            match shared.remote.call(request, patience) {
+                Ok(Response::Recalled(recall)) => {
+                    pause = PAUSE_MIN;
+                    self.state.lock().holder.told(epoch, acknowledged);
+                    let Some(recall) = recall else { continue };
+                    let dropped = {
+                        let mut state = self.state.lock();
+                        let dropped = state.holder.recalled(epoch, &recall);
+                        if let Some(dropped) = &dropped {
+                            state.wishes.recalled(dropped, now_ms());
+                        }
+                        dropped
+                    };
+                    let Some(dropped) = dropped else { continue };
+                    self.recalls.fetch_add(1, Relaxed);
+                    tracing::debug!(
+                        scopes = dropped.scopes.len(),
+                        everything = dropped.everything,
+                        "leases recalled"
+                    );
+                    for hook in &*self.hooks.lock() {
+                        hook(&dropped);
+                    }
+                }
+                // Without an answer the leases run out, and everything is asked for again.
+                _ => {
+                    let mut state = self.state.lock();
+                    if !state.stop {
+                        self.changed.wait_for(&mut state, pause);
+                    }
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+        if self.state.lock().holder.epoch() > 0 {
+            let _ = shared.remote.call(Request::EndLeases { run: self.run }, FAREWELL);
+        }
+    }
+
+    /// Epoch, number and time of the next question; `None`: it is over.
+    fn next_question(&self) -> Option<(u64, u64, u32)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stop {
+                return None;
+            }
+            let now_ms = now_ms();
+            state.holder.expire(now_ms);
+            if state.holder.must_ask(now_ms) {
+                // Nothing held: there is something to acknowledge, and nothing to wait for.
+                let wait_ms = if state.holder.is_empty(now_ms) { 0 } else { AWAIT_MS };
+                return Some((state.holder.epoch(), state.holder.handled(), wait_ms));
+            }
+            self.changed.wait_until(&mut state, Instant::now() + PATIENCE);
+        }
+    }
+}
+
+impl State {
+    fn is_certain(&self, now_ms: u64) -> bool {
+        self.unconfirmed.is_none_or(|until_ms| now_ms < until_ms)
+    }
+}
+
+/// Milliseconds of a clock that goes on while the machine sleeps.
+pub(super) fn now_ms() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
+/// When an operation whose UPDATE was first sent at `sent_ms` may be declared dead by the server, at the earliest.
+pub(super) fn dead_at_ms(remote: &dyn Remote, sent_ms: u64) -> u64 {
+    let abort_after_ms = remote.welcome().map_or(0, |welcome| u64::from(welcome.abort_after_ms));
+    sent_ms + abort_after_ms - abort_after_ms / 8
+}

@@ -1,0 +1,134 @@
+//! Which leases to wish for: whole users and groups at first, single files where others keep changing something, and for a
+//! while none at all of a file that others have just changed: a recall costs its writer a round trip.
+
+use holdfast_content::{Handle, PrincipalId};
+use holdfast_protocol::leases::{Dropped, Scope, WISHES_MAX};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+/// Shortest time for which single files are wished for after a recall, in milliseconds.
+const FINE_MS_MIN: u64 = 60_000;
+/// Longest.
+const FINE_MS_MAX: u64 = 600_000;
+
+/// Shortest time for which a file is not wished for after a recall, in milliseconds.
+const HOT_MS_MIN: u64 = 2_000;
+/// Longest.
+const HOT_MS_MAX: u64 = 60_000;
+/// Most files of which that is remembered.
+const HOT_MAX: usize = 4096;
+
+/// How long something lasts; longer each time that it comes again soon.
+#[derive(Default)]
+struct Spell {
+    until_ms: u64,
+    lasts_ms: u64,
+}
+
+impl Spell {
+    fn begin(&mut self, least_ms: u64, most_ms: u64, now_ms: u64) {
+        let goes_on = now_ms.saturating_sub(self.until_ms) < self.lasts_ms;
+        self.lasts_ms = if goes_on { (self.lasts_ms * 2).min(most_ms) } else { least_ms };
+        self.until_ms = now_ms + self.lasts_ms;
+    }
+}
+
+/// What was looked at without a lease.
+#[derive(Default)]
+pub(super) struct Wishes {
+    wanted: BTreeSet<Scope>,
+    /// Whose files are wished for one by one.
+    fine: HashMap<PrincipalId, Spell>,
+    /// Files that are not wished for.
+    hot: HashMap<Handle, Spell>,
+}
+
+impl Wishes {
+    /// A file is read without a lease: the next operation is to bring one. Of those that nobody has come to ask for,
+    /// one message's worth is remembered.
+    pub fn want(&mut self, file: Handle, now_ms: u64) {
+        let is_fine = lasts(&self.fine, &file.principal, now_ms);
+        if self.wanted.len() >= WISHES_MAX || (is_fine && lasts(&self.hot, &file, now_ms)) {
+            return;
+        }
+        self.wanted.insert(if is_fine { Scope::File(file) } else { Scope::Principal(file.principal) });
+    }
+
+    /// What to wish for with an operation.
+    pub fn take(&mut self) -> Vec<Scope> {
+        std::mem::take(&mut self.wanted).into_iter().collect()
+    }
+
+    /// Something was recalled. A server that ends, or forgot, takes all at once; that says nothing of others' changes.
+    pub fn recalled(&mut self, dropped: &Dropped, now_ms: u64) {
+        if dropped.everything {
+            return;
+        }
+        for scope in &dropped.scopes {
+            match scope {
+                Scope::Principal(principal) => {
+                    self.fine.entry(*principal).or_default().begin(FINE_MS_MIN, FINE_MS_MAX, now_ms);
+                }
+                Scope::File(file) => {
+                    if self.hot.len() >= HOT_MAX {
+                        self.hot.retain(|_, spell| now_ms < spell.until_ms);
+                    }
+                    if self.hot.len() < HOT_MAX || self.hot.contains_key(file) {
+                        self.hot.entry(*file).or_default().begin(HOT_MS_MIN, HOT_MS_MAX, now_ms);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn lasts<K: Hash + Eq>(spells: &HashMap<K, Spell>, key: &K, now_ms: u64) -> bool {
+    spells.get(key).is_some_and(|spell| now_ms < spell.until_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_content::UserId;
+
+    fn file(number: u64) -> Handle {
+        Handle { principal: PrincipalId::User(UserId(1)), number }
+    }
+
+    fn lost(scope: Scope) -> Dropped {
+        Dropped { scopes: vec![scope], ..Dropped::default() }
+    }
+
+    /// Proves: a whole user is wished for until that is recalled, then single files for a minute, and for longer each
+    /// time that others go on, and not those that others have just changed; what the server takes back by itself changes nothing; what is remembered is bounded.
+    #[test]
+    fn coarse_then_fine() {
+        let (mut wishes, coarse) = (Wishes::default(), Scope::Principal(file(1).principal));
+        let at = |wishes: &mut Wishes, now_ms| {
+            wishes.want(file(1), now_ms);
+            wishes.want(file(2), now_ms);
+            wishes.take()
+        };
+        let fine = vec![Scope::File(file(1)), Scope::File(file(2))];
+        assert_eq!(at(&mut wishes, 0), [coarse]);
+        wishes.recalled(&Dropped { everything: true, ..lost(coarse) }, 0);
+        assert_eq!(at(&mut wishes, 0), [coarse]);
+        wishes.recalled(&lost(coarse), 0);
+        assert_eq!(at(&mut wishes, 59_999), fine);
+        assert_eq!(at(&mut wishes, 60_000), [coarse]);
+        wishes.recalled(&lost(coarse), 60_000);
+        assert_eq!(at(&mut wishes, 179_999), fine, "twice as long");
+        assert_eq!(at(&mut wishes, 180_000), [coarse]);
+        wishes.recalled(&lost(coarse), 1_000_000);
+        assert_eq!(at(&mut wishes, 1_060_000), [coarse], "it was quiet for long");
+        wishes.recalled(&lost(coarse), 1_060_000);
+        wishes.recalled(&lost(Scope::File(file(1))), 1_060_000);
+        assert_eq!(at(&mut wishes, 1_061_999), [Scope::File(file(2))], "others have just changed the first");
+        assert_eq!(at(&mut wishes, 1_062_000), fine);
+        wishes.recalled(&lost(Scope::File(file(1))), 1_062_000);
+        assert_eq!(at(&mut wishes, 1_065_999), [Scope::File(file(2))], "again");
+        (0..10_000).for_each(|number| wishes.want(file(number), 1_060_000));
+        assert_eq!(wishes.take().len(), WISHES_MAX);
+        assert_eq!(wishes.take(), []);
+    }
+}

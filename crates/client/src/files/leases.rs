@@ -1,0 +1,196 @@
+//! What is answered without asking, and what the kernel may keep of it.
+//!
+//! A request about files under lease is answered from the newest accepted view, which is then the present one
+//! ([`crate::engine::Engine::leased`]); it needs none of the rules of [`super::views`].
+//!
+//! The kernel may keep *names* that were found, or proven missing, under lease, for at most [`NAMES_LIVE`]. When a lease
+//! is recalled, first nothing is served under it any more, then the kernel is told to look the names up again, then the
+//! recall is acknowledged. The kernel takes a directory's lock to forget a name in it, and that lock may be held by a
+//! program whose change waits for another client to acknowledge a recall of its own, which may wait for the same here.
+//! So nobody waits for the kernel longer than the names live anyway; that is why they live so shortly.
+//!
+//! Two answers could be overtaken by a recall: one that is read but not sent yet (the gate is for that, and the stamp),
+//! and one that the kernel has but the program has not woken up to ([`WAKING`]).
+
+use super::backend::Leased;
+use super::views::Fetched;
+use super::{Attributes, Caller, FileSystem, Ino};
+use crate::error::FsError;
+use holdfast_content::Handle;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// Longest time for which the kernel keeps a name.
+pub const NAMES_LIVE: Duration = Duration::from_secs(1);
+/// Names that the kernel keeps at once; no more are given to it.
+const NAMES_MAX: usize = 8192;
+/// Within this time after an answer, whoever waited for it may not have taken it up yet.
+const WAKING: Duration = Duration::from_millis(20);
+/// The end of a name's life is reckoned this much later than the kernel's.
+const MARGIN: Duration = Duration::from_millis(100);
+
+/// Told which names (in which directories) and which attributes the kernel should look up again. It has forgotten the
+/// attributes when this returns; of the names, whom to tell when it is done.
+pub type Forget = Box<dyn Fn(Vec<(Ino, Box<[u8]>)>, Vec<Ino>, Sender<()>) + Send + Sync>;
+
+/// What the kernel keeps.
+#[derive(Default)]
+pub(super) struct Kernel {
+    /// Held shared while an answer with a life is sent, and taken once by each recall.
+    gate: RwLock<()>,
+    told: Mutex<VecDeque<Told>>,
+    forget: OnceLock<Forget>,
+}
+
+struct Told {
+    at: Instant,
+    parent: Ino,
+    name: Box<[u8]>,
+    found: Option<Ino>,
+}
+
+/// For how long the kernel may keep a name. The answer must be sent while this lives.
+pub struct NameLife<'a> {
+    life: Duration,
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl NameLife<'_> {
+    /// The time; zero for not at all.
+    pub fn get(&self) -> Duration {
+        self.life
+    }
+}
+
+/// What an answer to a LOOKUP rests on, if that is a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseBasis {
+    stamp: u64,
+    directory: Handle,
+    found: Option<Handle>,
+}
+
+impl FileSystem {
+    /// Sets who is told of names that the kernel should look up again. Without it, the kernel keeps none. Once.
+    pub fn on_forget(&self, forget: Forget) {
+        let _ = self.kernel.forget.set(forget);
+    }
+
+    /// The newest accepted view, if leases say that it is the present one for these files.
+    pub(super) fn leased(&self, files: &[Handle]) -> Option<Fetched> {
+        self.leased_with_stamp(files).map(|(fetched, _)| fetched)
+    }
+
+    fn leased_with_stamp(&self, files: &[Handle]) -> Option<(Fetched, u64)> {
+        let at = Instant::now();
+        let Leased { view, stamp } = self.backend.leased(files)?;
+        Some((Fetched { view, at }, stamp))
+    }
+
+    /// Answers a LOOKUP under leases of the directory and of what is found in it, if they are held.
+    pub(super) fn look_up_leased(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        directory: Handle,
+        name: &[u8],
+    ) -> Option<(Result<Attributes, FsError>, LeaseBasis)> {
+        let (fetched, stamp) = self.leased_with_stamp(&[directory])?;
+        // A directory that is gone, or cannot be read, is found out about anew.
+        let Some(entry) = fetched.view.entry(directory, name).ok()? else {
+            self.tokens.spend_any(caller.thread);
+            return Some((Err(FsError::NotFound), LeaseBasis { stamp, directory, found: None }));
+        };
+        let (fetched, stamp) = self.leased_with_stamp(&[directory, entry.handle])?;
+        // This view may be a later one, in which this client has changed the name itself.
+        if fetched.view.entry(directory, name).ok()? != Some(entry) {
+            return None;
+        }
+        self.tokens.spend_any(caller.thread);
+        let basis = LeaseBasis { stamp, directory, found: Some(entry.handle) };
+        Some((self.show(&*fetched.view, parent, name, entry), basis))
+    }
+
+    /// For how long the kernel may keep the answer to a LOOKUP.
+    pub fn name_life(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        found: Option<Ino>,
+        basis: Option<LeaseBasis>,
+    ) -> NameLife<'_> {
+        let gate = self.kernel.gate.read();
+        let life = basis.map_or(Duration::ZERO, |basis| self.life_of(parent, name, found, &basis));
+        NameLife { life, _gate: gate }
+    }
+
+    fn life_of(&self, parent: Ino, name: &[u8], found: Option<Ino>, basis: &LeaseBasis) -> Duration {
+        // What is written here changes at each close, of which the kernel is not told.
+        if self.kernel.forget.get().is_none() || found.is_some_and(|ino| self.is_written(ino)) {
+            return Duration::ZERO;
+        }
+        let files: Vec<Handle> = [basis.directory].into_iter().chain(basis.found).collect();
+        let Some(left) = self.backend.leased_for(basis.stamp, &files) else { return Duration::ZERO };
+        let life = left.saturating_sub(MARGIN).min(NAMES_LIVE);
+        let at = Instant::now();
+        let mut told = self.kernel.told.lock();
+        while told.front().is_some_and(|oldest| oldest.at + NAMES_LIVE + MARGIN < at) {
+            told.pop_front();
+        }
+        if life.is_zero() || told.len() >= NAMES_MAX {
+            return Duration::ZERO;
+        }
+        told.push_back(Told { at, parent, name: name.into(), found });
+        drop(told);
+        // From now on a request about it may come without a LOOKUP before.
+        if let Some(ino) = found {
+            self.tokens.forget_about(ino);
+        }
+        life
+    }
+
+    fn is_written(&self, ino: Ino) -> bool {
+        let Some(node) = self.nodes.find(ino) else { return false };
+        let state = node.state();
+        state.writers > 0 || state.file.as_ref().is_some_and(|file| file.is_dirty())
+    }
+
+    /// Leases are recalled: nothing is served under them any more, and when this returns, nor does the kernel.
+    pub(super) fn recalled(&self) {
+        self.tokens.forget_all();
+        // Answers that were begun under them are sent; none that is sent from now on has a life.
+        drop(self.kernel.gate.write());
+        let Some(forget) = self.kernel.forget.get() else { return };
+        let told: Vec<Told> = std::mem::take(&mut *self.kernel.told.lock()).into();
+        let Some(newest) = told.last().map(|told| told.at) else { return };
+        let gone = newest + NAMES_LIVE + MARGIN;
+        let pass = || {
+            let names = told.iter().map(|told| (told.parent, told.name.clone())).collect();
+            let inos = told.iter().filter_map(|told| told.found).chain([Ino::ROOT]).collect();
+            let (done, finished) = std::sync::mpsc::channel();
+            forget(names, inos, done);
+            let wait = || gone.saturating_duration_since(Instant::now());
+            if finished.recv_timeout(wait()).is_err() {
+                std::thread::sleep(wait());
+            }
+        };
+        let awake = newest + WAKING;
+        let asleep = awake.saturating_duration_since(Instant::now());
+        pass();
+        if !asleep.is_zero() {
+            std::thread::sleep(awake.saturating_duration_since(Instant::now()));
+            pass();
+        }
+    }
+
+    /// Something was changed here in a way that the kernel does not know of. Does not wait for it to forget names.
+    pub(super) fn changed_unseen(&self, names: Vec<(Ino, Box<[u8]>)>, ino: Ino) {
+        if let Some(forget) = self.kernel.forget.get() {
+            let (done, _) = std::sync::mpsc::channel();
+            forget(names, vec![ino], done);
+        }
+    }
+}

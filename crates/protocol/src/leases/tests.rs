@@ -1,0 +1,246 @@
+//! The table and the holder by themselves. Both under virtual time, with everything that may go wrong between them, are
+//! in `holdfast-sim`.
+
+use super::*;
+use crate::locks::SessionId;
+use holdfast_content::{DeviceId, UserId};
+
+const TERM: u64 = 1_000;
+
+fn file(user: u32, number: u64) -> Handle {
+    Handle { principal: PrincipalId::User(UserId(user)), number }
+}
+
+fn session(device: u32) -> SessionId {
+    SessionId { device: DeviceId(device), run: u128::from(device) * 100 }
+}
+
+fn wish(device: u32, scopes: &[Scope]) -> LeaseWish {
+    LeaseWish { run: session(device).run, scopes: scopes.to_vec(), delegation: false }
+}
+
+fn nothing() -> Touched {
+    Touched::default()
+}
+
+fn granted(table: &mut LeaseTable, device: u32, scopes: &[Scope], now_ms: u64) -> LeaseGrant {
+    table.grant(session(device), &wish(device, scopes), true, &nothing(), now_ms).expect("leases are granted")
+}
+
+/// Proves: a change waits for every other device that holds the file, its owner's files, or everything; not for its own;
+/// for at most what is left of the term; until they acknowledge; and meanwhile nobody is granted what it claims.
+#[test]
+fn changes_wait_for_holders() {
+    let mut table = LeaseTable::new(TERM, 1);
+    let (changed, other) = (file(1, 1), file(2, 1));
+    let coarse = Scope::Principal(changed.principal);
+    let one = granted(&mut table, 1, &[Scope::File(changed)], 10);
+    let two = granted(&mut table, 2, &[coarse], 20);
+    granted(&mut table, 3, &[Scope::File(file(1, 2)), Scope::Principal(other.principal)], 20);
+    assert_eq!(one.scopes, [Scope::File(changed)]);
+    assert_eq!(table.recall(session(1), one.epoch, 0, 30), None);
+
+    let touched = Touched::file(changed);
+    let claim = table.claim(DeviceId(3), &touched);
+    assert_eq!(table.in_the_way(DeviceId(3), &touched, 30), Some(1_020));
+    assert!(table.take_recalled());
+    let recall = table.recall(session(1), one.epoch, 0, 40).expect("it is recalled");
+    assert_eq!(
+        (recall.number, &recall.scopes[..], recall.everything),
+        (1, &[Scope::File(changed)][..], false)
+    );
+    assert_eq!(granted(&mut table, 4, &[coarse, Scope::File(changed)], 40).scopes, []);
+    assert_eq!(granted(&mut table, 1, &[], 50).term_ms, 0, "nothing is made longer before it acknowledges");
+    assert_eq!(table.recall(session(1), one.epoch, 1, 60), None);
+    assert!(table.take_freed());
+    assert_eq!(table.in_the_way(DeviceId(3), &touched, 60), Some(1_020), "the other one is still there");
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 60), None, "nobody waits for himself");
+    assert_eq!(table.in_the_way(DeviceId(3), &touched, 1_020), None, "its time is over");
+    assert_eq!(
+        table.recall(session(2), two.epoch, 0, 1_020).expect("an answer").epoch,
+        0,
+        "it is not known any more"
+    );
+    table.end_claim(claim);
+    assert_eq!(granted(&mut table, 4, &[Scope::File(changed)], 1_030).scopes, [Scope::File(changed)]);
+
+    let everything = Touched { everything: true, ..Touched::default() };
+    granted(&mut table, 3, &[Scope::Principal(other.principal)], 1_030);
+    assert_eq!(table.in_the_way(DeviceId(9), &everything, 1_040), Some(2_030));
+    table.end(session(3));
+    table.end(session(4));
+    assert_eq!(table.in_the_way(DeviceId(9), &everything, 1_040), None);
+    assert!(table.is_empty(1_040));
+}
+
+/// Proves: what others have pending is granted to nobody; a repeated request is told what is held and gets nothing new.
+#[test]
+fn grants_are_of_the_present() {
+    let mut table = LeaseTable::new(TERM, 1);
+    let (one, two) = (Scope::File(file(1, 1)), Scope::File(file(1, 2)));
+    let pending = Touched::file(file(1, 2));
+    let coarse = Scope::Principal(file(1, 1).principal);
+    let grant = table.grant(session(1), &wish(1, &[one, two, coarse]), true, &pending, 10);
+    assert_eq!(grant.expect("a grant").scopes, [one]);
+    let again = table.grant(session(1), &wish(1, &[one, two]), false, &nothing(), 20);
+    assert_eq!(again.expect("a grant").scopes, [one]);
+    assert_eq!(LeaseTable::new(0, 1).grant(session(1), &wish(1, &[one]), true, &nothing(), 10), None);
+}
+
+/// Proves: after a restart changes wait for those who may have held something, whatever it was, until they have been heard
+/// to know of the restart or the time is over; and they are granted nothing before.
+#[test]
+fn restarts() {
+    let mut table = LeaseTable::new(TERM, 50);
+    table.inherit(session(1), false, 500);
+    let touched = Touched::file(file(1, 1));
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), 10), None, "who only looks waits for nobody");
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 10), Some(500));
+    assert_eq!(table.in_the_way(DeviceId(1), &touched, 10), None);
+    assert!(!table.is_empty(10));
+    assert_eq!(granted(&mut table, 1, &[Scope::File(file(1, 1))], 20).scopes, []);
+    let recall = table.recall(session(1), 7, 3, 30).expect("it has to give up all");
+    assert!(recall.everything && recall.epoch == 50);
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 30), Some(500), "it has not said so yet");
+    assert_eq!(table.recall(session(1), 50, recall.number, 40), None);
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 40), None);
+
+    table.inherit(session(3), true, 5_000);
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), 50), Some(5_000), "it may have had all for itself");
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 5_000), None);
+}
+
+/// Proves: a delegation is for one who is alone; anybody else's operation, even a look that is signed, takes it back and
+/// waits for that; and the more often that happens, the longer nobody gets one.
+#[test]
+fn delegations() {
+    let mut table = LeaseTable::new(TERM, 1);
+    let alone = |device: u32| LeaseWish { delegation: true, ..wish(device, &[]) };
+    let ask = |table: &mut LeaseTable, device: u32, now_ms: u64| {
+        let grant = table.grant(session(device), &alone(device), true, &nothing(), now_ms);
+        grant.is_some_and(|grant| grant.delegation)
+    };
+    assert!(ask(&mut table, 1, 10));
+    assert!(ask(&mut table, 1, 20), "it keeps it");
+    assert_eq!(table.in_the_way(DeviceId(1), &nothing(), 30), None);
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), 30), Some(1_020));
+    let epoch = table.grant(session(1), &alone(1), true, &nothing(), 40).expect("an answer").epoch;
+    let recall = table.recall(session(1), epoch, 0, 50).expect("it is recalled");
+    assert!(recall.delegation && !recall.everything);
+    assert_eq!(table.recall(session(1), epoch, recall.number, 60), None);
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), 60), None);
+    assert!(!ask(&mut table, 1, 70), "somebody else was just there");
+    let mut pauses = Vec::new();
+    let mut now_ms = 70;
+    for _ in 0..8 {
+        let before = now_ms;
+        while !ask(&mut table, 1, now_ms) {
+            now_ms += 1_000;
+        }
+        pauses.push(now_ms - before);
+        table.in_the_way(DeviceId(2), &nothing(), now_ms);
+        table.end(session(1));
+    }
+    assert!(pauses.is_sorted() && pauses[7] > 10 * pauses[0], "{pauses:?}");
+    assert!(pauses[7] <= 601_000, "{pauses:?}");
+}
+
+/// Proves: one that wishes for ever more loses its oldest leases, the table stays within its bounds, and other devices are
+/// granted theirs all the same.
+#[test]
+fn floods_are_bounded() {
+    let mut table = LeaseTable::new(TERM, 1);
+    let epoch = granted(&mut table, 1, &[Scope::File(file(1, 0))], 10).epoch;
+    let mut acknowledged = 0;
+    for batch in 0..40u64 {
+        let scopes: Vec<Scope> =
+            (0..WISHES_MAX as u64).map(|number| Scope::File(file(1, 1 + batch * 10_000 + number))).collect();
+        assert_eq!(granted(&mut table, 1, &scopes, 10).scopes.len(), WISHES_MAX);
+        if let Some(recall) = table.recall(session(1), epoch, acknowledged, 10) {
+            acknowledged = recall.number;
+            assert_eq!(table.recall(session(1), epoch, acknowledged, 10), None);
+        }
+    }
+    assert_eq!(table.in_the_way(DeviceId(2), &Touched::file(file(1, 0)), 20), None, "the oldest is gone");
+    assert!(table.in_the_way(DeviceId(2), &Touched::file(file(1, 1 + 39 * 10_000)), 20).is_some());
+    for run in 0..100 {
+        let wish = LeaseWish { run, ..wish(3, &[Scope::File(file(2, 1))]) };
+        table.grant(SessionId { device: DeviceId(3), run }, &wish, true, &nothing(), 20);
+    }
+    assert!(table.sessions().filter(|(id, _)| id.device == DeviceId(3)).count() <= 16);
+    assert_eq!(granted(&mut table, 4, &[Scope::File(file(2, 1))], 20).scopes.len(), 1);
+}
+
+/// Proves: one that lets others wait for its acknowledgement, or for the end of its term, is granted nothing for a while, and
+/// for longer each time; others are not affected.
+#[test]
+fn who_makes_others_wait_goes_without() {
+    let mut table = LeaseTable::new(20_000, 1);
+    let scope = Scope::File(file(1, 1));
+    let mut now_ms = 10;
+    let mut pauses = Vec::new();
+    for round in 0..4 {
+        let start_ms = now_ms;
+        let grant = loop {
+            match table.grant(session(1), &wish(1, &[scope]), true, &nothing(), now_ms) {
+                Some(grant) => break grant,
+                None => now_ms += 1_000,
+            }
+        };
+        pauses.push(now_ms - start_ms);
+        assert_eq!(grant.scopes, [scope]);
+        assert!(table.in_the_way(DeviceId(2), &Touched::file(file(1, 1)), now_ms).is_some());
+        if round % 2 == 0 {
+            now_ms += 11_000;
+            assert_eq!(table.recall(session(1), grant.epoch, 1, now_ms), None);
+            assert_eq!(granted(&mut table, 3, &[scope], now_ms).scopes, [scope]);
+            table.end(session(3));
+            table.end(session(1));
+        } else {
+            now_ms += 20_000;
+        }
+    }
+    assert!(pauses[0] == 0 && pauses[1] >= 59_000 && pauses[3] >= 3 * pauses[1], "{pauses:?}");
+}
+
+/// Proves: a holder takes the term from the sending; new scopes not when a recall has overtaken the grant; nothing from a
+/// grant that knows of recalls it has not heard of; nothing of another epoch while it holds something; and loses all when
+/// the time is over.
+#[test]
+fn holders() {
+    let mut holder = LeaseHolder::default();
+    let (one, two) = (file(1, 1), file(1, 2));
+    let grant = |epoch, recalls, scopes: &[Scope]| LeaseGrant {
+        epoch,
+        recalls,
+        term_ms: 960,
+        scopes: scopes.to_vec(),
+        delegation: false,
+    };
+    assert!(!holder.must_ask(0));
+    assert!(holder.granted(&grant(5, 0, &[Scope::File(one)]), 100, 150));
+    assert!(holder.holds(one, 1_029) && !holder.holds(two, 150) && !holder.holds(one, 1_030));
+    assert!(holder.must_ask(150));
+    assert!(!holder.granted(&grant(6, 0, &[Scope::File(two)]), 160, 170), "it holds something of before");
+    assert!(!holder.granted(&grant(5, 1, &[Scope::File(two)]), 160, 170), "a recall is on its way");
+    assert!(!holder.holds(one, 1_040));
+    let recall =
+        Recall { epoch: 5, number: 2, scopes: vec![Scope::File(two)], everything: false, delegation: false };
+    assert_eq!(holder.recalled(4, &recall), None);
+    assert_eq!(holder.recalled(5, &recall), Some(Dropped::default()));
+    assert!(!holder.granted(&grant(5, 1, &[Scope::File(two)]), 200, 210), "it was recalled since");
+    assert!(holder.holds(one, 1_120) && !holder.holds(two, 210), "what is held is held for longer");
+    assert!(holder.granted(&grant(5, 2, &[Scope::Principal(two.principal)]), 220, 230));
+    assert!(holder.holds(two, 230));
+    let losses = holder.losses();
+    let everything = Recall { epoch: 9, number: 4, scopes: vec![], everything: true, delegation: true };
+    let dropped = holder.recalled(5, &everything).expect("it concerns this");
+    assert!(dropped.everything && dropped.scopes.len() == 2);
+    assert!(holder.losses() > losses && !holder.holds(one, 231));
+    assert!(holder.must_ask(231), "the server is to hear of it");
+    holder.told(holder.epoch(), holder.handled());
+    assert!(!holder.must_ask(231));
+    assert!(holder.granted(&grant(9, 4, &[Scope::File(one)]), 300, 310));
+    holder.expire(2_000);
+    assert_eq!((holder.count(), holder.holds(one, 310)), (0, false));
+}

@@ -1,0 +1,311 @@
+//! Leases: operations that wait for holders to give them up, grants at an operation's place in the order, and the note
+//! on disk of who may hold some, so that after a restart changes wait for those and for nobody else.
+
+use super::FileSystem;
+use super::ledger::Ledger;
+use crate::host::Host;
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::leases::{ClaimId, LeaseGrant, LeaseTable, LeaseWish, Recall, TERM_MS, Touched};
+use holdfast_protocol::locks::SessionId;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+/// The leases of one file system.
+pub(super) struct Leases {
+    table: Mutex<LeaseTable>,
+    recalled: Notify,
+    freed: Notify,
+}
+
+impl Leases {
+    pub fn new(term_ms: u64, first_epoch: u64, inherited: &[NotedSession], until_ms: u64) -> Leases {
+        let mut table = LeaseTable::new(term_ms, first_epoch);
+        for session in inherited {
+            table.inherit(session.id(), session.delegation, until_ms);
+        }
+        Leases { table: Mutex::new(table), recalled: Notify::new(), freed: Notify::new() }
+    }
+
+    /// Does something with the table, and wakes those it concerns.
+    fn with<T>(&self, act: impl FnOnce(&mut LeaseTable) -> T) -> T {
+        let mut table = self.table.lock();
+        let result = act(&mut table);
+        let (recalled, freed) = (table.take_recalled(), table.take_freed());
+        drop(table);
+        if recalled {
+            self.recalled.notify_waiters();
+        }
+        if freed {
+            self.freed.notify_waiters();
+        }
+        result
+    }
+}
+
+/// A claim of an operation that waits; ends when it is dropped.
+pub(crate) struct Claim {
+    file_system: Arc<FileSystem>,
+    id: ClaimId,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.file_system.leases.with(|table| table.end_claim(self.id));
+    }
+}
+
+impl FileSystem {
+    /// Whether leases of others forbid an operation, which are then recalled, and what it changes is claimed for it
+    /// unless it `has_claim`. `Some`: for how long at the latest, in milliseconds.
+    pub(crate) fn obstacle(
+        self: &Arc<Self>,
+        host: &Host,
+        device: DeviceId,
+        certificate: &Certificate,
+        has_claim: bool,
+    ) -> Option<(u64, Option<Claim>)> {
+        if certificate.device != device {
+            return None;
+        }
+        let touched = Touched::by(certificate, self.ledger.lock().sequencer().membership());
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| {
+            let until_ms = table.in_the_way(device, &touched, now_ms)?;
+            let id = (!has_claim).then(|| table.claim(device, &touched));
+            let claim = id.map(|id| Claim { file_system: self.clone(), id });
+            Some((until_ms.saturating_sub(now_ms), claim))
+        })
+    }
+
+    /// Whether nobody's lease forbids an operation that is about to be ordered. To be asked with the ledger locked.
+    pub(super) fn is_free(
+        &self,
+        host: &Host,
+        ledger: &Ledger,
+        device: DeviceId,
+        certificate: &Certificate,
+    ) -> bool {
+        let touched = Touched::by(certificate, ledger.sequencer().membership());
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| table.in_the_way(device, &touched, now_ms)).is_none()
+    }
+
+    /// What an operation that was just ordered (`fresh`), or had been before, is granted. To be asked with the ledger
+    /// locked.
+    pub(super) fn grant(
+        &self,
+        host: &Host,
+        ledger: &Ledger,
+        device: DeviceId,
+        wish: Option<&LeaseWish>,
+        fresh: bool,
+    ) -> Option<LeaseGrant> {
+        let wish = wish?;
+        let membership = ledger.sequencer().membership();
+        let mut pending = Touched::default();
+        for certificate in ledger.sequencer().pending().filter(|pending| pending.device != device) {
+            pending.add(certificate, membership);
+        }
+        let id = SessionId { device, run: wish.run };
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| table.grant(id, wish, fresh, &pending, now_ms))
+    }
+
+    /// What a session is to give up.
+    pub(crate) fn recall(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        run: u128,
+        epoch: u64,
+        acknowledged: u64,
+    ) -> Option<Recall> {
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| table.recall(SessionId { device, run }, epoch, acknowledged, now_ms))
+    }
+
+    /// A run has given up everything.
+    pub(crate) fn end_leases(&self, device: DeviceId, run: u128) {
+        self.leases.with(|table| table.end(SessionId { device, run }));
+    }
+
+    /// Grants nothing any more and recalls everything.
+    pub(crate) fn close_leases(&self, host: &Host) {
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| table.close(now_ms));
+    }
+
+    /// Whether nobody holds a lease.
+    pub(crate) fn is_unleased(&self, host: &Host) -> bool {
+        let now_ms = host.clock.monotonic_ms();
+        self.leases.with(|table| table.is_empty(now_ms))
+    }
+
+    /// Completes when something was recalled after the call.
+    pub(crate) fn next_recall(&self) -> Notified<'_> {
+        self.leases.recalled.notified()
+    }
+
+    /// Completes when something was given up after the call.
+    pub(crate) fn next_freed(&self) -> Notified<'_> {
+        self.leases.freed.notified()
+    }
+
+    fn noted_sessions(&self) -> Vec<NotedSession> {
+        let note = |(SessionId { device, run }, delegation)| NotedSession {
+            file_system: self.id,
+            device: device.0,
+            run,
+            delegation,
+        };
+        self.leases.with(|table| table.sessions().map(note).collect())
+    }
+}
+
+/// A session that may hold leases, as it is noted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NotedSession {
+    file_system: Digest,
+    device: u32,
+    run: u128,
+    delegation: bool,
+}
+
+impl NotedSession {
+    fn id(&self) -> SessionId {
+        SessionId { device: DeviceId(self.device), run: self.run }
+    }
+
+    fn parse(line: &str) -> Option<NotedSession> {
+        let mut words = line.split(' ');
+        let file_system = Digest::from_hex(words.next()?)?;
+        let device = words.next()?.parse().ok()?;
+        let run = words.next()?.parse().ok()?;
+        let delegation = match words.next() {
+            None => false,
+            Some("delegation") => true,
+            Some(_) => return None,
+        };
+        Some(NotedSession { file_system, device, run, delegation })
+    }
+
+    fn line(&self) -> String {
+        let delegation = if self.delegation { " delegation" } else { "" };
+        format!("{} {} {}{delegation}\n", self.file_system, self.device, self.run)
+    }
+}
+
+/// First words of the note.
+const HEADING: &str = "holdfast leases 1";
+
+/// A file that says who may hold leases: they are in memory only, but after a crash changes must wait for those who
+/// relied on them.
+pub(crate) struct LeasesNote {
+    path: Option<PathBuf>,
+    term_ms: u64,
+    /// How long what was held before the start may be held, and by whom.
+    inherited: Result<(u64, Vec<NotedSession>), ()>,
+    noted: Mutex<BTreeSet<NotedSession>>,
+}
+
+impl LeasesNote {
+    /// The note at `path`; without one, nothing is kept. Leases are granted for `term_ms` from now on.
+    pub fn at(path: Option<PathBuf>, term_ms: u64) -> LeasesNote {
+        let inherited = match path.as_deref().map(std::fs::read_to_string) {
+            None => Ok((0, Vec::new())),
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok((0, Vec::new())),
+            Some(Err(_)) => Err(()),
+            Some(Ok(text)) => parse(&text).ok_or(()),
+        };
+        if inherited.is_err() {
+            tracing::warn!(
+                "the note of leases cannot be read: changes wait until all that may be held is over"
+            );
+        }
+        LeasesNote { path, term_ms, inherited, noted: Mutex::default() }
+    }
+
+    /// Who may hold leases of a file system from before the start, and for how long.
+    pub fn inherited(&self, file_system: Digest) -> (u64, Vec<NotedSession>) {
+        match &self.inherited {
+            Ok((term_ms, sessions)) => (
+                *term_ms,
+                sessions.iter().filter(|noted| noted.file_system == file_system).copied().collect(),
+            ),
+            // Somebody, of a device that nobody has.
+            Err(()) => {
+                let nobody = NotedSession { file_system, device: u32::MAX, run: 0, delegation: true };
+                (self.term_ms.max(TERM_MS), vec![nobody])
+            }
+        }
+    }
+
+    /// Notes a session, durably, before it is told of its first grant.
+    pub fn note(
+        &self,
+        host: &Host,
+        file_system: &FileSystem,
+        device: DeviceId,
+        run: u128,
+        delegation: bool,
+    ) -> std::io::Result<()> {
+        if self.path.is_none() {
+            return Ok(());
+        }
+        let session = NotedSession { file_system: file_system.id, device: device.0, run, delegation };
+        let is_noted = |noted: &BTreeSet<NotedSession>| {
+            noted.contains(&session) || noted.contains(&NotedSession { delegation: true, ..session })
+        };
+        if is_noted(&self.noted.lock()) {
+            return Ok(());
+        }
+        let mut noted = self.noted.lock();
+        let present = host.file_systems();
+        let mut sessions: BTreeSet<NotedSession> =
+            present.iter().flat_map(|file_system| file_system.noted_sessions()).collect();
+        sessions.insert(session);
+        self.write(&sessions)?;
+        *noted = sessions;
+        Ok(())
+    }
+
+    /// Takes the note away: nobody holds a lease.
+    pub fn clear(&self) {
+        let mut noted = self.noted.lock();
+        if self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok()) {
+            noted.clear();
+        }
+    }
+
+    fn write(&self, sessions: &BTreeSet<NotedSession>) -> std::io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        // What was granted before this start, for another term perhaps, may still be held.
+        let former = self.inherited.as_ref().map_or(TERM_MS, |(term_ms, _)| *term_ms);
+        let term_ms = self.term_ms.max(former);
+        let mut text = format!("{HEADING}\nterm {term_ms}\n");
+        sessions.iter().for_each(|session| text.push_str(&session.line()));
+        let new = path.with_extension("new");
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+fn parse(text: &str) -> Option<(u64, Vec<NotedSession>)> {
+    let mut lines = text.lines();
+    if lines.next()? != HEADING {
+        return None;
+    }
+    let term_ms = lines.next()?.strip_prefix("term ")?.parse().ok()?;
+    Some((term_ms, lines.map(NotedSession::parse).collect::<Option<_>>()?))
+}

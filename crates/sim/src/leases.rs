@@ -1,0 +1,511 @@
+//! Leases under virtual time: several clients that change and read files, one server, a network that loses and delays,
+//! clients that fall silent, sleep and die, a server that is killed; and servers that lie.
+//!
+//! The machines are those that ship ([`LeaseTable`], [`LeaseHolder`]); around them is as little as it takes: an
+//! operation has its place in the order when the table lets it, is committed a little later, and its answer brings the
+//! state of that place. The oracle: whatever is read under a lease, by a client or by its kernel, is what the last
+//! committed change has left.
+
+use crate::random::Random;
+use holdfast_content::{DeviceId, Handle, Membership, PrincipalId, UserId};
+use holdfast_crypto::Digest;
+use holdfast_protocol::certificate::{Certificate, Delta, Path};
+use holdfast_protocol::leases::{
+    ClaimId, LeaseGrant, LeaseHolder, LeaseTable, LeaseWish, Recall, Scope, Touched,
+};
+use holdfast_protocol::locks::SessionId;
+use holdfast_protocol::vector::VoidSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long leases last here, in milliseconds.
+pub const TERM_MS: u64 = 10_000;
+const CLIENTS: u32 = 4;
+const FILES: u64 = 3;
+/// How long a kernel keeps what it was given.
+const KERNEL_MS: u64 = 1_000;
+/// After this long without an answer a client asks again.
+const AGAIN_MS: u64 = 700;
+
+/// What the server does wrong, or the drivers around the machines: each must be noticed by the oracle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// The server orders changes without waiting for recalls.
+    NoWaiting,
+    /// It grants what others have pending.
+    PendingGranted,
+    /// It grants to a repeated request as to a new one.
+    RepeatGranted,
+    /// It forgets over a restart who held leases.
+    Forgetful,
+    /// Clients count the term from the answer.
+    LateCount,
+    /// Clients acknowledge before the kernel has forgotten.
+    HastyAcknowledgement,
+    /// The server lies: it never recalls anything.
+    NeverRecalls,
+    /// The server recalls everything all the time.
+    AlwaysRecalls,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Report {
+    /// Operations with an answer.
+    pub operations: u64,
+    /// Reads under lease.
+    pub leased: u64,
+    /// Of those: outdated.
+    pub outdated: u64,
+    /// By how much at most, in milliseconds.
+    pub outdated_ms_max: u64,
+    /// Recalls that were carried out.
+    pub recalls: u64,
+}
+
+type State = BTreeMap<Handle, u64>;
+
+#[derive(Clone)]
+struct Operation {
+    number: u64,
+    change: Option<(Handle, u64)>,
+    wish: LeaseWish,
+}
+
+#[derive(Clone)]
+enum Message {
+    Operation { operation: Operation, sent_ms: u64 },
+    Answer { number: u64, state: State, grant: Option<LeaseGrant>, sent_ms: u64 },
+    Question { run: u128, epoch: u64, acknowledged: u64 },
+    Recalled { run: u128, epoch: u64, acknowledged: u64, recall: Option<Recall> },
+}
+
+struct Waiting {
+    client: u32,
+    operation: Operation,
+    sent_ms: u64,
+    claim: Option<ClaimId>,
+}
+
+struct Pending {
+    client: u32,
+    change: (Handle, u64),
+    commit_ms: u64,
+}
+
+struct Client {
+    run: u128,
+    holder: LeaseHolder,
+    state: State,
+    under_way: Option<(Operation, u64)>,
+    next_number: u64,
+    asked_ms: Option<u64>,
+    /// No question before this: a recall is being carried out.
+    busy_until_ms: u64,
+    /// What the kernel keeps, and until when.
+    kernel: BTreeMap<Handle, (u64, u64)>,
+    kernel_forgets_ms: Option<u64>,
+    asleep_until_ms: u64,
+    inbox: Vec<Message>,
+    clock_ahead_ms: u64,
+}
+
+/// A run of the simulator.
+struct World {
+    random: Random,
+    fault: Fault,
+    now_ms: u64,
+    table: LeaseTable,
+    committed: State,
+    /// When each file was last changed from what it was.
+    since: BTreeMap<Handle, Vec<(u64, u64)>>,
+    pending: Vec<Pending>,
+    waiting: Vec<Waiting>,
+    answered: BTreeMap<(u32, u64), State>,
+    noted: BTreeSet<SessionId>,
+    clients: Vec<Client>,
+    mail: Vec<(u64, u32, bool, Message)>,
+    membership: Membership,
+    report: Report,
+}
+
+/// Runs `steps` of ten milliseconds each.
+pub fn run(seed: u64, fault: Fault, steps: u64) -> Report {
+    let mut world = World::new(seed, fault);
+    for _ in 0..steps {
+        world.step();
+    }
+    world.report
+}
+
+fn files() -> Vec<Handle> {
+    let of =
+        |user| (1..=FILES).map(move |number| Handle { principal: PrincipalId::User(UserId(user)), number });
+    (0..2).flat_map(of).collect()
+}
+
+fn certificate(client: u32, change: Option<(Handle, u64)>) -> Certificate {
+    let deltas = change.map(|(file, number)| Delta::SetInode { number, file, inode: None });
+    Certificate {
+        file_system: Digest::ZERO,
+        device: DeviceId(client),
+        number: 1,
+        previous: Digest::ZERO,
+        path: Path::Slow,
+        voids: VoidSet::default(),
+        ineffective: VoidSet::default(),
+        time_ns: 0,
+        deltas: deltas.into_iter().collect(),
+    }
+}
+
+impl World {
+    fn new(seed: u64, fault: Fault) -> World {
+        let mut random = Random::new(seed);
+        let state: State = files().into_iter().map(|file| (file, 0)).collect();
+        let client = |random: &mut Random| Client {
+            run: u128::from(random.number()),
+            holder: LeaseHolder::default(),
+            state: state.clone(),
+            under_way: None,
+            next_number: 1,
+            asked_ms: None,
+            busy_until_ms: 0,
+            kernel: BTreeMap::new(),
+            kernel_forgets_ms: None,
+            asleep_until_ms: 0,
+            inbox: Vec::new(),
+            clock_ahead_ms: random.below(1_000_000),
+        };
+        let clients = (0..CLIENTS).map(|_| client(&mut random)).collect();
+        // Every device is the superuser's, so that it may write everything.
+        let mut membership = crate::order::membership(CLIENTS);
+        for device in membership.devices.values_mut() {
+            device.user = UserId::SUPERUSER;
+        }
+        World {
+            random,
+            fault,
+            now_ms: 1_000,
+            table: LeaseTable::new(TERM_MS, 1),
+            since: state.keys().map(|file| (*file, vec![(0, 0)])).collect(),
+            committed: state,
+            pending: Vec::new(),
+            waiting: Vec::new(),
+            answered: BTreeMap::new(),
+            noted: BTreeSet::new(),
+            clients,
+            mail: Vec::new(),
+            membership,
+            report: Report::default(),
+        }
+    }
+
+    fn step(&mut self) {
+        self.now_ms += 10;
+        self.commit();
+        self.serve();
+        let due: Vec<_> = {
+            let now_ms = self.now_ms;
+            let (due, later) = std::mem::take(&mut self.mail).into_iter().partition(|mail| mail.0 <= now_ms);
+            self.mail = later;
+            due
+        };
+        for (_, client, to_server, message) in due {
+            if to_server {
+                self.receive(client, message);
+            } else {
+                self.clients[client as usize].inbox.push(message);
+            }
+        }
+        for client in 0..CLIENTS {
+            self.live(client);
+        }
+        if self.random.below(3_000) == 0 {
+            self.restart();
+        }
+        if self.fault == Fault::AlwaysRecalls && self.random.chance(20) {
+            for file in files() {
+                let _ = self.table.in_the_way(DeviceId(CLIENTS + 1), &Touched::file(file), self.now_ms);
+            }
+        }
+    }
+
+    fn send(&mut self, client: u32, to_server: bool, message: Message) {
+        if self.random.chance(8) {
+            return;
+        }
+        let slow = if self.random.chance(5) { 3_000 } else { 60 };
+        let due_ms = self.now_ms + self.random.below(slow);
+        if self.random.chance(3) {
+            let late_ms = due_ms + self.random.below(15_000);
+            self.mail.push((late_ms, client, to_server, message.clone()));
+        }
+        self.mail.push((due_ms, client, to_server, message));
+    }
+
+    fn commit(&mut self) {
+        let now_ms = self.now_ms;
+        let (due, later) =
+            std::mem::take(&mut self.pending).into_iter().partition(|op| op.commit_ms <= now_ms);
+        self.pending = later;
+        for Pending { change: (file, value), .. } in due {
+            self.committed.insert(file, value);
+            self.since.get_mut(&file).expect("a file").push((value, now_ms));
+        }
+    }
+
+    /// Orders what nothing forbids.
+    fn serve(&mut self) {
+        let mut left = Vec::new();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let device = DeviceId(waiting.client);
+            let change = waiting.operation.change;
+            let touched = Touched::by(&certificate(waiting.client, change), &self.membership);
+            let is_contended =
+                change.is_some_and(|(file, _)| self.pending.iter().any(|pending| pending.change.0 == file));
+            let recalls = self.fault != Fault::NeverRecalls;
+            let obstacle =
+                recalls.then(|| self.table.in_the_way(device, &touched, self.now_ms)).flatten().is_some();
+            if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
+                waiting.claim.get_or_insert_with(|| self.table.claim(device, &touched));
+                left.push(waiting);
+                continue;
+            }
+            if let Some(change) = change {
+                let commit_ms = self.now_ms + self.random.below(200);
+                self.pending.push(Pending { client: waiting.client, change, commit_ms });
+            }
+            // What others have pending is not in the state: who reads it has to wait.
+            let mut state = self.committed.clone();
+            for pending in &self.pending {
+                if pending.client == waiting.client {
+                    state.insert(pending.change.0, pending.change.1);
+                } else {
+                    state.remove(&pending.change.0);
+                }
+            }
+            self.answered.insert((waiting.client, waiting.operation.number), state.clone());
+            self.answer(&waiting, state, true);
+            if let Some(claim) = waiting.claim {
+                self.table.end_claim(claim);
+            }
+        }
+        self.waiting = left;
+    }
+
+    fn answer(&mut self, waiting: &Waiting, state: State, fresh: bool) {
+        let mut pending = Touched::default();
+        if self.fault != Fault::PendingGranted {
+            for other in self.pending.iter().filter(|other| other.client != waiting.client) {
+                pending.add(&certificate(other.client, Some(other.change)), &self.membership);
+            }
+        }
+        let wish = &waiting.operation.wish;
+        let id = SessionId { device: DeviceId(waiting.client), run: wish.run };
+        let fresh = fresh || self.fault == Fault::RepeatGranted;
+        let grant = self.table.grant(id, wish, fresh, &pending, self.now_ms);
+        if grant.is_some() {
+            self.noted.insert(id);
+        }
+        let (number, sent_ms) = (waiting.operation.number, waiting.sent_ms);
+        self.send(waiting.client, false, Message::Answer { number, state, grant, sent_ms });
+    }
+
+    fn receive(&mut self, client: u32, message: Message) {
+        match message {
+            Message::Operation { operation, sent_ms } => {
+                let waiting = Waiting { client, operation, sent_ms, claim: None };
+                let number = waiting.operation.number;
+                if let Some(state) = self.answered.get(&(client, number)).cloned() {
+                    return self.answer(&waiting, state, false);
+                }
+                let is_known = |known: &Waiting| (known.client, known.operation.number) == (client, number);
+                // The answer will be to the request that came first.
+                if !self.waiting.iter().any(is_known) {
+                    self.waiting.push(waiting);
+                }
+            }
+            Message::Question { run, epoch, acknowledged } => {
+                let id = SessionId { device: DeviceId(client), run };
+                let recall = match self.fault {
+                    Fault::NeverRecalls => None,
+                    _ => self.table.recall(id, epoch, acknowledged, self.now_ms),
+                };
+                self.send(client, false, Message::Recalled { run, epoch, acknowledged, recall });
+            }
+            Message::Answer { .. } | Message::Recalled { .. } => {}
+        }
+    }
+
+    fn restart(&mut self) {
+        self.table = LeaseTable::new(TERM_MS, self.now_ms * 1000);
+        self.waiting.clear();
+        if self.fault != Fault::Forgetful {
+            for id in &self.noted {
+                self.table.inherit(*id, false, self.now_ms + TERM_MS);
+            }
+        }
+    }
+
+    /// What a client does in a step.
+    fn live(&mut self, client: u32) {
+        let index = client as usize;
+        let now_ms = self.now_ms;
+        let clock_ms = now_ms + self.clients[index].clock_ahead_ms;
+        if self.clients[index].kernel_forgets_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+            self.clients[index].kernel.clear();
+            self.clients[index].kernel_forgets_ms = None;
+        }
+        // The kernel's own programs go on even when the client's process does not.
+        if self.random.chance(30) {
+            let files = files();
+            let file = *self.random.pick(&files);
+            if let Some((value, until_ms)) = self.clients[index].kernel.get(&file)
+                && clock_ms < *until_ms
+            {
+                self.check(client, file, *value);
+            }
+        }
+        if now_ms < self.clients[index].asleep_until_ms {
+            return;
+        }
+        match self.random.below(2_000) {
+            0 => {
+                self.clients[index].asleep_until_ms = now_ms + self.random.below(3 * TERM_MS);
+                return;
+            }
+            1 => {
+                // It dies; the next run knows nothing of leases, and its kernel keeps nothing.
+                let run = u128::from(self.random.number());
+                let one = &mut self.clients[index];
+                (one.run, one.holder) = (run, LeaseHolder::default());
+                (one.asked_ms, one.inbox) = (None, Vec::new());
+                one.kernel.clear();
+                if let Some((operation, _)) = &mut one.under_way {
+                    operation.wish = LeaseWish { run, scopes: Vec::new(), delegation: false };
+                }
+            }
+            _ => {}
+        }
+        // Reads under lease come first, also right after sleep, when recalls lie unread.
+        let files = files();
+        let file = *self.random.pick(&files);
+        let holder = &self.clients[index].holder;
+        if holder.holds(file, clock_ms) {
+            let left_ms = holder.left_ms(clock_ms).min(KERNEL_MS);
+            let value = self.clients[index].state.get(&file).copied();
+            let value = value.expect("what others have pending is not leased");
+            self.check(client, file, value);
+            let is_own_pending = self.pending.iter().any(|op| op.client == client && op.change.0 == file);
+            if !is_own_pending {
+                self.clients[index].kernel.insert(file, (value, clock_ms + left_ms));
+            }
+        }
+        for message in std::mem::take(&mut self.clients[index].inbox) {
+            self.hear(client, message, clock_ms);
+        }
+        self.act(client, clock_ms);
+    }
+
+    fn hear(&mut self, client: u32, message: Message, clock_ms: u64) {
+        let now_ms = self.now_ms;
+        let kernel_ms = if self.fault == Fault::HastyAcknowledgement { 400 } else { 0 };
+        let busy_ms = self.random.below(40);
+        let one = &mut self.clients[client as usize];
+        match message {
+            Message::Answer { number, state, grant, sent_ms } => {
+                if one.under_way.as_ref().is_none_or(|(operation, _)| operation.number != number) {
+                    return;
+                }
+                let change = one.under_way.take().and_then(|(operation, _)| operation.change);
+                // What is written goes through the kernel, which so knows of it.
+                if let Some((file, _)) = change {
+                    one.kernel.remove(&file);
+                }
+                one.state = state;
+                self.report.operations += 1;
+                if let Some(grant) = grant {
+                    let sent_ms = if self.fault == Fault::LateCount { clock_ms } else { sent_ms };
+                    one.holder.granted(&grant, sent_ms, clock_ms);
+                }
+            }
+            Message::Recalled { run, epoch, acknowledged, recall } => {
+                if run != one.run {
+                    return;
+                }
+                one.asked_ms = None;
+                one.holder.told(epoch, acknowledged);
+                let Some(recall) = recall else { return };
+                if one.holder.recalled(epoch, &recall).is_some() {
+                    self.report.recalls += 1;
+                    if kernel_ms == 0 {
+                        one.kernel.clear();
+                        one.busy_until_ms = now_ms + busy_ms;
+                    } else {
+                        one.kernel_forgets_ms = Some(now_ms + kernel_ms);
+                    }
+                }
+            }
+            Message::Operation { .. } | Message::Question { .. } => {}
+        }
+    }
+
+    fn act(&mut self, client: u32, clock_ms: u64) {
+        let now_ms = self.now_ms;
+        let index = client as usize;
+        let one = &mut self.clients[index];
+        one.holder.expire(clock_ms);
+        let may_ask =
+            one.asked_ms.is_none_or(|at_ms| now_ms >= at_ms + AGAIN_MS) && now_ms >= one.busy_until_ms;
+        if may_ask && one.holder.must_ask(clock_ms) {
+            one.asked_ms = Some(now_ms);
+            let (run, epoch, acknowledged) = (one.run, one.holder.epoch(), one.holder.handled());
+            self.send(client, true, Message::Question { run, epoch, acknowledged });
+        }
+        match self.clients[index].under_way.clone() {
+            Some((operation, sent_at_ms)) if now_ms >= sent_at_ms + AGAIN_MS => {
+                if let Some((_, sent_at_ms)) = &mut self.clients[index].under_way {
+                    *sent_at_ms = now_ms;
+                }
+                self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
+            }
+            None if self.random.chance(4) => {
+                let files = files();
+                let file = *self.random.pick(&files);
+                let change = self.random.chance(30).then(|| (file, self.random.number() >> 1));
+                let mut scopes = Vec::new();
+                for file in &files {
+                    match self.random.below(4) {
+                        0 => scopes.push(Scope::File(*file)),
+                        1 => scopes.push(Scope::Principal(file.principal)),
+                        _ => {}
+                    }
+                }
+                let one = &mut self.clients[index];
+                let wish = LeaseWish { run: one.run, scopes, delegation: false };
+                let operation = Operation { number: one.next_number, change, wish };
+                one.next_number += 1;
+                one.under_way = Some((operation.clone(), now_ms));
+                self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
+            }
+            _ => {}
+        }
+    }
+
+    /// The oracle.
+    fn check(&mut self, client: u32, file: Handle, value: u64) {
+        self.report.leased += 1;
+        let own = self.pending.iter().rfind(|op| op.client == client && op.change.0 == file);
+        if self.committed[&file] == value || own.is_some_and(|op| op.change.1 == value) {
+            return;
+        }
+        self.report.outdated += 1;
+        // Until when it was the present one.
+        let history = &self.since[&file];
+        let after = history.iter().position(|(known, _)| *known == value).map(|at| at + 1);
+        let changed_ms = after.and_then(|at| history.get(at)).map_or(0, |(_, at_ms)| *at_ms);
+        self.report.outdated_ms_max = self.report.outdated_ms_max.max(self.now_ms - changed_ms);
+    }
+}

@@ -1,0 +1,63 @@
+//! Leases: with an honest server every read is of the present; with a lying one it is at most a term old.
+
+use holdfast_sim::leases::{Fault, Report, TERM_MS, run};
+
+/// How many seeds: `HOLDFAST_SEEDS` for a long soak.
+fn seeds(default: u64) -> u64 {
+    std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn sum(fault: Fault, count: u64) -> Report {
+    let mut total = Report::default();
+    for seed in 0..count {
+        let report = run(seed, fault, 12_000);
+        if fault == Fault::None {
+            assert_eq!(report.outdated, 0, "seed {seed}: {report:?}");
+        }
+        total.operations += report.operations;
+        total.leased += report.leased;
+        total.outdated += report.outdated;
+        total.outdated_ms_max = total.outdated_ms_max.max(report.outdated_ms_max);
+        total.recalls += report.recalls;
+    }
+    println!("{fault:?}: {total:?}");
+    total
+}
+
+/// Proves: under loss, delay and repetition, with clients that fall silent, sleep past their leases and die, and a server
+/// that is killed and started again, whatever is read under a lease is what the last committed change has left.
+#[test]
+fn honest_servers_show_the_present() {
+    let total = sum(Fault::None, seeds(60));
+    assert!(total.leased > 10_000 && total.recalls > 100 && total.operations > 1_000, "{total:?}");
+}
+
+/// Proves: each rule that this rests on is needed; without it the simulator finds an outdated read.
+#[test]
+fn each_rule_is_needed() {
+    for fault in [
+        Fault::NoWaiting,
+        Fault::PendingGranted,
+        Fault::RepeatGranted,
+        Fault::Forgetful,
+        Fault::LateCount,
+        Fault::HastyAcknowledgement,
+    ] {
+        let total = sum(fault, 60);
+        assert!(total.outdated > 0, "{fault:?}");
+    }
+}
+
+/// Proves: a server that never recalls anything gains one term of reads without a signed operation, and no more.
+#[test]
+fn lying_servers_gain_a_term() {
+    let total = sum(Fault::NeverRecalls, seeds(40));
+    assert!(total.outdated > 0 && total.outdated_ms_max <= TERM_MS, "{total:?}");
+}
+
+/// Proves: a server that recalls all the time makes things slow, and nothing else.
+#[test]
+fn recalls_all_the_time_only_slow_down() {
+    let total = sum(Fault::AlwaysRecalls, seeds(20));
+    assert!(total.outdated == 0 && total.operations > 1_000, "{total:?}");
+}
