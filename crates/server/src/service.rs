@@ -98,7 +98,11 @@ fn answer_bytes(session: &Session<SessionState>, request: &Request) -> usize {
 
 impl Driver {
     /// A turn and memory for the parcels of a request, if it has any.
-    async fn room_for(&self, session: &Session<SessionState>, request: &Request) -> Option<impl Send + use<>> {
+    async fn room_for(
+        &self,
+        session: &Session<SessionState>,
+        request: &Request,
+    ) -> Option<impl Send + use<>> {
         match parcels::weight(request) {
             0 => None,
             weight => {

@@ -244,8 +244,8 @@ mod tests {
         assert!(account.files.lock().by_ino.len() <= FILES_MAX);
         let received: u64 = top.iter().map(|(_, one)| one.received).sum::<u64>() + others.received;
         assert_eq!(received, 4999 * 10);
-        assert_eq!(account.means(7).compression_received, 4999 * 90);
-        assert_eq!(account.means(7).known, 7);
+        assert_eq!(account.means(7, (0, 0)).compression_received, 4999 * 90);
+        assert_eq!(account.means(7, (0, 0)).known, 7);
     }
 
     /// Proves: what is fetched ahead grows with rate and round trip, within its bounds.

@@ -109,7 +109,7 @@ impl Shared {
         if let Some(block) = self.memory.lock().get(address) {
             return Some(block);
         }
-        let located = self.disk.lock().as_ref()?.locate(address)?;
+        let located = self.disk.lock().as_mut()?.locate(address)?;
         let block = located.read()?.open_any(&self.key, *address, BODY_BYTES_MAX).ok()?;
         Some(Arc::new(block))
     }

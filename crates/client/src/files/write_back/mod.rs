@@ -21,13 +21,16 @@ mod record;
 mod replay;
 mod sender;
 
-use super::backend::{Backend, Guard, PathOf, Plan, Upload, View};
+use super::Ino;
+use super::backend::{Backend, Guard, Leased, PathOf, Plan, Upload, View};
+use super::state::content_roots;
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
+use crate::store::{About, TransferMode};
 use holdfast_content::{
-    Block, BlockKind, BlockSink, BlockSource, ContentError, DeviceId, Handle, Inode, PrincipalId, Reference,
-    SourceError, UserId,
+    Block, BlockKind, BlockSink, BlockSource, Content, ContentError, DeviceId, Handle, Inode, PrincipalId,
+    Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -597,8 +600,51 @@ impl Backend for WriteBack {
         self.shared.source()
     }
 
-    fn upload(&self) -> Box<dyn Upload + '_> {
+    fn leased(&self, files: &[Handle]) -> Option<Leased> {
+        let Leased { view, stamp } = self.shared.inner.leased(files)?;
+        self.shared.accept(view);
+        Some(Leased { view: self.shared.view(), stamp })
+    }
+
+    fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
+        self.shared.inner.leased_for(stamp, files)
+    }
+
+    fn want_lease(&self, file: Handle) {
+        self.shared.inner.want_lease(file);
+    }
+
+    fn upload(&self, _: About) -> Box<dyn Upload + '_> {
         Box::new(self.shared.sink())
+    }
+
+    fn transfer_mode(&self) -> TransferMode {
+        self.shared.inner.transfer_mode()
+    }
+
+    fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
+        if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
+            self.shared.inner.approach(file, path, inode);
+        }
+    }
+
+    fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
+        // What is only in the journal is seen when it is sent.
+        if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
+            self.shared.inner.saw(file, path, inode);
+        }
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.shared.inner.ahead_bytes()
+    }
+
+    fn has_read(&self, ino: Ino, bytes: usize) {
+        self.shared.inner.has_read(ino, bytes);
+    }
+
+    fn has_written(&self, ino: Ino, bytes: usize) {
+        self.shared.inner.has_written(ino, bytes);
     }
 
     fn device(&self) -> DeviceId {
@@ -740,7 +786,7 @@ impl BlockSink for JournalSink {
 }
 
 impl Upload for JournalSink {
-    fn finish(self: Box<Self>) -> Result<Guard, FsError> {
+    fn finish(self: Box<Self>, _: Option<&Content>) -> Result<Guard, FsError> {
         Ok(Box::new(JournalSink::finish(*self)?))
     }
 }

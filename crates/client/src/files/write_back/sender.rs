@@ -9,6 +9,7 @@ use crate::files::Salvaged;
 use crate::files::backend::{Changes, Guard, Plan, Upload};
 use crate::files::salvage;
 use crate::files::state::content_roots;
+use crate::store::About;
 use holdfast_content::{Block, Content, Handle, Inode, InodeKind, PrincipalId, file};
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
@@ -300,14 +301,21 @@ fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
     shared.changed.notify_all();
 }
 
-/// Stores the data that new inodes refer to and that is only here, referred-to before referring.
-fn upload(shared: &Shared, net: &Net) -> Result<Guard, FsError> {
-    let mut upload: Box<dyn Upload + '_> = shared.inner.upload();
+/// Stores the data that new inodes refer to and that is only here, referred-to before referring, file by file: what a
+/// file was before tells what of it need not travel. Keep the guards until the operation is made.
+fn upload(shared: &Shared, net: &Net) -> Result<Vec<Guard>, FsError> {
     let mut seen: HashSet<Digest> = HashSet::new();
+    let mut guards = Vec::new();
     for change in net.inodes.values() {
         let Some(new) = &change.new else { continue };
         let mut stack: Vec<(Digest, Option<Block>)> =
             content_roots(&new.0).into_iter().map(|address| (address, None)).collect();
+        if stack.is_empty() {
+            continue;
+        }
+        let before = change.seen.as_ref().map_or(Content::None, |seen| seen.0.content.clone());
+        let about = About { handle: change.handle, path: change.path.clone(), before };
+        let mut upload: Box<dyn Upload + '_> = shared.inner.upload(about);
         while let Some((address, expanded)) = stack.pop() {
             if let Some(block) = expanded {
                 upload.put(block);
@@ -321,8 +329,10 @@ fn upload(shared: &Shared, net: &Net) -> Result<Guard, FsError> {
             stack.push((address, Some(block)));
             stack.extend(children.into_iter().map(|child| (child, None)));
         }
+        guards.push(upload.finish(Some(&new.0.content))?);
+        shared.inner.saw(change.handle, change.path.clone(), &new.0);
     }
-    upload.finish()
+    Ok(guards)
 }
 
 /// Saves the files that edits wrote to a folder.
