@@ -74,14 +74,15 @@ impl Shell {
 #[test]
 fn every_kind_of_waiting_call() {
     let mut world = World::new(&["anna", "ben"]);
-    let anna = world.mount("anna");
+    // Every call is to wait for the server.
+    let anna = world.mount_with("anna", &["--no-leases"]);
     let content: Vec<u8> =
         (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     for name in ["cold", "cold-too"] {
         fs::write(anna.join("team").join(name), &content).expect("written");
     }
     fs::write(anna.join("team/small"), "small").expect("written");
-    let team = world.mount("ben").join("team");
+    let team = world.mount_with("ben", &["--no-leases"]).join("team");
     let kinds = [
         ("stat small", ""),
         ("ls", ""),
@@ -123,7 +124,7 @@ fn every_kind_of_waiting_call() {
 #[test]
 fn caught_signals_interrupt_nothing() {
     let mut world = World::new(&["anna"]);
-    let team = world.mount("anna").join("team");
+    let team = world.mount_with("anna", &["--no-leases"]).join("team");
     let kinds = [
         (": > made", "trap : USR1"),
         ("echo saved > written", "trap : USR1"),

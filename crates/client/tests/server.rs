@@ -241,6 +241,8 @@ fn leases_and_delegations() {
     assert_eq!(operations(&alice), before + 1);
 
     modify(&bob, create_file(team, "other")).unwrap();
+    // What is pending is granted to nobody.
+    bob.flush_commits().unwrap();
     assert!(alice.leased(&[team]).is_none(), "it was recalled before bob's file was made");
     assert!(alice.leased_for(stamp, &[team]).is_none());
     assert_eq!(names(&alice.fetch().unwrap(), team), ["other", "own"]);

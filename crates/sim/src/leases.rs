@@ -4,7 +4,7 @@
 //! The machines are those that ship ([`LeaseTable`], [`LeaseHolder`]); around them is as little as it takes: an
 //! operation has its place in the order when the table lets it, is committed a little later, and its answer brings the
 //! state of that place. The oracle: whatever is read under a lease, by a client or by its kernel, is what the last
-//! committed change has left.
+//! committed change has left, unless a change of the client's own is on its way.
 
 use crate::random::Random;
 use holdfast_content::{DeviceId, Handle, Membership, PrincipalId, UserId};
@@ -71,6 +71,8 @@ struct Operation {
     number: u64,
     change: Option<(Handle, u64)>,
     wish: LeaseWish,
+    /// When it was sent first, by its client's clock: the term counts from then.
+    begun_ms: u64,
 }
 
 #[derive(Clone)]
@@ -395,12 +397,17 @@ impl World {
         let holder = &self.clients[index].holder;
         if holder.holds(file, clock_ms) {
             let left_ms = holder.left_ms(clock_ms).min(KERNEL_MS);
-            let value = self.clients[index].state.get(&file).copied();
-            let value = value.expect("what others have pending is not leased");
-            self.check(client, file, value);
-            let is_own_pending = self.pending.iter().any(|op| op.client == client && op.change.0 == file);
-            if !is_own_pending {
-                self.clients[index].kernel.insert(file, (value, clock_ms + left_ms));
+            match self.clients[index].state.get(&file).copied() {
+                Some(value) => {
+                    self.check(client, file, value);
+                    let is_own_pending =
+                        self.pending.iter().any(|op| op.client == client && op.change.0 == file);
+                    if !is_own_pending {
+                        self.clients[index].kernel.insert(file, (value, clock_ms + left_ms));
+                    }
+                }
+                // What others have pending is not to be leased.
+                None => self.report.outdated += 1,
             }
         }
         for message in std::mem::take(&mut self.clients[index].inbox) {
@@ -469,7 +476,8 @@ impl World {
                 if let Some((_, sent_at_ms)) = &mut self.clients[index].under_way {
                     *sent_at_ms = now_ms;
                 }
-                self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
+                let sent_ms = operation.begun_ms;
+                self.send(client, true, Message::Operation { operation, sent_ms });
             }
             None if self.random.chance(4) => {
                 let files = files();
@@ -485,7 +493,7 @@ impl World {
                 }
                 let one = &mut self.clients[index];
                 let wish = LeaseWish { run: one.run, scopes, delegation: false };
-                let operation = Operation { number: one.next_number, change, wish };
+                let operation = Operation { number: one.next_number, change, wish, begun_ms: clock_ms };
                 one.next_number += 1;
                 one.under_way = Some((operation.clone(), now_ms));
                 self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
@@ -497,6 +505,11 @@ impl World {
     /// The oracle.
     fn check(&mut self, client: u32, file: Handle, value: u64) {
         self.report.leased += 1;
+        // A change of its own that is on its way: it has been made, or not yet.
+        let under_way = &self.clients[client as usize].under_way;
+        if under_way.as_ref().is_some_and(|(op, _)| op.change.is_some_and(|(changed, _)| changed == file)) {
+            return;
+        }
         let own = self.pending.iter().rfind(|op| op.client == client && op.change.0 == file);
         if self.committed[&file] == value || own.is_some_and(|op| op.change.1 == value) {
             return;

@@ -8,7 +8,7 @@
 //! operation of its own.
 //!
 //! How both sides stay agreed although messages are late or lost:
-//! - the client counts a term from when it *sent* the request, the server from when it granted: the client's ends first;
+//! - the client counts a term from when it first *sent* the request, the server from when it granted: the client's ends first;
 //! - a grant is made at the operation's place in the order, and taken up when the view of that place is the one read
 //!   from;
 //! - recalls are numbered. A grant says how many there were before it: one that was overtaken by a later recall brings

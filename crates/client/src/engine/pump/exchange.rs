@@ -128,7 +128,8 @@ impl Pump {
                 asked.first_sent_ms.get_or_insert_with(now_ms);
             }
             self.shared.counters.rounds.fetch_add(1, Relaxed);
-            let sent_ms = now_ms();
+            // A repeated request may be shown what its first sending was shown, so the term counts from that.
+            let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
             let response = match self.shared.remote.call(request.clone(), self.shared.deadline)? {
                 Response::LeasedView(reply, grant) => {
                     operation.lease.grant = Some((grant, sent_ms));

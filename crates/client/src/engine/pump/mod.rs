@@ -96,7 +96,7 @@ struct LeaseAsked {
     wish: Option<LeaseWish>,
     /// When its declaration was sent first.
     first_sent_ms: Option<u64>,
-    /// What was granted, and when the request was sent that was answered so.
+    /// What was granted, and from when on it counts.
     grant: Option<(LeaseGrant, u64)>,
 }
 
