@@ -14,8 +14,8 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Of larger files nothing is fetched before it is read, as likely not all of it is.
-const WHOLE_BYTES_MAX: u64 = 8 << 20;
+/// If more than this is missing of a file, it is fetched as it is read, as likely not all of it is.
+const WHOLE_BYTES_MAX: u64 = 16 << 20;
 /// Of larger files no features are taken: their names and chunks must do.
 const FEATURED_BYTES_MAX: u64 = 16 << 20;
 
@@ -142,12 +142,11 @@ impl Shared {
         (root.is_none() || version.root != root).then_some(version)
     }
 
-    /// Before a file is read over a slow link: fetches what its map needs and, of a small file, all that is new, packed
-    /// against its earlier version. Of a large one only notes what resembles what.
-    fn approach(&self, handle: &Handle, path: &[u8], content: &Content) -> Vec<(Reference, BlockKind)> {
-        let (Some(map), Some(level)) = (map_of(content), self.delta_down()) else { return Vec::new() };
+    /// Before a file is read over a slow link: fetches what is new since its earlier version, if that is here as a whole.
+    /// Returns the earlier version.
+    fn approach(&self, handle: &Handle, path: &[u8], map: &ExtentMap, level: i8) -> Version {
         let root = root_of(map);
-        let mut before = self.earlier(handle, path, root.map(|root| root.address)).unwrap_or_default();
+        let before = self.earlier(handle, path, root.map(|root| root.address)).unwrap_or_default();
         if let Some(root) = root.filter(|root| !self.is_near(&root.address)) {
             let all: Vec<Digest> =
                 before.nodes.iter().chain(&before.chunks).map(|(address, _)| *address).collect();
@@ -157,6 +156,11 @@ impl Shared {
                 self.fetch_tree(&root, &[older], &all, level);
             }
         }
+        before
+    }
+
+    /// Notes what the chunks that are not here resemble. Returns those of a file of which not much is missing.
+    fn expect(&self, map: &ExtentMap, mut before: Version) -> Vec<(Reference, BlockKind)> {
         let Some(present) = self.version(map) else { return Vec::new() };
         let missing: Vec<Piece> =
             present.chunks.iter().filter(|(address, _)| !self.is_near(address)).copied().collect();
@@ -191,7 +195,13 @@ impl VerifiedStore {
     /// A file's content is about to be read: over a slow link, what resembles an earlier version of it is fetched as
     /// the difference, ahead of the reads. Only a hint.
     pub fn approach(&self, handle: &Handle, path: &[u8], content: &Content) {
-        let wanted = self.shared.approach(handle, path, content);
+        let (Some(map), Some(level)) = (map_of(content), self.shared.delta_down()) else { return };
+        let before = self.shared.approach(handle, path, map, level);
+        if self.shared.version(map).is_none() && map.len() <= self.shared.listed_max() {
+            // Only a hint: a read that needs the nodes reports what is wrong with them.
+            let _ = map.visit(self, 0..u64::MAX, &mut |_, _| Ok(true));
+        }
+        let wanted = self.shared.expect(map, before);
         self.prefetch(&wanted);
     }
 

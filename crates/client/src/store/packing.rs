@@ -14,7 +14,8 @@ use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, account, batches, unexpec
 use crate::interrupt;
 use crate::remote::call_patiently;
 use holdfast_content::{
-    BODY_BYTES_MAX, Block, BlockKind, Parcel, Prefix, REFERENCES_MAX, Reference, SourceError, parcel_bytes,
+    BODY_BYTES_MAX, Block, BlockKind, PARCEL_PREFIX_BYTES_MAX, Parcel, Prefix, REFERENCES_MAX, Reference,
+    SourceError, parcel_bytes,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{
@@ -114,8 +115,12 @@ impl Shared {
         Some(Arc::new(block))
     }
 
-    /// Makes a prefix of those of the bases that can be had.
+    /// Makes a prefix of those of the bases that can be had, as far as they are worth their while.
     fn prefix(&self, bases: impl IntoIterator<Item = Digest>) -> Prefix {
+        self.prefix_within(PREFIX_BYTES_MAX, bases)
+    }
+
+    fn prefix_within(&self, bytes_max: usize, bases: impl IntoIterator<Item = Digest>) -> Prefix {
         let mut prefix = Prefix::default();
         let mut seen = HashSet::new();
         for address in bases {
@@ -123,7 +128,7 @@ impl Shared {
                 continue;
             }
             let Some(block) = self.shared_block(&address) else { continue };
-            if prefix.len() + parcel_bytes(&block) > PREFIX_BYTES_MAX || !prefix.push(&block) {
+            if prefix.len() + parcel_bytes(&block) > bytes_max || !prefix.push(&block) {
                 break;
             }
         }
@@ -471,7 +476,8 @@ impl Shared {
         };
         let offered: HashSet<&Digest> = offered.iter().collect();
         let bases = parcel.bases.iter().filter(|base| offered.contains(base)).copied();
-        let prefix = self.prefix(bases);
+        // What the server has chosen, it may take from anywhere in the older version.
+        let prefix = self.prefix_within(PARCEL_PREFIX_BYTES_MAX, bases);
         // A block is sent whole, if only its beginning fits.
         let behalf = account::behalf();
         match self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20), behalf) {
