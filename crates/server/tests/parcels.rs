@@ -47,6 +47,8 @@ fn open(disk: &PowerLoss, clock: &Arc<TestClock>) -> Host {
         abort_after: Duration::from_secs(10),
         checkpoint_records: 8,
         locks_note: None,
+        lease_term: Duration::ZERO,
+        leases_note: None,
         parcels: ParcelSettings::default(),
         store: StoreConfig { segment_bytes: 8 << 20, ..StoreConfig::default() },
     };
@@ -61,7 +63,12 @@ impl World {
         let world = World { disk, clock, host };
         for founder in [superuser(), others()] {
             let request = creation_by(founder.clone(), key(2).public(), 0);
-            let caller = Caller { peer: founder.public(), local: true, file_system: None };
+            let caller = Caller {
+                peer: founder.public(),
+                local: true,
+                file_system: None,
+                answer_bytes: MESSAGE_BYTES_MAX,
+            };
             committed(world.host.handle(&caller, request), &key(2).public());
         }
         world
@@ -70,7 +77,10 @@ impl World {
     fn ask_by(&self, member: &SigningKey, request: Request) -> Response {
         let id = member.public().file_system_id();
         let file_system = self.host.greet(member.public(), true, (1, 1), Some(id)).file_system;
-        self.host.handle(&Caller { peer: member.public(), local: true, file_system }, request)
+        self.host.handle(
+            &Caller { peer: member.public(), local: true, file_system, answer_bytes: MESSAGE_BYTES_MAX },
+            request,
+        )
     }
 
     /// A request by a member of the first file system.
@@ -232,7 +242,7 @@ fn operation(world: &World) -> (Request, Block) {
     handles.insert(PrincipalId::Device(DeviceId::SUPERUSER), version);
     let structure = sign_structure(&view, &certificate, &superuser(), handles);
     let certificate = Signed::new(certificate, &superuser());
-    (Request::Fast { certificate, structure, attached: Attached::default(), log_size: 0 }, table)
+    (Request::Fast { certificate, structure, attached: Attached::default(), log_size: 0, lease: None }, table)
 }
 
 fn with(operation: &Request, riding: Attached) -> Request {
