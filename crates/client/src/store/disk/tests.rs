@@ -186,16 +186,16 @@ fn hostile_folders() {
 fn summaries() {
     let dir = tempfile::tempdir().unwrap();
     let blocks: Vec<_> = (0..30).map(|n| block(n, 100_000)).collect();
-    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    let mut cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
     blocks[..20].iter().for_each(|block| put(&mut cache, block));
     get(&mut cache, &blocks[3]).unwrap();
     drop(cache);
-    drop(DiskCache::open(dir.path(), 64 << 20).unwrap());
+    drop(DiskCache::open(dir.path(), 1 << 30).unwrap());
     let segment = segments_in(dir.path()).pop().unwrap();
     let index = PathBuf::from(format!("{}.index", segment.display()));
     let written = fs::read(&index).unwrap();
     let all_there = |count: usize| {
-        let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+        let mut cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
         blocks[..count].iter().all(|block| get(&mut cache, block) == Some(block.to_stored()))
     };
     // What it covers is not read: headers could be anything.
@@ -204,11 +204,11 @@ fn summaries() {
     nulled[..4].fill(0);
     fs::write(&segment, &nulled).unwrap();
     assert!(all_there(20));
-    let cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    let cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
     assert!(cache.index[&key_of(&blocks[3].reference().address)].used);
     drop(cache);
     fs::write(&segment, &content).unwrap();
-    let mut cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    let mut cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
     blocks[20..].iter().for_each(|block| put(&mut cache, block));
     drop(cache);
     assert!(all_there(30), "what came after the summary is found too");
@@ -222,7 +222,7 @@ fn summaries() {
     assert!(all_there(30));
     fs::write(&segment, b"").unwrap();
     fs::write(&index, &written).unwrap();
-    let cache = DiskCache::open(dir.path(), 64 << 20).unwrap();
+    let cache = DiskCache::open(dir.path(), 1 << 30).unwrap();
     assert!(cache.is_empty(), "a summary of more than there is counts for nothing");
 }
 
