@@ -17,23 +17,11 @@ struct Line {
     changed: Notify,
 }
 
-/// The queues up and down.
-#[derive(Clone, Debug)]
-pub(crate) struct Lines([Arc<Line>; 2]);
-
-impl Lines {
-    pub(crate) fn cut(&self, is_cut: bool) {
-        for line in &self.0 {
-            line.queue.lock().cut(is_cut);
-            line.changed.notify_one();
-        }
-    }
-}
-
 /// Ends, and closes its devices, when dropped.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    lines: Lines,
+    /// Up and down.
+    lines: [Arc<Line>; 2],
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -41,16 +29,16 @@ pub(crate) struct Forwarder {
 impl Forwarder {
     /// Makes both devices (in this process's namespace; their owners move them) and forwards between them.
     pub(crate) fn start(devices: [&str; 2], conditions: [Conditions; 2]) -> io::Result<Forwarder> {
-        let lines = Lines(conditions.map(|conditions| {
+        let lines = conditions.map(|conditions| {
             Arc::new(Line { queue: Mutex::new(Queue::new(conditions)), changed: Notify::new() })
-        }));
+        });
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let [client, server] = {
             let _entered = runtime.enter();
             [device(devices[0])?, device(devices[1])?]
         };
-        let [up, down] = lines.0.clone();
+        let [up, down] = lines.clone();
         let thread = std::thread::Builder::new().name("test-link".to_owned()).spawn(move || {
             runtime.block_on(async {
                 let start = Instant::now();
@@ -64,22 +52,15 @@ impl Forwarder {
         Ok(Forwarder { lines, stop: Some(stop), thread: Some(thread) })
     }
 
-    pub(crate) fn change(&self, conditions: [Conditions; 2]) {
-        for (line, conditions) in self.lines.0.iter().zip(conditions) {
-            line.queue.lock().change(conditions);
+    pub(crate) fn cut(&self, is_cut: bool) {
+        for line in &self.lines {
+            line.queue.lock().cut(is_cut);
+            line.changed.notify_one();
         }
     }
 
-    pub(crate) fn cut(&self, is_cut: bool) {
-        self.lines.cut(is_cut);
-    }
-
     pub(crate) fn counts(&self) -> [Counts; 2] {
-        self.lines.0.each_ref().map(|line| line.queue.lock().counts)
-    }
-
-    pub(crate) fn lines(&self) -> Lines {
-        self.lines.clone()
+        self.lines.each_ref().map(|line| line.queue.lock().counts)
     }
 }
 

@@ -71,11 +71,6 @@ impl Link {
         self.namespace(side).enter()
     }
 
-    /// Changes what holds from now on; packets under way keep what held when they came.
-    pub fn change(&self, up: Conditions, down: Conditions) {
-        self.forwarder.change([up, down]);
-    }
-
     /// Cuts the link (`true`) or mends it: while it is cut, all packets are lost.
     pub fn cut(&self, is_cut: bool) {
         self.forwarder.cut(is_cut);
@@ -95,26 +90,10 @@ impl Link {
         (up, down)
     }
 
-    /// A handle that cuts, mends and counts from other threads.
-    pub fn switch(&self) -> Switch {
-        Switch(self.forwarder.lines())
-    }
-
     fn namespace(&self, side: Side) -> &Namespace {
         match side {
             Side::Client => &self.client,
             Side::Server => &self.server,
         }
-    }
-}
-
-/// Cuts, mends and counts a link from anywhere.
-#[derive(Clone, Debug)]
-pub struct Switch(forwarder::Lines);
-
-impl Switch {
-    /// As [`Link::cut`].
-    pub fn cut(&self, is_cut: bool) {
-        self.0.cut(is_cut);
     }
 }

@@ -77,10 +77,6 @@ impl Queue {
         }
     }
 
-    pub(crate) fn change(&mut self, conditions: Conditions) {
-        self.conditions = conditions;
-    }
-
     pub(crate) fn cut(&mut self, is_cut: bool) {
         self.is_cut = is_cut;
         if is_cut {

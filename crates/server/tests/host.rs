@@ -399,6 +399,10 @@ fn blocks_are_stored_and_served() {
         assert_eq!(world.ask(1, Request::Store(vec![chunk.clone()])), Response::Done);
     }
     let addresses: Vec<Digest> = large.iter().map(|(reference, _)| reference.address).collect();
+    let slow = Caller { answer_bytes: 2 << 20, ..world.caller(key(12).public()) };
+    let answer = world.host.handle(&slow, Request::Retrieve(addresses.clone()));
+    let Response::Blocks(found) = answer else { panic!() };
+    assert_eq!(found.len(), 1, "one, and no second that would go beyond what the link carries");
     let Response::Blocks(found) = world.ask(2, Request::Retrieve(addresses)) else { panic!() };
     assert!(found.len() == 7 && found.iter().all(Option::is_some), "{} blocks of 1 MiB", found.len());
 
