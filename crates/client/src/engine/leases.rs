@@ -130,6 +130,11 @@ impl Leases {
         Some(LeaseWish { run: self.run, scopes: state.wishes.take(), delegation })
     }
 
+    /// The operation came to nothing: the next one wishes for the same.
+    pub fn wish_again(&self, wish: LeaseWish) {
+        self.state.lock().wishes.again(wish.scopes);
+    }
+
     /// Takes up a grant; the view of its operation is the newest accepted one.
     pub fn take_up(&self, grant: &LeaseGrant, sent_ms: u64) {
         self.state.lock().holder.granted(grant, sent_ms, now_ms());

@@ -59,6 +59,12 @@ impl Wishes {
         std::mem::take(&mut self.wanted).into_iter().collect()
     }
 
+    /// What was taken has not been asked for.
+    pub fn again(&mut self, scopes: Vec<Scope>) {
+        let room = WISHES_MAX - self.wanted.len();
+        self.wanted.extend(scopes.into_iter().take(room));
+    }
+
     /// Something was recalled. A server that ends, or forgot, takes all at once; that says nothing of others' changes.
     pub fn recalled(&mut self, dropped: &Dropped, now_ms: u64) {
         if dropped.everything {

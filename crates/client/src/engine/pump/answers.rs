@@ -87,6 +87,8 @@ impl Pump {
         self.shared.leases.unconfirmed(None);
         if is_committed {
             self.take_up(&mut operation);
+        } else if let Some(wish) = operation.lease.wish.take() {
+            self.shared.leases.wish_again(wish);
         }
         if let Some(Finished::Committed(structure)) = finished {
             self.shared.last_operation.store(structure.value.number(), Relaxed);
