@@ -188,7 +188,10 @@ fn examine(status: ProcessStatus) -> Process {
             what.trim_end_matches('.')
         ));
     }
-    for piece in pieces.iter().rev().filter(|piece| piece.noticed_ns >= status.started_ns) {
+    // What was fetched ahead may be wrong before anybody knows of what file it is.
+    let (named, nameless): (Vec<_>, Vec<_>) =
+        pieces.iter().rev().partition(|piece| piece.explanation.contains("It belongs to the file"));
+    for piece in named.into_iter().chain(nameless).filter(|piece| piece.noticed_ns >= status.started_ns) {
         if piece.is_about_order() {
             continue;
         }

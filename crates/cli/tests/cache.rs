@@ -114,7 +114,8 @@ fn figures_add_up() {
     }
 }
 
-/// Proves: something of a small file fetches all of it, in one request; a read in the middle of a large one does not.
+/// Proves: something of a small file fetches all of it, in few requests (for the nodes of its map, and for its data); a
+/// read in the middle of a large one does not.
 #[test]
 fn small_files_come_whole() {
     let mut world = World::new(&["anna", "ben"]);
@@ -132,7 +133,7 @@ fn small_files_come_whole() {
     read_some("team/small", 300 << 10);
     eventually("all of it is here", || of_file(&stats(&world, "ben"), "team/small", "received") >= 900 << 10);
     let requests = number(&stats(&world, "ben"), "/store/retrieves") - before;
-    assert!(requests <= 2, "{requests} requests for one small file");
+    assert!(requests <= 6, "{requests} requests for one small file");
     read_some("team/large", 9 << 20);
     let received = of_file(&stats(&world, "ben"), "team/large", "received");
     assert!((4096..4 << 20).contains(&received), "{received} bytes for 4096 of a large file");

@@ -552,21 +552,6 @@ mod random {
         }
     }
 
-    impl Step {
-        fn who(&self) -> usize {
-            match *self {
-                Step::Put(who, _)
-                | Step::Unlink(who, _)
-                | Step::Rename(who, ..)
-                | Step::Mkdir(who, _)
-                | Step::Rmdir(who, _)
-                | Step::Away(who)
-                | Step::Back(who)
-                | Step::Restart(who) => who,
-            }
-        }
-    }
-
     fn run(steps: &[Step]) -> Result<(), TestCaseError> {
         let world = World::new();
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -581,8 +566,8 @@ mod random {
         let mut consumed = BTreeSet::new();
         for (number, step) in steps.iter().enumerate() {
             // What a name stands for must not change between a look at it and its removal.
-            if clients[step.who()].memory.fault.lock().is_none() {
-                clients[step.who()].settle();
+            for client in clients.iter().filter(|client| client.memory.fault.lock().is_none()) {
+                client.settle();
             }
             match *step {
                 Step::Put(who, path) => {

@@ -22,6 +22,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Layout of the frames.
 const FORMAT: u16 = 1;
@@ -29,6 +30,8 @@ const FORMAT: u16 = 1;
 const SEGMENT_BYTES: u64 = 64 << 20;
 /// Length and tag before a body.
 const HEADER_BYTES: u64 = 4 + 16;
+/// How long a process that is ending may hold the folder.
+const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 /// Longest body; a longer one is damage.
 const BODY_MAX: usize = 8 << 20;
 
@@ -167,8 +170,7 @@ impl Journal {
             .mode(0o600)
             .open(directory.join("lock"))
             .map_err(failed)?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|error| failed(error.into()))?;
+        take_lock(&lock).map_err(failed)?;
         let mut numbers: Vec<u64> = fs::read_dir(directory)
             .map_err(failed)?
             .filter_map(|entry| {
@@ -589,6 +591,23 @@ fn take(numbers: &mut Vec<Numbers>, taken: &[Handle]) {
         let rest = [before, after].into_iter().filter(|rest| rest.count > 0);
         for (offset, rest) in rest.enumerate() {
             numbers.insert(at + offset, rest);
+        }
+    }
+}
+
+/// Takes the lock of the folder. A process that is just ending may still hold it.
+fn take_lock(lock: &File) -> io::Result<()> {
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match rustix::fs::flock(lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it"));
+            }
+            Err(error) => return Err(error.into()),
         }
     }
 }
