@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
+/// An inode as it is here; `None` if it was removed.
+type Here = Option<Arc<Inode>>;
+
 /// Something changed here, and by which edit last.
 struct Changed<T> {
     value: T,
@@ -89,7 +92,7 @@ pub struct LiveView {
 impl LiveView {
     /// An inode as the overlay has it, and the view to read from if it has nothing; with the latest change of a name
     /// in it.
-    fn layered(&self, handle: Handle) -> (Option<Option<Arc<Inode>>>, Arc<dyn View>, Option<i64>) {
+    fn layered(&self, handle: Handle) -> (Option<Here>, Arc<dyn View>, Option<i64>) {
         let local = self.shared.local.lock();
         let here = local.overlay.inodes.get(&handle).map(|changed| changed.value.clone());
         // A time that was set after the last change of a name stays.

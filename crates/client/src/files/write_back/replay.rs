@@ -530,11 +530,10 @@ fn merged(seen: &Inode, new: &Inode, present: &Inode) -> Inode {
             }
         }
     }
-    if inode.kind != InodeKind::Directory {
-        if content_digest(new) != content_digest(seen) || new.size != seen.size {
-            inode.content = new.content.clone();
-            inode.size = new.size;
-        }
+    let written = content_digest(new) != content_digest(seen) || new.size != seen.size;
+    if inode.kind != InodeKind::Directory && written {
+        inode.content = new.content.clone();
+        inode.size = new.size;
     }
     if new.modified_ns != seen.modified_ns {
         inode.modified_ns = new.modified_ns;
