@@ -14,7 +14,7 @@ use holdfast_crypto::Digest;
 use holdfast_protocol::structure::{HandleVersion, View};
 use lru::LruCache;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -261,6 +261,28 @@ impl Base {
         let listing = directory::list(self.source(), self.fates(), directory_of(&inode)?, after, limit)?;
         Ok((listing.entries, listing.complete))
     }
+}
+
+/// Stored names of a directory with changes laid over them, at most `limit`. `complete`: there are no more stored ones
+/// after these; if there are, changes beyond the last of them are left to the next page.
+pub fn laid_over(
+    stored: Entries,
+    complete: bool,
+    changed: BTreeMap<Vec<u8>, Option<Entry>>,
+    limit: usize,
+) -> Entries {
+    let horizon = if complete { None } else { stored.last().map(|(name, _)| name.clone()) };
+    let mut merged: BTreeMap<Vec<u8>, Entry> = stored.into_iter().collect();
+    for (name, entry) in changed {
+        if horizon.as_ref().is_some_and(|horizon| name > *horizon) {
+            continue;
+        }
+        match entry {
+            Some(entry) => drop(merged.insert(name, entry)),
+            None => drop(merged.remove(&name)),
+        }
+    }
+    merged.into_iter().take(limit).collect()
 }
 
 /// Whether a file of `principal` may lie in `device`'s table: like the right to write, but what is removed goes

@@ -9,7 +9,7 @@
 //! behind and spoils none of the others.
 
 use super::allocate::{Allocator, Range};
-use super::base::{Base, Place, ReadError, directory_of};
+use super::base::{Base, Place, ReadError, directory_of, laid_over};
 use crate::error::FsError;
 use crate::store::Blocks;
 use holdfast_content::{
@@ -259,18 +259,7 @@ impl<'a> Transaction<'a> {
                     .map_err(|error| (self.explain)(Some(directory), &error))?
             }
         };
-        let horizon = if complete { None } else { stored.last().map(|(name, _)| name.clone()) };
-        let mut merged: BTreeMap<Vec<u8>, Entry> = stored.into_iter().collect();
-        for (name, entry) in changed {
-            if horizon.as_ref().is_some_and(|horizon| name > *horizon) {
-                continue;
-            }
-            match entry {
-                Some(entry) => drop(merged.insert(name, entry)),
-                None => drop(merged.remove(&name)),
-            }
-        }
-        Ok(merged.into_iter().take(limit).collect())
+        Ok(laid_over(stored, complete, changed, limit))
     }
 
     /// A number for a new file of `principal`.

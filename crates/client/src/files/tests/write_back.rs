@@ -380,6 +380,74 @@ fn names_that_others_moved_or_removed() {
     assert_eq!(names(&other, "both"), ["deep", "fourth", "other"].map(String::from).into());
 }
 
+/// Proves: a file moved on both sides has both names; a directory moved on both sides, or removed here and moved there,
+/// is where it was moved to there.
+#[test]
+fn moved_on_both_sides() {
+    let (_world, other, _dir, mine) = shared_tree();
+    mkdir(&other, "both/empty").unwrap();
+    mine.settle();
+    names(&mine.files, "both/empty");
+    mine.go_away();
+    rename(&mine.files, "both/file", "both/mine").unwrap();
+    rename(&other, "both/file", "both/theirs").unwrap();
+    rename(&mine.files, "both/deep", "both/deep-mine").unwrap();
+    rename(&other, "both/deep", "both/deep-theirs").unwrap();
+    rmdir(&mine.files, "both/empty").unwrap();
+    rename(&other, "both/empty", "both/moved").unwrap();
+    mine.settle();
+    assert_eq!(
+        names(&other, "both"),
+        ["deep-theirs", "mine", "moved", "other", "theirs"].map(String::from).into()
+    );
+    assert_eq!(get(&other, "both/mine").unwrap(), b"as it was");
+    let ino = find(&other, "both/theirs").unwrap();
+    assert_eq!(other.getattr(&caller(9), ino, None).unwrap().links, 2);
+    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+}
+
+/// Proves: what was written under a right that is lost by the time it is sent is saved to a folder and told of.
+#[test]
+fn the_right_to_write_was_lost() {
+    let world = World::new();
+    let principal = holdfast_content::PrincipalId::Group(holdfast_content::GroupId(5));
+    world.plant_directory(b"group", principal);
+    let dir = tempfile::tempdir().unwrap();
+    let start = |rights: &[_], round: u32| {
+        let memory = world.memory(1, rights);
+        let back_options = WriteBackOptions {
+            directory: dir.path().join("journal"),
+            bytes_max: 1 << 30,
+            salvage_dir: dir.path().join("salvage"),
+            name: "me".into(),
+            gather: Duration::ZERO,
+        };
+        let back = WriteBack::start(memory.clone(), back_options).unwrap();
+        let options = MountOptions { spool_dir: dir.path().join(round.to_string()), ..options(dir.path()) };
+        let files = FileSystem::with_backend(back.clone(), options).unwrap();
+        Behind { files, memory, back }
+    };
+    let mine = start(&[principal], 0);
+    mine.put("group/known", b"before");
+    mine.put("warm", b"");
+    mine.settle();
+    mine.go_away();
+    mine.put("group/new", b"written in vain");
+    mine.put("group/known", b"changed in vain");
+    mine.put("beside", b"goes on");
+    drop(mine);
+    let mine = start(&[], 1);
+    mine.settle();
+    let other = world.client(2, &[]);
+    assert_eq!(get(&other, "group/known").unwrap(), b"before");
+    assert_eq!(get(&other, "beside").unwrap(), b"goes on");
+    let saved = saved(dir.path());
+    for bytes in [b"written in vain".to_vec(), b"changed in vain".to_vec()] {
+        assert!(saved.contains(&bytes), "{:?}", mine.told());
+    }
+    assert!(mine.told().iter().any(|told| told.contains("group/known")), "{:?}", mine.told());
+}
+
 /// Proves: names are counted as they are, whoever gave or took them.
 #[test]
 fn links_are_counted() {

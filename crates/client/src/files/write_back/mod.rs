@@ -53,6 +53,8 @@ const CHANGES_MAX: usize = 400_000;
 /// Numbers for new files fetched at once, and how few left mean that it is time.
 const NUMBERS_FETCHED: u64 = 8192;
 const NUMBERS_LOW: u64 = 4096;
+/// Most users and groups for which they are fetched before they are needed.
+const AHEAD_MAX: usize = 16;
 /// How long a call waits for a fresh view before it is answered from what is known.
 const FRESH_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is tried whether a server that is connected answers again.
@@ -230,7 +232,11 @@ impl WriteBack {
                 .spawn(move || body(&shared))
                 .map_err(|error| FsError::local("starting a thread", &error))
         };
-        let threads = vec![run("send", sender::run)?, run("fetch", Shared::fetch_for_callers)?];
+        let threads = vec![
+            run("send", sender::run)?,
+            run("fetch", Shared::fetch_for_callers)?,
+            run("numbers", Shared::fetch_numbers_ahead)?,
+        ];
         Ok(Arc::new(WriteBack { shared, threads: Mutex::new(threads) }))
     }
 
@@ -445,11 +451,36 @@ impl Shared {
                     }
                     return Ok(handle);
                 }
+                (None, _) if attempt == 0 && self.is_away() => {
+                    let why = "new files need numbers from the server, and it is away".to_owned();
+                    return Err(FsError::Unreachable(why));
+                }
                 (None, _) if attempt == 0 => self.fetch_numbers(principal)?,
                 (None, _) => break,
             }
         }
         Err(FsError::NoSpace)
+    }
+
+    /// Fetches numbers for whatever this device may write, so that files can be made wherever it is when the server
+    /// goes away.
+    fn fetch_numbers_ahead(self: &Arc<Self>) {
+        let view = self.inner.latest();
+        let mine = view.principals().into_iter().filter(|principal| view.may_write(*principal));
+        for principal in mine.take(AHEAD_MAX) {
+            let (left, stopping) = {
+                let local = self.local.lock();
+                let numbers = local.numbers.iter().filter(|numbers| numbers.principal == principal);
+                (numbers.map(|numbers| numbers.count).sum::<u64>(), local.stopping)
+            };
+            if stopping || left >= NUMBERS_LOW {
+                continue;
+            }
+            if let Err(error) = self.fetch_numbers(principal) {
+                tracing::debug!(%error, %principal, "no numbers for new files yet");
+                return;
+            }
+        }
     }
 
     /// Reserves numbers for new files at the server.

@@ -5,6 +5,7 @@ use super::record::{EntryChange, InodeChange, Kept, Record};
 use super::{Shared, now_ns};
 use crate::error::FsError;
 use crate::files::backend::{Changes, MakeContent, Names, View};
+use crate::tree::laid_over;
 use holdfast_content::{BlockSink, Content, Entry, Handle, Inode, InodeKind, PrincipalId, directory};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -149,23 +150,6 @@ fn with_time(inode: Arc<Inode>, latest: Option<i64>) -> Arc<Inode> {
     }
 }
 
-/// Stored names with changes laid over them: `complete` tells whether there are no more stored ones.
-fn merge(stored: Names, wanted: usize, changed: BTreeMap<Vec<u8>, Option<Entry>>, limit: usize) -> Names {
-    let complete = stored.len() < wanted;
-    let horizon = if complete { None } else { stored.last().map(|(name, _)| name.clone()) };
-    let mut merged: BTreeMap<Vec<u8>, Entry> = stored.into_iter().collect();
-    for (name, entry) in changed {
-        if horizon.as_ref().is_some_and(|horizon| name > *horizon) {
-            continue;
-        }
-        match entry {
-            Some(entry) => drop(merged.insert(name, entry)),
-            None => drop(merged.remove(&name)),
-        }
-    }
-    merged.into_iter().take(limit).collect()
-}
-
 impl View for LiveView {
     fn position(&self) -> u64 {
         self.position
@@ -206,7 +190,8 @@ impl View for LiveView {
             Some(base) => base.entries(directory, after, wanted)?,
             None => Vec::new(),
         };
-        Ok(merge(stored, wanted, changed, limit))
+        let complete = stored.len() < wanted;
+        Ok(laid_over(stored, complete, changed, limit))
     }
 
     fn may_write(&self, principal: PrincipalId) -> bool {
@@ -390,7 +375,8 @@ impl Changes for Planning {
                 self.view.entries(directory, after, wanted)?
             }
         };
-        Ok(merge(stored, wanted, changed, limit))
+        let complete = stored.len() < wanted;
+        Ok(laid_over(stored, complete, changed, limit))
     }
 
     fn may_write(&mut self, principal: PrincipalId) -> bool {
