@@ -17,6 +17,8 @@ use std::time::Duration;
 const JOURNAL: &str = "write-back";
 /// How long an unmount waits for what is to be sent, as long as the server is there.
 pub const UNMOUNT_WAIT: Duration = Duration::from_secs(3000);
+/// How long pinning waits for it.
+pub const PIN_WAIT: Duration = Duration::from_secs(60);
 /// How often it looks whether it is.
 const GLANCE: Duration = Duration::from_secs(2);
 /// Bound of a journal that is only to be sent.

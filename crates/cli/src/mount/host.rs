@@ -186,7 +186,11 @@ impl Host {
                 behind::must_be_sent(self.back.as_deref())
                     .and_then(|()| live::view_of(&self.engine).map(|view| live::encode(&view))),
             ),
-            Order::Pin { path } => answer(self.pinner.pin(path)),
+            Order::Pin { path } => {
+                // What was made here just now is pinned with the rest.
+                behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);
+                answer(self.pinner.pin(path))
+            }
             Order::Unpin { path } => answer(self.pinner.unpin(&path)),
             Order::Pins => answer(Ok(self.pinner.list())),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
