@@ -273,6 +273,9 @@ impl Shared {
             if let Some(ended) = &local.ended {
                 return Err(ended.clone());
             }
+            if local.stopping {
+                return Err(FsError::Unreachable("the file system is being unmounted".to_owned()));
+            }
             // The sender waited as long as calls do.
             if local.troubles > troubles
                 && let Some(trouble) =
