@@ -285,7 +285,8 @@ impl Process {
             more => rows.push(vec!["  Locks".to_owned(), format!("{more} locks held by programs")]),
         }
         if let Some(back) = &self.status.write_back {
-            rows.push(vec!["  Write-back".to_owned(), describe_write_back(back)]);
+            let what = if back.gathers { "  Gathering" } else { "  Write-back" };
+            rows.push(vec![what.to_owned(), describe_write_back(back)]);
         }
         let unsaved: Vec<&String> = self.status.mounts.iter().flat_map(|mount| &mount.unsaved).collect();
         if !unsaved.is_empty() {
@@ -322,6 +323,10 @@ impl Process {
 /// What waits to be sent, in words.
 fn describe_write_back(back: &WriteBackStatus) -> String {
     let mut text = match (back.edits, back.oldest_ns) {
+        (0, _) | (_, None) if back.gathering => {
+            "changes are gathered; everything is at the server".to_owned()
+        }
+        (0, _) | (_, None) if back.gathers => "not now; everything is at the server".to_owned(),
         (0, _) | (_, None) => "everything is at the server".to_owned(),
         (edits, Some(since)) => {
             let some: Vec<&str> = back.paths.iter().take(5).map(String::as_str).collect();
@@ -334,7 +339,7 @@ fn describe_write_back(back: &WriteBackStatus) -> String {
             )
         }
     };
-    if back.away {
+    if back.away && !back.gathers {
         text += "; the server is away, work goes on without it";
     }
     if let Some(trouble) = &back.trouble {

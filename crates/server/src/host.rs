@@ -356,7 +356,7 @@ impl Host {
         if grant.term_ms == 0 {
             return Some(grant);
         }
-        match self.leases_note.note(self, file_system, device, run?, grant.delegation) {
+        match self.leases_note.note(self, file_system, device, run?, grant.delegation_ms > 0) {
             Ok(()) => Some(grant),
             Err(error) => {
                 tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");

@@ -49,7 +49,7 @@ const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
 /// The one that may be given several times.
 const MIRROR: &str = "--mirror";
 /// Options without one.
-const PLAIN: [(&str, &str, For); 8] = [
+const PLAIN: [(&str, &str, For); 9] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
     ("noexec", "--no-exec", For::Any),
@@ -57,6 +57,7 @@ const PLAIN: [(&str, &str, For); 8] = [
     ("local_locks", "--local-locks", For::Writable),
     ("write_back", "--write-back", For::Writable),
     ("no_leases", "--no-leases", For::Writable),
+    ("no_gather", "--no-gather", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.

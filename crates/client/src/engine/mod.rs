@@ -175,7 +175,13 @@ impl Engine {
     /// Whether this run has the file system for itself: until the delegation is recalled ([`Engine::on_recall`]) or runs
     /// out, which each operation puts off, nobody else operates.
     pub fn delegation(&self) -> bool {
-        self.shared.leases.has_delegation()
+        self.delegated().is_some()
+    }
+
+    /// For how long that is so at least, unless it is recalled. `None`: it is not so.
+    pub fn delegated(&self) -> Option<Duration> {
+        let left = self.shared.leases.delegated()?;
+        self.shared.check().is_ok().then_some(left)
     }
 
     /// Waits until every modification that has returned is committed at the server (`fsync`, `close`).

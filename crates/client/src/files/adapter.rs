@@ -71,7 +71,14 @@ impl WriteBack {
     /// # Errors
     /// [`FsError::Local`]: the journal cannot be used.
     pub fn over(engine: Arc<Engine>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
-        WriteBack::start(Arc::new(EngineBackend(engine)), options)
+        let back = WriteBack::start(Arc::new(EngineBackend(engine.clone())), options)?;
+        let told = Arc::downgrade(&back);
+        engine.on_recall(Box::new(move |dropped| {
+            if let (true, Some(back)) = (dropped.delegation, told.upgrade()) {
+                back.recalled();
+            }
+        }));
+        Ok(back)
     }
 }
 
@@ -112,6 +119,14 @@ impl Backend for EngineBackend {
 
     fn want_lease(&self, file: Handle) {
         self.0.want_lease(file);
+    }
+
+    fn delegated(&self) -> Option<Duration> {
+        self.0.delegated()
+    }
+
+    fn want_delegation(&self, wanted: bool) {
+        self.0.want_delegation(wanted);
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {

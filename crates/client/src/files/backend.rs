@@ -180,6 +180,15 @@ pub trait Backend: Send + Sync {
     /// Makes the next operation wish for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
+    /// For how long nobody else changes anything unless it is told of first, so that the last accepted view is the
+    /// present one. `None`: others may.
+    fn delegated(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether to ask for that.
+    fn want_delegation(&self, _wanted: bool) {}
+
     /// Verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
 
@@ -219,6 +228,15 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`].
     fn flush_commits(&self) -> Result<(), FsError>;
+
+    /// Waits until what was published so far is safe from everything that may become of this process: what `close` waits
+    /// for.
+    ///
+    /// # Errors
+    /// As [`Backend::flush_commits`].
+    fn keep_commits(&self) -> Result<(), FsError> {
+        self.flush_commits()
+    }
 
     /// What to report when the bytes of a file's published content could not be had or are malformed. Applies
     /// the rule on missing blocks: proven replaced is [`FsError::Stale`], still referred to is

@@ -351,7 +351,7 @@ impl FileSystem {
             self.backend.has_written(open.node.ino, bytes.len());
             if open.flags.synchronous {
                 self.publish(&open.node, Occasion::Sync)?;
-                self.commit(&open.node)?;
+                self.commit(&open.node, Occasion::Sync)?;
             } else if pieces > PIECES_MAX {
                 self.publish(&open.node, Occasion::Sync)?;
             }
@@ -370,7 +370,7 @@ impl FileSystem {
                 return Ok(());
             }
             self.publish(&open.node, Occasion::Close)?;
-            self.commit(&open.node)
+            self.commit(&open.node, Occasion::Close)
         })
     }
 
@@ -382,7 +382,7 @@ impl FileSystem {
         self.run(|| {
             let open = self.open_file(handle)?;
             self.publish(&open.node, Occasion::Sync)?;
-            self.commit(&open.node)
+            self.commit(&open.node, Occasion::Sync)
         })
     }
 

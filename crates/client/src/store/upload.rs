@@ -28,6 +28,7 @@ const HELD_BYTES_MAX: usize = 16 << 20;
 const ASKED_BYTES_MIN: usize = 256 << 10;
 
 /// What is known of a file that is written.
+#[derive(Clone)]
 pub struct About {
     /// Which.
     pub handle: Handle,
