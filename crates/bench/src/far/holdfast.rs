@@ -74,7 +74,8 @@ impl<'p> Holdfast<'p> {
     pub(super) fn near(&self, work: &mut dyn FnMut(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let on = self.place.path("near");
         std::fs::create_dir_all(&on)?;
-        let mut mount = self.start_mount(Side::Server, "near", &on, &[])?;
+        // It shall leave no lease that somebody would have to wait for.
+        let mut mount = self.start_mount(Side::Server, "near", &on, &["--no-leases"])?;
         let result = self.place.wait_mounted(&mut mount, &on).and_then(|()| work(&on.join("team")));
         let unmounted = self.say(Side::Server, "near", &["umount", &on.display().to_string()]);
         if unmounted.is_err() {
