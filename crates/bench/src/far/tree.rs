@@ -4,6 +4,7 @@ use anyhow::Context;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// How many files are copied at once where no time is measured.
 const AT_ONCE: usize = 8;
@@ -49,6 +50,15 @@ pub(super) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
             })
             .collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
+    })
+}
+
+/// Makes all files an hour old.
+pub(super) fn age(root: &Path) -> anyhow::Result<()> {
+    let then = SystemTime::now() - Duration::from_secs(3600);
+    files(root)?.iter().try_for_each(|path| {
+        let file = fs::File::options().write(true).open(root.join(path))?;
+        file.set_modified(then).with_context(|| path.display().to_string())
     })
 }
 

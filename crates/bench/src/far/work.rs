@@ -129,7 +129,11 @@ impl Work {
             Work::Build => build::make(&at, LIMIT),
             // What rsync knows is the client's copy.
             Work::Checkout => match site.rsync(LIMIT) {
-                Some(_) => tree::copy(inputs.old_tree()?, &local.join("new")),
+                Some(_) => {
+                    tree::copy(inputs.old_tree()?, &local.join("new"))?;
+                    // Else it would take what is as large and was written in the same second for the same.
+                    tree::age(&local.join("new"))
+                }
                 None => tree::read(&at),
             },
             Work::Turn if site.rsync(LIMIT).is_some() => Ok(()),
