@@ -17,7 +17,8 @@ pub(super) fn vim(text: &Path, limit: Duration) -> anyhow::Result<()> {
     let lines = std::fs::read(text)?.iter().filter(|byte| **byte == b'\n').count();
     let mut vim = limited(limit, "vim");
     vim.args(["-es", "-N", "-u", "NONE", "-i", "NONE", "--cmd"]);
-    vim.arg("set swapfile directory=. backup writebackup backupdir=. backupcopy=no fsync");
+    // It skips backups of what is in /tmp, where the mounts are.
+    vim.arg("set swapfile directory=. backup writebackup backupdir=. backupskip= backupcopy=no fsync");
     vim.current_dir(text.parent().context("no parent")?).arg(text.file_name().context("no name")?);
     feed(&mut vim, &commands(lines))
 }

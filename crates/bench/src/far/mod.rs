@@ -221,6 +221,10 @@ fn measure(
     taken.packets_down = after.1.packets - before.1.packets;
     let gone = |counts: Counts| counts.lost + counts.dropped;
     taken.lost = gone(after.0) + gone(after.1) - gone(before.0) - gone(before.1);
+    if result.is_err() {
+        // What was ended may have come to an end of some kind.
+        (taken.seconds, taken.seconds_sent) = (None, None);
+    }
     result?;
     taken.round_trips = site.round_trips()?.zip(rounds).map(|(after, before)| after - before);
 
@@ -254,4 +258,80 @@ fn within(
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::process::{Command, Stdio};
+
+    #[derive(Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// One measurement of a side that turns a tree with one large file into another.
+    fn turn(more: &[&str]) -> anyhow::Result<(Taken, anyhow::Result<()>)> {
+        let place = tempfile::tempdir()?;
+        let [old, new] = ["old", "new"].map(|name| place.path().join(name));
+        for (tree, text) in [(&old, "older"), (&new, "a newer one")] {
+            std::fs::create_dir(tree)?;
+            let numbers: Vec<u8> = (0..20_000u32)
+                .flat_map(|n| blake3::hash(&n.to_le_bytes()).as_bytes()[..10].to_vec())
+                .collect();
+            std::fs::write(tree.join("large"), [text.as_bytes(), &numbers].concat())?;
+        }
+        let (old, new) = (old.display().to_string(), new.display().to_string());
+        let all = [&["far", "--work", "turn", "--old", &old, "--new", &new], more].concat();
+        let options = Arguments::try_parse_from(all)?.options;
+        let mut taken = Taken::default();
+        let result =
+            measure(&options, options.works[0], options.sides[0], options.link.conditions(), &mut taken);
+        Ok((taken, result))
+    }
+
+    fn can_run() -> bool {
+        let root = rustix::process::geteuid().is_root();
+        let quiet =
+            |program: &str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+        let can = root
+            && ["sshfs", "rsync"].into_iter().all(quiet)
+            && std::path::Path::new("/usr/sbin/sshd").exists();
+        if !can {
+            eprintln!("left out: it takes root, sshfs, rsync and sshd");
+        }
+        can
+    }
+
+    /// Proves: work is done over the link and compared at both ends, and what crossed the link is counted: all of a
+    /// file that sshfs writes anew, and little of one that rsync knows.
+    #[test]
+    fn work_is_done_and_counted() -> anyhow::Result<()> {
+        if !can_run() {
+            return Ok(());
+        }
+        let (sshfs, result) = turn(&["--side", "sshfs"])?;
+        result?;
+        assert!(sshfs.seconds.is_some() && sshfs.seconds_sent.is_some());
+        assert!(sshfs.bytes_up > 200_000, "{}", sshfs.bytes_up);
+        let (rsync, result) = turn(&["--side", "rsync"])?;
+        result?;
+        assert!((1..50_000).contains(&rsync.bytes_up), "{}", rsync.bytes_up);
+        Ok(())
+    }
+
+    /// Proves: work that does not end in time is ended, and said so.
+    #[test]
+    fn work_without_end_is_ended() -> anyhow::Result<()> {
+        if !can_run() {
+            return Ok(());
+        }
+        // 200 KB at 8 KB a second.
+        let (taken, result) = turn(&["--side", "sshfs", "--limit", "2", "--rate", "64kbit"])?;
+        assert_eq!(result.expect_err("it cannot have ended").to_string(), "did not end in 2 s");
+        assert!(taken.seconds.is_none() && taken.bytes_up > 0);
+        Ok(())
+    }
 }
