@@ -2,6 +2,7 @@
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
 mod crypto;
+mod far;
 mod growth;
 mod lfs;
 mod link;
@@ -43,6 +44,8 @@ enum Command {
     Package(package::Options),
     /// A command over a slow, far, lossy link between two network namespaces, and the bytes it cost each way.
     Link(link::Options),
+    /// Editing, building and copying over a slow, far, lossy link: Holdfast beside sshfs, rclone and rsync.
+    Far(far::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
     /// How long small requests take beside bulk on a slow, far, lossy link.
@@ -56,6 +59,7 @@ fn main() -> anyhow::Result<()> {
         Command::Store(options) => store::run(&options),
         Command::Crypto(options) => crypto::run(&options),
         Command::Ops(options) => ops::run(&options),
+        Command::Far(options) => far::run(&options),
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
         Command::Names(options) => names::run(&options),

@@ -205,6 +205,9 @@ impl Leases {
                     let Some(recall) = recall else { continue };
                     let dropped = {
                         let mut state = self.state.lock();
+                        if state.stop {
+                            return;
+                        }
                         let dropped = state.holder.recalled(epoch, &recall);
                         if let Some(dropped) = &dropped {
                             state.wishes.recalled(dropped, now_ms());
@@ -232,6 +235,11 @@ impl Leases {
                 }
             }
         }
+    }
+
+    /// Gives up everything, once nothing is asked for any more. The server then answers the question that
+    /// [`run`](Self::run) waits in; to wait for it first would hold up who ends, and then whoever wants what was held.
+    pub fn give_up(&self, shared: &Shared) {
         if self.state.lock().holder.epoch() > 0 {
             let _ = shared.remote.call(Request::EndLeases { run: self.run }, FAREWELL);
         }
