@@ -85,6 +85,13 @@ impl Devices {
         self.0.lock().recording = recording;
     }
 
+    /// Forgets events: what is there now was always there.
+    pub fn forget(&self) {
+        let history = &mut *self.0.lock();
+        history.before = history.live.clone();
+        history.events.clear();
+    }
+
     /// Writes and flushes so far.
     pub fn events(&self) -> usize {
         self.0.lock().events.len()
