@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod care;
 mod error;
 mod key;
 mod layout;

@@ -108,17 +108,19 @@ impl Volume {
         Ok(header)
     }
 
-    /// Takes over what is on the disk, or goes on with it: from then on each block must be as it is now. `progress` is
-    /// told how many blocks of how many are done, and says whether to go on. Whether all is taken over. Nobody else may
-    /// write to the disk meanwhile.
+    /// Takes over what is on the disk, or goes on with it: from then on each block must be as it is now. With `before`,
+    /// which has the disk under another key or was smaller, what it protects is verified. `progress` is told how many
+    /// blocks of how many are done, and says whether to go on. Whether all is taken over. Nobody else may write to the
+    /// disk meanwhile.
     ///
     /// # Errors
-    /// As [`Volume::open`].
+    /// As [`Volume::open`]; [`VolumeError::BadBlock`]: what is bad is not taken over.
     pub fn adopt(
         disk: Arc<dyn Device>,
         log: Arc<dyn Device>,
         key: &VolumeKey,
         salt: [u8; 16],
+        before: Option<&Volume>,
         progress: &dyn Fn(u64, u64) -> bool,
     ) -> Result<bool, VolumeError> {
         let (volume, survey) = open_unchecked(disk.clone(), log, key, Options::default(), None, salt)?;
@@ -126,13 +128,28 @@ impl Volume {
         let blocks = inner.header.blocks;
         let mut at = survey.adopted;
         let mut saved = at;
+        if let Some(before) = before {
+            // Everything it has is on the disk, and its map knows.
+            before.close()?;
+        }
         let mut buffer = vec![0; SCAN_BLOCKS as usize * BLOCK_BYTES];
         while at < blocks && progress(at, blocks) {
             let count = SCAN_BLOCKS.min(blocks - at);
             let bytes = &mut buffer[..count as usize * BLOCK_BYTES];
-            io(&*disk, "reading", disk.read_at(at * BLOCK_BYTES as u64, bytes))?;
+            let verified = before.map_or(0, |before| before.inner.header.blocks.clamp(at, at + count) - at);
+            let (inside, beyond) = bytes.split_at_mut(verified as usize * BLOCK_BYTES);
+            if let Some(before) = before {
+                before.inner.read_blocks(at..at + verified, inside)?;
+            }
+            io(&*disk, "reading", disk.read_at((at + verified) * BLOCK_BYTES as u64, beyond))?;
             for (block, bytes) in (at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
-                inner.map.set(block, Value::Known(key.block(block, bytes)), Lsn(1))?;
+                // What a discarded block reads as is not what is there.
+                let is_discarded = match before {
+                    Some(before) if block < at + verified => before.inner.map.get(block)? == Value::Discarded,
+                    _ => false,
+                };
+                let known = || Value::Known(key.block(block, bytes));
+                inner.map.set(block, if is_discarded { Value::Discarded } else { known() }, Lsn(1))?;
             }
             at += count;
             if at - saved >= ADOPTED_BLOCKS {

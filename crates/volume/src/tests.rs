@@ -54,7 +54,7 @@ fn protected() -> Devices {
     devices.add("log", 2 << 20);
     let (disk, log) = (devices.device(DISK), devices.device(LOG));
     Volume::format(&*disk, &*log, &key(), Some(1 << 20)).expect("formatted");
-    assert!(Volume::adopt(disk, log, &key(), [1; 16], &|_, _| true).expect("adopted"));
+    assert!(Volume::adopt(disk, log, &key(), [1; 16], None, &|_, _| true).expect("adopted"));
     devices.forget();
     devices.record(true);
     devices
@@ -236,10 +236,10 @@ fn adopted_and_given_back() {
     devices.add("log", 2 << 20);
     let (disk, log) = (devices.device(DISK), devices.device(LOG));
     Volume::format(&*disk, &*log, &key(), Some(1 << 20)).expect("formatted");
-    let interrupted = Volume::adopt(disk.clone(), log.clone(), &key(), [1; 16], &|done, _| done < 300);
+    let interrupted = Volume::adopt(disk.clone(), log.clone(), &key(), [1; 16], None, &|done, _| done < 300);
     assert!(!interrupted.expect("no error"));
     assert!(matches!(open(&devices, None), Err(VolumeError::NotAdopted { done: 512, blocks: BLOCKS })));
-    assert!(Volume::adopt(disk, log, &key(), [2; 16], &|_, _| true).expect("adopted"));
+    assert!(Volume::adopt(disk, log, &key(), [2; 16], None, &|_, _| true).expect("adopted"));
     assert!(devices.bytes(DISK) == bytes);
     let (volume, _) = open(&devices, None).expect("opens");
     for block in 0..BLOCKS {
@@ -280,7 +280,7 @@ fn verdicts() {
         let (disk, log) = (devices.device(DISK), devices.device(LOG));
         let key = VolumeKey::new(&[3; 32], b"another volume..");
         Volume::format(&*disk, &*log, &key, Some(1 << 20)).expect("formatted");
-        Volume::adopt(disk, log, &key, [1; 16], &|_, _| true).expect("adopted");
+        Volume::adopt(disk, log, &key, [1; 16], None, &|_, _| true).expect("adopted");
         (devices.bytes(DISK), devices.bytes(LOG))
     };
     // Which blocks a reader is refused, or why the volume is.
@@ -419,6 +419,50 @@ fn verdicts() {
         // And during a crash: nothing wrong is served, whatever the verdict.
         verdict(&open_state, Some(&open_anchor), &**change);
     }
+}
+
+/// Proves: scrubbing finds what is bad and nothing else, a replica mends it if it has what was written and not if it has
+/// something else, writing a bad block mends it too, and a volume can be taken over under another key, verified.
+#[test]
+fn scrubbed_and_repaired() {
+    let devices = protected();
+    let (volume, _) = open(&devices, None).expect("opens");
+    volume.write(10 * BLOCK_BYTES as u64, &content(1)).expect("written");
+    volume.discard(20 * BLOCK_BYTES as u64, 5 * BLOCK_BYTES as u64).expect("discarded");
+    volume.close().expect("closed");
+    assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), []);
+    let flip = |block: usize| devices.tamper(DISK, |disk| disk[block * BLOCK_BYTES + 99] ^= 4);
+    (flip(10), flip(22), flip(300), flip(301));
+    devices.fail(Failure::Reads(DISK, 400 * BLOCK_BYTES as u64..401 * BLOCK_BYTES as u64));
+    assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), [10, 300, 301, 400]);
+    devices.heal();
+    let bad: Vec<u64> = volume.bad_blocks().iter().map(|bad| bad.number).collect();
+    assert_eq!(bad, [10, 300, 301]);
+    assert!(!volume.repair(10, &original(10)).expect("no error"), "an older block is no replica");
+    assert!(volume.repair(10, &content(1)).expect("repaired"));
+    assert!(!volume.repair(300, &original(301)).expect("no error"));
+    assert!(volume.repair(300, &original(300)).expect("repaired"));
+    volume.write(301 * BLOCK_BYTES as u64, &content(8)).expect("written");
+    assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), []);
+    assert_eq!(volume.bad_blocks(), []);
+
+    let another = VolumeKey::new(&[4; 32], b"another secret..");
+    let second = devices.add("second log", 2 << 20);
+    let (disk, log) = (devices.device(DISK), devices.device(second));
+    Volume::format(&*disk, &*log, &another, Some(1 << 20)).expect("formatted");
+    let adopt = || Volume::adopt(disk.clone(), log.clone(), &another, [1; 16], Some(&volume), &|_, _| true);
+    flip(500);
+    assert!(matches!(adopt(), Err(VolumeError::BadBlock { .. })), "what is bad is not taken over");
+    flip(500);
+    assert!(adopt().expect("adopted"));
+    drop(volume);
+    let options = Options::default();
+    let (volume, _) =
+        Volume::open(devices.device(DISK), devices.device(second), &another, options, None, [2; 16])
+            .expect("opens");
+    assert!(read(&volume, 10).expect("read") == content(1));
+    assert!(read(&volume, 22).expect("read") == [0; BLOCK_BYTES]);
+    assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), []);
 }
 
 /// Proves: after an error of either device nothing is acknowledged, and what was acknowledged before is there.
