@@ -16,13 +16,16 @@
 //!   have dropped the dirty pages and would call the next sync clean.
 #![forbid(unsafe_code)]
 
+pub mod device;
 mod error;
 mod frame;
 mod journal;
 mod local;
+pub mod ring;
 mod scan;
 mod segments;
 pub mod simulated;
+pub mod simulated_device;
 mod storage;
 
 pub use error::LogError;

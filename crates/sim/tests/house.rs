@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["crypto"],
     &["content"],
     &["protocol", "log"],
-    &["store", "rpc"],
+    &["store", "rpc", "volume"],
     &["server", "client"],
     &["fuse"],
     &["release"],

@@ -1,0 +1,122 @@
+//! A device: bytes at fixed places, as a disk, an image or a partition has them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Fixed-size storage without any promise about order: what was written since the last flush may be there after a
+/// crash in any order, torn within 4 KiB, or not at all. Thread-safe.
+pub trait Device: Send + Sync {
+    /// Size in bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Fills `buffer` from `offset`.
+    ///
+    /// # Errors
+    /// The medium failed, or the range lies beyond the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`. Durable after [`Device::flush`].
+    ///
+    /// # Errors
+    /// The medium failed; any part may have been written.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes all writes that have returned durable.
+    ///
+    /// # Errors
+    /// The medium failed; what is durable is then unknown, and a later success proves nothing about it.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Says that a range is no longer needed. A hint: its bytes may be anything afterwards.
+    ///
+    /// # Errors
+    /// The medium failed.
+    fn discard(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Asks the system to forget cached bytes of a range, so that reads come from the medium. A hint.
+    fn drop_cache(&self, _offset: u64, _length: u64) {}
+
+    /// What to call it in messages.
+    fn describe(&self) -> String;
+}
+
+/// A file or a block device of this machine.
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    size_bytes: u64,
+}
+
+impl FileDevice {
+    /// Opens it for reading and writing.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is neither a file nor a block device.
+    pub fn open(path: &Path) -> io::Result<FileDevice> {
+        let file = File::options().read(true).write(true).open(path)?;
+        FileDevice::from_file(file, path)
+    }
+
+    /// Takes an open file; `path` is for messages.
+    ///
+    /// # Errors
+    /// It is neither a file nor a block device.
+    pub fn from_file(file: File, path: &Path) -> io::Result<FileDevice> {
+        use std::io::{Seek, SeekFrom};
+        use std::os::unix::fs::FileTypeExt;
+        let kind = file.metadata()?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is neither a file nor a block device",
+            ));
+        }
+        // The length in a block device's metadata is zero.
+        let size_bytes = (&file).seek(SeekFrom::End(0))?;
+        Ok(FileDevice { file, path: path.to_owned(), size_bytes })
+    }
+}
+
+impl Device for FileDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        // A file must not grow by a wrong offset.
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.size_bytes) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the range lies beyond the end"));
+        }
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, flags, offset, length) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn drop_cache(&self, offset: u64, length: u64) {
+        use rustix::fs::{Advice, fadvise};
+        let _ = fadvise(&self.file, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+}

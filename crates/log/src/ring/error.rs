@@ -1,0 +1,105 @@
+//! Why the ring cannot do what it was asked.
+
+use super::{Anchor, Lsn};
+
+/// Why a ring's operation failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RingError {
+    /// The medium failed.
+    #[error("{action} {device}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        device: String,
+        /// What the system said.
+        error: String,
+    },
+    /// An earlier write or flush failed: what is durable is not known.
+    #[error(
+        "the log stopped after a failed write or flush ({0}); open it again to recover from what is durable"
+    )]
+    Poisoned(String),
+    /// Too small.
+    #[error("{device} has room for {found} log blocks of 4 KiB; at least {least} are needed")]
+    TooSmall {
+        /// What.
+        device: String,
+        /// Blocks it has room for.
+        found: u64,
+        /// Blocks needed.
+        least: u64,
+    },
+    /// There is none, or not with this key.
+    #[error(
+        "{device} holds no log of this key and name: it is another one, or the key is wrong, or it was damaged"
+    )]
+    NotOurs {
+        /// What.
+        device: String,
+    },
+    /// Written by a newer version of this program.
+    #[error("{device} has log format {found}, which this program does not know yet; use a newer one")]
+    NewerFormat {
+        /// What.
+        device: String,
+        /// Its format.
+        found: u32,
+    },
+    /// A block that was durable is missing, altered, or not in its place.
+    #[error(
+        "{device}: log block {number} at byte {offset} is damaged or was tampered with: {why}; nothing was changed"
+    )]
+    Damaged {
+        /// What.
+        device: String,
+        /// The block.
+        number: u64,
+        /// Where it is, in bytes.
+        offset: u64,
+        /// What says so.
+        why: String,
+    },
+    /// The device is in a state older than the anchor.
+    #[error(
+        "{device}: the log ends at block {found}, but was durable up to block {}: it was put back to an older state, or lost \
+         its end",
+        .anchor.number
+    )]
+    RolledBack {
+        /// What.
+        device: String,
+        /// The last block found.
+        found: u64,
+        /// What is known.
+        anchor: Box<Anchor>,
+    },
+    /// The device holds another history than the anchor.
+    #[error(
+        "{device}: log block {} is not the one that was durable: it was replaced by that of another time",
+        .anchor.number
+    )]
+    Forked {
+        /// What.
+        device: String,
+        /// What is known.
+        anchor: Box<Anchor>,
+    },
+    /// The clients need all of it.
+    #[error("the log is full and its oldest record ({oldest}) is still needed; a larger log is necessary")]
+    Full {
+        /// The oldest record needed.
+        oldest: Lsn,
+    },
+    /// A client could not make a checkpoint.
+    #[error("the log is full, and a checkpoint failed: {0}")]
+    Checkpoint(String),
+    /// The caller's record is over the limit.
+    #[error("a record of {found} bytes is too large for this log, at most {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        found: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+}

@@ -1,0 +1,239 @@
+//! Devices in memory whose every write and flush is recorded, over all of them in one order: any state that a crash may
+//! leave can be made of it, and an attacker's changes too. For tests.
+
+use crate::device::Device;
+use parking_lot::Mutex;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a device writes as a whole.
+const SECTOR_BYTES: usize = 512;
+
+/// Devices that fail together. Clones share them.
+#[derive(Clone, Default)]
+pub struct Devices(Arc<Mutex<History>>);
+
+#[derive(Default)]
+struct History {
+    names: Vec<String>,
+    /// As programs see them.
+    live: Vec<Vec<u8>>,
+    /// As they were before the first event.
+    before: Vec<Vec<u8>>,
+    events: Vec<Event>,
+    recording: bool,
+    failing: Vec<Failure>,
+}
+
+enum Event {
+    Write { device: usize, offset: u64, bytes: Vec<u8> },
+    Flush { device: usize },
+}
+
+/// What fails until [`Devices::heal`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// Reads of a range of a device.
+    Reads(usize, Range<u64>),
+    /// All writes to a device.
+    Writes(usize),
+    /// All flushes of a device.
+    Flushes(usize),
+}
+
+/// What becomes of writes that no flush followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unflushed {
+    /// All are there: the process died, not the machine.
+    Kept,
+    /// None is.
+    Lost,
+    /// Each is there, or not, or some of its sectors are, as the seed decides.
+    Torn(u64),
+}
+
+impl Devices {
+    /// No device yet; events are recorded.
+    pub fn new() -> Devices {
+        let devices = Devices::default();
+        devices.0.lock().recording = true;
+        devices
+    }
+
+    /// Adds a device of zeroes, and returns its number.
+    pub fn add(&self, name: &str, size_bytes: usize) -> usize {
+        self.add_with(name, vec![0; size_bytes])
+    }
+
+    /// Adds a device with content.
+    pub fn add_with(&self, name: &str, bytes: Vec<u8>) -> usize {
+        let mut history = self.0.lock();
+        history.names.push(name.to_owned());
+        history.before.push(bytes.clone());
+        history.live.push(bytes);
+        history.live.len() - 1
+    }
+
+    /// A device to be used.
+    pub fn device(&self, number: usize) -> Arc<dyn Device> {
+        Arc::new(Simulated { history: self.0.clone(), number })
+    }
+
+    /// Whether writes and flushes are recorded from now on.
+    pub fn record(&self, recording: bool) {
+        self.0.lock().recording = recording;
+    }
+
+    /// Forgets events: what is there now was always there.
+    pub fn forget(&self) {
+        let history = &mut *self.0.lock();
+        history.before = history.live.clone();
+        history.events.clear();
+    }
+
+    /// Writes and flushes so far.
+    pub fn events(&self) -> usize {
+        self.0.lock().events.len()
+    }
+
+    /// Devices as a crash after `events` writes and flushes may leave them.
+    pub fn crashed(&self, events: usize, unflushed: Unflushed) -> Devices {
+        let history = self.0.lock();
+        let mut live = history.before.clone();
+        let happened = &history.events[..events.min(history.events.len())];
+        let mut random = match unflushed {
+            Unflushed::Torn(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            _ => 1,
+        };
+        let mut next = move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random >> 32
+        };
+        let is_flush = |event: &Event, of: usize| matches!(event, Event::Flush { device } if *device == of);
+        let flushed: Vec<usize> = (0..live.len())
+            .map(|device| happened.iter().rposition(|event| is_flush(event, device)).unwrap_or(0))
+            .collect();
+        for (at, event) in happened.iter().enumerate() {
+            let Event::Write { device, offset, bytes } = event else { continue };
+            let place = &mut live[*device][*offset as usize..][..bytes.len()];
+            match unflushed {
+                _ if at < flushed[*device] => place.copy_from_slice(bytes),
+                Unflushed::Kept => place.copy_from_slice(bytes),
+                Unflushed::Lost => {}
+                Unflushed::Torn(_) => match next() % 4 {
+                    0 => {}
+                    1 | 2 => place.copy_from_slice(bytes),
+                    _ => {
+                        for (old, new) in place.chunks_mut(SECTOR_BYTES).zip(bytes.chunks(SECTOR_BYTES)) {
+                            if next().is_multiple_of(2) {
+                                old.copy_from_slice(new);
+                            }
+                        }
+                    }
+                },
+            }
+        }
+        Devices(Arc::new(Mutex::new(History {
+            names: history.names.clone(),
+            before: live.clone(),
+            live,
+            recording: true,
+            ..History::default()
+        })))
+    }
+
+    /// Bytes of a device as they are.
+    pub fn bytes(&self, device: usize) -> Vec<u8> {
+        self.0.lock().live[device].clone()
+    }
+
+    /// Changes bytes as an attacker, or a fault of the medium, does.
+    pub fn tamper(&self, device: usize, change: impl FnOnce(&mut [u8])) {
+        let history = &mut *self.0.lock();
+        change(&mut history.live[device]);
+        history.before = history.live.clone();
+        history.events.clear();
+    }
+
+    /// Makes something fail.
+    pub fn fail(&self, failure: Failure) {
+        self.0.lock().failing.push(failure);
+    }
+
+    /// Ends all failures.
+    pub fn heal(&self) {
+        self.0.lock().failing.clear();
+    }
+}
+
+struct Simulated {
+    history: Arc<Mutex<History>>,
+    number: usize,
+}
+
+fn failed() -> io::Error {
+    io::Error::other("the simulated medium failed")
+}
+
+impl Simulated {
+    fn check(&self, history: &History, offset: u64, length: usize) -> io::Result<()> {
+        let end = offset.checked_add(length as u64);
+        match end.is_some_and(|end| end <= history.live[self.number].len() as u64) {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "the range lies beyond the end")),
+        }
+    }
+}
+
+impl Device for Simulated {
+    fn size_bytes(&self) -> u64 {
+        self.history.lock().live[self.number].len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let history = self.history.lock();
+        self.check(&history, offset, buffer.len())?;
+        let end = offset + buffer.len() as u64;
+        let overlaps = |range: &Range<u64>| range.start < end && offset < range.end;
+        let fails = |failure: &Failure| match failure {
+            Failure::Reads(device, range) => *device == self.number && overlaps(range),
+            Failure::Writes(_) | Failure::Flushes(_) => false,
+        };
+        if history.failing.iter().any(fails) {
+            return Err(failed());
+        }
+        buffer.copy_from_slice(&history.live[self.number][offset as usize..end as usize]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let history = &mut *self.history.lock();
+        self.check(history, offset, bytes.len())?;
+        if history.failing.contains(&Failure::Writes(self.number)) {
+            return Err(failed());
+        }
+        history.live[self.number][offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        if history.recording {
+            history.events.push(Event::Write { device: self.number, offset, bytes: bytes.to_vec() });
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let history = &mut *self.history.lock();
+        if history.failing.contains(&Failure::Flushes(self.number)) {
+            return Err(failed());
+        }
+        if history.recording {
+            history.events.push(Event::Flush { device: self.number });
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        self.history.lock().names[self.number].clone()
+    }
+}

@@ -1,0 +1,269 @@
+//! What is written and not yet stable: dirty buffers, and the async map of hashes since the last flush. Pure.
+
+use crate::layout::BLOCK_BYTES;
+use crate::map::Value;
+use holdfast_log::ring::Lsn;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A block's bytes, shared between programs that read, the hash pass and the disk: what was hashed is what is written.
+pub type Bytes = Arc<[u8; BLOCK_BYTES]>;
+
+/// A block that the disk does not have yet.
+struct Buffer {
+    bytes: Bytes,
+    /// Grows with every write.
+    version: u64,
+    /// The first version since the newest record: it was asked for, though it may be overwritten already.
+    unlogged: Option<u64>,
+    logged: Option<Logged>,
+}
+
+/// The newest record of a buffer.
+#[derive(Clone, Copy)]
+struct Logged {
+    version: u64,
+    start: Lsn,
+    end: Lsn,
+}
+
+/// A record that describes a block and may or may not be true of the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// Where the record begins.
+    pub start: Lsn,
+    /// What it says.
+    pub value: Value,
+    /// The log has the content too, or needs none.
+    pub is_whole: bool,
+}
+
+#[derive(Default)]
+struct Pending {
+    /// Since the last stable one, oldest first.
+    candidates: VecDeque<Candidate>,
+    /// The last one whose content was written to the disk.
+    written: Option<Lsn>,
+}
+
+/// What a reader finds here.
+pub enum Here {
+    /// The block itself.
+    Bytes(Bytes),
+    /// The disk's block must have this value.
+    Value(Value),
+    /// Nothing: the map knows.
+    Nothing,
+}
+
+/// Tells whether a block changed between two looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    version: u64,
+    newest: Option<Lsn>,
+    settled: u64,
+}
+
+/// A block to be hashed, or written.
+pub struct Task {
+    pub block: u64,
+    pub version: u64,
+    pub bytes: Bytes,
+    pub start: Lsn,
+    pub end: Lsn,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Buffers {
+    dirty: BTreeMap<u64, Buffer>,
+    pending: HashMap<u64, Pending>,
+    /// Blocks that are being written; one write of a block at a time.
+    writing: BTreeSet<u64>,
+    versions: u64,
+    settled: u64,
+}
+
+impl Buffers {
+    /// Dirty blocks.
+    pub fn dirty(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Blocks with hashes that are not stable.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What there is of a block.
+    pub fn here(&self, block: u64) -> Here {
+        if let Some(buffer) = self.dirty.get(&block) {
+            return Here::Bytes(buffer.bytes.clone());
+        }
+        match self.pending.get(&block).and_then(|pending| pending.candidates.back()) {
+            Some(newest) => Here::Value(newest.value),
+            None => Here::Nothing,
+        }
+    }
+
+    /// The state of a block.
+    pub fn stamp(&self, block: u64) -> Stamp {
+        Stamp {
+            version: self.dirty.get(&block).map_or(0, |buffer| buffer.version),
+            newest: self
+                .pending
+                .get(&block)
+                .and_then(|pending| pending.candidates.back())
+                .map(|last| last.start),
+            settled: self.settled,
+        }
+    }
+
+    /// A program writes a block.
+    pub fn put(&mut self, block: u64, bytes: Bytes) {
+        self.versions += 1;
+        let version = self.versions;
+        let before = self.dirty.get(&block);
+        let unlogged = before.and_then(|buffer| buffer.unlogged).or(Some(version));
+        let logged = before.and_then(|buffer| buffer.logged);
+        self.dirty.insert(block, Buffer { bytes, version, unlogged, logged });
+    }
+
+    /// A record says that blocks are discarded.
+    pub fn discard(&mut self, blocks: Range<u64>, start: Lsn) {
+        let gone: Vec<u64> = self.dirty.range(blocks.clone()).map(|(block, _)| *block).collect();
+        for block in gone {
+            self.dirty.remove(&block);
+        }
+        for block in blocks {
+            let pending = self.pending.entry(block).or_default();
+            pending.candidates.push_back(Candidate { start, value: Value::Discarded, is_whole: true });
+            pending.written = Some(start);
+        }
+    }
+
+    /// The newest version of any block.
+    pub fn newest(&self) -> u64 {
+        self.versions
+    }
+
+    /// At most `limit` buffers that no record describes, in order of block, that were first written when
+    /// `newest` was the newest version or before; of these `only`, if given.
+    pub fn unlogged(&self, limit: usize, newest: u64, only: Option<&BTreeSet<u64>>) -> Vec<Task> {
+        let is_due = |(_, buffer): &(&u64, &Buffer)| buffer.unlogged.is_some_and(|first| first <= newest);
+        let task = |(block, buffer): (&u64, &Buffer)| Task {
+            block: *block,
+            version: buffer.version,
+            bytes: buffer.bytes.clone(),
+            start: Lsn::default(),
+            end: Lsn::default(),
+        };
+        let wanted = |(block, _): &(&u64, &Buffer)| only.is_none_or(|only| only.contains(block));
+        self.dirty.iter().filter(is_due).filter(wanted).take(limit).map(task).collect()
+    }
+
+    /// A record describes a buffer as it was in `task`. How many candidates the block has now.
+    pub fn logged(&mut self, task: &Task, place: &Range<Lsn>, candidate: Candidate) -> usize {
+        if let Some(buffer) = self.dirty.get_mut(&task.block) {
+            buffer.logged = Some(Logged { version: task.version, start: place.start, end: place.end });
+            buffer.unlogged = (buffer.version != task.version).then_some(task.version + 1);
+        }
+        let pending = self.pending.entry(task.block).or_default();
+        pending.candidates.push_back(candidate);
+        pending.candidates.len()
+    }
+
+    /// Buffers that may go to the disk as soon as the log is stable up to their `end`; they count as being written.
+    pub fn begin_writing(&mut self, limit: usize, wanted: &dyn Fn(u64, &Candidate) -> bool) -> Vec<Task> {
+        let mut tasks = Vec::new();
+        for (block, buffer) in &self.dirty {
+            let Some(logged) = buffer.logged.filter(|logged| logged.version == buffer.version) else {
+                continue;
+            };
+            let newest = self.pending.get(block).and_then(|pending| pending.candidates.back());
+            let is_wanted = newest.is_some_and(|newest| wanted(*block, newest));
+            if !is_wanted || self.writing.contains(block) {
+                continue;
+            }
+            tasks.push(Task {
+                block: *block,
+                version: buffer.version,
+                bytes: buffer.bytes.clone(),
+                start: logged.start,
+                end: logged.end,
+            });
+            if tasks.len() == limit {
+                break;
+            }
+        }
+        self.writing.extend(tasks.iter().map(|task| task.block));
+        tasks
+    }
+
+    /// Whether any block is being written.
+    pub fn is_writing(&self) -> bool {
+        !self.writing.is_empty()
+    }
+
+    /// The disk has them, if `done`.
+    pub fn end_writing(&mut self, tasks: &[Task], done: bool) {
+        for task in tasks {
+            self.writing.remove(&task.block);
+            if !done {
+                continue;
+            }
+            if let Some(pending) = self.pending.get_mut(&task.block) {
+                pending.written = pending.written.max(Some(task.start));
+            }
+            if self.dirty.get(&task.block).is_some_and(|buffer| buffer.version == task.version) {
+                self.dirty.remove(&task.block);
+            }
+        }
+    }
+
+    /// Blocks that were written since they were last stable, and by which record.
+    pub fn written(&self) -> Vec<(u64, Lsn)> {
+        self.pending.iter().filter_map(|(block, pending)| Some((*block, pending.written?))).collect()
+    }
+
+    /// A flush made what was [`Buffers::written`] before it stable. What the map is to learn.
+    pub fn settle(&mut self, written: &[(u64, Lsn)]) -> Vec<(u64, Value, Lsn)> {
+        self.settled += 1;
+        let mut stable = Vec::with_capacity(written.len());
+        for (block, lsn) in written {
+            let Some(pending) = self.pending.get_mut(block) else { continue };
+            let mut last = None;
+            while let Some(candidate) = pending.candidates.front().filter(|first| first.start <= *lsn) {
+                last = Some(*candidate);
+                pending.candidates.pop_front();
+            }
+            if let Some(candidate) = last {
+                stable.push((*block, candidate.value, candidate.start));
+            }
+            if pending.written == Some(*lsn) {
+                pending.written = None;
+            }
+            if pending.candidates.is_empty() {
+                self.pending.remove(block);
+            }
+        }
+        stable
+    }
+
+    /// The oldest record that is not known to be true of the disk.
+    pub fn oldest(&self) -> Option<Lsn> {
+        self.pending.values().filter_map(|pending| pending.candidates.front()).map(|first| first.start).min()
+    }
+
+    /// Blocks with records before `wanted`.
+    pub fn older_than(&self, wanted: Lsn) -> BTreeSet<u64> {
+        let is_old = |pending: &Pending| pending.candidates.front().is_some_and(|first| first.start < wanted);
+        self.pending.iter().filter(|(_, pending)| is_old(pending)).map(|(block, _)| *block).collect()
+    }
+
+    /// Whether any newest record leaves the content to the disk.
+    pub fn needs_disk(&self) -> bool {
+        self.pending.values().any(|pending| pending.candidates.back().is_some_and(|newest| !newest.is_whole))
+    }
+}

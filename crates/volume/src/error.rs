@@ -1,0 +1,94 @@
+//! Why a volume cannot do what it was asked.
+
+use holdfast_log::ring::{RingError, Tag};
+use std::fmt;
+
+/// A block that is not what was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadBlock {
+    /// Which, counted in 4 KiB.
+    pub number: u64,
+    /// The tag of what was written, if it is known.
+    pub expected: Option<Tag>,
+    /// The tag of what is there.
+    pub found: Tag,
+}
+
+impl fmt::Display for BadBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hex = |tag: &Tag| tag.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        write!(f, "block {} (byte {}): ", self.number, self.number * crate::BLOCK_BYTES as u64)?;
+        match &self.expected {
+            Some(expected) => write!(f, "expected {}, found {}", hex(expected), hex(&self.found)),
+            None => write!(f, "it was torn by a crash, or changed since: found {}", hex(&self.found)),
+        }
+    }
+}
+
+/// Why an operation on a volume failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The block on the disk is not what was written. It is refused until it is written anew.
+    #[error("{device}: {bad}")]
+    BadBlock {
+        /// The disk.
+        device: String,
+        /// The block.
+        bad: BadBlock,
+    },
+    /// The medium failed.
+    #[error("{action} {device}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        device: String,
+        /// What the system said.
+        error: String,
+    },
+    /// An earlier write or flush failed, so nothing more is accepted.
+    #[error("the volume stopped after a failure ({0}); attach it again to recover from what is durable")]
+    Stopped(String),
+    /// The log.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The block map on the log device is damaged or was tampered with.
+    #[error(
+        "{device}: the block map is damaged or was tampered with (level {level}, node {index}); nothing was changed"
+    )]
+    BadMap {
+        /// The log device.
+        device: String,
+        /// The level, 0 for leaves.
+        level: u8,
+        /// The node in it.
+        index: u64,
+    },
+    /// The header of the log device is not this volume's, or the key is wrong.
+    #[error("{device} is not the log of this volume, or the key is wrong, or its header was damaged")]
+    NotOurs {
+        /// The log device.
+        device: String,
+    },
+    /// Sizes do not fit.
+    #[error("{0}")]
+    Size(String),
+    /// The caller asked for what lies beyond the end or is not aligned to 512 bytes.
+    #[error("bytes {offset} to {end} are not in the volume or not in whole sectors of 512 bytes")]
+    Range {
+        /// From.
+        offset: u64,
+        /// To.
+        end: u64,
+    },
+    /// Its data was not taken over whole.
+    #[error(
+        "the volume's data is taken over up to block {done} of {blocks} only; go on with `holdfast volume protect`"
+    )]
+    NotAdopted {
+        /// Blocks taken over.
+        done: u64,
+        /// Of how many.
+        blocks: u64,
+    },
+}

@@ -1,0 +1,58 @@
+//! What the volume writes to the log.
+
+use crate::layout::BLOCK_BYTES;
+use holdfast_log::ring::{ClientId, Lsn, Tag};
+
+/// The volume's records among those of others.
+pub const CLIENT: ClientId = ClientId(1);
+
+pub const HASHES: u8 = 1;
+pub const INLINE: u8 = 2;
+pub const DISCARD: u8 = 3;
+pub const STABLE: u8 = 4;
+pub const CHECKPOINT: u8 = 5;
+pub const OPENED: u8 = 6;
+
+/// A record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// The blocks from `first` are about to have these tags.
+    Hashes { first: u64, tags: Vec<Tag> },
+    /// The blocks from `first` are about to have this content, which is safe here.
+    Inline { first: u64, bytes: Vec<u8> },
+    /// These blocks were discarded.
+    Discard { first: u64, count: u64 },
+    /// Of the records before it, the last one of each block is true of the disk.
+    Stable { before: Lsn },
+    /// The block map as of this root holds all records but those that the log still has.
+    Checkpoint { root: Tag, adopted: u64 },
+    /// A process begins to use the volume.
+    Opened,
+}
+
+fn number(body: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl Record {
+    /// Reads one; `None` if it is none, which the key makes impossible.
+    pub fn decode(kind: u8, body: &[u8]) -> Option<Record> {
+        let rest = || body.get(8..);
+        Some(match kind {
+            HASHES => {
+                let (tags, []) = rest()?.as_chunks::<16>() else { return None };
+                Record::Hashes { first: number(body, 0)?, tags: tags.to_vec() }
+            }
+            INLINE if rest()?.len().is_multiple_of(BLOCK_BYTES) => {
+                Record::Inline { first: number(body, 0)?, bytes: rest()?.to_vec() }
+            }
+            DISCARD => Record::Discard { first: number(body, 0)?, count: number(body, 8)? },
+            STABLE => Record::Stable { before: Lsn(number(body, 0)?) },
+            CHECKPOINT => {
+                Record::Checkpoint { root: body.get(..16)?.try_into().ok()?, adopted: number(body, 16)? }
+            }
+            OPENED => Record::Opened,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,369 @@
+//! Making a volume's log, taking over what is on the disk, and opening: from the log to the state in which every block
+//! has one hash.
+
+use crate::layout::{BLOCK_BYTES, Header, Plan, io};
+use crate::map::{Map, Value, same_tag};
+use crate::passes::Checkpointer;
+use crate::records::{CLIENT, OPENED, Record, STABLE};
+use crate::volume::{Options, Parts, Volume};
+use crate::{BadBlock, VolumeError, VolumeKey};
+use holdfast_log::device::Device;
+use holdfast_log::ring::{Anchor, Lsn, Recovered, Ring, Tag};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Blocks read at once when a disk is taken over.
+const SCAN_BLOCKS: u64 = 256;
+/// Blocks taken over between two checkpoints.
+const ADOPTED_BLOCKS: u64 = 1 << 18;
+
+/// What opening found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Records read from the log.
+    pub records: u64,
+    /// Blocks that had several possible hashes, and were read.
+    pub examined: u64,
+    /// Blocks written again from the log.
+    pub replayed: u64,
+    /// Blocks that match nothing that was written: torn by the crash, or changed since. Refused until written.
+    pub refused: Vec<BadBlock>,
+}
+
+/// What the log's first look tells.
+struct Survey {
+    root: Tag,
+    adopted: u64,
+    checkpoint: Lsn,
+    stable: Lsn,
+    records: u64,
+}
+
+/// A block that the disk may have in several versions.
+struct Candidates {
+    /// Of the newest record whose content is in the log, and of those after it.
+    tags: Vec<Tag>,
+    newest: (Value, bool),
+    /// The newest whose content is in the log, and its value.
+    newest_whole: Option<Lsn>,
+    whole: Value,
+}
+
+fn decode(record: &holdfast_log::ring::RingRecord) -> Result<Record, VolumeError> {
+    let unknown =
+        || VolumeError::Size(format!("the log has a record of a kind ({}) that is not known", record.kind));
+    Record::decode(record.kind, &record.body).ok_or_else(unknown)
+}
+
+fn survey(found: &Recovered) -> Result<Survey, VolumeError> {
+    let mut survey =
+        Survey { root: Tag::default(), adopted: 0, checkpoint: found.head(), stable: Lsn(0), records: 0 };
+    for record in found.cursor(CLIENT) {
+        let record = record?;
+        survey.records += 1;
+        match decode(&record)? {
+            Record::Checkpoint { root, adopted } => {
+                (survey.root, survey.adopted, survey.checkpoint) = (root, adopted, record.start);
+            }
+            Record::Stable { before } => survey.stable = survey.stable.max(before),
+            _ => {}
+        }
+    }
+    Ok(survey)
+}
+
+impl Volume {
+    /// Makes the log of a volume for `disk` on `log`, whose content is lost. The disk is not touched, and nothing of it
+    /// is protected before [`Volume::adopt`] has taken it over.
+    ///
+    /// # Errors
+    /// [`VolumeError::Size`], [`VolumeError::Io`], [`VolumeError::Ring`].
+    pub fn format(
+        disk: &dyn Device,
+        log: &dyn Device,
+        key: &VolumeKey,
+        ring_bytes: Option<u64>,
+    ) -> Result<Header, VolumeError> {
+        let size = disk.size_bytes();
+        let blocks = size / BLOCK_BYTES as u64;
+        if blocks == 0 || !size.is_multiple_of(BLOCK_BYTES as u64) {
+            let device = disk.describe();
+            return Err(VolumeError::Size(format!(
+                "{device} has {size} bytes, which is no multiple of 4096"
+            )));
+        }
+        let plan = Plan::new(size, ring_bytes);
+        if log.size_bytes() < plan.bytes {
+            return Err(VolumeError::Size(format!(
+                "{} has {} bytes, but the log of {} needs {}",
+                log.describe(),
+                log.size_bytes(),
+                disk.describe(),
+                plan.bytes
+            )));
+        }
+        let header = Header { volume: key.volume(), blocks, ring_bytes: plan.ring_bytes };
+        Ring::format(log, header.ring(), &key.ring(), key.volume())?;
+        header.write(log, key)?;
+        Ok(header)
+    }
+
+    /// Takes over what is on the disk, or goes on with it: from then on each block must be as it is now. With `before`,
+    /// which has the disk under another key or was smaller, what it protects is verified. `progress` is told how many
+    /// blocks of how many are done, and says whether to go on. Whether all is taken over. Nobody else may write to the
+    /// disk meanwhile.
+    ///
+    /// # Errors
+    /// As [`Volume::open`]; [`VolumeError::BadBlock`]: what is bad is not taken over.
+    pub fn adopt(
+        disk: Arc<dyn Device>,
+        log: Arc<dyn Device>,
+        key: &VolumeKey,
+        salt: [u8; 16],
+        before: Option<&Volume>,
+        progress: &dyn Fn(u64, u64) -> bool,
+    ) -> Result<bool, VolumeError> {
+        let (volume, survey) = open_unchecked(disk.clone(), log, key, Options::default(), None, salt)?;
+        let inner = &volume.inner;
+        let blocks = inner.header.blocks;
+        let mut at = survey.adopted;
+        let mut saved = at;
+        if let Some(before) = before {
+            // Everything it has is on the disk, and its map knows.
+            before.close()?;
+        }
+        let mut buffer = vec![0; SCAN_BLOCKS as usize * BLOCK_BYTES];
+        while at < blocks && progress(at, blocks) {
+            let count = SCAN_BLOCKS.min(blocks - at);
+            let bytes = &mut buffer[..count as usize * BLOCK_BYTES];
+            let verified = before.map_or(0, |before| before.inner.header.blocks.clamp(at, at + count) - at);
+            let (inside, beyond) = bytes.split_at_mut(verified as usize * BLOCK_BYTES);
+            if let Some(before) = before {
+                before.inner.read_blocks(at..at + verified, inside)?;
+            }
+            io(&*disk, "reading", disk.read_at((at + verified) * BLOCK_BYTES as u64, beyond))?;
+            for (block, bytes) in (at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                // What a discarded block reads as is not what is there.
+                let is_discarded = match before {
+                    Some(before) if block < at + verified => before.inner.map.get(block)? == Value::Discarded,
+                    _ => false,
+                };
+                let known = || Value::Known(key.block(block, bytes));
+                inner.map.set(block, if is_discarded { Value::Discarded } else { known() }, Lsn(1))?;
+            }
+            at += count;
+            if at - saved >= ADOPTED_BLOCKS {
+                let oldest = inner.write_checkpoint(Lsn(u64::MAX), at)?;
+                inner.ring.advance(oldest)?;
+                saved = at;
+            }
+        }
+        // The bytes that were hashed must not be in a cache only.
+        io(&*disk, "flushing", disk.flush())?;
+        let oldest = inner.write_checkpoint(Lsn(u64::MAX), at)?;
+        inner.ring.advance(oldest)?;
+        progress(at, blocks);
+        Ok(at == blocks)
+    }
+
+    /// Opens a volume: recovers from its log. `anchor` is what is known of it from elsewhere; without one an older state
+    /// of disk and log together is not noticed. `salt` must be random.
+    ///
+    /// # Errors
+    /// [`VolumeError::NotOurs`], [`VolumeError::NotAdopted`], [`VolumeError::Ring`], [`VolumeError::BadMap`],
+    /// [`VolumeError::Io`].
+    pub fn open(
+        disk: Arc<dyn Device>,
+        log: Arc<dyn Device>,
+        key: &VolumeKey,
+        options: Options,
+        anchor: Option<&Anchor>,
+        salt: [u8; 16],
+    ) -> Result<(Volume, Report), VolumeError> {
+        let (volume, survey) = open_unchecked(disk, log, key, options, anchor, salt)?;
+        if survey.adopted < survey.blocks {
+            return Err(VolumeError::NotAdopted { done: survey.adopted, blocks: survey.blocks });
+        }
+        Ok((volume, survey.report))
+    }
+}
+
+/// What [`open_unchecked`] found.
+struct Opened {
+    adopted: u64,
+    blocks: u64,
+    report: Report,
+}
+
+fn open_unchecked(
+    disk: Arc<dyn Device>,
+    log: Arc<dyn Device>,
+    key: &VolumeKey,
+    options: Options,
+    anchor: Option<&Anchor>,
+    salt: [u8; 16],
+) -> Result<(Volume, Opened), VolumeError> {
+    let header = Header::read(&*log, key)?;
+    if disk.size_bytes() < header.blocks * BLOCK_BYTES as u64 {
+        return Err(VolumeError::Size(format!(
+            "{} has {} bytes, but the volume has {}",
+            disk.describe(),
+            disk.size_bytes(),
+            header.blocks * BLOCK_BYTES as u64
+        )));
+    }
+    let found = Recovered::open(log.clone(), header.ring(), key.ring(), key.volume(), anchor)?;
+    let survey = survey(&found)?;
+    let map = Map::new(log.clone(), header.map(), header.blocks, key.clone(), survey.root, options.nodes_max);
+    let mut report = Report { records: survey.records, ..Report::default() };
+    let mut candidates = collect(&found, &survey, &map, &header, key)?;
+    let chosen = resolve(&*disk, key, &map, &mut candidates, &mut report)?;
+    replay(&*disk, &found, &candidates, &mut report)?;
+    // From here on each block has one hash, which holds for what is durable.
+    io(&*disk, "flushing", disk.flush())?;
+    let end = found.end();
+    for (block, value) in chosen {
+        map.set(block, value, end)?;
+    }
+    let ring = found.resume(salt, header.ring_bytes / BLOCK_BYTES as u64 / 4);
+    let refused = report.refused.clone();
+    let blocks = header.blocks;
+    let volume = Volume::begin(Parts { disk, log, ring, map, key: key.clone(), header, options }, refused);
+    let inner = &volume.inner;
+    inner.ring.register(CLIENT, Arc::new(Checkpointer(Arc::downgrade(inner))));
+    *inner.checkpoint.lock() = survey.checkpoint;
+    inner.ring.append_reserved(CLIENT, OPENED, &[])?;
+    inner.ring.append_reserved(CLIENT, STABLE, &[&inner.ring.end().0.to_le_bytes()])?;
+    let oldest = inner.write_checkpoint(Lsn(u64::MAX), survey.adopted)?;
+    inner.ring.advance(oldest)?;
+    Ok((volume, Opened { adopted: survey.adopted, blocks, report }))
+}
+
+/// Reads the records: what is stable goes into the map, what may be true of the disk is collected.
+fn collect(
+    found: &Recovered,
+    survey: &Survey,
+    map: &Map,
+    header: &Header,
+    key: &VolumeKey,
+) -> Result<HashMap<u64, Candidates>, VolumeError> {
+    let mut candidates: HashMap<u64, Candidates> = HashMap::new();
+    for record in found.cursor(CLIENT) {
+        let record = record?;
+        let mut note = |block: u64, value: Value, is_whole: bool| {
+            if block >= header.blocks {
+                return Err(VolumeError::Size(format!(
+                    "the log speaks of block {block}, beyond the volume's end"
+                )));
+            }
+            if record.start < survey.stable {
+                return map.set(block, value, record.start);
+            }
+            let known = candidates.entry(block).or_insert(Candidates {
+                tags: Vec::new(),
+                newest: (value, is_whole),
+                newest_whole: None,
+                whole: value,
+            });
+            if is_whole {
+                // It may have been acknowledged without the disk: nothing older will do.
+                known.tags.clear();
+            }
+            if let Value::Known(tag) = value {
+                known.tags.push(tag);
+            }
+            known.newest = (value, is_whole);
+            if is_whole {
+                (known.newest_whole, known.whole) = (Some(record.start), value);
+            }
+            Ok(())
+        };
+        match decode(&record)? {
+            Record::Hashes { first, tags } => {
+                for (block, tag) in (first..).zip(tags) {
+                    note(block, Value::Known(tag), false)?;
+                }
+            }
+            Record::Inline { first, bytes } => {
+                for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                    note(block, Value::Known(key.block(block, bytes)), true)?;
+                }
+            }
+            Record::Discard { first, count } => {
+                for block in first..first.saturating_add(count) {
+                    note(block, Value::Discarded, true)?;
+                }
+            }
+            Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
+        }
+    }
+    Ok(candidates)
+}
+
+/// Finds the one value of each block that has several. `newest_whole` remains where the log's content is to be written.
+fn resolve(
+    disk: &dyn Device,
+    key: &VolumeKey,
+    map: &Map,
+    candidates: &mut HashMap<u64, Candidates>,
+    report: &mut Report,
+) -> Result<Vec<(u64, Value)>, VolumeError> {
+    let mut chosen = Vec::with_capacity(candidates.len());
+    let mut blocks: Vec<u64> = candidates.keys().copied().collect();
+    blocks.sort_unstable();
+    let mut bytes = [0; BLOCK_BYTES];
+    for block in blocks {
+        let known = candidates.get_mut(&block).expect("its key was listed");
+        let (value, is_whole) = known.newest;
+        if is_whole {
+            // Whatever the disk has: the newest content is in the log, or is none.
+            if value == Value::Discarded {
+                known.newest_whole = None;
+            }
+            chosen.push((block, value));
+            continue;
+        }
+        report.examined += 1;
+        io(disk, "reading", disk.read_at(block * BLOCK_BYTES as u64, &mut bytes))?;
+        let found = key.block(block, &bytes);
+        let stable = map.get(block)?;
+        let fits = |tag: &Tag| same_tag(tag, &found);
+        let is_stable = known.newest_whole.is_none() && matches!(&stable, Value::Known(tag) if fits(tag));
+        if is_stable || known.tags.iter().any(fits) {
+            known.newest_whole = None;
+            chosen.push((block, Value::Known(found)));
+        } else if known.newest_whole.is_some() {
+            // Torn or not written, but what may have been acknowledged before is in the log: it is put back.
+            chosen.push((block, known.whole));
+        } else if stable == Value::Discarded {
+            // Nothing was promised of what is there.
+            chosen.push((block, Value::Discarded));
+        } else {
+            chosen.push((block, Value::Refused));
+            report.refused.push(BadBlock { number: block, expected: None, found });
+        }
+    }
+    Ok(chosen)
+}
+
+/// Writes content from the log to the disk.
+fn replay(
+    disk: &dyn Device,
+    found: &Recovered,
+    candidates: &HashMap<u64, Candidates>,
+    report: &mut Report,
+) -> Result<(), VolumeError> {
+    for record in found.cursor(CLIENT) {
+        let record = record?;
+        let Record::Inline { first, bytes } = decode(&record)? else { continue };
+        for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+            let is_newest =
+                candidates.get(&block).is_some_and(|known| known.newest_whole == Some(record.start));
+            if is_newest {
+                io(disk, "writing", disk.write_at(block * BLOCK_BYTES as u64, bytes))?;
+                report.replayed += 1;
+            }
+        }
+    }
+    Ok(())
+}
