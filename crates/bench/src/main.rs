@@ -1,6 +1,7 @@
 //! Side-by-side benchmarks. Each prints medians, and ratios with their 95% interval over interleaved pairs; with
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
+mod chunks;
 mod crypto;
 mod growth;
 mod lfs;
@@ -9,6 +10,7 @@ mod names;
 mod ops;
 mod package;
 mod pairs;
+mod plot;
 mod report;
 mod repository;
 mod sides;
@@ -29,6 +31,8 @@ struct Arguments {
 enum Command {
     /// STORE and RETRIEVE against a store that looks up its index before each write (Venti's way).
     Store(store::Options),
+    /// What files have in common when they are cut into chunks, and how long the chunks are.
+    Chunks(chunks::Options),
     /// What signing, verifying and hashing cost.
     Crypto(crypto::Options),
     /// Rounds, syncs, bytes and time of creating, closing, opening and removing files, and where the time goes.
@@ -45,6 +49,8 @@ enum Command {
     Link(link::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
+    /// Draw what `far` and `chunks` measured.
+    Plot(plot::Options),
     /// How long small requests take beside bulk on a slow, far, lossy link.
     Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
@@ -54,6 +60,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Store(options) => store::run(&options),
+        Command::Chunks(options) => chunks::run(&options),
         Command::Crypto(options) => crypto::run(&options),
         Command::Ops(options) => ops::run(&options),
         Command::Lfs(options) => lfs::run(&options),
@@ -62,6 +69,7 @@ fn main() -> anyhow::Result<()> {
         Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Plot(options) => plot::run(&options),
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
     }
