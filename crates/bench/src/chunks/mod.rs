@@ -71,14 +71,21 @@ fn overlap(new: &Path, given: Option<&Path>, name: Option<&str>) -> anyhow::Resu
         let chunks = Chunks::of(&[new], &cutter)?;
         if row.is_empty() {
             let name = name.map_or_else(|| new.display().to_string(), str::to_owned);
-            row = format!("| {name} | {:.1} MB |", chunks.bytes as f64 / 1e6);
+            row = format!("| {name} | {} |", size(chunks.bytes));
         }
         let fresh = chunks.new_bytes(&given);
         let overlap = 100.0 * (1.0 - fresh as f64 / chunks.bytes.max(1) as f64);
-        row += &format!(" {:.1} MB | {overlap:.0}% |", fresh as f64 / 1e6);
+        row += &format!(" {} | {overlap:.0}% |", size(fresh));
     }
     println!("{row}");
     Ok(())
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        few if few < 1_000_000 => format!("{:.0} KB", few as f64 / 1e3),
+        more => format!("{:.1} MB", more as f64 / 1e6),
+    }
 }
 
 fn shared(trees: &[PathBuf]) -> anyhow::Result<()> {

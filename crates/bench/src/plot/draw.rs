@@ -150,7 +150,7 @@ pub fn lines(
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         area.fill(&WHITE).map_err(|error| failed(&error))?;
-        let (area, legend) = area.split_horizontally(WIDTH - 190);
+        let (area, legend) = area.split_horizontally(WIDTH - 235);
         let mut chart = ChartBuilder::on(&area)
             .caption(title, ("sans-serif", 17).into_font().color(&INK))
             .margin(12)
@@ -198,7 +198,7 @@ pub fn bars(title: &str, groups: &[String], up: &Axis, series: &[Series]) -> Res
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
         area.fill(&WHITE).map_err(|error| failed(&error))?;
-        let (area, legend) = area.split_horizontally(WIDTH - 190);
+        let (area, legend) = area.split_horizontally(WIDTH - 235);
         let mut chart = ChartBuilder::on(&area)
             .caption(title, ("sans-serif", 17).into_font().color(&INK))
             .margin(12)

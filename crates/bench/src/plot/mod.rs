@@ -62,7 +62,7 @@ fn pictures(data: &Data) -> anyhow::Result<Vec<(String, String)>> {
     let rate = Axis { title: "Mbit/s, each way", is_log: true, write: short };
     let delay = Axis { title: "round trip, ms", is_log: false, write: short };
     let loss = Axis { title: "packets lost, %", is_log: false, write: short };
-    let swept: [(&str, &str, Axis, fn(&Measured) -> Option<f64>); 3] = [
+    let swept: [(&str, &str, Axis, At); 3] = [
         ("8", "bandwidth", rate, |measured| measured.rate_down.map(|rate| rate / 1e6)),
         ("9", "round trip", delay, |measured| Some(measured.delay_ms)),
         ("10", "losses", loss, |measured| Some(measured.loss * 100.0)),
@@ -79,6 +79,9 @@ fn pictures(data: &Data) -> anyhow::Result<Vec<(String, String)>> {
     }
     Ok(made)
 }
+
+/// Where a measurement lies on the axis that goes across.
+type At = fn(&Measured) -> Option<f64>;
 
 type Sides = Vec<(String, Vec<(f64, f64)>)>;
 
