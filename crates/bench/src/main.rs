@@ -1,6 +1,7 @@
 //! Side-by-side benchmarks. Each prints medians, and ratios with their 95% interval over interleaved pairs; with
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
+mod chunks;
 mod crypto;
 mod far;
 mod growth;
@@ -10,6 +11,7 @@ mod names;
 mod ops;
 mod package;
 mod pairs;
+mod plot;
 mod report;
 mod repository;
 mod sides;
@@ -30,6 +32,8 @@ struct Arguments {
 enum Command {
     /// STORE and RETRIEVE against a store that looks up its index before each write (Venti's way).
     Store(store::Options),
+    /// What files have in common when they are cut into chunks, and how long the chunks are.
+    Chunks(chunks::Options),
     /// What signing, verifying and hashing cost.
     Crypto(crypto::Options),
     /// Rounds, syncs, bytes and time of creating, closing, opening and removing files, and where the time goes.
@@ -48,6 +52,8 @@ enum Command {
     Far(far::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
+    /// Draw what `far` and `chunks` measured.
+    Plot(plot::Options),
     /// How long small requests take beside bulk on a slow, far, lossy link.
     Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
@@ -57,6 +63,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Store(options) => store::run(&options),
+        Command::Chunks(options) => chunks::run(&options),
         Command::Crypto(options) => crypto::run(&options),
         Command::Ops(options) => ops::run(&options),
         Command::Far(options) => far::run(&options),
@@ -66,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Plot(options) => plot::run(&options),
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
     }
