@@ -550,7 +550,7 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
-Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT,
+Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT, transfer=HOW,
 map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, no_gather, local_locks,
 write_back, write_back_mib=MIB, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
 there to be asked and no agent runs. A release:

@@ -443,8 +443,8 @@ impl Host {
             Request::RetrieveParcel { wanted, bases, level } => {
                 parcels::retrieve(self, id, &wanted, &bases, level)
             }
-            Request::RetrieveTree { root, have, bytes_max, level } => {
-                parcels::retrieve_tree(self, id, root, &have, bytes_max, level)
+            Request::RetrieveTree { root, have, data, bytes_max, level } => {
+                parcels::retrieve_tree(self, id, root, &have, data, bytes_max, level)
             }
             Request::Dereference(addresses) => {
                 blocks::check_count(addresses.len())?;

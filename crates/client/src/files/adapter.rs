@@ -1,7 +1,7 @@
 //! The engine as files see it.
 
 use super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
-use super::{FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
+use super::{Expected, FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store::{self, About, TransferMode};
@@ -143,6 +143,10 @@ impl Backend for EngineBackend {
 
     fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
         self.0.store().approach(&file, path, &inode.content);
+    }
+
+    fn approach_all(&self, files: &[Expected]) {
+        self.0.store().approach_all(files);
     }
 
     fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {

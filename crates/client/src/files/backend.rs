@@ -1,7 +1,7 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
-use super::Ino;
+use super::{Expected, Ino};
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use crate::store::{About, TransferMode};
@@ -202,6 +202,9 @@ pub trait Backend: Send + Sync {
 
     /// A file's content is about to be read. A hint.
     fn approach(&self, _file: Handle, _path: &[u8], _inode: &Inode) {}
+
+    /// The content of these small files is likely to be read soon. A hint; does not wait.
+    fn approach_all(&self, _files: &[Expected]) {}
 
     /// A file's content was read or published here: a later version of it may be compared with this one.
     fn saw(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}

@@ -25,9 +25,9 @@ mod record;
 mod replay;
 mod sender;
 
-use super::Ino;
 use super::backend::{Backend, Guard, Leased, Names, PathOf, Plan, Upload, View};
 use super::state::content_roots;
+use super::{Expected, Ino};
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
@@ -738,6 +738,10 @@ impl Backend for WriteBack {
         if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
             self.shared.inner.approach(file, path, inode);
         }
+    }
+
+    fn approach_all(&self, files: &[Expected]) {
+        self.shared.inner.approach_all(files);
     }
 
     fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
