@@ -1,7 +1,9 @@
 //! Side-by-side benchmarks. Each prints medians, and ratios with their 95% interval over interleaved pairs; with
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
+mod chunks;
 mod crypto;
+mod far;
 mod growth;
 mod lfs;
 mod link;
@@ -9,6 +11,7 @@ mod names;
 mod ops;
 mod package;
 mod pairs;
+mod plot;
 mod report;
 mod repository;
 mod sides;
@@ -29,6 +32,8 @@ struct Arguments {
 enum Command {
     /// STORE and RETRIEVE against a store that looks up its index before each write (Venti's way).
     Store(store::Options),
+    /// What files have in common when they are cut into chunks, and how long the chunks are.
+    Chunks(chunks::Options),
     /// What signing, verifying and hashing cost.
     Crypto(crypto::Options),
     /// Rounds, syncs, bytes and time of creating, closing, opening and removing files, and where the time goes.
@@ -43,8 +48,12 @@ enum Command {
     Package(package::Options),
     /// A command over a slow, far, lossy link between two network namespaces, and the bytes it cost each way.
     Link(link::Options),
+    /// Editing, building and copying over a slow, far, lossy link: Holdfast beside sshfs, rclone and rsync.
+    Far(far::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
+    /// Draw what `far` and `chunks` measured.
+    Plot(plot::Options),
     /// How long small requests take beside bulk on a slow, far, lossy link.
     Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
@@ -54,14 +63,17 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Store(options) => store::run(&options),
+        Command::Chunks(options) => chunks::run(&options),
         Command::Crypto(options) => crypto::run(&options),
         Command::Ops(options) => ops::run(&options),
+        Command::Far(options) => far::run(&options),
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
         Command::Names(options) => names::run(&options),
         Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Plot(options) => plot::run(&options),
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
     }

@@ -51,6 +51,9 @@ pub struct MountOrder {
     /// Most bytes of changes that are kept here to be sent in the background; `None`: changes wait for the server.
     #[serde(default)]
     pub write_back_bytes: Option<u64>,
+    /// Whether changes are kept here for a moment while nobody else changes anything.
+    #[serde(default)]
+    pub gather: bool,
     /// Local users shown for users.
     #[serde(default)]
     pub map_user: Vec<(String, u32)>,

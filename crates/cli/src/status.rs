@@ -279,13 +279,17 @@ impl Process {
             ],
             vec!["  Log and state".to_owned(), self.status.state_dir.display().to_string()],
         ];
+        if let Some(link) = self.status.engine.get("link").and_then(describe_link) {
+            rows.push(vec!["  Link".to_owned(), link]);
+        }
         match number("locks") {
             0 => {}
             1 => rows.push(vec!["  Locks".to_owned(), "1 lock held by programs".to_owned()]),
             more => rows.push(vec!["  Locks".to_owned(), format!("{more} locks held by programs")]),
         }
         if let Some(back) = &self.status.write_back {
-            rows.push(vec!["  Write-back".to_owned(), describe_write_back(back)]);
+            let what = if back.gathers { "  Gathering" } else { "  Write-back" };
+            rows.push(vec![what.to_owned(), describe_write_back(back)]);
         }
         let unsaved: Vec<&String> = self.status.mounts.iter().flat_map(|mount| &mount.unsaved).collect();
         if !unsaved.is_empty() {
@@ -319,9 +323,36 @@ impl Process {
     }
 }
 
+/// The link to the server, as far as it is known: `TCP, round trip 45 ms, 0.4 Mbit/s up, 2% lost`.
+fn describe_link(link: &Value) -> Option<String> {
+    let number = |name: &str| link.get(name).and_then(Value::as_f64);
+    let carrier =
+        link.get("is_over_quic").and_then(Value::as_bool).map(|quic| if quic { "QUIC" } else { "TCP" });
+    let mut parts: Vec<String> = carrier.map(str::to_owned).into_iter().collect();
+    parts.push(match number("round_trip_us")? / 1e3 {
+        short if short < 9.95 => format!("round trip {short:.1} ms"),
+        long => format!("round trip {long:.0} ms"),
+    });
+    for (name, way) in [("sent_bytes_per_second", "up"), ("received_bytes_per_second", "down")] {
+        let rate = number(name).map(|bytes| bytes * 8.0 / 1e6);
+        parts.extend(rate.map(|mbit| match mbit {
+            slow if slow < 9.95 => format!("{slow:.1} Mbit/s {way}"),
+            fast => format!("{fast:.0} Mbit/s {way}"),
+        }));
+    }
+    parts.extend(
+        number("loss").filter(|loss| *loss >= 0.005).map(|loss| format!("{:.0}% lost", loss * 100.0)),
+    );
+    Some(parts.join(", "))
+}
+
 /// What waits to be sent, in words.
 fn describe_write_back(back: &WriteBackStatus) -> String {
     let mut text = match (back.edits, back.oldest_ns) {
+        (0, _) | (_, None) if back.gathering => {
+            "changes are gathered; everything is at the server".to_owned()
+        }
+        (0, _) | (_, None) if back.gathers => "not now; everything is at the server".to_owned(),
         (0, _) | (_, None) => "everything is at the server".to_owned(),
         (edits, Some(since)) => {
             let some: Vec<&str> = back.paths.iter().take(5).map(String::as_str).collect();
@@ -334,7 +365,7 @@ fn describe_write_back(back: &WriteBackStatus) -> String {
             )
         }
     };
-    if back.away {
+    if back.away && !back.gathers {
         text += "; the server is away, work goes on without it";
     }
     if let Some(trouble) = &back.trouble {
@@ -369,5 +400,24 @@ fn verdict(report: &Report) -> Outcome {
             format!("{}: the server does not answer", process.status.address),
         )),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Proves: what is known of a link is said, and what is not is left out.
+    #[test]
+    fn links_in_words() {
+        let all = json!({"is_over_quic": true, "round_trip_us": 45_300, "sent_bytes_per_second": 44_261,
+            "received_bytes_per_second": 12_500_000, "loss": 0.12});
+        let said = describe_link(&all);
+        assert_eq!(said.as_deref(), Some("QUIC, round trip 45 ms, 0.4 Mbit/s up, 100 Mbit/s down, 12% lost"));
+        let little = json!({"is_over_quic": false, "round_trip_us": 180, "sent_bytes_per_second": null,
+            "received_bytes_per_second": null, "loss": 0.0});
+        assert_eq!(describe_link(&little).as_deref(), Some("TCP, round trip 0.2 ms"));
+        assert_eq!(describe_link(&Value::Null), None);
     }
 }

@@ -197,6 +197,10 @@ fn through_a_mount() {
     assert!(code == Some(66) && said.contains("absent"), "{said}");
     let (code, said) = attempt(&tree, Path::new(&world.url));
     assert!(code == Some(64) && said.contains("--key"), "{said}");
+    let elsewhere = world.path("elsewhere");
+    let (code, said) = attempt(&tree, &elsewhere.join("below"));
+    assert!(code == Some(64) && said.contains("no mounted Holdfast file system"), "{said}");
+    assert!(!elsewhere.exists());
     let (code, said) = attempt(&tree, &to.join("sparse"));
     assert!(code == Some(73) && said.contains("sparse"), "{said}");
 }

@@ -40,6 +40,12 @@ fn work_goes_on_without_the_server() {
     fs::write(anna.join("before"), "sent at once").expect("written");
     eventually("ben sees it", || fs::read(ben.join("before")).is_ok_and(|read| read == b"sent at once"));
 
+    fs::create_dir(anna.join("kept")).expect("made");
+    fs::write(anna.join("kept/file"), vec![7; 100_000]).expect("written");
+    let pinned =
+        world.holdfast("anna").args(["cache", "pin"]).arg(anna.join("kept")).output().expect("it runs");
+    assert!(pinned.status.success(), "what was made just now is pinned too: {}", text(&pinned));
+
     world.kill_server();
     let project = anna.join("project");
     git(&anna, &["init", "--quiet", "project"]);

@@ -34,6 +34,11 @@ pub trait Remote: Send + Sync + 'static {
         None
     }
 
+    /// Whether the link runs over QUIC, or else TCP; `None` where that is not known.
+    fn is_over_quic(&self) -> Option<bool> {
+        None
+    }
+
     /// Tells that a block it gave is not the one asked for. Whether to ask once more, since somebody else will answer.
     fn altered(&self, _address: &Digest) -> bool {
         false
@@ -68,6 +73,10 @@ impl Remote for Connection {
 
     fn estimate(&self) -> Option<LinkEstimate> {
         Connection::estimate(self)
+    }
+
+    fn is_over_quic(&self) -> Option<bool> {
+        Connection::is_over_quic(self)
     }
 }
 

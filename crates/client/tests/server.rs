@@ -288,6 +288,21 @@ fn create_file(
     make(directory, name, name.as_bytes())
 }
 
+/// Proves: who ends gives up its leases, so that what others change then waits for nobody. (The term is longer than the
+/// deadline of an operation.)
+#[test]
+fn leases_end_with_their_engine() {
+    let site = Site::new();
+    let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
+    let team = site.team(&alice);
+    assert!(alice.leased(&[team]).is_none());
+    alice.fetch().unwrap();
+    assert!(alice.leased(&[team]).is_some());
+    alice.stop();
+    modify(&bob, create_file(team, "other")).unwrap();
+    bob.flush_commits().unwrap();
+}
+
 /// Proves: after the server was killed, changes wait for those who held leases to hear of it, not for their whole term.
 #[test]
 fn leases_over_restarts() {

@@ -9,7 +9,7 @@ use holdfast_client::files::*;
 use holdfast_client::remote::Remote;
 use holdfast_client::store::{Link, TransferConfig, TransferMode};
 use holdfast_client::{Engine, EngineConfig};
-use holdfast_content::Parcel;
+use holdfast_content::{Base, Parcel};
 use holdfast_crypto::{Digest, SigningKey, encode};
 use holdfast_log::LocalStorage;
 use holdfast_protocol::message::{Request, Response, Welcome};
@@ -384,6 +384,103 @@ fn a_large_binary() {
     assert!(passed.received() < 20_000, "{passed:?}");
 }
 
+/// Proves: the first read of a file takes two rounds, however many levels its map has: one for the map and one for the
+/// data; and one round where an earlier version is named. Over a fast link to somewhere far away too.
+#[test]
+fn rounds_of_a_first_read() {
+    let fast = Link { round_trip: Duration::from_millis(80), up: 50_000_000, down: 50_000_000 };
+    for link in [CABLE, fast] {
+        let site = Site::new();
+        let transfer = TransferConfig { mode: TransferMode::Full, link: Some(link) };
+        let (writer, reader) = (site.mount(2, transfer), site.mount(3, transfer));
+        // Two levels of nodes above the chunks.
+        let mut bytes = prose(20, 2_500_000);
+        writer.put("large", &bytes);
+        let _ = reader.files.lookup(&WHO, reader.team, b"large").unwrap();
+        let (read, passed) = reader.get("large");
+        assert!(read == bytes);
+        assert_eq!(passed.count("tree"), 1, "{passed:?}");
+        // A node takes less than a chunk does: none but the last chunk came alone.
+        let small = passed.0.iter().filter(|(name, _, received)| name.starts_with('r') && *received < 4096);
+        assert!(small.count() <= 1, "{passed:?}");
+        if link != CABLE {
+            continue;
+        }
+        // All the data was asked for at once.
+        assert!(passed.count("parcel") <= 4, "{passed:?}");
+        reader.settle();
+        bytes = edited(&bytes, 500_000, b"a few words more");
+        writer.put("large", &bytes);
+        let _ = reader.files.lookup(&WHO, reader.team, b"large").unwrap();
+        let (read, passed) = reader.get("large");
+        assert!(read == bytes);
+        assert_eq!((passed.count("tree"), passed.fetches()), (1, 1), "{passed:?}");
+    }
+}
+
+/// Proves: reading the small files of a directory one after the other takes far fewer requests than files, with what
+/// changed since they were read last too; and reading some here and there brings nothing else.
+#[test]
+fn many_small_files() {
+    const COUNT: usize = 150;
+    let fast = Link { round_trip: Duration::from_micros(200), up: 50_000_000, down: 50_000_000 };
+    for link in [CABLE, fast] {
+        let site = Site::new();
+        let transfer = TransferConfig { mode: TransferMode::Full, link: Some(link) };
+        let writer = site.mount(2, transfer);
+        let name = |number: usize| format!("file-{number:03}");
+        let text = |number: usize, round: u64| prose(1000 * round + number as u64, 1500);
+        for number in 0..COUNT {
+            writer.put(&name(number), &text(number, 1));
+        }
+        writer.engine.stop();
+        let here_and_there = site.mount(3, transfer);
+        for number in [100, 7, 52, 3, 80] {
+            let (read, passed) = here_and_there.get(&name(number));
+            assert!(read == text(number, 1));
+            assert!(passed.received() < 20_000, "{number}: {passed:?}");
+        }
+        let fetched = here_and_there.engine.status().store.blocks_fetched;
+        assert!(fetched < 60, "{fetched} blocks");
+        here_and_there.engine.stop();
+        drop(here_and_there);
+        std::fs::remove_dir_all(site.path("cache-3")).unwrap();
+        let reader = site.mount(3, transfer);
+        let mut requests = 0;
+        for number in 0..COUNT {
+            let (read, passed) = reader.get(&name(number));
+            assert!(read == text(number, 1), "{number}");
+            requests += passed.fetches();
+        }
+        assert!(requests < COUNT / 4, "{requests} requests for {COUNT} files");
+    }
+}
+
+/// Proves: a file that was put together anew out of another is sent and read as what is new against both, the other and
+/// its own older version.
+#[test]
+fn put_together_anew() {
+    let site = Site::new();
+    let (writer, reader) = (site.mount(2, full()), site.mount(3, full()));
+    // Both cut alike, as both are larger than a MiB.
+    let (library, own) = (prose(30, 1_200_000), prose(31, 700_000));
+    // As if everything was indented: no chunk stays, and hardly anything is like it was.
+    let indented = |text: &[u8]| -> Vec<u8> {
+        text.split(|byte| *byte == b' ').flat_map(|word| [&b"    "[..], word].concat()).collect()
+    };
+    writer.put("library", &library);
+    writer.put("bundle", &[indented(&library), own.clone()].concat());
+    assert!(reader.get("library").0 == library);
+    let _ = reader.get("bundle");
+    reader.settle();
+    let bundle = [edited(&library, 1000, b"new"), edited(&own, 1000, b"new")].concat();
+    let passed = writer.put("bundle", &bundle);
+    assert!(passed.sent() < 60_000, "{} of {}: {passed:?}", passed.sent(), bundle.len());
+    let (read, passed) = reader.get("bundle");
+    assert!(read == bundle);
+    assert!(passed.received() < 60_000, "{} of {}: {passed:?}", passed.received(), bundle.len());
+}
+
 /// Proves: a link that is cut in the middle of a transfer costs at most the messages under way: what was stored
 /// before is not sent again.
 #[test]
@@ -433,7 +530,13 @@ fn bases_gone_at_the_server() {
                 _ => return None,
             };
             let mut told = told.lock();
-            let bases: Vec<Digest> = parcels.iter().flat_map(|parcel| parcel.bases.clone()).collect();
+            let named = parcels.iter().flat_map(|parcel| parcel.bases.iter());
+            let bases: Vec<Digest> = named
+                .map(|base| match base {
+                    Base::Block(address) => *address,
+                    Base::Under { node, .. } => *node,
+                })
+                .collect();
             let fresh: Vec<Digest> = bases.into_iter().filter(|base| told.insert(*base) || always).collect();
             let lies = !fresh.is_empty() || (always && !parcels.is_empty());
             lies.then_some(Ok(Response::BasesMissing(fresh)))
@@ -461,7 +564,7 @@ fn a_server_that_packs_badly() {
                 2 => Response::Parcel { parcel, covered: 0, missing },
                 3 => Response::Parcel { parcel, covered: u32::MAX, missing },
                 4 => {
-                    let bases = vec![Digest([7; 32])];
+                    let bases = vec![Base::Block(Digest([7; 32]))];
                     Response::Parcel {
                         parcel: parcel.map(|parcel| Parcel { bases, ..parcel }),
                         covered,
@@ -484,7 +587,7 @@ fn a_server_that_packs_badly() {
                 0 => Response::Tree { parcel: other(), complete },
                 1 => Response::Tree { parcel: None, complete: true },
                 _ => {
-                    let bases = vec![Digest([7; 32])];
+                    let bases = vec![Base::Block(Digest([7; 32]))];
                     Response::Tree { parcel: parcel.map(|parcel| Parcel { bases, ..parcel }), complete }
                 }
             },

@@ -44,8 +44,8 @@ pub use map::{
 pub use membership::{Device, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Membership, User};
 pub use memory::{BlockBatch, MemoryBlocks};
 pub use parcel::{
-    PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_OPENING_BYTES_MAX, PARCEL_PLAIN_BYTES_MAX,
-    PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, parcel_bytes,
+    Base, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_NODES_MAX, PARCEL_OPENING_BYTES_MAX,
+    PARCEL_PLAIN_BYTES_MAX, PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, Run, Unnamed, parcel_bytes,
 };
 pub use principal::{DeviceId, GroupId, Handle, PrincipalId, UserId};
 pub use set_root::set_root;

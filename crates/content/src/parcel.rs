@@ -18,6 +18,10 @@
 //! The attack it answers is a parcel made to cost: everything is bounded before it is made room for, and one
 //! opening holds at most [`PARCEL_OPENING_BYTES_MAX`] bytes beside the parcel itself.
 
+mod bases;
+
+pub use bases::{Base, PARCEL_NODES_MAX, Run, Unnamed};
+
 use crate::block::{BODY_BYTES_MAX, Block, BlockKind, REFERENCES_MAX};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey};
@@ -45,7 +49,7 @@ const _: () = assert!(PARCEL_PREFIX_BYTES_MAX + PARCEL_PLAIN_BYTES_MAX as usize 
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Parcel {
     /// What it may copy from, in this order.
-    pub bases: Vec<Digest>,
+    pub bases: Vec<Base>,
     /// Length of the payload.
     pub plain_bytes: u32,
     /// The payload as one zstd frame.
@@ -58,6 +62,8 @@ pub struct Parcel {
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
     bases: Vec<Digest>,
+    /// How they are named, if otherwise than one by one.
+    names: Option<Vec<Base>>,
     bytes: Vec<u8>,
 }
 
@@ -112,8 +118,32 @@ impl Prefix {
             return false;
         }
         self.bases.push(base.reference().address);
+        self.names = None;
         encode(&mut self.bytes, base, &[]);
         true
+    }
+
+    /// With names for the same bases in the same order.
+    #[must_use]
+    pub fn named(self, names: Vec<Base>) -> Prefix {
+        Prefix { names: Some(names), ..self }
+    }
+
+    /// How the bases are named.
+    pub fn names(&self) -> Vec<Base> {
+        match &self.names {
+            Some(names) => names.clone(),
+            None => self.bases.iter().copied().map(Base::Block).collect(),
+        }
+    }
+
+    /// The bases, and the nodes by which they are named: all that the other side may turn out to lack.
+    pub fn mentioned(&self) -> Vec<Digest> {
+        let nodes = self.names.iter().flatten().filter_map(|base| match base {
+            Base::Under { node, .. } => Some(*node),
+            Base::Block(_) => None,
+        });
+        self.bases.iter().copied().chain(nodes).collect()
     }
 
     /// The bases, in order.
@@ -160,7 +190,7 @@ impl Parcel {
             places.insert(block.reference().address, place);
         }
         let frame = compress(&prefix.bytes, &payload, level).map_err(ParcelError::Frame)?;
-        Ok(Parcel { bases: prefix.bases.clone(), plain_bytes: payload.len() as u32, frame })
+        Ok(Parcel { bases: prefix.names(), plain_bytes: payload.len() as u32, frame })
     }
 
     /// Checks what can be told without the bases, so that a caller need not fetch them for a parcel that is bad anyway.
@@ -168,7 +198,7 @@ impl Parcel {
     /// # Errors
     /// See [`ParcelError`].
     pub fn check(&self) -> Result<(), ParcelError> {
-        within("bases", self.bases.len(), PARCEL_BASES_MAX)?;
+        Base::check(&self.bases)?;
         within("payload bytes", self.plain_bytes as usize, PARCEL_PLAIN_BYTES_MAX as usize)?;
         if self.plain_bytes == 0 {
             return Err(ParcelError::Empty);
@@ -188,7 +218,7 @@ impl Parcel {
 
     /// About how many bytes it takes in a message.
     pub fn message_bytes(&self) -> usize {
-        self.frame.len() + 32 * self.bases.len() + 16
+        self.frame.len() + Base::message_bytes(&self.bases) + 16
     }
 
     /// Takes the blocks out. They have the addresses that their bytes give them: the caller compares these with
@@ -198,7 +228,7 @@ impl Parcel {
     /// See [`ParcelError`]; nothing over the limits is ever made room for.
     pub fn open(&self, key: &DigestKey, prefix: &Prefix) -> Result<Vec<Block>, ParcelError> {
         self.check()?;
-        if self.bases != prefix.bases {
+        if self.bases != prefix.names() {
             return Err(ParcelError::OtherBases);
         }
         let payload =

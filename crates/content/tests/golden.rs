@@ -312,7 +312,7 @@ fn parcel() {
     if std::env::var_os("GOLDEN").is_some_and(|value| value == "write") {
         let parcel = Parcel::pack(&prefix, &blocks, 3).unwrap();
         let mut text = String::new();
-        for base in &parcel.bases {
+        for base in prefix.bases() {
             writeln!(text, "base    {base}").unwrap();
         }
         writeln!(text, "plain   {}", parcel.plain_bytes).unwrap();
@@ -329,7 +329,7 @@ fn parcel() {
         |field: &'static str| text.lines().filter_map(move |line| line.strip_prefix(field)).map(str::trim);
     let digests = |name| field(name).map(|hex| holdfast_crypto::Digest::from_hex(hex).unwrap());
     let parcel = Parcel {
-        bases: digests("base ").collect(),
+        bases: digests("base ").map(Base::Block).collect(),
         plain_bytes: field("plain ").next().unwrap().parse().unwrap(),
         frame: field("frame ").flat_map(unhex).collect(),
     };

@@ -52,6 +52,12 @@ impl Forwarder {
         Ok(Forwarder { lines, stop: Some(stop), thread: Some(thread) })
     }
 
+    pub(crate) fn change(&self, conditions: [Conditions; 2]) {
+        for (line, conditions) in self.lines.iter().zip(conditions) {
+            line.queue.lock().change(conditions);
+        }
+    }
+
     pub(crate) fn cut(&self, is_cut: bool) {
         for line in &self.lines {
             line.queue.lock().cut(is_cut);

@@ -71,6 +71,11 @@ impl Link {
         self.namespace(side).enter()
     }
 
+    /// Puts the link under other conditions from now on; packets under way arrive as they would have.
+    pub fn change(&self, up: Conditions, down: Conditions) {
+        self.forwarder.change([up, down]);
+    }
+
     /// Cuts the link (`true`) or mends it: while it is cut, all packets are lost.
     pub fn cut(&self, is_cut: bool) {
         self.forwarder.cut(is_cut);

@@ -77,6 +77,13 @@ impl Queue {
         }
     }
 
+    /// Holds for packets that come from now on. The random numbers begin anew, so that what happened before does
+    /// not decide which packets are lost.
+    pub(crate) fn change(&mut self, conditions: Conditions) {
+        self.conditions = conditions;
+        self.random = conditions.seed;
+    }
+
     pub(crate) fn cut(&mut self, is_cut: bool) {
         self.is_cut = is_cut;
         if is_cut {
@@ -232,5 +239,20 @@ mod tests {
         queue.cut(false);
         queue.offer(ms(2), &[0; 10]);
         assert_eq!(queue.next_due(), Some(ms(102)));
+    }
+
+    /// Proves: other conditions hold for what comes from then on, what is under way keeps its time and its place,
+    /// and the counts go on.
+    #[test]
+    fn conditions_change() {
+        let slow = Conditions { bytes_per_second: Some(1000), delay: ms(100), ..Conditions::default() };
+        let mut queue = Queue::new(slow);
+        queue.offer(ms(0), &[0; 1000]);
+        queue.change(Conditions { delay: ms(10), ..Conditions::default() });
+        queue.offer(ms(0), &[0; 1000]);
+        queue.change(Conditions { loss: 1.0, ..Conditions::default() });
+        queue.offer(ms(2000), &[0; 1000]);
+        assert_eq!(arrivals(&mut queue), [1100, 1100]);
+        assert_eq!(queue.counts, Counts { packets: 3, bytes: 3000, lost: 1, dropped: 0 });
     }
 }

@@ -10,7 +10,7 @@ use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{DeviceId, Handle, Parcel, StoredBlock};
+use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
@@ -164,7 +164,7 @@ pub enum Request {
         /// Which, as [`Request::Retrieve`].
         wanted: Vec<Digest>,
         /// What the client has; those that the server lacks, or has no room for, it leaves out.
-        bases: Vec<Digest>,
+        bases: Vec<Base>,
         /// zstd's level, 1 to 19; the server may take a lower one.
         level: i8,
     },
@@ -175,6 +175,8 @@ pub enum Request {
         root: Digest,
         /// Roots of trees that the client has whole; at most [`TREE_HAVE_MAX`].
         have: Vec<Digest>,
+        /// Whether blocks that refer to nothing come along.
+        data: TreeData,
         /// Most bytes wanted, unpacked.
         bytes_max: u32,
         /// zstd's level, 1 to 19; the server may take a lower one.
@@ -309,6 +311,18 @@ pub enum Request {
         /// Which run.
         run: u128,
     },
+}
+
+/// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum TreeData {
+    /// Nodes alone: all levels of a map at once.
+    Never,
+    /// If it is little, or less than what both trees have. Otherwise the client can better tell what it resembles, and
+    /// what of it is here already, when it knows the nodes.
+    IfRelated,
+    /// All that fits.
+    Always,
 }
 
 /// The two kinds of advisory locks of a file, which do not see each other.

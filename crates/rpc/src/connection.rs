@@ -627,7 +627,7 @@ impl Inner {
         let dialer = Dialer { address, expected, patience: self.options.connect_patience };
         let finding = choice::recall(address);
         match (self.options.transport, self.quic_for(finding)) {
-            (Transport::Quic, Some(quic)) => dialer.quic(quic).await,
+            (Transport::Quic, Some(quic)) => dialer.quic(quic).await.map_err(or_over_tcp),
             (Transport::Quic, None) => Err(RpcError::Unreachable {
                 address: address.to_string(),
                 why: "this machine gives no socket for QUIC; try with the transport 'tcp'".to_owned(),
@@ -736,6 +736,20 @@ impl Inner {
             tokio::spawn(Inner::reconsider(Arc::downgrade(self), server, Arc::downgrade(&link)));
         }
         self.lanes[lane as usize].state.send_replace(State::Up(link));
+    }
+}
+
+/// Where QUIC alone was asked for and nobody answers, the server may well be there.
+fn or_over_tcp(error: RpcError) -> RpcError {
+    match error {
+        RpcError::Unreachable { address, why } => {
+            let why = format!(
+                "{why} over QUIC (UDP), which this server may not offer (--no-quic) or a network in between not let \
+                 through; the transports 'auto' and 'tcp' go over TCP"
+            );
+            RpcError::Unreachable { address, why }
+        }
+        other => other,
     }
 }
 

@@ -356,7 +356,7 @@ impl Host {
         if grant.term_ms == 0 {
             return Some(grant);
         }
-        match self.leases_note.note(self, file_system, device, run?, grant.delegation) {
+        match self.leases_note.note(self, file_system, device, run?, grant.delegation_ms > 0) {
             Ok(()) => Some(grant),
             Err(error) => {
                 tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");
@@ -443,8 +443,8 @@ impl Host {
             Request::RetrieveParcel { wanted, bases, level } => {
                 parcels::retrieve(self, id, &wanted, &bases, level)
             }
-            Request::RetrieveTree { root, have, bytes_max, level } => {
-                parcels::retrieve_tree(self, id, root, &have, bytes_max, level)
+            Request::RetrieveTree { root, have, data, bytes_max, level } => {
+                parcels::retrieve_tree(self, id, root, &have, data, bytes_max, level)
             }
             Request::Dereference(addresses) => {
                 blocks::check_count(addresses.len())?;

@@ -10,13 +10,13 @@ use crate::blocks::{check_count, stored_bytes};
 use crate::host::Host;
 use crate::refusal::{Refused, refuse};
 use holdfast_content::{
-    BODY_BYTES_MAX, Block, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX,
-    PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, StoredBlock, parcel_bytes,
+    BODY_BYTES_MAX, Base, Block, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX, PARCEL_PREFIX_BYTES_MAX, Parcel,
+    ParcelError, Prefix, StoredBlock, Unnamed, parcel_bytes,
 };
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_protocol::message::{BATCH_MAX, MESSAGE_BYTES_MAX, Request, Response, TREE_HAVE_MAX};
+use holdfast_protocol::message::{BATCH_MAX, MESSAGE_BYTES_MAX, Request, Response, TREE_HAVE_MAX, TreeData};
 use holdfast_store::{BlockStore, StoreError};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
@@ -31,6 +31,8 @@ const WALK_MAX: usize = 1 << 14;
 /// Highest level that is made when others are being made already: what clients on most slow links ask for. Level 1
 /// finds clearly less of what a delta could save.
 const LEVEL_LOW: i32 = 3;
+/// Blocks of data that come along with a tree, however little it has in common with what the client has.
+const UNRELATED_MAX: usize = 4;
 /// Parcels made at once for one connection, and opened.
 pub(crate) const AT_ONCE: usize = 2;
 
@@ -101,7 +103,8 @@ fn bad(error: ParcelError) -> Refused {
 pub(crate) fn weight(request: &Request) -> u32 {
     let block = BODY_BYTES_MAX as usize;
     let opening = |parcels: &[Parcel]| {
-        let largest = parcels.iter().map(|parcel| (parcel.bases.len() * block).min(32 << 20)).max();
+        let largest =
+            parcels.iter().map(|parcel| Base::count(&parcel.bases).saturating_mul(block).min(32 << 20)).max();
         let plain: usize = parcels.iter().map(|parcel| parcel.plain_bytes as usize).sum();
         largest.map_or(0, |prefix| prefix + 3 * plain.min(PARCEL_PLAIN_BYTES_MAX as usize))
     };
@@ -116,7 +119,7 @@ pub(crate) fn weight(request: &Request) -> u32 {
         | Request::Fast { attached, .. }
         | Request::Commit { attached, .. } => opening(&attached.parcels),
         Request::RetrieveParcel { wanted, bases, .. } => {
-            packing(bases.len().saturating_mul(block), wanted.len().saturating_mul(block))
+            packing(Base::count(bases).saturating_mul(block), wanted.len().saturating_mul(block))
         }
         Request::RetrieveTree { bytes_max, .. } => packing(PREFIX_BYTES_MAX, *bytes_max as usize),
         _ => 0,
@@ -138,13 +141,18 @@ pub(crate) fn unpack(
     if plain > plain_bytes_max {
         return refuse(format!("{plain} bytes of blocks in parcels; at most {plain_bytes_max}"));
     }
-    let bases: Vec<Digest> = parcels.iter().flat_map(|parcel| parcel.bases.iter().copied()).collect();
-    if bases.len() > PARCEL_BASES_MAX {
-        return refuse(format!("{} bases at once; at most {PARCEL_BASES_MAX}", bases.len()));
-    }
+    let all: Vec<Base> = parcels.iter().flat_map(|parcel| parcel.bases.iter().cloned()).collect();
+    // Of all parcels together, so that one message cannot have many nodes looked up.
+    Base::check(&all).map_err(bad)?;
     for parcel in &parcels {
         parcel.check().map_err(bad)?;
     }
+    let bases = match Base::addresses(&all, |node| references(store, file_system, node)) {
+        Ok(bases) => bases,
+        Err(Unnamed::Missing(node)) => return Ok(Unpacked::BasesMissing(vec![node])),
+        Err(Unnamed::Bad(error)) => return Err(bad(error)),
+        Err(Unnamed::Unread(refused)) => return Err(refused),
+    };
     let here = store.contains_all(file_system, &bases)?;
     let missing: Vec<Digest> =
         bases.iter().zip(here).filter(|(_, here)| !here).map(|(address, _)| *address).collect();
@@ -154,9 +162,12 @@ pub(crate) fn unpack(
     let mut unpacked = Vec::new();
     // Over all parcels: one small message must not have the same bases read many times.
     let mut prefix_bytes = 0;
+    let mut rest = bases.as_slice();
     for parcel in parcels {
         let mut prefix = Prefix::default();
-        for base in &parcel.bases {
+        let (own, others) = rest.split_at(Base::count(&parcel.bases));
+        rest = others;
+        for base in own {
             // One that is found damaged, or gone since, is missing after all.
             let Some((block, _)) = load(store, file_system, *base)? else {
                 return Ok(Unpacked::BasesMissing(vec![*base]));
@@ -166,6 +177,7 @@ pub(crate) fn unpack(
             }
             prefix_bytes += parcel_bytes(&block);
         }
+        let prefix = prefix.named(parcel.bases.clone());
         let blocks = parcel.open(&DigestKey::WELL_KNOWN, &prefix).map_err(bad)?;
         drop(prefix);
         if unpacked.len() + blocks.len() > BATCH_MAX {
@@ -174,6 +186,22 @@ pub(crate) fn unpack(
         unpacked.extend(blocks.into_iter().map(|block| (block.reference().address, block.to_stored())));
     }
     Ok(Unpacked::Blocks(unpacked))
+}
+
+/// What a block refers to; `None` if it is not here, or damaged.
+fn references(
+    store: &BlockStore,
+    file_system: Digest,
+    address: &Digest,
+) -> Result<Option<Vec<Digest>>, Refused> {
+    match store.references(file_system, *address) {
+        Ok(references) => Ok(references),
+        Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
+            tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A block, unpacked and checked, with the bytes it takes as it is stored; `None` if it is not here, or damaged.
@@ -265,12 +293,12 @@ pub(crate) fn retrieve(
     host: &Host,
     file_system: Digest,
     wanted: &[Digest],
-    bases: &[Digest],
+    bases: &[Base],
     level: i8,
 ) -> Result<Response, Refused> {
     let store = &host.store;
     check_count(wanted.len())?;
-    check_count(bases.len())?;
+    Base::check(bases).map_err(bad)?;
     if wanted.is_empty() {
         return refuse("a parcel of nothing");
     }
@@ -290,7 +318,19 @@ pub(crate) fn retrieve(
         }
     }
     let bases = if places.is_empty() { &[] } else { bases };
-    let prefix = prefix_of(store, file_system, bases.iter())?;
+    let mut offered = Vec::new();
+    for base in bases {
+        match Base::addresses(std::slice::from_ref(base), |node| references(store, file_system, node)) {
+            Ok(some) => offered.extend(some),
+            Err(Unnamed::Missing(_)) => {}
+            Err(Unnamed::Bad(error)) => return Err(bad(error)),
+            Err(Unnamed::Unread(refused)) => return Err(refused),
+        }
+    }
+    let mut prefix = prefix_of(store, file_system, offered.iter())?;
+    if prefix.bases().len() == Base::count(bases) {
+        prefix = prefix.named(bases.to_vec());
+    }
     let (level, _packing) = host.parcels.level(level);
     let (parcel, packed) = gathered.pack(&prefix, level)?;
     if let Some(place) = places.get(packed) {
@@ -307,6 +347,7 @@ pub(crate) fn retrieve_tree(
     file_system: Digest,
     root: Digest,
     have: &[Digest],
+    data: TreeData,
     bytes_max: u32,
     level: i8,
 ) -> Result<Response, Refused> {
@@ -323,8 +364,25 @@ pub(crate) fn retrieve_tree(
     wanted = Side::new(&[root]);
     while wanted.step(store, file_system, &had.seen)? {}
     let mut complete = !wanted.cut_off;
+    let with_data = match data {
+        TreeData::Never => false,
+        TreeData::Always => true,
+        TreeData::IfRelated => {
+            let new = wanted.without(&had).filter(|(_, address)| wanted.data.contains(address)).count();
+            // What both have is walked into by neither, so the blocks below count as well.
+            let mut common = 0;
+            for address in wanted.seen.intersection(&had.seen) {
+                common += references(store, file_system, address)?.map_or(0, |below| below.len()).max(1);
+            }
+            new <= UNRELATED_MAX || new <= common
+        }
+    };
     let mut gathered = Gathered::new(bytes_max as usize);
     for (depth, address) in wanted.without(&had) {
+        if !with_data && wanted.data.contains(address) {
+            complete = false;
+            continue;
+        }
         match load(store, file_system, *address)? {
             Some(found) => {
                 if !gathered.take(*depth, found) {
@@ -342,6 +400,8 @@ pub(crate) fn retrieve_tree(
     // In the order of the payload: what stays the same then lies at the same distance.
     bases.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
     let prefix = prefix_of(store, file_system, bases.into_iter().map(|(_, address)| address))?;
+    let names = Base::name(prefix.bases(), |address| had.place(address));
+    let prefix = prefix.named(names);
     let taken = gathered.blocks.len();
     let (level, _packing) = host.parcels.level(level);
     let (parcel, packed) = gathered.pack(&prefix, level)?;
@@ -353,6 +413,10 @@ struct Side {
     /// Everything met, with its depth, in the order in which it was met.
     order: Vec<(usize, Digest)>,
     seen: HashSet<Digest>,
+    /// From which of them, as a place in `order`, and where.
+    places: HashMap<Digest, (usize, u16)>,
+    /// What of it refers to nothing.
+    data: HashSet<Digest>,
     /// Where in `order` the level to be walked next begins.
     level: usize,
     depth: usize,
@@ -362,17 +426,34 @@ struct Side {
 
 impl Side {
     fn new(roots: &[Digest]) -> Side {
-        let mut side = Side { order: Vec::new(), seen: HashSet::new(), level: 0, depth: 0, cut_off: false };
+        let mut side = Side {
+            order: Vec::new(),
+            seen: HashSet::new(),
+            places: HashMap::new(),
+            data: HashSet::new(),
+            level: 0,
+            depth: 0,
+            cut_off: false,
+        };
         for root in roots {
             side.meet(*root);
         }
         side
     }
 
-    fn meet(&mut self, address: Digest) {
-        if self.seen.insert(address) {
+    /// Whether it was new.
+    fn meet(&mut self, address: Digest) -> bool {
+        let new = self.seen.insert(address);
+        if new {
             self.order.push((self.depth, address));
         }
+        new
+    }
+
+    /// From which node something was met, and as which of its references.
+    fn place(&self, address: &Digest) -> Option<(Digest, u16)> {
+        let (node, place) = self.places.get(address)?;
+        Some((self.order[*node].1, *place))
     }
 
     /// What this side has met and the other has not.
@@ -404,12 +485,19 @@ impl Side {
                     continue;
                 }
             };
-            for reference in references {
+            if references.is_empty() {
+                self.data.insert(address);
+            }
+            for (at, reference) in references.into_iter().enumerate() {
                 if self.order.len() == WALK_MAX {
                     self.cut_off = true;
                     return Ok(false);
                 }
-                self.meet(reference);
+                if self.meet(reference)
+                    && let Ok(at) = u16::try_from(at)
+                {
+                    self.places.insert(reference, (place, at));
+                }
             }
         }
         Ok(!level.is_empty())
@@ -419,14 +507,14 @@ impl Side {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_content::PARCEL_OPENING_BYTES_MAX;
+    use holdfast_content::{PARCEL_BASES_MAX, PARCEL_OPENING_BYTES_MAX};
 
     fn limits(at_once: usize, memory_bytes: usize) -> ParcelLimits {
         ParcelLimits::new(ParcelSettings { level_max: 9, at_once, memory_bytes })
     }
 
     fn parcel(bases: usize, plain_bytes: u32) -> Parcel {
-        Parcel { bases: vec![Digest::ZERO; bases], plain_bytes, frame: Vec::new() }
+        Parcel { bases: vec![Base::Block(Digest::ZERO); bases], plain_bytes, frame: Vec::new() }
     }
 
     /// Proves: no request weighs more than the budget a server has without being told, nor less than it may take; and
@@ -437,8 +525,18 @@ mod tests {
         let all = vec![Digest::ZERO; BATCH_MAX];
         let opening = Request::StoreParcels(vec![parcel(PARCEL_BASES_MAX, PARCEL_PLAIN_BYTES_MAX)]);
         let lying = Request::StoreParcels(vec![parcel(PARCEL_BASES_MAX, u32::MAX); 100]);
-        let wanting = Request::RetrieveParcel { wanted: all.clone(), bases: all, level: 9 };
-        let tree = Request::RetrieveTree { root: Digest::ZERO, have: vec![], bytes_max: u32::MAX, level: 9 };
+        let wanting = Request::RetrieveParcel {
+            wanted: all.clone(),
+            bases: all.into_iter().map(Base::Block).collect(),
+            level: 9,
+        };
+        let tree = Request::RetrieveTree {
+            root: Digest::ZERO,
+            have: vec![],
+            data: TreeData::Always,
+            bytes_max: u32::MAX,
+            level: 9,
+        };
         for request in [&opening, &lying, &wanting, &tree] {
             assert!(weight(request) <= budget, "{request:?}");
         }

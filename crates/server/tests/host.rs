@@ -9,7 +9,7 @@ use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::certificate::Path;
 use holdfast_protocol::log_tree::verify_consistency;
-use holdfast_protocol::message::{Request, Response, ServerError, ServerKeys, ViewReply};
+use holdfast_protocol::message::{Request, Response, ServerError, ServerKeys, TreeData, ViewReply};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::LogHead;
 use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, OpenError, ParcelSettings};
@@ -698,8 +698,8 @@ proptest! {
                 creation(key(2).public(), 2),
                 Request::Look { log_size: 1 },
                 Request::StoreParcels(vec![parcel.clone(), parcel]),
-                Request::RetrieveParcel { wanted: vec![chunk.address; 3], bases: vec![chunk.address; 2], level: 3 },
-                Request::RetrieveTree { root: chunk.address, have: vec![chunk.address], bytes_max: 99, level: 3 },
+                Request::RetrieveParcel { wanted: vec![chunk.address; 3], bases: vec![chunk.address.into(); 2], level: 3 },
+                Request::RetrieveTree { root: chunk.address, have: vec![chunk.address], data: TreeData::Always, bytes_max: 99, level: 3 },
                 Request::Present(vec![chunk.address; 9]),
             ][which].clone();
             let mut bytes = holdfast_crypto::encode(&request);

@@ -3,11 +3,11 @@
 mod common;
 
 use common::*;
-use holdfast_content::{Block, BlockKind, DeviceId, Parcel, Prefix, PrincipalId};
+use holdfast_content::{Base, Block, BlockKind, DeviceId, Parcel, Prefix, PrincipalId, Run};
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::message::{
-    AddressedBlock, Attached, MESSAGE_BYTES_MAX, Request, Response, ServerError,
+    AddressedBlock, Attached, MESSAGE_BYTES_MAX, Request, Response, ServerError, TreeData,
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::HandleVersion;
@@ -112,6 +112,15 @@ fn addresses(blocks: &[Block]) -> Vec<Digest> {
     blocks.iter().map(address).collect()
 }
 
+fn names(blocks: &[Block]) -> Vec<Base> {
+    addresses(blocks).into_iter().map(Base::Block).collect()
+}
+
+/// So many references of a node, after so many others.
+fn under(node: &Block, skipped: u16, count: u16) -> Base {
+    Base::Under { node: address(node), runs: vec![Run { skipped, count }] }
+}
+
 fn chunk(body: Vec<u8>) -> Block {
     Block::new(&KEY, BlockKind::Chunk, Vec::new(), body)
 }
@@ -154,7 +163,8 @@ fn parcels_go_in_and_come_out() {
     }
     let unknown = Digest([9; 32]);
     let wanted = vec![address(&new), unknown, address(&root)];
-    let request = Request::RetrieveParcel { wanted, bases: vec![unknown, address(&old)], level: 3 };
+    let request =
+        Request::RetrieveParcel { wanted, bases: vec![unknown.into(), address(&old).into()], level: 3 };
     let Response::Parcel { parcel, covered, missing } = world.ask(request) else { panic!() };
     assert_eq!((covered, missing), (3, vec![unknown]));
     let parcel = parcel.unwrap();
@@ -177,7 +187,13 @@ fn a_tree_against_an_older_one() {
     world.store(&[old.clone(), new.clone(), unchanged, old_leaf.clone(), new_leaf.clone()]);
     world.store(&[old_root.clone(), new_root.clone()]);
     let ask = |have: Vec<Digest>, bytes_max| {
-        world.ask(Request::RetrieveTree { root: address(&new_root), have, bytes_max, level: 3 })
+        world.ask(Request::RetrieveTree {
+            root: address(&new_root),
+            have,
+            data: TreeData::Always,
+            bytes_max,
+            level: 3,
+        })
     };
     let Response::Tree { parcel: Some(parcel), complete: true } = ask(vec![address(&old_root)], 1 << 20)
     else {
@@ -192,7 +208,13 @@ fn a_tree_against_an_older_one() {
     let blocks = parcel.open(&KEY, &Prefix::default()).unwrap();
     assert_eq!(blocks.last(), Some(&new_root));
     assert!(ask(vec![address(&new_root)], 1 << 20) == Response::Tree { parcel: None, complete: true });
-    let nothing = Request::RetrieveTree { root: Digest([9; 32]), have: vec![], bytes_max: 9, level: 3 };
+    let nothing = Request::RetrieveTree {
+        root: Digest([9; 32]),
+        have: vec![],
+        data: TreeData::Always,
+        bytes_max: 9,
+        level: 3,
+    };
     assert_eq!(world.ask(nothing), Response::Tree { parcel: None, complete: false });
 }
 
@@ -297,6 +319,7 @@ fn other_file_systems_blocks_are_not_revealed() {
         let tree = |root: &Block, have: Vec<Digest>| Request::RetrieveTree {
             root: address(root),
             have,
+            data: TreeData::Always,
             bytes_max: 1 << 20,
             level: 3,
         };
@@ -308,14 +331,25 @@ fn other_file_systems_blocks_are_not_revealed() {
             Request::StoreParcels(vec![based.clone()]),
             with(&operation, riding),
             Request::RetrieveParcel { wanted: named.clone(), bases: vec![], level: 3 },
-            Request::RetrieveParcel { wanted: vec![address(&mine)], bases: named.clone(), level: 3 },
+            Request::RetrieveParcel {
+                wanted: vec![address(&mine)],
+                bases: named.iter().copied().map(Base::Block).collect(),
+                level: 3,
+            },
             tree(&root, vec![address(&my_root)]),
             tree(&my_root, vec![address(&root)]),
             Request::Pin { addresses: named.clone(), seconds: 60 },
             // An upload is taken, and from then on it is here for those who sent it.
             Request::StoreParcels(vec![alone]),
             Request::Present(named.clone()),
-            Request::StoreParcels(vec![based]),
+            Request::StoreParcels(vec![based.clone()]),
+            // By way of a node that only the others have.
+            Request::StoreParcels(vec![Parcel { bases: vec![under(&root, 0, 1)], ..based }]),
+            Request::RetrieveParcel {
+                wanted: vec![address(&mine)],
+                bases: vec![under(&root, 0, 1)],
+                level: 3,
+            },
         ];
         requests.into_iter().map(|request| world.ask(request)).collect()
     };
@@ -348,10 +382,10 @@ fn hostile_parcels_are_refused() {
     let cases: Vec<(&str, Request)> = vec![
         (
             "one base, a megabyte, 4,096 times",
-            changed(&|parcel| parcel.bases = vec![address(&large[0]); 4096]),
+            changed(&|parcel| parcel.bases = vec![address(&large[0]).into(); 4096]),
         ),
-        ("33 bases of a megabyte", changed(&|parcel| parcel.bases = addresses(&large))),
-        ("too many bases", changed(&|parcel| parcel.bases = vec![address(&large[0]); 4097])),
+        ("33 bases of a megabyte", changed(&|parcel| parcel.bases = names(&large))),
+        ("too many bases", changed(&|parcel| parcel.bases = vec![address(&large[0]).into(); 4097])),
         ("no bytes", changed(&|parcel| parcel.plain_bytes = 0)),
         ("4 GiB announced", changed(&|parcel| parcel.plain_bytes = u32::MAX)),
         ("more announced than there is", changed(&|parcel| parcel.plain_bytes += 1)),
@@ -371,7 +405,7 @@ fn hostile_parcels_are_refused() {
             "too many bases asked for",
             Request::RetrieveParcel {
                 wanted: vec![address(&small)],
-                bases: vec![Digest::ZERO; 4097],
+                bases: vec![Digest::ZERO.into(); 4097],
                 level: 3,
             },
         ),
@@ -380,6 +414,7 @@ fn hostile_parcels_are_refused() {
             Request::RetrieveTree {
                 root: address(&small),
                 have: vec![Digest::ZERO; 17],
+                data: TreeData::Always,
                 bytes_max: 1,
                 level: 3,
             },
@@ -398,7 +433,7 @@ fn hostile_parcels_are_refused() {
     // One block, as often as can be asked for, and more bases than it makes sense to have: what fits is answered.
     let request = Request::RetrieveParcel {
         wanted: vec![address(&large[0]); 4096],
-        bases: addresses(&large).repeat(100),
+        bases: vec![names(&large); 100].concat(),
         level: 1,
     };
     let Response::Parcel { parcel: Some(parcel), covered, .. } = world.ask(request) else { panic!() };
@@ -426,11 +461,109 @@ fn answers_end_where_a_message_is_full() {
     assert_eq!(got, blocks);
     let root = node(&blocks);
     world.store(std::slice::from_ref(&root));
-    let request = Request::RetrieveTree { root: address(&root), have: vec![], bytes_max: u32::MAX, level: 1 };
+    let request = Request::RetrieveTree {
+        root: address(&root),
+        have: vec![],
+        data: TreeData::Always,
+        bytes_max: u32::MAX,
+        level: 1,
+    };
     let answer = world.ask(request);
     assert!(holdfast_crypto::encode(&answer).len() <= MESSAGE_BYTES_MAX);
     let Response::Tree { parcel: Some(parcel), complete: false } = answer else { panic!() };
     assert_eq!(parcel.open(&KEY, &Prefix::default()).unwrap().last(), Some(&root));
+}
+
+/// Proves: bases that hang from one node are named by that, both ways; a node that is not here is told, what it has not
+/// is refused, and in an answer it is left out.
+#[test]
+fn bases_by_their_node() {
+    let world = World::new();
+    let olds: Vec<Block> = (0..40).map(|n| chunk(noise(n, 3000))).collect();
+    let root = node(&olds);
+    world.store(&olds);
+    world.store(std::slice::from_ref(&root));
+    let new = chunk(olds[5..35].iter().flat_map(|old| old.body().to_vec()).collect());
+    let based = |name: Base| {
+        let prefix = prefix(&olds[5..35]).named(vec![name]);
+        Parcel::pack(&prefix, std::slice::from_ref(&new), 3).unwrap()
+    };
+    let parcel = based(under(&root, 5, 30));
+    assert!(parcel.message_bytes() < 400, "{}", parcel.message_bytes());
+    assert_eq!(world.ask(Request::StoreParcels(vec![parcel])), Response::Done);
+    assert_eq!(present(&world, &[address(&new)]), [true]);
+    let unknown = node(std::slice::from_ref(&new));
+    let told = world.ask(Request::StoreParcels(vec![based(under(&unknown, 5, 30))]));
+    assert_eq!(told, Response::BasesMissing(vec![address(&unknown)]));
+    let beyond = world.ask(Request::StoreParcels(vec![based(under(&root, 11, 30))]));
+    assert!(matches!(beyond, Response::Error(ServerError::Invalid(_))), "{beyond:?}");
+    // Other blocks of that node: what comes out is something else, and not what is stored under its name.
+    let other = chunk([new.body(), b"more"].concat());
+    let lying =
+        Parcel::pack(&prefix(&olds[5..35]).named(vec![under(&root, 4, 30)]), std::slice::from_ref(&other), 3);
+    let _ = world.ask(Request::StoreParcels(vec![lying.unwrap()]));
+    assert_eq!(present(&world, &[address(&other)]), [false]);
+    let fetch = |bases: Vec<Base>| {
+        let request = Request::RetrieveParcel { wanted: vec![address(&new)], bases, level: 3 };
+        let Response::Parcel { parcel: Some(parcel), .. } = world.ask(request) else { panic!() };
+        parcel
+    };
+    let parcel = fetch(vec![under(&root, 5, 30)]);
+    assert_eq!(parcel.bases, [under(&root, 5, 30)]);
+    assert!(parcel.message_bytes() < 400, "{}", parcel.message_bytes());
+    let opened = parcel.open(&KEY, &prefix(&olds[5..35]).named(parcel.bases.clone())).unwrap();
+    assert_eq!(opened, std::slice::from_ref(&new));
+    let parcel = fetch(vec![under(&unknown, 0, 1), address(&olds[5]).into()]);
+    assert_eq!(parcel.bases, [address(&olds[5])]);
+    let request = |bases| Request::RetrieveParcel { wanted: vec![address(&new)], bases, level: 3 };
+    for bases in [vec![under(&root, 0, 41)], vec![under(&root, 0, 40); 103], vec![under(&root, 0, 1); 257]] {
+        let refused = world.ask(request(bases));
+        assert!(matches!(refused, Response::Error(ServerError::Invalid(_))), "{refused:?}");
+    }
+    let nodes = vec![under(&root, 0, 1); 200];
+    let parcels = [0, 1].map(|_| Parcel { bases: nodes.clone(), ..based(under(&root, 5, 30)) });
+    let refused = world.ask(Request::StoreParcels(parcels.to_vec()));
+    assert!(matches!(refused, Response::Error(ServerError::Invalid(_))), "{refused:?}");
+}
+
+/// Proves: the map of a file comes whole in one answer without its data; with data only if it is little or has
+/// something in common with what the client has.
+#[test]
+fn a_tree_without_its_data() {
+    let world = World::new();
+    let tree = |seed: u32| {
+        let chunks: Vec<Block> = (0..20).map(|n| chunk(noise(seed + n, 5000))).collect();
+        let leaves = [node(&chunks[..10]), node(&chunks[10..])];
+        let root = node(&leaves);
+        world.store(&chunks);
+        world.store(&leaves);
+        world.store(std::slice::from_ref(&root));
+        (leaves, root)
+    };
+    let (leaves, root) = tree(100);
+    let (_, stranger) = tree(200);
+    let (few, relative) = (node(&[chunk(noise(1, 500))]), node(&leaves[..1]));
+    world.store(&[chunk(noise(1, 500)), few.clone(), relative.clone()]);
+    let count = |root: &Block, data| {
+        let request =
+            Request::RetrieveTree { root: address(root), have: vec![], data, bytes_max: 1 << 20, level: 3 };
+        let Response::Tree { parcel: Some(parcel), complete } = world.ask(request) else { panic!() };
+        (parcel.open(&KEY, &Prefix::default()).unwrap().len(), complete)
+    };
+    assert_eq!(count(&root, TreeData::Never), (3, false));
+    assert_eq!(count(&root, TreeData::IfRelated), (3, false));
+    assert_eq!(count(&root, TreeData::Always), (23, true));
+    assert_eq!(count(&few, TreeData::IfRelated), (2, true));
+    let complete = |have: &Block| {
+        let have = vec![address(have)];
+        let data = TreeData::IfRelated;
+        let request =
+            Request::RetrieveTree { root: address(&root), have, data, bytes_max: 1 << 20, level: 3 };
+        let Response::Tree { parcel: Some(parcel), complete } = world.ask(request) else { panic!() };
+        (parcel.plain_bytes > 50_000, complete)
+    };
+    assert_eq!(complete(&stranger), (false, false));
+    assert_eq!(complete(&relative), (true, true));
 }
 
 /// Proves: subtrees that stay are not sent again when the tree above them grows or shrinks by a level.
@@ -452,7 +585,13 @@ fn trees_that_change_their_height() {
     world.store(&[low.clone(), high.clone()]);
     let sent = |root: &Block, have: &Block| {
         let have = vec![address(have)];
-        let request = Request::RetrieveTree { root: address(root), have, bytes_max: 1 << 20, level: 3 };
+        let request = Request::RetrieveTree {
+            root: address(root),
+            have,
+            data: TreeData::Always,
+            bytes_max: 1 << 20,
+            level: 3,
+        };
         let Response::Tree { parcel: Some(parcel), complete: true } = world.ask(request) else { panic!() };
         parcel.message_bytes()
     };
@@ -468,12 +607,22 @@ fn walks_end() {
     let world = World::new();
     let ask = |root: &Block, have: &[Block]| {
         let have_roots = have.last().map(address).into_iter().collect();
-        let request =
-            Request::RetrieveTree { root: address(root), have: have_roots, bytes_max: 1 << 20, level: 1 };
+        let request = Request::RetrieveTree {
+            root: address(root),
+            have: have_roots,
+            data: TreeData::Always,
+            bytes_max: 1 << 20,
+            level: 1,
+        };
         let Response::Tree { parcel: Some(parcel), complete } = world.ask(request) else { panic!() };
-        let base = |named: &Digest| have.iter().find(|block| address(block) == *named).unwrap().clone();
-        let bases: Vec<Block> = parcel.bases.iter().map(base).collect();
-        (parcel.open(&KEY, &prefix(&bases)).unwrap().len(), complete)
+        let here = |wanted: &Digest| have.iter().find(|block| address(block) == *wanted);
+        let references = |node: &Digest| -> Result<_, std::convert::Infallible> {
+            Ok(here(node).map(|node| node.references().to_vec()))
+        };
+        let bases = Base::addresses(&parcel.bases, references).unwrap();
+        let bases: Vec<Block> = bases.iter().map(|base| here(base).unwrap().clone()).collect();
+        let prefix = prefix(&bases).named(parcel.bases.clone());
+        (parcel.open(&KEY, &prefix).unwrap().len(), complete)
     };
     // 2^100 paths.
     let mut chain = vec![chunk(b"end".to_vec())];

@@ -62,6 +62,12 @@ pub struct Report {
     pub outdated_ms_max: u64,
     /// Recalls that were carried out.
     pub recalls: u64,
+    /// Steps in which somebody had the file system for himself.
+    pub delegated: u64,
+    /// Operations of others that had their place meanwhile.
+    pub intruded: u64,
+    /// How long one that changes nothing had to wait at most, in milliseconds.
+    pub waited_ms_max: u64,
 }
 
 type State = BTreeMap<Handle, u64>;
@@ -84,6 +90,7 @@ enum Message {
 }
 
 struct Waiting {
+    since_ms: u64,
     client: u32,
     operation: Operation,
     sent_ms: u64,
@@ -130,6 +137,24 @@ struct World {
     mail: Vec<(u64, u32, bool, Message)>,
     membership: Membership,
     report: Report,
+    /// Clients are alone for a while, wish for the file system and for no leases.
+    is_lonely: bool,
+}
+
+/// How long only one client operates, if they are alone at times.
+const ALONE_MS: u64 = 30_000;
+/// How long then all do.
+const TOGETHER_MS: u64 = 3_000;
+
+/// Runs clients that have the file system for themselves, one after the other, under leases of the usual term.
+pub fn run_lonely(seed: u64, fault: Fault, steps: u64) -> Report {
+    let mut world = World::new(seed, fault);
+    world.is_lonely = true;
+    world.table = LeaseTable::new(holdfast_protocol::leases::TERM_MS, 1);
+    for _ in 0..steps {
+        world.step();
+    }
+    world.report
 }
 
 /// Runs `steps` of ten milliseconds each.
@@ -201,7 +226,19 @@ impl World {
             mail: Vec::new(),
             membership,
             report: Report::default(),
+            is_lonely: false,
         }
+    }
+
+    /// Whether a client operates now.
+    fn may_operate(&self, client: u32) -> bool {
+        let (phase, since_ms) = (self.now_ms / ALONE_MS, self.now_ms % ALONE_MS);
+        !self.is_lonely || since_ms < TOGETHER_MS || phase % u64::from(CLIENTS) == u64::from(client)
+    }
+
+    fn has_delegation(&self, client: u32) -> bool {
+        let one = &self.clients[client as usize];
+        one.holder.has_delegation(self.now_ms + one.clock_ahead_ms)
     }
 
     fn step(&mut self) {
@@ -224,7 +261,8 @@ impl World {
         for client in 0..CLIENTS {
             self.live(client);
         }
-        if self.random.below(3_000) == 0 {
+        self.report.delegated += u64::from((0..CLIENTS).any(|client| self.has_delegation(client)));
+        if !self.is_lonely && self.random.below(3_000) == 0 {
             self.restart();
         }
         if self.fault == Fault::AlwaysRecalls && self.random.chance(20) {
@@ -275,6 +313,12 @@ impl World {
                 left.push(waiting);
                 continue;
             }
+            let others = (0..CLIENTS).filter(|client| *client != waiting.client);
+            self.report.intruded += others.filter(|client| self.has_delegation(*client)).count() as u64;
+            if change.is_none() {
+                let waited_ms = self.now_ms - waiting.since_ms;
+                self.report.waited_ms_max = self.report.waited_ms_max.max(waited_ms);
+            }
             if let Some(change) = change {
                 let commit_ms = self.now_ms + self.random.below(200);
                 self.pending.push(Pending { client: waiting.client, change, commit_ms });
@@ -318,7 +362,7 @@ impl World {
     fn receive(&mut self, client: u32, message: Message) {
         match message {
             Message::Operation { operation, sent_ms } => {
-                let waiting = Waiting { client, operation, sent_ms, claim: None };
+                let waiting = Waiting { since_ms: self.now_ms, client, operation, sent_ms, claim: None };
                 let number = waiting.operation.number;
                 if let Some(state) = self.answered.get(&(client, number)).cloned() {
                     return self.answer(&waiting, state, false);
@@ -386,7 +430,7 @@ impl World {
                 (one.asked_ms, one.inbox) = (None, Vec::new());
                 one.kernel.clear();
                 if let Some((operation, _)) = &mut one.under_way {
-                    operation.wish = LeaseWish { run, scopes: Vec::new(), delegation: false };
+                    operation.wish = LeaseWish { run, scopes: Vec::new(), delegation: self.is_lonely };
                 }
             }
             _ => {}
@@ -479,20 +523,21 @@ impl World {
                 let sent_ms = operation.begun_ms;
                 self.send(client, true, Message::Operation { operation, sent_ms });
             }
-            None if self.random.chance(4) => {
+            None if self.random.chance(4) && self.may_operate(client) => {
                 let files = files();
                 let file = *self.random.pick(&files);
                 let change = self.random.chance(30).then(|| (file, self.random.number() >> 1));
                 let mut scopes = Vec::new();
                 for file in &files {
                     match self.random.below(4) {
+                        _ if self.is_lonely => {}
                         0 => scopes.push(Scope::File(*file)),
                         1 => scopes.push(Scope::Principal(file.principal)),
                         _ => {}
                     }
                 }
                 let one = &mut self.clients[index];
-                let wish = LeaseWish { run: one.run, scopes, delegation: false };
+                let wish = LeaseWish { run: one.run, scopes, delegation: self.is_lonely };
                 let operation = Operation { number: one.next_number, change, wish, begun_ms: clock_ms };
                 one.next_number += 1;
                 one.under_way = Some((operation.clone(), now_ms));

@@ -1,6 +1,7 @@
 //! Leases: with an honest server every read is of the present; with a lying one it is at most a term old.
 
-use holdfast_sim::leases::{Fault, Report, TERM_MS, run};
+use holdfast_protocol::leases::DELEGATION_MS;
+use holdfast_sim::leases::{Fault, Report, TERM_MS, run, run_lonely};
 
 /// How many seeds: `HOLDFAST_SEEDS` for a long soak.
 fn seeds(default: u64) -> u64 {
@@ -60,4 +61,28 @@ fn lying_servers_gain_a_term() {
 fn recalls_all_the_time_only_slow_down() {
     let total = sum(Fault::AlwaysRecalls, seeds(20));
     assert!(total.outdated == 0 && total.operations > 1_000, "{total:?}");
+}
+
+/// Proves: while a client has the file system for itself, by its own clock, no other's operation has its place, whatever is
+/// lost, late or repeated, and whoever sleeps; and one that dies or sleeps with it holds up others that only look for its
+/// short term at most. Without waiting for recalls, others do get in.
+#[test]
+fn delegations_are_for_one_alone_and_short() {
+    for (fault, is_honest) in [(Fault::None, true), (Fault::NoWaiting, false)] {
+        let mut total = Report::default();
+        for seed in 0..seeds(40) {
+            let report = run_lonely(seed, fault, 20_000);
+            if is_honest {
+                assert_eq!(report.intruded, 0, "seed {seed}: {report:?}");
+                assert!(report.waited_ms_max <= DELEGATION_MS + 20, "seed {seed}: {report:?}");
+            }
+            total.delegated += report.delegated;
+            total.intruded += report.intruded;
+            total.waited_ms_max = total.waited_ms_max.max(report.waited_ms_max);
+        }
+        println!("{fault:?}: {total:?}");
+        assert!(total.delegated > 1_000, "{total:?}");
+        assert_eq!(total.intruded == 0, is_honest, "{total:?}");
+        assert!(!is_honest || total.waited_ms_max > DELEGATION_MS / 2, "somebody died with it: {total:?}");
+    }
 }

@@ -432,7 +432,7 @@ fn scrubbed_and_repaired() {
     volume.close().expect("closed");
     assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), []);
     let flip = |block: usize| devices.tamper(DISK, |disk| disk[block * BLOCK_BYTES + 99] ^= 4);
-    (flip(10), flip(22), flip(300), flip(301));
+    [10, 22, 300, 301].into_iter().for_each(flip);
     devices.fail(Failure::Reads(DISK, 400 * BLOCK_BYTES as u64..401 * BLOCK_BYTES as u64));
     assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), [10, 300, 301, 400]);
     devices.heal();

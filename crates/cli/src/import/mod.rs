@@ -18,6 +18,7 @@ use engine::EngineTarget;
 use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
 use holdfast_crypto::KeyHolder;
+use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use mounted::MountedTarget;
 use rustix::process::{getegid, geteuid};
@@ -65,7 +66,10 @@ pub fn run(arguments: &Import, directories: &Directories, format: Format) -> Out
         parallel: usize::from(arguments.parallel),
     };
     let report = match live::parse(&arguments.to)? {
-        None => into_directory(&from, &arguments.to, wishes)?,
+        None => {
+            must_be_mounted(&arguments.to)?;
+            into_directory(&from, &arguments.to, wishes)?
+        }
         Some(to) => {
             let Some(key) = &arguments.key else {
                 return Err(Failure::new(Exit::Usage, "which key this device has is not said")
@@ -79,6 +83,19 @@ pub fn run(arguments: &Import, directories: &Directories, format: Format) -> Out
         Done { from: arguments.from.clone(), to: arguments.to.clone(), dry_run: arguments.dry_run, report };
     format.print(&done, describe)?;
     verdict(&done.report)
+}
+
+/// Refuses a directory that no mount of ours is above: an address that was mistyped looks like one.
+fn must_be_mounted(to: &Path) -> Outcome {
+    let to = mountpoint::absolute(to.ancestors().find(|above| above.exists()).unwrap_or(Path::new(".")))?;
+    let above = mountpoint::mounted()?.into_iter().filter(|mount| to.starts_with(&mount.directory));
+    let nearest = above.max_by_key(|mount| mount.directory.components().count());
+    if nearest.is_some_and(|mount| mount.is_holdfast()) {
+        return Ok(());
+    }
+    let message = format!("{}: it is in no mounted Holdfast file system", to.display());
+    Err(Failure::new(Exit::Usage, message)
+        .hint("give a directory of a mount, or an address: hf://HOST:PORT/FSID/DIRECTORY"))
 }
 
 fn into_directory(from: &Path, to: &Path, wishes: Wishes) -> Outcome<Report> {

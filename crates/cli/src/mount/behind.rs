@@ -1,4 +1,5 @@
-//! Mounts with `--write-back`: changes are kept in a journal and sent in the background.
+//! Changes that are kept in a journal and sent in the background: for long with `--write-back`, else for a moment while
+//! nobody else uses the file system.
 //!
 //! All mounts of a key share the journal, since one signer sends it. What a run leaves in it, because the server was
 //! away to the end or the machine went down, the next mount of the key sends.
@@ -17,40 +18,63 @@ use std::time::Duration;
 const JOURNAL: &str = "write-back";
 /// How long an unmount waits for what is to be sent, as long as the server is there.
 pub const UNMOUNT_WAIT: Duration = Duration::from_secs(3000);
+/// How long pinning waits for it.
+pub const PIN_WAIT: Duration = Duration::from_secs(60);
 /// How often it looks whether it is.
 const GLANCE: Duration = Duration::from_secs(2);
 /// Bound of a journal that is only to be sent.
 const LEFT_BYTES_MAX: u64 = 1 << 40;
+/// Bound of a journal that only gathers.
+const GATHERED_BYTES_MAX: u64 = 512 << 20;
+/// As long as it takes.
+const FOREVER: Duration = Duration::from_secs(100 * 366 * 86_400);
 
-/// Starts it if it is asked for. If it is not, but an earlier run left something to be sent, sends that first.
+/// Starts it. What an earlier run left to be sent is sent first, unless `--write-back` goes on with it.
 pub fn start(
     engine: &Arc<Engine>,
     state_dir: &Path,
     order: &MountOrder,
-    timeout_s: u64,
+    timeout: Duration,
+    is_hard: bool,
     address: &Address,
 ) -> Outcome<Option<Arc<WriteBack>>> {
     let directory = state_dir.join(JOURNAL);
     let wanted = order.write_back_bytes;
-    if wanted.is_none() && !is_there(&directory) {
+    let gathers = wanted.is_none() && order.gather;
+    let is_left = is_there(&directory);
+    if wanted.is_none() && !gathers && !is_left {
         return Ok(None);
     }
-    let back = WriteBack::over(
+    let started = WriteBack::over(
         Arc::clone(engine),
         WriteBackOptions {
             directory: directory.clone(),
-            bytes_max: wanted.unwrap_or(LEFT_BYTES_MAX),
+            bytes_max: wanted.unwrap_or(if gathers { GATHERED_BYTES_MAX } else { LEFT_BYTES_MAX }),
             salvage_dir: state_dir.join(salvage::FOLDER),
             name: name_of(engine),
             gather: GATHER,
+            gathers,
+            patience: if is_hard { FOREVER } else { timeout },
         },
-    )?;
+    );
+    let back = match started {
+        Ok(back) => back,
+        // Nothing needs it.
+        Err(error) if gathers && !is_left => {
+            tracing::warn!(%error, "changes cannot be gathered on this machine; each goes to the server at once");
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
     let told = address.to_string();
     back.on_told(Box::new(move |conflict| telling::tell_conflict(&told, conflict)));
     if wanted.is_some() {
         return Ok(Some(back));
     }
-    let all = back.settle(Duration::from_secs(timeout_s))?;
+    let all = back.settle(timeout)?;
+    if all && gathers {
+        return Ok(Some(back));
+    }
     let left = back.status().edits;
     back.stop();
     match all {
@@ -62,9 +86,18 @@ pub fn start(
         }
         false => Err(Failure::new(
             Exit::Unavailable,
-            format!("{left} changes of an earlier mount with --write-back are not at the server yet"),
+            format!("{left} changes of an earlier mount are not at the server yet"),
         )
         .hint("mount with --write-back: they are sent in the background, and seen meanwhile")),
+    }
+}
+
+/// Ends it. A journal that only gathered is not needed once it is sent.
+pub fn end(back: &WriteBack, state_dir: &Path) {
+    back.stop();
+    let status = back.status();
+    if status.gathers && status.edits == 0 {
+        let _ = std::fs::remove_dir_all(state_dir.join(JOURNAL));
     }
 }
 
@@ -80,7 +113,8 @@ fn name_of(engine: &Engine) -> String {
 }
 
 /// All mounts of a key send alike.
-pub fn must_fit(is_behind: bool, order: &MountOrder) -> Outcome {
+pub fn must_fit(back: Option<&WriteBack>, order: &MountOrder) -> Outcome {
+    let is_behind = back.is_some_and(|back| !back.status().gathers);
     if order.write_back_bytes.is_some() && !is_behind {
         return Err(Failure::new(
             Exit::InUse,

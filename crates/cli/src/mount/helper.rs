@@ -28,13 +28,14 @@ enum For {
 }
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str, For); 14] = [
+const VALUED: [(&str, &str, For); 15] = [
     ("key", "--key", For::Writable),
     ("state", "--state", For::Any),
     ("cache", "--cache", For::Any),
     ("cache_mib", "--cache-mib", For::Any),
     ("timeout", "--timeout", For::Writable),
     ("write_back_mib", "--write-back-mib", For::Writable),
+    ("transfer", "--transfer", For::Writable),
     ("transport", "--transport", For::Writable),
     ("map_user", "--map-user", For::Writable),
     ("map_group", "--map-group", For::Writable),
@@ -49,7 +50,7 @@ const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
 /// The one that may be given several times.
 const MIRROR: &str = "--mirror";
 /// Options without one.
-const PLAIN: [(&str, &str, For); 8] = [
+const PLAIN: [(&str, &str, For); 9] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
     ("noexec", "--no-exec", For::Any),
@@ -57,6 +58,7 @@ const PLAIN: [(&str, &str, For); 8] = [
     ("local_locks", "--local-locks", For::Writable),
     ("write_back", "--write-back", For::Writable),
     ("no_leases", "--no-leases", For::Writable),
+    ("no_gather", "--no-gather", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
@@ -428,6 +430,8 @@ mod tests {
                 .map_err(|failure| failure.to_string())
         };
         assert_eq!(run("key=/k,state=/s,cache=/c,cache_mib=5,timeout=7,allow_other,ro,noexec"), Ok(()));
+        assert_eq!(run("key=/k,transfer=plain"), Ok(()));
+        assert!(run("key=/k,transfer=fast").expect_err("no such way").contains("transfer"));
         assert!(run("key=/k,timeout=0").expect_err("out of range").contains("timeout"));
         assert!(run("key=/k,cache_mib=much").expect_err("no number").contains("cache-mib"));
     }

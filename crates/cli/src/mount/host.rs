@@ -105,7 +105,8 @@ impl Host {
         config.transfer.mode = job.transfer;
         cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);
         let engine = Engine::start(config)?;
-        let back = behind::start(&engine, &job.state_dir, &job.order, job.timeout, &address)?;
+        let timeout = Duration::from_secs(job.timeout);
+        let back = behind::start(&engine, &job.state_dir, &job.order, timeout, job.hard, &address)?;
         let host = Arc::new(Host {
             pinner: Pinner::start(&engine, job.cache_dir.clone()),
             engine,
@@ -154,7 +155,7 @@ impl Host {
         drop(state);
         control::close(&self.state_dir);
         if let Some(back) = &self.back {
-            back.stop();
+            behind::end(back, &self.state_dir);
         }
         self.engine.stop();
         tracing::info!("ended");
@@ -186,7 +187,11 @@ impl Host {
                 behind::must_be_sent(self.back.as_deref())
                     .and_then(|()| live::view_of(&self.engine).map(|view| live::encode(&view))),
             ),
-            Order::Pin { path } => answer(self.pinner.pin(path)),
+            Order::Pin { path } => {
+                // What was made here just now is pinned with the rest.
+                behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);
+                answer(self.pinner.pin(path))
+            }
             Order::Unpin { path } => answer(self.pinner.unpin(&path)),
             Order::Pins => answer(Ok(self.pinner.list())),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
@@ -253,7 +258,7 @@ impl Host {
                 "the process that serves this key is just ending; try again",
             ));
         }
-        behind::must_fit(self.back.is_some(), order)?;
+        behind::must_fit(self.back.as_deref(), order)?;
         let owners = owners::of(&self.engine.membership(), order)?;
         let taken: Vec<u32> = state.mounts.values().map(|active| active.spool).collect();
         let spool = (0..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);

@@ -60,6 +60,7 @@ mod tests {
             no_exec: false,
             local_locks: false,
             write_back_bytes: None,
+            gather: false,
             map_user: map_user.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             map_group: map_group.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             ignore_unmapped: true,

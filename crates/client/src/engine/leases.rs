@@ -158,9 +158,16 @@ impl Leases {
         self.redone.load(SeqCst) > 0
     }
 
-    /// Whether this run has the file system for itself.
-    pub fn has_delegation(&self) -> bool {
-        self.enabled && self.state.lock().holder.has_delegation(now_ms())
+    /// For how long this run has the file system for itself, and the newest accepted view is the present one. `None`: it
+    /// has not, or that is not certain.
+    pub fn delegated(&self) -> Option<Duration> {
+        if !self.enabled || self.is_redoing() {
+            return None;
+        }
+        let now_ms = now_ms();
+        let state = self.state.lock();
+        let left_ms = state.holder.delegated_ms(now_ms);
+        (left_ms > 0 && state.is_certain(now_ms)).then(|| Duration::from_millis(left_ms))
     }
 
     /// Whether operations ask for the delegation from now on.
@@ -198,6 +205,9 @@ impl Leases {
                     let Some(recall) = recall else { continue };
                     let dropped = {
                         let mut state = self.state.lock();
+                        if state.stop {
+                            return;
+                        }
                         let dropped = state.holder.recalled(epoch, &recall);
                         if let Some(dropped) = &dropped {
                             state.wishes.recalled(dropped, now_ms());
@@ -225,6 +235,11 @@ impl Leases {
                 }
             }
         }
+    }
+
+    /// Gives up everything, once nothing is asked for any more. The server then answers the question that
+    /// [`run`](Self::run) waits in; to wait for it first would hold up who ends, and then whoever wants what was held.
+    pub fn give_up(&self, shared: &Shared) {
         if self.state.lock().holder.epoch() > 0 {
             let _ = shared.remote.call(Request::EndLeases { run: self.run }, FAREWELL);
         }

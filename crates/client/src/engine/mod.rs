@@ -175,7 +175,13 @@ impl Engine {
     /// Whether this run has the file system for itself: until the delegation is recalled ([`Engine::on_recall`]) or runs
     /// out, which each operation puts off, nobody else operates.
     pub fn delegation(&self) -> bool {
-        self.shared.leases.has_delegation()
+        self.delegated().is_some()
+    }
+
+    /// For how long that is so at least, unless it is recalled. `None`: it is not so.
+    pub fn delegated(&self) -> Option<Duration> {
+        let left = self.shared.leases.delegated()?;
+        self.shared.check().is_ok().then_some(left)
     }
 
     /// Waits until every modification that has returned is committed at the server (`fsync`, `close`).
@@ -288,23 +294,30 @@ impl Engine {
         self.pins.stop();
         self.locks.stop();
         self.shared.leases.stop();
-        let threads = std::mem::take(&mut *self.threads.lock());
+        let mut threads = std::mem::take(&mut *self.threads.lock());
+        let lessee = threads.pop();
         let end = Instant::now() + STOP_PATIENCE;
-        for thread in threads {
-            if thread.thread().id() == std::thread::current().id() {
-                continue;
-            }
-            // A request to a server that is away may hold the thread up for longer than anybody wants to wait for
-            // an unmount; what it sends is in the state already.
-            while !thread.is_finished() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if thread.is_finished() {
-                let _ = thread.join();
-            }
+        threads.into_iter().for_each(|thread| join_until(thread, end));
+        if let Some(lessee) = lessee {
+            self.shared.leases.give_up(&self.shared);
+            join_until(lessee, end);
         }
         // Whoever still holds a snapshot can go on reading; the folder is free for the next engine.
         self.shared.store.close_cache();
+    }
+}
+
+/// Waits for a thread to end, or until `end`: a request to a server that is away may hold it up for longer than anybody
+/// wants to wait for an unmount; what it sends is in the state already.
+fn join_until(thread: JoinHandle<()>, end: Instant) {
+    if thread.thread().id() == std::thread::current().id() {
+        return;
+    }
+    while !thread.is_finished() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if thread.is_finished() {
+        let _ = thread.join();
     }
 }
 

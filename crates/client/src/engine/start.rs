@@ -128,6 +128,7 @@ impl Engine {
         let locker = spawn("locks", move || held.run(&keeper))?;
         let keeper = shared.clone();
         let lessee = spawn("leases", move || keeper.leases.run(&keeper))?;
+        // The last one ends last: see `Engine::stop`.
         let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
         let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, threads });
         match shared.fetch() {

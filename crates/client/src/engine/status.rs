@@ -2,6 +2,7 @@
 
 use super::shared::Shared;
 use crate::error::FrozenReport;
+use crate::remote::Remote;
 use crate::store::StoreStatus;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,6 +32,8 @@ pub struct Status {
     pub frozen: Option<FrozenReport>,
     /// Whether the last request was answered.
     pub connected: bool,
+    /// What is known of the link to the server; `None` while nothing is.
+    pub link: Option<LinkStatus>,
     /// Why this device's key did not sign when it was last asked to.
     pub key_trouble: Option<String>,
     /// Signed operations made since the start.
@@ -63,6 +66,34 @@ pub struct Status {
     pub store: StoreStatus,
 }
 
+/// What the link to the server is, from its own traffic.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LinkStatus {
+    /// Whether it runs over QUIC, or else TCP; `None` while there is no link.
+    pub is_over_quic: Option<bool>,
+    /// Microseconds of a round trip, smoothed; queues on the way included.
+    pub round_trip_us: u64,
+    /// Bytes a second towards the server, if enough was sent to tell.
+    pub sent_bytes_per_second: Option<u64>,
+    /// Bytes a second from the server, if enough came to tell.
+    pub received_bytes_per_second: Option<u64>,
+    /// Share of what was sent that was lost on the way, 0 to 1.
+    pub loss: f64,
+}
+
+impl LinkStatus {
+    fn of(remote: &dyn Remote) -> Option<LinkStatus> {
+        let known = remote.estimate()?;
+        Some(LinkStatus {
+            is_over_quic: remote.is_over_quic(),
+            round_trip_us: known.rtt.as_micros() as u64,
+            sent_bytes_per_second: known.sent_bytes_per_second,
+            received_bytes_per_second: known.received_bytes_per_second,
+            loss: known.loss,
+        })
+    }
+}
+
 /// The state of an engine now.
 pub(super) fn of(shared: &Shared, locks: usize) -> Status {
     let base = shared.latest.read().base.clone();
@@ -81,6 +112,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         pending: base.view.pending.iter().filter(|entry| !entry.dead).count() as u64,
         frozen: shared.frozen().map(|report| FrozenReport::clone(&report)),
         connected: shared.remote.is_connected(),
+        link: LinkStatus::of(&*shared.remote),
         key_trouble: shared.key_trouble(),
         operations: counters.operations.load(Relaxed),
         fast: counters.fast.load(Relaxed),

@@ -1,7 +1,7 @@
 //! The engine as files see it.
 
 use super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
-use super::{FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
+use super::{Expected, FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
 use crate::engine::{Engine, LockPlace, Notice, Snapshot};
 use crate::error::FsError;
 use crate::store::{self, About, TransferMode};
@@ -71,7 +71,14 @@ impl WriteBack {
     /// # Errors
     /// [`FsError::Local`]: the journal cannot be used.
     pub fn over(engine: Arc<Engine>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
-        WriteBack::start(Arc::new(EngineBackend(engine)), options)
+        let back = WriteBack::start(Arc::new(EngineBackend(engine.clone())), options)?;
+        let told = Arc::downgrade(&back);
+        engine.on_recall(Box::new(move |dropped| {
+            if let (true, Some(back)) = (dropped.delegation, told.upgrade()) {
+                back.recalled();
+            }
+        }));
+        Ok(back)
     }
 }
 
@@ -114,6 +121,14 @@ impl Backend for EngineBackend {
         self.0.want_lease(file);
     }
 
+    fn delegated(&self) -> Option<Duration> {
+        self.0.delegated()
+    }
+
+    fn want_delegation(&self, wanted: bool) {
+        self.0.want_delegation(wanted);
+    }
+
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
         Arc::new(self.0.store().clone())
     }
@@ -128,6 +143,10 @@ impl Backend for EngineBackend {
 
     fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
         self.0.store().approach(&file, path, &inode.content);
+    }
+
+    fn approach_all(&self, files: &[Expected]) {
+        self.0.store().approach_all(files);
     }
 
     fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {

@@ -1,7 +1,7 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
-use super::Ino;
+use super::{Expected, Ino};
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use crate::store::{About, TransferMode};
@@ -180,6 +180,15 @@ pub trait Backend: Send + Sync {
     /// Makes the next operation wish for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
+    /// For how long nobody else changes anything unless it is told of first, so that the last accepted view is the
+    /// present one. `None`: others may.
+    fn delegated(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether to ask for that.
+    fn want_delegation(&self, _wanted: bool) {}
+
     /// Verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
 
@@ -193,6 +202,9 @@ pub trait Backend: Send + Sync {
 
     /// A file's content is about to be read. A hint.
     fn approach(&self, _file: Handle, _path: &[u8], _inode: &Inode) {}
+
+    /// The content of these small files is likely to be read soon. A hint; does not wait.
+    fn approach_all(&self, _files: &[Expected]) {}
 
     /// A file's content was read or published here: a later version of it may be compared with this one.
     fn saw(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}
@@ -219,6 +231,15 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`].
     fn flush_commits(&self) -> Result<(), FsError>;
+
+    /// Waits until what was published so far is safe from everything that may become of this process: what `close` waits
+    /// for.
+    ///
+    /// # Errors
+    /// As [`Backend::flush_commits`].
+    fn keep_commits(&self) -> Result<(), FsError> {
+        self.flush_commits()
+    }
 
     /// What to report when the bytes of a file's published content could not be had or are malformed. Applies
     /// the rule on missing blocks: proven replaced is [`FsError::Stale`], still referred to is

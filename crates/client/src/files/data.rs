@@ -196,8 +196,11 @@ impl FileSystem {
         self.run(|| {
             let open = self.open_file(handle)?;
             let _behalf = account::on_behalf_of(open.node.ino.0);
-            self.approach(&open);
+            let is_first = self.approach(&open);
             self.read_whole(&open);
+            if is_first {
+                self.read_beside(&open.node);
+            }
             let bytes = self.read_node(&open.node, offset, size.min(READ_BYTES_MAX))?;
             self.backend.has_read(open.node.ino, bytes.len());
             self.read_ahead(&open, offset, bytes.len() as u64);
@@ -241,14 +244,16 @@ impl FileSystem {
     }
 
     /// Once before a file is read: what is known of an earlier version of it may make reading it cheap.
-    fn approach(&self, open: &OpenFile) {
+    /// Whether it is the first time.
+    fn approach(&self, open: &OpenFile) -> bool {
         if open.approached.swap(true, Ordering::Relaxed) {
-            return;
+            return false;
         }
         let base = open.node.state().file.as_ref().map(|file| file.base.clone());
         if let Some(base) = base {
             self.backend.approach(open.node.handle(), &self.nodes.path(open.node.ino), &base);
         }
+        true
     }
 
     /// Has all of a small file fetched in one request, when something of it is first read.
@@ -351,7 +356,7 @@ impl FileSystem {
             self.backend.has_written(open.node.ino, bytes.len());
             if open.flags.synchronous {
                 self.publish(&open.node, Occasion::Sync)?;
-                self.commit(&open.node)?;
+                self.commit(&open.node, Occasion::Sync)?;
             } else if pieces > PIECES_MAX {
                 self.publish(&open.node, Occasion::Sync)?;
             }
@@ -370,7 +375,7 @@ impl FileSystem {
                 return Ok(());
             }
             self.publish(&open.node, Occasion::Close)?;
-            self.commit(&open.node)
+            self.commit(&open.node, Occasion::Close)
         })
     }
 
@@ -382,7 +387,7 @@ impl FileSystem {
         self.run(|| {
             let open = self.open_file(handle)?;
             self.publish(&open.node, Occasion::Sync)?;
-            self.commit(&open.node)
+            self.commit(&open.node, Occasion::Sync)
         })
     }
 

@@ -113,7 +113,7 @@ impl FileSystem {
         let is_pending = node.state().file.as_ref().is_some_and(|file| file.is_pending());
         if is_pending {
             self.publish(node, Occasion::Sync)?;
-            self.commit(node)?;
+            self.commit(node, Occasion::Sync)?;
         }
         Ok(())
     }

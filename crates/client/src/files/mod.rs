@@ -13,6 +13,7 @@
 
 mod adapter;
 pub mod backend;
+mod beside;
 mod compose;
 mod data;
 mod directory;
@@ -40,6 +41,7 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+pub use beside::Expected;
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
@@ -106,6 +108,7 @@ pub struct FileSystem {
     salvaging: Mutex<()>,
     invalidate: OnceLock<Invalidate>,
     kernel: leases::Kernel,
+    beside: beside::Beside,
     this: Weak<FileSystem>,
 }
 
@@ -163,6 +166,7 @@ impl FileSystem {
                 salvaging: Mutex::new(()),
                 invalidate: OnceLock::new(),
                 kernel: leases::Kernel::default(),
+                beside: beside::Beside::default(),
                 this: this.clone(),
             }
         }))

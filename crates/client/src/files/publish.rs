@@ -192,10 +192,13 @@ impl FileSystem {
         Ok((Some(new), whole))
     }
 
-    /// Waits until what is published is committed. If that fails, whichever file it concerns, all open files
+    /// Waits until what is published is committed; at a close, until it is as safe as that has to be. If that fails, whichever file it concerns, all open files
     /// with something uncommitted are noted for salvage.
-    pub(super) fn commit(&self, node: &Node) -> Result<(), FsError> {
-        let result = self.backend.flush_commits();
+    pub(super) fn commit(&self, node: &Node, occasion: Occasion) -> Result<(), FsError> {
+        let result = match occasion {
+            Occasion::Close => self.backend.keep_commits(),
+            Occasion::Sync => self.backend.flush_commits(),
+        };
         let settle = |node: &Node| {
             if let Some(file) = &mut node.state().file {
                 file.committed(result.is_ok(), &self.spool, &|| self.journal_name(node.ino));

@@ -167,7 +167,7 @@ impl FileSystem {
             }
             if to.flags.synchronous {
                 self.publish(&to.node, Occasion::Sync)?;
-                self.commit(&to.node)?;
+                self.commit(&to.node, Occasion::Sync)?;
             }
             Ok(copied)
         })

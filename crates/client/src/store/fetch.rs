@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) index: Mutex<ChunkIndex>,
     /// What chunks that may be read soon resemble.
     pub(super) expected: Mutex<LruCache<Digest, Arc<Kin>>>,
+    /// From which node of an older version a block hangs, and as which of its references: a short name for it.
+    pub(super) hangs: Mutex<LruCache<Digest, (Digest, u16)>>,
     /// Blocks of the tree of files that the server surely had a moment ago, and what kind they are.
     pub(super) recent: Mutex<LruCache<Digest, BlockKind>>,
     /// What the server was found not to have.

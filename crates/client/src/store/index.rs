@@ -55,6 +55,7 @@ pub(super) struct ChunkIndex {
     next: u64,
     chunks: usize,
     by_handle: HashMap<Handle, u64>,
+    by_path: HashMap<Vec<u8>, u64>,
     by_name: HashMap<Vec<u8>, u64>,
     by_chunk: HashMap<u64, u64>,
     by_feature: HashMap<(u8, u64), u64>,
@@ -77,6 +78,7 @@ impl ChunkIndex {
             next: 0,
             chunks: 0,
             by_handle: HashMap::new(),
+            by_path: HashMap::new(),
             by_name: HashMap::new(),
             by_chunk: HashMap::new(),
             by_feature: HashMap::new(),
@@ -193,6 +195,7 @@ impl ChunkIndex {
         self.chunks += seen.chunks.len();
         self.by_handle.insert(seen.handle, number);
         if !seen.path.is_empty() {
+            self.by_path.insert(seen.path.clone(), number);
             self.by_name.insert(name_key(&seen.path), number);
         }
         for (address, _) in &seen.chunks {
@@ -216,6 +219,9 @@ impl ChunkIndex {
         self.chunks -= seen.chunks.len();
         if self.by_handle.get(&seen.handle) == Some(&number) {
             self.by_handle.remove(&seen.handle);
+        }
+        if self.by_path.get(&seen.path) == Some(&number) {
+            self.by_path.remove(&seen.path);
         }
         let name = name_key(&seen.path);
         if self.by_name.get(&name) == Some(&number) {
@@ -243,9 +249,11 @@ impl ChunkIndex {
         self.by_chunk.contains_key(&short(address))
     }
 
-    /// The last version seen of a file, or else of one of the same name: of editors' temporary files too.
+    /// The last version seen of a file, or else of one that had its path, or else its name: of editors' temporary files
+    /// too.
     pub(super) fn earlier(&mut self, handle: &Handle, path: &[u8]) -> Option<&Seen> {
-        let number = self.by_handle.get(handle).or_else(|| self.by_name.get(&name_key(path)))?;
+        let of_path = || self.by_path.get(path).or_else(|| self.by_name.get(&name_key(path)));
+        let number = self.by_handle.get(handle).or_else(of_path)?;
         self.files.get(number)
     }
 
@@ -343,6 +351,10 @@ mod tests {
         assert_eq!(index.earlier(&handle(1), b"/b").unwrap().chunks.len(), 3);
         assert_eq!(index.earlier(&handle(9), b"/b").unwrap().handle, handle(2));
         assert!(index.earlier(&handle(9), b"/other").is_none());
+        // The swap file was seen later, but what had the very path is nearer.
+        index.remember(seen(4, "/.b.swp", &[8]));
+        assert_eq!(index.earlier(&handle(9), b"/b").unwrap().handle, handle(2));
+        assert_eq!(index.earlier(&handle(9), b"/b~").unwrap().handle, handle(4));
         let of = |bytes: &[u8]| bytes.iter().map(|byte| (Digest([*byte; 32]), 1)).collect::<Vec<_>>();
         assert_eq!(index.sharing(&of(&[2, 3, 5])).unwrap().handle, handle(1));
         assert!(index.sharing(&of(&[99])).is_none());
@@ -397,6 +409,7 @@ mod tests {
             assert!(index.chunks <= CHUNKS_MAX);
         }
         assert!(index.by_chunk.len() <= CHUNKS_MAX && index.by_name.len() <= FILES_MAX);
+        assert!(index.by_path.len() <= FILES_MAX);
         let mut too_large = large(77);
         too_large.chunks.push((Digest([9; 32]), 1));
         index.remember(too_large);

@@ -1,15 +1,17 @@
 //! What is known of a file's earlier version, and what that saves when it is written or read again.
 
+use super::VerifiedStore;
 use super::features::{Features, Sampler};
 use super::fetch::Shared;
 use super::index::{FILE_CHUNKS_MAX, Seen};
-use super::relatives::{Piece, Relatives};
+use super::relatives::Piece;
 use super::transfer::TransferMode;
-use super::{Kin, VerifiedStore};
+use crate::files::Expected;
 use holdfast_content::{
     Block, BlockKind, BlockSource, Content, ContentError, ExtentMap, Extents, Handle, Reference, SourceError,
 };
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::message::TreeData;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,13 +35,6 @@ pub(super) struct Version {
 impl From<&Seen> for Version {
     fn from(seen: &Seen) -> Version {
         Version { root: seen.root, chunks: seen.chunks.clone(), nodes: seen.nodes.clone() }
-    }
-}
-
-impl Kin {
-    /// What of `new` resembles what of `old`.
-    pub(super) fn of(old: &Version, new: &Version) -> Kin {
-        Kin { chunks: Relatives::of(&old.chunks, &new.chunks), nodes: Relatives::of(&old.nodes, &new.nodes) }
     }
 }
 
@@ -152,28 +147,33 @@ impl Shared {
                 before.nodes.iter().chain(&before.chunks).map(|(address, _)| *address).collect();
             // The server may copy from whatever the older version has, so all of it must be here.
             let whole = before.root.filter(|_| all.iter().all(|address| self.is_near(address)));
-            if let Some(older) = whole {
-                self.fetch_tree(&root, &[older], &all, level);
+            match whole {
+                Some(older) => {
+                    self.fetch_tree(&root, &[older], &all, TreeData::IfRelated, self.tree_bytes(), level)
+                }
+                None => self.fetch_tree(&root, &[], &[], TreeData::Never, self.map_bytes(map.len()), level),
             }
         }
         before
     }
 
+    /// Over a link that is fast, but far, what waits for nothing is the map alone: all its levels in one request.
+    fn fetch_map(&self, map: &ExtentMap) {
+        if let Some(root) = root_of(map).filter(|root| !self.is_near(&root.address)) {
+            self.fetch_tree(&root, &[], &[], TreeData::Never, self.map_bytes(map.len()), 1);
+        }
+    }
+
     /// Notes what the chunks that are not here resemble. Returns those of a file of which not much is missing.
-    fn expect(&self, map: &ExtentMap, mut before: Version) -> Vec<(Reference, BlockKind)> {
+    fn expect(&self, map: &ExtentMap, before: Version) -> Vec<(Reference, BlockKind)> {
         let Some(present) = self.version(map) else { return Vec::new() };
         let missing: Vec<Piece> =
             present.chunks.iter().filter(|(address, _)| !self.is_near(address)).copied().collect();
         if missing.is_empty() {
             return Vec::new();
         }
-        if before.chunks.is_empty()
-            && let Some(seen) = self.index.lock().sharing(&present.chunks)
-        {
-            before = seen.into();
-        }
-        let kin = Arc::new(Kin::of(&before, &present));
-        if !kin.chunks.is_empty() {
+        let kin = Arc::new(self.kin(&self.forebears(before, &present), &present));
+        if !kin.lacks_chunks() {
             let mut expected = self.expected.lock();
             for (address, _) in &missing {
                 expected.put(*address, kin.clone());
@@ -195,7 +195,13 @@ impl VerifiedStore {
     /// A file's content is about to be read: over a slow link, what resembles an earlier version of it is fetched as
     /// the difference, ahead of the reads. Only a hint.
     pub fn approach(&self, handle: &Handle, path: &[u8], content: &Content) {
-        let (Some(map), Some(level)) = (map_of(content), self.shared.delta_down()) else { return };
+        let Some(map) = map_of(content) else { return };
+        let Some(level) = self.shared.delta_down() else {
+            if self.shared.is_far() {
+                self.shared.fetch_map(map);
+            }
+            return;
+        };
         let before = self.shared.approach(handle, path, map, level);
         if self.shared.version(map).is_none() && map.len() <= self.shared.listed_max() {
             // Only a hint: a read that needs the nodes reports what is wrong with them.
@@ -203,6 +209,26 @@ impl VerifiedStore {
         }
         let wanted = self.shared.expect(map, before);
         self.prefetch(&wanted);
+    }
+
+    /// Small files are likely to be read soon: what is not here of them is fetched together, each against its earlier
+    /// version where the link is slow. Only a hint; does not wait.
+    pub fn approach_all(&self, files: &[Expected]) {
+        let is_slow = self.shared.delta_down().is_some();
+        let mut wanted = Vec::new();
+        for file in files {
+            let Some(map) = map_of(&file.content).filter(|map| root_of(map).is_none()) else { continue };
+            let missing = if is_slow {
+                let before = self.shared.earlier(&file.handle, &file.path, None).unwrap_or_default();
+                self.shared.expect(map, before)
+            } else {
+                let here = Here { shared: &self.shared, nodes: RefCell::default() };
+                let extents = map.extents_in(&here, 0..u64::MAX).unwrap_or_default();
+                extents.iter().map(|(_, extent)| (extent.reference, BlockKind::Chunk)).collect()
+            };
+            wanted.extend(missing.into_iter().map(|(reference, kind)| (reference, kind, file.ino)));
+        }
+        self.prefetch_for(&wanted);
     }
 
     /// A version of a file was published or read here: its chunks are what a later one is compared with. Done aside.

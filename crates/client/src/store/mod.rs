@@ -16,6 +16,7 @@ mod disk;
 mod features;
 mod fetch;
 mod index;
+mod kin;
 mod known;
 mod memory;
 mod packing;
@@ -27,8 +28,8 @@ mod upload;
 use account::{Account, Means};
 use fetch::{FlightState, Shared, Unsent, Wanted, check};
 use index::ChunkIndex;
+pub(crate) use kin::Kin;
 use known::Keep;
-use relatives::Relatives;
 
 pub use disk::{BYTES_MAX_DEFAULT, Checked, DiskCache, pins};
 pub use memory::MemoryCache;
@@ -63,6 +64,8 @@ const PARALLEL: usize = 4;
 const ACKNOWLEDGED_MAX: usize = 65_536;
 /// Chunks that are likely to be read, with what they resemble.
 const EXPECTED_MAX: usize = 65_536;
+/// Old chunks and nodes of which it is known where they hang.
+const HANGING_MAX: usize = 32_768;
 /// Blocks of the tree of files, as opposed to data, that were sent or fetched lately.
 const RECENT_MAX: usize = 128;
 /// Blocks that the server was found not to have.
@@ -239,13 +242,6 @@ pub(crate) struct StoreJob {
     done: Sender<Result<(), RpcError>>,
 }
 
-/// One version of a file's blocks compared with an earlier one.
-#[derive(Debug, Default)]
-pub(crate) struct Kin {
-    chunks: Relatives,
-    nodes: Relatives,
-}
-
 impl VerifiedStore {
     /// Opens the caches and starts the workers, which end with the last clone.
     ///
@@ -280,6 +276,7 @@ impl VerifiedStore {
             transfer: config.transfer,
             index: Mutex::new(index),
             expected: Mutex::new(LruCache::new(NonZeroUsize::new(EXPECTED_MAX).expect("not zero"))),
+            hangs: Mutex::new(LruCache::new(NonZeroUsize::new(HANGING_MAX).expect("not zero"))),
             recent: Mutex::new(LruCache::new(NonZeroUsize::new(RECENT_MAX).expect("not zero"))),
             absent: Mutex::new(LruCache::new(NonZeroUsize::new(ABSENT_MAX).expect("not zero"))),
             account: Account::default(),
@@ -531,19 +528,29 @@ impl BlockSource for VerifiedStore {
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
+        let behalf = account::behalf();
+        let references: Vec<_> =
+            references.iter().map(|(reference, kind)| (*reference, *kind, behalf)).collect();
+        self.prefetch_for(&references);
+    }
+}
+
+impl VerifiedStore {
+    /// Begins to fetch blocks, each on somebody's behalf.
+    fn prefetch_for(&self, references: &[(Reference, BlockKind, u64)]) {
         if let Some(disk) = &mut *self.shared.disk.lock()
-            && references.iter().any(|(reference, _)| !disk.contains(&reference.address))
+            && references.iter().any(|(reference, ..)| !disk.contains(&reference.address))
         {
             disk.follow();
         }
         let mut wanted = Vec::new();
-        for (reference, kind) in references {
+        for (reference, kind, behalf) in references {
             if self.shared.is_near(&reference.address) {
                 continue;
             }
             let (flight, mine) = self.shared.board(reference);
             if mine {
-                wanted.push(Wanted { reference: *reference, kind: *kind, flight, behalf: account::behalf() });
+                wanted.push(Wanted { reference: *reference, kind: *kind, flight, behalf: *behalf });
             }
         }
         let bytes_max = self.shared.asked_bytes(&wanted);

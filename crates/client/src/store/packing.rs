@@ -7,22 +7,25 @@
 //! that it lacks what it has. What comes out of a parcel is only used under the address that its bytes give it.
 
 use super::fetch::{Shared, Wanted, check};
+use super::index::FILE_CHUNKS_MAX;
 use super::known::Keep;
+use super::known::Version;
 use super::relatives::Piece;
 use super::transfer::{Link, TransferMode, delta_level, message_bytes};
 use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, account, batches, unexpected};
 use crate::interrupt;
 use crate::remote::call_patiently;
 use holdfast_content::{
-    BODY_BYTES_MAX, Block, BlockKind, PARCEL_PREFIX_BYTES_MAX, Parcel, Prefix, REFERENCES_MAX, Reference,
-    SourceError, parcel_bytes,
+    BODY_BYTES_MAX, Base, Block, BlockKind, PARCEL_PREFIX_BYTES_MAX, Parcel, Prefix, REFERENCES_MAX,
+    Reference, SourceError, parcel_bytes,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{
-    ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, BATCH_MAX, Request, Response,
+    ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, BATCH_MAX, Request, Response, TreeData,
 };
 use holdfast_rpc::RpcError;
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
@@ -34,6 +37,8 @@ const PREFIX_BYTES_MAX: usize = 15 << 20;
 const PARCEL_BYTES_MAX: usize = 4 << 20;
 /// By how much a parcel is expected to be shorter than what is in it.
 const RATIO: usize = 4;
+/// Bytes of the map of a very large file that are asked for at once.
+const MAP_BYTES_MIN: usize = 64 << 10;
 /// Blocks of the tree that are named as bases for one new one.
 const TREE_BASES: usize = 2;
 
@@ -41,6 +46,8 @@ const TREE_BASES: usize = 2;
 pub struct Riding {
     /// As the request carries them.
     pub attached: Attached,
+    /// What the server must have for it.
+    offered: Vec<Digest>,
     blocks: Vec<Arc<Block>>,
 }
 
@@ -66,6 +73,11 @@ impl Shared {
         delta_level(self.link()?.down)
     }
 
+    /// Whether waiting for an answer is what takes long.
+    pub(super) fn is_far(&self) -> bool {
+        self.transfer.mode == TransferMode::Full && self.link().is_some_and(|link| link.is_far())
+    }
+
     /// Bytes of one message to the server, about.
     fn message_bytes(&self) -> usize {
         self.link().map_or(BATCH_BYTES, |link| message_bytes(link.up))
@@ -83,6 +95,20 @@ impl Shared {
         match wanted.first().is_some_and(|one| expected.contains(&one.reference.address)) {
             true => PARCEL_BYTES_MAX,
             false => self.answer_bytes(),
+        }
+    }
+
+    /// Plain bytes of a tree asked for at once, if most of it is like what is here.
+    pub(super) fn tree_bytes(&self) -> usize {
+        self.answer_bytes() * RATIO
+    }
+
+    /// Bytes of nodes asked for at once. They hold addresses, which cannot be compressed. Of a file of which nobody reads
+    /// all, just the upper levels.
+    pub(super) fn map_bytes(&self, chunks: u64) -> usize {
+        match (chunks > FILE_CHUNKS_MAX as u64, self.link()) {
+            (false, Some(link)) => message_bytes(link.down),
+            _ => MAP_BYTES_MIN,
         }
     }
 
@@ -132,7 +158,47 @@ impl Shared {
                 break;
             }
         }
-        prefix
+        let names = {
+            let (mut hangs, absent) = (self.hangs.lock(), self.absent.lock());
+            let hangs = std::cell::RefCell::new(&mut *hangs);
+            Base::name(prefix.bases(), |address| {
+                let place = *hangs.borrow_mut().get(address)?;
+                (!absent.contains(&place.0)).then_some(place)
+            })
+        };
+        prefix.named(names)
+    }
+
+    /// Compares a version with earlier ones, and notes where what it may be based on hangs, so that it can be named
+    /// in few bytes.
+    pub(super) fn kin(&self, olds: &[Version], new: &Version) -> Kin {
+        for (node, _) in olds.iter().flat_map(|old| &old.nodes) {
+            let Some(block) = self.shared_block(node) else { continue };
+            let mut hangs = self.hangs.lock();
+            for (place, address) in (0..u16::MAX).zip(block.references()) {
+                hangs.put(*address, (*node, place));
+            }
+        }
+        Kin::of(olds, new)
+    }
+
+    /// What a parcel copies from, of what was offered.
+    fn prefix_named(&self, names: &[Base], offered: &[Digest]) -> Result<Prefix, Unpackable> {
+        let here = |node: &Digest| -> Result<Option<Vec<Digest>>, Infallible> {
+            Ok(self.shared_block(node).map(|block| block.references().to_vec()))
+        };
+        let gone = Unpackable::Unusable("it copies from what is not here");
+        let Ok(bases) = Base::addresses(names, here) else { return Err(gone) };
+        let offered: HashSet<&Digest> = offered.iter().collect();
+        if !bases.iter().all(|base| offered.contains(base)) {
+            return Err(Unpackable::Unusable("it copies from what was not offered"));
+        }
+        // What the server has chosen, it may take from anywhere in an older version.
+        let prefix = self.prefix_within(PARCEL_PREFIX_BYTES_MAX, bases.iter().copied());
+        match prefix.bases() == bases {
+            true => Ok(prefix.named(names.to_vec())),
+            false => Err(gone),
+        }
     }
 
     /// Blocks of the tree that resemble a new one: of its kind, those that refer to the most that it refers to, and
@@ -162,12 +228,12 @@ impl Shared {
 
     fn bases_of(&self, blocks: &[Arc<Block>], kin: &Kin) -> Vec<Digest> {
         let pieces: Vec<Piece> = blocks.iter().map(|block| piece(block)).collect();
-        let of_file = kin.nodes.bases(&pieces).into_iter().chain(kin.chunks.bases(&pieces));
-        let mut bases: Vec<Digest> = of_file.map(|(address, _)| address).collect();
+        let of_file = kin.bases(&pieces, PREFIX_BYTES_MAX);
+        let mut bases: Vec<Digest> = of_file.into_iter().map(|(address, _)| address).collect();
         let in_tree = |block: &&Arc<Block>| match block.kind() {
             BlockKind::Chunk => false,
             // Of a file's map the older version is known, or there is none.
-            BlockKind::MapLeaf | BlockKind::MapInner => kin.nodes.is_empty(),
+            BlockKind::MapLeaf | BlockKind::MapInner => kin.lacks_nodes(),
             _ => true,
         };
         for block in blocks.iter().filter(in_tree) {
@@ -282,7 +348,7 @@ impl Shared {
                     self.sent(next, bytes);
                 }
                 Response::BasesMissing(missing) => {
-                    if self.without(&missing, prefix.bases()) {
+                    if self.without(&missing, &prefix.mentioned()) {
                         left.push(next);
                     } else {
                         self.send_plain(next)?;
@@ -354,7 +420,7 @@ impl Shared {
         let prefix = self.prefix(self.bases_for(wanted));
         let request = Request::RetrieveParcel {
             wanted: wanted.iter().map(|one| one.reference.address).collect(),
-            bases: prefix.bases().to_vec(),
+            bases: prefix.names(),
             level,
         };
         self.counters.retrieves.fetch_add(1, Relaxed);
@@ -372,7 +438,13 @@ impl Shared {
             return Err(Unpackable::Unusable("it covers nothing, or more than was asked for"));
         }
         let bytes_max = wanted.iter().map(|one| plain_bytes_max(&one.reference, one.kind)).sum();
-        let mut blocks = self.unpack(parcel, &prefix, bytes_max, wanted[0].behalf)?;
+        let behalf_of = |address: &Digest| {
+            wanted
+                .iter()
+                .find(|one| one.reference.address == *address)
+                .map_or(wanted[0].behalf, |one| one.behalf)
+        };
+        let mut blocks = self.unpack(parcel, &prefix, bytes_max, behalf_of)?;
         let missing: HashSet<Digest> = missing.into_iter().collect();
         let mut results = Vec::with_capacity(covered);
         for one in &wanted[..covered] {
@@ -399,21 +471,17 @@ impl Shared {
         parcel: Option<Parcel>,
         offered: &Prefix,
         bytes_max: usize,
-        behalf: u64,
+        behalf_of: impl Fn(&Digest) -> u64,
     ) -> Result<HashMap<Digest, Arc<Block>>, Unpackable> {
         let Some(parcel) = parcel else { return Ok(HashMap::new()) };
-        let known: HashSet<&Digest> = offered.bases().iter().collect();
-        if !parcel.bases.iter().all(|base| known.contains(base)) {
-            return Err(Unpackable::Unusable("it copies from what was not offered"));
-        }
         if parcel.plain_bytes as usize > bytes_max {
             return Err(Unpackable::Unusable("it holds more than was asked for"));
         }
         let narrowed;
-        let prefix = if parcel.bases == offered.bases() {
+        let prefix = if parcel.bases == offered.names() {
             offered
         } else {
-            narrowed = self.prefix(parcel.bases.iter().copied());
+            narrowed = self.prefix_named(&parcel.bases, offered.bases())?;
             &narrowed
         };
         let bytes = parcel.message_bytes();
@@ -421,7 +489,12 @@ impl Shared {
         self.counters.bytes_fetched.fetch_add(bytes as u64, Relaxed);
         let plain: usize = blocks.iter().map(|block| block.body().len()).sum();
         self.counters.plain_fetched.fetch_add(plain as u64, Relaxed);
-        self.account.received(behalf, bytes, plain);
+        // Each has its share of what they took together.
+        for block in &blocks {
+            let length = block.body().len();
+            let share = (bytes as u64 * length as u64 / plain.max(1) as u64) as usize;
+            self.account.received(behalf_of(&block.reference().address), share, length);
+        }
         let apart: usize = blocks.iter().map(|block| block.to_stored().body.len()).sum();
         self.counters.delta_saved_fetched.fetch_add(apart.saturating_sub(bytes) as u64, Relaxed);
         Ok(blocks.into_iter().map(|block| (block.reference().address, Arc::new(block))).collect())
@@ -441,30 +514,48 @@ impl Shared {
 
     fn bases_for(&self, wanted: &[Wanted]) -> Vec<Digest> {
         let mut bases = Vec::new();
-        let mut expected = self.expected.lock();
-        for one in wanted {
-            let piece = [(one.reference.address, one.reference.length)];
-            match expected.get(&one.reference.address) {
-                Some(kin) => {
-                    let of_file = kin.nodes.bases(&piece).into_iter().chain(kin.chunks.bases(&piece));
-                    bases.extend(of_file.map(|(address, _)| address));
+        let expected: Vec<Option<Arc<Kin>>> = {
+            let mut expected = self.expected.lock();
+            wanted.iter().map(|one| expected.get(&one.reference.address).cloned()).collect()
+        };
+        let mut next = 0;
+        while next < wanted.len() {
+            let Some(kin) = &expected[next] else {
+                if wanted[next].kind != BlockKind::Chunk {
+                    bases.extend(self.recent_of(wanted[next].kind).into_iter().take(TREE_BASES));
                 }
-                None if one.kind != BlockKind::Chunk => {
-                    bases.extend(self.recent_of(one.kind).into_iter().take(TREE_BASES));
-                }
-                None => {}
-            }
+                next += 1;
+                continue;
+            };
+            // What is of one file is based on its older version together, in the order of that.
+            let of_file = expected[next..].iter().take_while(|other| match other {
+                Some(other) => Arc::ptr_eq(kin, other),
+                None => false,
+            });
+            let end = next + of_file.count();
+            let pieces: Vec<Piece> =
+                wanted[next..end].iter().map(|one| (one.reference.address, one.reference.length)).collect();
+            bases.extend(kin.bases(&pieces, PREFIX_BYTES_MAX).into_iter().map(|(address, _)| address));
+            next = end;
         }
         bases
     }
 
     /// Fetches what the tree at `root` has and the one at `have`, which is here, has not. Nothing is lost if it
     /// fails: what is wanted of it is then fetched block by block.
-    pub(super) fn fetch_tree(&self, root: &Reference, have: &[Digest], offered: &[Digest], level: i8) {
-        let bytes_max = self.answer_bytes() * RATIO;
+    pub(super) fn fetch_tree(
+        &self,
+        root: &Reference,
+        have: &[Digest],
+        offered: &[Digest],
+        data: TreeData,
+        bytes_max: usize,
+        level: i8,
+    ) {
         let request = Request::RetrieveTree {
             root: root.address,
             have: have.to_vec(),
+            data,
             bytes_max: bytes_max as u32,
             level,
         };
@@ -474,13 +565,12 @@ impl Shared {
         else {
             return;
         };
-        let offered: HashSet<&Digest> = offered.iter().collect();
-        let bases = parcel.bases.iter().filter(|base| offered.contains(base)).copied();
-        // What the server has chosen, it may take from anywhere in the older version.
-        let prefix = self.prefix_within(PARCEL_PREFIX_BYTES_MAX, bases);
         // A block is sent whole, if only its beginning fits.
         let behalf = account::behalf();
-        match self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20), behalf) {
+        let unpacked = self
+            .prefix_named(&parcel.bases, offered)
+            .and_then(|prefix| self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20), |_| behalf));
+        match unpacked {
             Ok(blocks) => blocks.into_values().for_each(|block| drop(self.arrived(block, behalf))),
             Err(_) => {
                 self.counters.parcels_refused.fetch_add(1, Relaxed);
@@ -533,15 +623,17 @@ impl VerifiedStore {
         riding.reverse();
         stored.reverse();
         self.store_all(&blocks)?;
+        let mut offered = Vec::new();
         let parcel = level.filter(|_| !riding.is_empty()).and_then(|level| {
             let prefix = self.shared.prefix(self.bases_riding(&riding));
+            offered = prefix.mentioned();
             Parcel::pack(&prefix, &riding, level.into()).ok()
         });
         let attached = match parcel {
             Some(parcel) => Attached { blocks: Vec::new(), parcels: vec![parcel] },
             None => stored.into(),
         };
-        Ok(Riding { attached, blocks: riding })
+        Ok(Riding { attached, offered, blocks: riding })
     }
 
     fn bases_riding(&self, riding: &[Arc<Block>]) -> Vec<Digest> {
@@ -560,9 +652,7 @@ impl VerifiedStore {
 
     /// Tells that the server lacks what riding blocks were packed against.
     pub fn bases_missing(&self, riding: &Riding, missing: &[Digest]) {
-        let parcels = riding.attached.parcels.iter();
-        let offered: Vec<Digest> = parcels.flat_map(|parcel| parcel.bases.iter().copied()).collect();
-        self.shared.without(missing, &offered);
+        self.shared.without(missing, &riding.offered);
     }
 
     /// Stores blocks durably, in pipelined batches.

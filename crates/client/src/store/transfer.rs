@@ -65,6 +65,13 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Whether a round trip takes longer than a few requests' work.
+    pub(super) fn is_far(&self) -> bool {
+        self.round_trip >= FAR
+    }
+}
+
 /// How transfers are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransferConfig {

@@ -28,6 +28,7 @@ const HELD_BYTES_MAX: usize = 16 << 20;
 const ASKED_BYTES_MIN: usize = 256 << 10;
 
 /// What is known of a file that is written.
+#[derive(Clone)]
 pub struct About {
     /// Which.
     pub handle: Handle,
@@ -171,36 +172,24 @@ impl Upload {
         }
     }
 
-    /// What the blocks resemble: the published version of the file, or the last one seen of it or of one of its name; but
-    /// if nothing of that version is left, rather the file that most chunks are of. With no version known, one that looks
-    /// alike.
+    /// What the blocks resemble: see [`Shared::forebears`]. With nothing known, a file that looks alike.
     fn kin(&self, blocks: &[Arc<Block>]) -> Arc<Kin> {
-        let is_kept = |(address, _): &Piece| self.certain.contains(address);
-        if self.made.chunks.iter().any(is_kept) {
-            return Arc::new(Kin::of(&self.before, &self.made));
+        let shared = &self.store.shared;
+        let before = match self.before.chunks.is_empty() {
+            true => self.earlier(&mut shared.index.lock()).unwrap_or_default(),
+            false => self.before.clone(),
+        };
+        let forebears = shared.forebears(before, &self.made);
+        if !forebears.is_empty() {
+            return Arc::new(shared.kin(&forebears, &self.made));
         }
-        let mut index = self.store.shared.index.lock();
-        if self.before.chunks.is_empty()
-            && let Some(seen) = self.earlier(&mut index)
-        {
-            return Arc::new(Kin::of(&seen, &self.made));
-        }
-        if let Some(seen) = index.sharing(&self.made.chunks) {
-            return Arc::new(Kin::of(&seen.into(), &self.made));
-        }
-        if !self.before.chunks.is_empty() {
-            return Arc::new(Kin::of(&self.before, &self.made));
-        }
-        drop(index);
         let mut sampler = Sampler::new();
         for block in blocks.iter().filter(|block| block.kind() == BlockKind::Chunk) {
             sampler.add(block.body());
         }
         let features = sampler.finish();
-        match self.store.shared.index.lock().alike(&features) {
-            Some(seen) => Arc::new(Kin::of(&seen.into(), &self.made)),
-            None => Arc::default(),
-        }
+        let alike = shared.index.lock().alike(&features).map(Version::from);
+        Arc::new(shared.kin(alike.as_slice(), &self.made))
     }
 
     fn earlier(&self, index: &mut ChunkIndex) -> Option<Version> {

@@ -244,7 +244,7 @@ fn the_bases_are_those_named() {
     let swapped = prefix_of(&[bases[1].clone(), bases[0].clone()]);
     assert_eq!(parcel.open(&KEY, &swapped), Err(ParcelError::OtherBases));
     assert_eq!(parcel.open(&KEY, &Prefix::default()), Err(ParcelError::OtherBases));
-    let renamed = Parcel { bases: swapped.bases().to_vec(), ..parcel.clone() };
+    let renamed = Parcel { bases: swapped.names(), ..parcel.clone() };
     if let Ok(blocks) = renamed.open(&KEY, &swapped) {
         assert!(blocks.iter().all(|block| address(block) != address(&new)));
     }

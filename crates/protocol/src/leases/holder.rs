@@ -14,7 +14,8 @@ pub struct LeaseHolder {
     told: (u64, u64),
     expires_ms: u64,
     scopes: HashSet<Scope>,
-    delegation: bool,
+    /// Until when this client has the file system for itself; 0: it has not.
+    delegated_until_ms: u64,
     /// Grows whenever anything is lost: what was read before may be outdated after.
     losses: u64,
 }
@@ -59,7 +60,7 @@ impl LeaseHolder {
             return false;
         }
         if grant.epoch > self.epoch {
-            if !self.scopes.is_empty() || self.delegation {
+            if !self.scopes.is_empty() || self.delegated_until_ms > 0 {
                 // The server has forgotten what is held. That must be given up in order, by a recall.
                 return false;
             }
@@ -70,18 +71,19 @@ impl LeaseHolder {
             return false;
         }
         // Clocks may differ a little in speed.
-        let term_ms = u64::from(grant.term_ms);
-        let ends_ms = sent_ms + term_ms - term_ms / 32;
-        if ends_ms <= now_ms {
+        let ends_ms = |term_ms: u32| sent_ms + u64::from(term_ms) - u64::from(term_ms) / 32;
+        if ends_ms(grant.term_ms) <= now_ms {
             return false;
         }
-        self.expires_ms = self.expires_ms.max(ends_ms);
+        self.expires_ms = self.expires_ms.max(ends_ms(grant.term_ms));
         if grant.recalls < self.handled {
             return false;
         }
         let before = self.scopes.len();
         self.scopes.extend(grant.scopes.iter().copied());
-        self.delegation |= grant.delegation;
+        if grant.delegation_ms > 0 && ends_ms(grant.delegation_ms) > now_ms {
+            self.delegated_until_ms = self.delegated_until_ms.max(ends_ms(grant.delegation_ms));
+        }
         self.scopes.len() > before
     }
 
@@ -95,7 +97,7 @@ impl LeaseHolder {
             let dropped = Dropped {
                 scopes: self.scopes.iter().copied().collect(),
                 everything: true,
-                delegation: self.delegation,
+                delegation: self.delegated_until_ms > 0,
             };
             self.lose_all();
             self.epoch = recall.epoch;
@@ -103,7 +105,7 @@ impl LeaseHolder {
             dropped
         } else {
             let scopes = recall.scopes.iter().copied().filter(|scope| self.scopes.remove(scope)).collect();
-            let delegation = recall.delegation && std::mem::take(&mut self.delegation);
+            let delegation = recall.delegation && std::mem::take(&mut self.delegated_until_ms) > 0;
             self.handled = self.handled.max(recall.number);
             Dropped { scopes, everything: false, delegation }
         };
@@ -120,7 +122,12 @@ impl LeaseHolder {
 
     /// Whether this client has the file system for itself.
     pub fn has_delegation(&self, now_ms: u64) -> bool {
-        self.delegation && now_ms < self.expires_ms
+        self.delegated_ms(now_ms) > 0
+    }
+
+    /// For how long this client has the file system for itself, in milliseconds.
+    pub fn delegated_ms(&self, now_ms: u64) -> u64 {
+        self.delegated_until_ms.saturating_sub(now_ms)
     }
 
     /// How long what is held is held, in milliseconds.
@@ -130,7 +137,7 @@ impl LeaseHolder {
 
     /// Whether anything is held.
     pub fn is_empty(&self, now_ms: u64) -> bool {
-        now_ms >= self.expires_ms || (self.scopes.is_empty() && !self.delegation)
+        now_ms >= self.expires_ms || (self.scopes.is_empty() && !self.has_delegation(now_ms))
     }
 
     /// Grows whenever anything is lost.
@@ -145,14 +152,17 @@ impl LeaseHolder {
 
     /// Forgets what has run out.
     pub fn expire(&mut self, now_ms: u64) {
-        if now_ms >= self.expires_ms && (!self.scopes.is_empty() || self.delegation) {
+        if now_ms >= self.delegated_until_ms {
+            self.delegated_until_ms = 0;
+        }
+        if now_ms >= self.expires_ms && (!self.scopes.is_empty() || self.delegated_until_ms > 0) {
             self.lose_all();
         }
     }
 
     fn lose_all(&mut self) {
         self.scopes.clear();
-        self.delegation = false;
+        self.delegated_until_ms = 0;
         self.expires_ms = 0;
         self.losses += 1;
     }

@@ -31,6 +31,9 @@ use std::collections::BTreeSet;
 /// How long a lease lasts unless the operator says otherwise, in milliseconds. A writer waits as long for a client that
 /// has died, which must be less than the minute that programs wait for a server.
 pub const TERM_MS: u64 = 45_000;
+/// Longest time for which one run has a file system for itself without operating, in milliseconds. Everybody else's next
+/// operation waits as long for a holder that has died or sleeps.
+pub const DELEGATION_MS: u64 = 10_000;
 /// Most scopes in one wish.
 pub const WISHES_MAX: usize = 4096;
 /// Most scopes that one run of a client holds; beyond it the oldest are recalled.
@@ -121,8 +124,9 @@ pub struct LeaseGrant {
     pub term_ms: u32,
     /// Those of the wish that are held.
     pub scopes: Vec<Scope>,
-    /// Whether the delegation is held.
-    pub delegation: bool,
+    /// For how long the delegation is held from the sending of the request on, in milliseconds. 0: it is not held, or is
+    /// not made longer.
+    pub delegation_ms: u32,
 }
 
 /// What a session is to give up.

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
-//!   is granted what a waiting operation has claimed: so a writer waits for at most one term;
+//!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
+//!   at most [`DELEGATION_MS`];
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
 //! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
@@ -10,7 +11,7 @@
 //!
 //! A device never stands in its own way: one run of it is alive at a time.
 
-use super::{LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched};
+use super::{DELEGATION_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched};
 use crate::locks::SessionId;
 use holdfast_content::DeviceId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,7 +62,8 @@ struct Session {
     next_age: u64,
     /// It may hold anything, from before the server started.
     inherited: bool,
-    delegation: bool,
+    /// Until when it has the file system for itself; 0: it has not.
+    delegated_until_ms: u64,
     issued: u64,
     /// Recalls not acknowledged yet.
     outstanding: BTreeMap<u64, Outstanding>,
@@ -88,7 +90,7 @@ impl Session {
             ages: BTreeMap::new(),
             next_age: 0,
             inherited: false,
-            delegation: false,
+            delegated_until_ms: 0,
             issued: 0,
             outstanding: BTreeMap::new(),
         }
@@ -179,7 +181,9 @@ impl LeaseTable {
 
     /// A session may hold anything from before the server started, until then.
     pub fn inherit(&mut self, id: SessionId, delegation: bool, until_ms: u64) {
-        let session = Session { inherited: true, delegation, ..Session::new(self.next_epoch, until_ms) };
+        let delegated_until_ms = if delegation { until_ms } else { 0 };
+        let session =
+            Session { inherited: true, delegated_until_ms, ..Session::new(self.next_epoch, until_ms) };
         self.next_epoch += 1;
         self.sessions.insert(id, session);
         self.inherited += 1;
@@ -190,7 +194,7 @@ impl LeaseTable {
 
     /// Sessions that hold something, and whether that is the delegation: to be remembered over a restart.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, bool)> + '_ {
-        self.sessions.iter().map(|(id, session)| (*id, session.delegation))
+        self.sessions.iter().map(|(id, session)| (*id, session.delegated_until_ms > 0))
     }
 
     /// Whether something was recalled since this was asked last: holders that wait to hear of it should be told.
@@ -250,8 +254,9 @@ impl LeaseTable {
         };
         if let Some(id) = self.delegate.filter(|id| id.device != device)
             && let Some(session) = self.sessions.get_mut(&id)
+            && session.delegated_until_ms > now_ms
         {
-            wait_until(session.expires_ms);
+            wait_until(session.delegated_until_ms);
             let is_told = session.outstanding.values().any(|recall| recall.delegation);
             if !is_told && !session.inherited {
                 session.issue(Outstanding { at_ms: now_ms, scopes: Vec::new(), delegation: true });
@@ -325,7 +330,7 @@ impl LeaseTable {
             recalls: session.issued,
             term_ms: 0,
             scopes: Vec::new(),
-            delegation: false,
+            delegation_ms: 0,
         };
         if session.inherited || !session.outstanding.is_empty() {
             return Some(grant);
@@ -360,9 +365,10 @@ impl LeaseTable {
             self.recalled |= session.recall(oldest, now_ms);
         }
         if wish.delegation && (self.delegate == Some(id) || (fresh && self.is_alone(id, pending, now_ms))) {
+            let delegation_ms = self.term_ms.min(DELEGATION_MS);
             self.delegate = Some(id);
-            self.sessions.get_mut(&id).expect("it is there").delegation = true;
-            grant.delegation = true;
+            self.sessions.get_mut(&id).expect("it is there").delegated_until_ms = now_ms + delegation_ms;
+            grant.delegation_ms = u32::try_from(delegation_ms).unwrap_or(u32::MAX);
         }
         Some(grant)
     }
@@ -393,7 +399,7 @@ impl LeaseTable {
                 }
             }
             if recall.delegation {
-                session.delegation = false;
+                session.delegated_until_ms = 0;
                 if self.delegate == Some(id) {
                     self.delegate = None;
                 }
@@ -434,7 +440,7 @@ impl LeaseTable {
         self.sweep(now_ms);
         self.sessions
             .values()
-            .all(|session| session.scopes.is_empty() && !session.delegation && !session.inherited)
+            .all(|session| session.scopes.is_empty() && session.delegated_until_ms == 0 && !session.inherited)
     }
 
     /// A session that asks with its present epoch has given up what it held before.
@@ -449,8 +455,9 @@ impl LeaseTable {
         }
     }
 
-    /// Forgets a session whose time is over: what it held may have been changed since.
+    /// Forgets a session whose time is over, or its delegation: what it held may have been changed since.
     fn lapse(&mut self, id: SessionId, now_ms: u64) {
+        self.lapse_delegation(id, now_ms);
         let Some(session) = self.sessions.get(&id).filter(|session| session.expires_ms <= now_ms) else {
             return;
         };
@@ -458,6 +465,22 @@ impl LeaseTable {
             self.made_wait(id.device, now_ms);
         }
         self.end(id);
+    }
+
+    fn lapse_delegation(&mut self, id: SessionId, now_ms: u64) {
+        let is_over = |session: &&mut Session| {
+            session.delegated_until_ms > 0 && session.delegated_until_ms <= now_ms && !session.inherited
+        };
+        let Some(session) = self.sessions.get_mut(&id).filter(is_over) else { return };
+        session.delegated_until_ms = 0;
+        let was_waited_for = session.outstanding.values().any(|recall| recall.delegation);
+        if self.delegate == Some(id) {
+            self.delegate = None;
+        }
+        self.freed = true;
+        if was_waited_for {
+            self.made_wait(id.device, now_ms);
+        }
     }
 
     fn is_slow(&self, device: DeviceId, now_ms: u64) -> bool {
@@ -478,7 +501,7 @@ impl LeaseTable {
         let all: Vec<Scope> = session.ages.values().copied().collect();
         self.recalled |= session.recall(all, now_ms);
         let is_told = session.outstanding.values().any(|recall| recall.delegation);
-        if session.delegation && !session.inherited && !is_told {
+        if session.delegated_until_ms > 0 && !session.inherited && !is_told {
             session.issue(Outstanding { at_ms: now_ms, scopes: Vec::new(), delegation: true });
             self.recalled = true;
         }
@@ -491,7 +514,8 @@ impl LeaseTable {
             .iter()
             .any(|(device, at_ms)| *device != id.device && now_ms.saturating_sub(*at_ms) < QUIET_MS);
         let others_hold = self.sessions.iter().any(|(other, session)| {
-            *other != id && (session.inherited || session.delegation || !session.scopes.is_empty())
+            *other != id
+                && (session.inherited || session.delegated_until_ms > now_ms || !session.scopes.is_empty())
         });
         let others_wait = self.claims.values().any(|claim| claim.device != id.device);
         !others_operate
@@ -516,12 +540,12 @@ impl LeaseTable {
         }
         self.swept_ms = now_ms.max(1);
         self.operated.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < QUIET_MS);
-        let over: Vec<SessionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.expires_ms <= now_ms)
-            .map(|(id, _)| *id)
-            .collect();
+        let is_over = |session: &Session| {
+            session.expires_ms <= now_ms
+                || (session.delegated_until_ms > 0 && session.delegated_until_ms <= now_ms)
+        };
+        let over: Vec<SessionId> =
+            self.sessions.iter().filter(|(_, session)| is_over(session)).map(|(id, _)| *id).collect();
         for id in over {
             self.lapse(id, now_ms);
         }

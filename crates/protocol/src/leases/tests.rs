@@ -118,7 +118,7 @@ fn delegations() {
     let alone = |device: u32| LeaseWish { delegation: true, ..wish(device, &[]) };
     let ask = |table: &mut LeaseTable, device: u32, now_ms: u64| {
         let grant = table.grant(session(device), &alone(device), true, &nothing(), now_ms);
-        grant.is_some_and(|grant| grant.delegation)
+        grant.is_some_and(|grant| grant.delegation_ms > 0)
     };
     assert!(ask(&mut table, 1, 10));
     assert!(ask(&mut table, 1, 20), "it keeps it");
@@ -143,6 +143,37 @@ fn delegations() {
     }
     assert!(pauses.is_sorted() && pauses[7] > 10 * pauses[0], "{pauses:?}");
     assert!(pauses[7] <= 601_000, "{pauses:?}");
+}
+
+/// Proves: who dies with a delegation holds up others' looks for its short term, whatever leases last, and is slow from
+/// then on; each operation makes it longer, but not once it is recalled; and the holder's ends before the table's.
+#[test]
+fn delegations_are_short() {
+    let mut table = LeaseTable::new(TERM_MS, 1);
+    let mut holder = LeaseHolder::default();
+    let alone = |scopes: &[Scope]| LeaseWish { delegation: true, ..wish(1, scopes) };
+    let scope = Scope::File(file(1, 1));
+    let grant = table.grant(session(1), &alone(&[scope]), true, &nothing(), 10).expect("granted");
+    assert_eq!(u64::from(grant.delegation_ms), DELEGATION_MS);
+    assert!(holder.granted(&grant, 5, 15));
+    let end = 5 + DELEGATION_MS - DELEGATION_MS / 32;
+    assert!(holder.has_delegation(end - 1) && !holder.has_delegation(end));
+    assert_eq!(holder.delegated_ms(end - 7), 7);
+    assert!(holder.holds(file(1, 1), end), "what may be read is held for longer");
+    let grant = table.grant(session(1), &alone(&[]), true, &nothing(), 2_000).expect("granted");
+    holder.granted(&grant, 2_000, 2_000);
+    assert!(holder.has_delegation(end));
+    let over = 2_000 + DELEGATION_MS;
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), 3_000), Some(over));
+    let late = table.grant(session(1), &alone(&[]), true, &nothing(), 4_000).expect("an answer");
+    assert_eq!((late.delegation_ms, late.term_ms), (0, 0), "not while it is recalled");
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), over - 1), Some(over));
+    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), over), None);
+    assert!(table.grant(session(1), &alone(&[scope]), true, &nothing(), over + 1).is_none(), "it is slow");
+    assert!(
+        table.in_the_way(DeviceId(2), &Touched::file(file(1, 1)), over).is_some(),
+        "its leases are still held"
+    );
 }
 
 /// Proves: one that wishes for ever more loses its oldest leases, the table stays within its bounds, and other devices are
@@ -215,7 +246,7 @@ fn holders() {
         recalls,
         term_ms: 960,
         scopes: scopes.to_vec(),
-        delegation: false,
+        delegation_ms: 0,
     };
     assert!(!holder.must_ask(0));
     assert!(holder.granted(&grant(5, 0, &[Scope::File(one)]), 100, 150));

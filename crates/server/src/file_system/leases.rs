@@ -132,9 +132,10 @@ impl FileSystem {
         self.leases.with(|table| table.recall(SessionId { device, run }, epoch, acknowledged, now_ms))
     }
 
-    /// A run has given up everything.
+    /// A run has given up everything; if it still asks for recalls, it is answered.
     pub(crate) fn end_leases(&self, device: DeviceId, run: u128) {
         self.leases.with(|table| table.end(SessionId { device, run }));
+        self.leases.recalled.notify_waiters();
     }
 
     /// Grants nothing any more and recalls everything.

@@ -17,8 +17,9 @@ use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The principal that both clients of a world may write.
 pub const SHARED: PrincipalId = PrincipalId::User(UserId::SUPERUSER);
@@ -38,6 +39,16 @@ pub struct World {
     pins: Mutex<Vec<Vec<Digest>>>,
     locks: Mutex<LockTable>,
     lock_changes: Condvar,
+    delegation: Mutex<Delegation>,
+    recalled: Condvar,
+}
+
+/// Who has the world for himself.
+#[derive(Default)]
+struct Delegation {
+    holder: Option<(DeviceId, Weak<WriteBack>)>,
+    /// From whom it is being taken.
+    recalling: Option<DeviceId>,
 }
 
 /// One client's engine.
@@ -58,6 +69,7 @@ pub struct Memory {
     pub late: Mutex<Option<FsError>>,
     /// While closed, edits wait.
     pub gate: Gate,
+    wants_delegation: AtomicBool,
 }
 
 /// A gate that a test can close.
@@ -127,7 +139,47 @@ impl World {
             pins: Mutex::default(),
             locks: Mutex::new(LockTable::new(1, 0)),
             lock_changes: Condvar::new(),
+            delegation: Mutex::default(),
+            recalled: Condvar::new(),
         })
+    }
+
+    /// Gives a client the world for itself, once whoever had it has sent what it gathered; with an operation of its own,
+    /// whose view it has.
+    pub fn delegate(&self, memory: &Memory, back: &Arc<WriteBack>) {
+        self.comes(memory.device);
+        let mut delegation = self.delegation.lock();
+        memory.accept(self.tree.lock().clone());
+        delegation.holder = Some((memory.device, Arc::downgrade(back)));
+    }
+
+    /// Whoever has the world for himself loses it without being told.
+    pub fn lapse(&self) {
+        self.delegation.lock().holder = None;
+    }
+
+    /// Takes the world from whoever has it for himself.
+    pub fn recall(&self) {
+        self.comes(DeviceId(u32::MAX));
+    }
+
+    /// A device is about to operate: whoever else has the world for himself gives it up first.
+    fn comes(&self, device: DeviceId) {
+        let mut delegation = self.delegation.lock();
+        while delegation.recalling.is_some_and(|holder| holder != device) {
+            self.recalled.wait(&mut delegation);
+        }
+        if delegation.holder.as_ref().is_none_or(|(holder, _)| *holder == device) {
+            return;
+        }
+        let (holder, back) = delegation.holder.take().unwrap();
+        delegation.recalling = Some(holder);
+        drop(delegation);
+        if let Some(back) = back.upgrade() {
+            back.recalled();
+        }
+        self.delegation.lock().recalling = None;
+        self.recalled.notify_all();
     }
 
     /// A client that may write `SHARED` and `also`.
@@ -151,6 +203,7 @@ impl World {
             commit_fault: Mutex::new(None),
             late: Mutex::new(None),
             gate: Gate::default(),
+            wants_delegation: AtomicBool::new(false),
         })
     }
 
@@ -160,14 +213,17 @@ impl World {
         device: u32,
         dir: &std::path::Path,
     ) -> (Arc<FileSystem>, Arc<Memory>, Arc<WriteBack>) {
+        self.behind(device, dir, journal_options(device, dir))
+    }
+
+    /// The same, as `options` say.
+    pub fn behind(
+        self: &Arc<World>,
+        device: u32,
+        dir: &std::path::Path,
+        options: WriteBackOptions,
+    ) -> (Arc<FileSystem>, Arc<Memory>, Arc<WriteBack>) {
         let memory = self.memory(device, &[]);
-        let options = WriteBackOptions {
-            directory: dir.join("journal"),
-            bytes_max: 1 << 30,
-            salvage_dir: dir.join("salvage"),
-            name: format!("device {device}"),
-            gather: std::time::Duration::ZERO,
-        };
         let back = WriteBack::start(memory.clone(), options).unwrap();
         let files = FileSystem::with_backend(back.clone(), self::options(dir)).unwrap();
         (files, memory, back)
@@ -206,6 +262,18 @@ impl World {
         let entry = Entry { handle, kind: InodeKind::Directory };
         tree.names.get_mut(&Handle::ROOT).unwrap().insert(name.to_vec(), entry);
         tree.position += 1;
+    }
+}
+
+pub fn journal_options(device: u32, dir: &std::path::Path) -> WriteBackOptions {
+    WriteBackOptions {
+        directory: dir.join("journal"),
+        bytes_max: 1 << 30,
+        salvage_dir: dir.join("salvage"),
+        name: format!("device {device}"),
+        gather: Duration::ZERO,
+        gathers: false,
+        patience: Duration::from_secs(60),
     }
 }
 
@@ -253,6 +321,10 @@ impl Memory {
         Arc::new(MemoryView { tree, writes: self.writes.clone() })
     }
 
+    pub fn wants_delegation(&self) -> bool {
+        self.wants_delegation.load(Ordering::SeqCst)
+    }
+
     pub fn fetch_count(&self) -> u64 {
         self.fetches.load(Ordering::SeqCst)
     }
@@ -284,6 +356,7 @@ impl Backend for Memory {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
         self.fetches.fetch_add(1, Ordering::SeqCst);
         self.ask()?;
+        self.world.comes(self.device);
         let tree = self.world.tree.lock().clone();
         Ok(self.accept(tree))
     }
@@ -292,6 +365,7 @@ impl Backend for Memory {
         self.edits.fetch_add(1, Ordering::SeqCst);
         self.gate.pass();
         self.ask()?;
+        self.world.comes(self.device);
         let mut tree = self.world.tree.lock();
         let mut planned = Tree::clone(&tree);
         // Once in vain, on a base that is then refused; its outcome must not matter.
@@ -310,6 +384,16 @@ impl Backend for Memory {
 
     fn latest(&self) -> Arc<dyn View> {
         self.view_of(self.seen.lock().clone())
+    }
+
+    fn delegated(&self) -> Option<Duration> {
+        let delegation = self.world.delegation.lock();
+        let is_mine = delegation.holder.as_ref().is_some_and(|(holder, _)| *holder == self.device);
+        is_mine.then_some(Duration::from_secs(10))
+    }
+
+    fn want_delegation(&self, wanted: bool) {
+        self.wants_delegation.store(wanted, Ordering::SeqCst);
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {

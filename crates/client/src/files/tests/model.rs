@@ -3,7 +3,7 @@
 //! must find the same tree.
 
 use super::super::*;
-use super::memory::{Client, World, caller};
+use super::memory::{Client, World, caller, journal_options};
 use super::reference::{Answer, Op, Outcome, Path, Reference, data, word, xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,7 @@ struct Tested {
     slots: Vec<(FileHandleId, Ino)>,
     /// Sends what the client does in the background.
     back: Option<Arc<WriteBack>>,
+    way: Way,
 }
 
 /// How the client gets to the server.
@@ -25,6 +26,8 @@ struct Tested {
 pub enum Way {
     Straight,
     WriteBack,
+    /// Under a delegation that comes and goes.
+    Gather,
 }
 
 const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 77 };
@@ -40,8 +43,29 @@ impl Tested {
                 let (files, memory, back) = world.write_back(1, dir.path());
                 (Client { files, memory, dir }, Some(back))
             }
+            Way::Gather => {
+                let dir = tempfile::tempdir().unwrap();
+                // Nothing is sent but when somebody wants it.
+                let options = WriteBackOptions {
+                    gathers: true,
+                    gather: Duration::from_secs(600),
+                    ..journal_options(1, dir.path())
+                };
+                let (files, memory, back) = world.behind(1, dir.path(), options);
+                (Client { files, memory, dir }, Some(back))
+            }
         };
-        Tested { world, client, second, slots: Vec::new(), back }
+        Tested { world, client, second, slots: Vec::new(), back, way }
+    }
+
+    /// Before each operation: the delegation comes and goes.
+    fn change_the_world(&self, number: usize) {
+        let Some(back) = self.back.as_ref().filter(|_| self.way == Way::Gather) else { return };
+        match (number as u32 ^ 5).wrapping_mul(0x9e37_79b9) >> 29 {
+            0..=2 => self.world.delegate(&self.client.memory, back),
+            3 => self.world.recall(),
+            _ => {}
+        }
     }
 
     /// Waits until everything is at the server.
@@ -363,6 +387,7 @@ pub fn check_by(ops: &[Op], way: Way) -> Result<(), TestCaseError> {
     let mut reference = Reference::new();
     let mut tested = Tested::new(way);
     for (number, op) in ops.iter().enumerate() {
+        tested.change_the_world(number);
         let expected = reference.run(op);
         let found = tested.run(op);
         prop_assert!(
@@ -376,6 +401,7 @@ pub fn check_by(ops: &[Op], way: Way) -> Result<(), TestCaseError> {
         let _ = (reference.run(&Op::Release(0)), tested.run(&Op::Release(0)));
     }
     tested.settle();
+    tested.world.recall();
     let fresh = tested.world.client(3, &[]);
     compare_trees(&reference, 0, &fresh, Ino::ROOT, &mut Vec::new())?;
     prop_assert!(tested.client.files.save_unsaved("test").unwrap().is_none(), "all is published");
@@ -521,5 +547,12 @@ proptest! {
     #[test]
     fn write_back_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
         check_by(&ops, Way::WriteBack)?;
+    }
+
+    /// Proves the same of a client that gathers under a delegation which comes and goes; another client sees what it
+    /// closed, whenever that looks.
+    #[test]
+    fn gathering_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
+        check_by(&ops, Way::Gather)?;
     }
 }

@@ -49,7 +49,7 @@ impl Behind {
     }
 }
 
-fn find(files: &FileSystem, path: &str) -> Result<Ino, FsError> {
+pub fn find(files: &FileSystem, path: &str) -> Result<Ino, FsError> {
     let mut ino = Ino::ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         ino = files.lookup(&WHO, ino, name.as_bytes())?.ino;
@@ -62,7 +62,7 @@ fn split(path: &str) -> (&str, &str) {
 }
 
 /// Writes a file as a whole, as programs do: opened, cut, written, closed.
-fn put(files: &FileSystem, path: &str, bytes: &[u8]) -> Result<(), FsError> {
+pub fn put(files: &FileSystem, path: &str, bytes: &[u8]) -> Result<(), FsError> {
     let (parent, name) = split(path);
     let parent = find(files, parent)?;
     let flags = OpenFlags { write: true, truncate: true, ..OpenFlags::READ_WRITE };
@@ -73,46 +73,46 @@ fn put(files: &FileSystem, path: &str, bytes: &[u8]) -> Result<(), FsError> {
     flushed
 }
 
-fn mkdir(files: &FileSystem, path: &str) -> Result<(), FsError> {
+pub fn mkdir(files: &FileSystem, path: &str) -> Result<(), FsError> {
     let (parent, name) = split(path);
     files.mkdir(&WHO, find(files, parent)?, name.as_bytes(), 0o755).map(drop)
 }
 
-fn unlink(files: &FileSystem, path: &str) -> Result<(), FsError> {
+pub fn unlink(files: &FileSystem, path: &str) -> Result<(), FsError> {
     let (parent, name) = split(path);
     files.unlink(&WHO, find(files, parent)?, name.as_bytes())
 }
 
-fn rmdir(files: &FileSystem, path: &str) -> Result<(), FsError> {
+pub fn rmdir(files: &FileSystem, path: &str) -> Result<(), FsError> {
     let (parent, name) = split(path);
     files.rmdir(&WHO, find(files, parent)?, name.as_bytes())
 }
 
-fn rename(files: &FileSystem, from: &str, to: &str) -> Result<(), FsError> {
+pub fn rename(files: &FileSystem, from: &str, to: &str) -> Result<(), FsError> {
     let ((from, name), (to, new_name)) = (split(from), split(to));
     let (from, to) = (find(files, from)?, find(files, to)?);
     files.rename(&WHO, from, name.as_bytes(), to, new_name.as_bytes(), RenameFlags::Replace)
 }
 
-fn get(client: &Client, path: &str) -> Result<Vec<u8>, FsError> {
+pub fn get(client: &Client, path: &str) -> Result<Vec<u8>, FsError> {
     let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
     peek(client, &names)
 }
 
-fn read(files: &FileSystem, path: &str) -> Result<Vec<u8>, FsError> {
+pub fn read(files: &FileSystem, path: &str) -> Result<Vec<u8>, FsError> {
     let opened = files.open(&WHO, find(files, path)?, OpenFlags::READ)?;
     let bytes = files.read(opened.handle, 0, 8 << 20);
     files.release(opened.handle);
     bytes
 }
 
-fn names(files: &FileSystem, path: &str) -> BTreeSet<String> {
+pub fn names(files: &FileSystem, path: &str) -> BTreeSet<String> {
     let found = list(files, find(files, path).unwrap()).unwrap();
     found.into_keys().map(|name| String::from_utf8(name).unwrap()).collect()
 }
 
 /// Bytes that hardly compress and do not repeat.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..length)
         .map(|_| {
@@ -192,6 +192,8 @@ fn survives_its_process() {
             salvage_dir: dir.path().join("salvage"),
             name: "me".into(),
             gather: Duration::ZERO,
+            gathers: false,
+            patience: Duration::from_secs(60),
         };
         let back = WriteBack::start(memory.clone(), back_options).unwrap();
         options.spool_dir = dir.path().join(format!("spool-{round}"));
@@ -421,6 +423,8 @@ fn the_right_to_write_was_lost() {
             salvage_dir: dir.path().join("salvage"),
             name: "me".into(),
             gather: Duration::ZERO,
+            gathers: false,
+            patience: Duration::from_secs(60),
         };
         let back = WriteBack::start(memory.clone(), back_options).unwrap();
         let options = MountOptions { spool_dir: dir.path().join(round.to_string()), ..options(dir.path()) };
@@ -548,6 +552,8 @@ fn a_full_journal() {
         salvage_dir: dir.path().join("salvage"),
         name: "me".into(),
         gather: Duration::ZERO,
+        gathers: false,
+        patience: Duration::from_secs(60),
     };
     let back = WriteBack::start(memory.clone(), back_options).unwrap();
     let files = FileSystem::with_backend(back.clone(), options(dir.path())).unwrap();

@@ -612,7 +612,7 @@ fn take_lock(lock: &File) -> io::Result<()> {
     }
 }
 
-fn random() -> Result<u128, FsError> {
+pub(super) fn random() -> Result<u128, FsError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| FsError::Local {
         kind: io::ErrorKind::Other,

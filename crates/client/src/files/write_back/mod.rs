@@ -14,23 +14,27 @@
 //!   stay, and the user is told;
 //! - an edit that the server will never take is saved to a folder and told of, so it never holds up those behind it;
 //! - while the server is away, calls are answered from what is known here, at once.
+//!
+//! That is `--write-back`. Other mounts *gather* ([`gather`]): the same while a delegation makes sure that nobody else
+//! changes anything, and else straight to the server.
 
+mod gather;
 mod journal;
 mod overlay;
 mod record;
 mod replay;
 mod sender;
 
-use super::Ino;
-use super::backend::{Backend, Guard, Leased, PathOf, Plan, Upload, View};
+use super::backend::{Backend, Guard, Leased, Names, PathOf, Plan, Upload, View};
 use super::state::content_roots;
+use super::{Expected, Ino};
 use crate::engine::{LockPlace, Notice};
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
 use crate::store::{About, TransferMode};
 use holdfast_content::{
-    Block, BlockKind, BlockSink, BlockSource, Content, ContentError, DeviceId, Handle, Inode, PrincipalId,
-    Reference, SourceError, UserId,
+    Block, BlockKind, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode,
+    PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -79,6 +83,10 @@ pub struct WriteBackOptions {
     pub name: String,
     /// How long an edit waits for others to be sent with it.
     pub gather: Duration,
+    /// Only under a delegation edits are made here; else they go straight to the server, and `fsync` waits for it always.
+    pub gathers: bool,
+    /// How long a call waits for the server.
+    pub patience: Duration,
 }
 
 /// How long edits wait by default: programs make files, write and rename them in a row, and much of it cancels out.
@@ -98,6 +106,10 @@ pub struct Told {
 /// How things stand.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WriteBackStatus {
+    /// Only under a delegation changes are kept here for a moment.
+    pub gathers: bool,
+    /// There is one.
+    pub gathering: bool,
     /// Edits that are not at the server yet.
     pub edits: u64,
     /// When the oldest of them was made, nanoseconds since the epoch.
@@ -124,6 +136,8 @@ struct Local {
     queue: VecDeque<Arc<Record>>,
     /// Things that they change.
     changes: usize,
+    /// About how many bytes of data they bring.
+    bytes: u64,
     /// The last edit made.
     last: u64,
     /// The last edit that is at the server.
@@ -136,6 +150,9 @@ struct Local {
     placed: Vec<Placed>,
     told: VecDeque<Told>,
     trouble: Option<FsError>,
+    /// How often there was any.
+    troubles: u64,
+    gathering: gather::Gathering,
     /// Nothing more will be sent: the order was found wrong, or this machine failed.
     ended: Option<FsError>,
     stopping: bool,
@@ -165,6 +182,22 @@ pub struct Shared {
     numbering: AtomicBool,
     paths: RwLock<Vec<PathOf>>,
     hook: OnceLock<ToldHook>,
+    on_its_way: gather::OnItsWay,
+    /// Names this run where the journal cannot.
+    stand_in: u128,
+}
+
+/// Whether an edit was made here.
+enum Made {
+    Yes,
+    /// It must go straight to the server.
+    NotHere,
+}
+
+/// A view as the backend calls it.
+struct FixedView {
+    view: Arc<dyn View>,
+    position: u64,
 }
 
 /// Called with every conflict. It must not call back.
@@ -197,6 +230,7 @@ impl WriteBack {
             position: 1,
             overlay,
             changes: recovered.records.iter().map(Record::changes).sum(),
+            bytes: recovered.records.iter().map(Record::bytes).sum(),
             last: recovered.records.last().map_or(standing.done, |record| record.number),
             done: standing.done,
             wanted: 0,
@@ -205,6 +239,8 @@ impl WriteBack {
             placed: standing.placed,
             told: damage.collect(),
             trouble: None,
+            troubles: 0,
+            gathering: gather::Gathering::default(),
             ended: None,
             stopping: false,
             queue: recovered.records.into_iter().map(Arc::new).collect(),
@@ -224,6 +260,8 @@ impl WriteBack {
             numbering: AtomicBool::new(false),
             paths: RwLock::default(),
             hook: OnceLock::new(),
+            on_its_way: gather::OnItsWay::default(),
+            stand_in: journal::random()?,
         });
         let run = |name: &str, body: fn(&Arc<Shared>)| {
             let shared = shared.clone();
@@ -232,17 +270,17 @@ impl WriteBack {
                 .spawn(move || body(&shared))
                 .map_err(|error| FsError::local("starting a thread", &error))
         };
-        let threads = vec![
-            run("send", sender::run)?,
-            run("fetch", Shared::fetch_for_callers)?,
-            run("numbers", Shared::fetch_numbers_ahead)?,
-        ];
+        let mut threads = vec![run("send", sender::run)?, run("fetch", Shared::fetch_for_callers)?];
+        if !shared.options.gathers {
+            threads.push(run("numbers", Shared::fetch_numbers_ahead)?);
+        }
         Ok(Arc::new(WriteBack { shared, threads: Mutex::new(threads) }))
     }
 
     /// How things stand.
     pub fn status(&self) -> WriteBackStatus {
         let journal_bytes = self.shared.journal.bytes();
+        let gathering = self.shared.is_gathering();
         let local = self.shared.local.lock();
         let mut paths: Vec<String> = Vec::new();
         for change in local.queue.iter().flat_map(|record| &record.inodes) {
@@ -255,6 +293,8 @@ impl WriteBack {
             }
         }
         WriteBackStatus {
+            gathers: self.shared.options.gathers,
+            gathering,
             edits: local.queue.len() as u64,
             oldest_ns: local.queue.front().map(|record| record.at_ns),
             paths,
@@ -276,6 +316,11 @@ impl WriteBack {
     /// [`FsError::Frozen`] or [`FsError::Local`]: it never will be; [`FsError::Interrupted`].
     pub fn settle(&self, patience: Duration) -> Result<bool, FsError> {
         self.shared.settle(patience)
+    }
+
+    /// A lease or the delegation is recalled: what rests on it is sent. The recall may be acknowledged when this returns.
+    pub(super) fn recalled(&self) {
+        self.shared.recalled();
     }
 
     /// Stops sending; what is left stays in the journal for the next start.
@@ -313,8 +358,12 @@ impl Drop for WriteBack {
 
 impl Shared {
     fn view(self: &Arc<Self>) -> Arc<dyn View> {
-        let position = self.local.lock().position;
-        Arc::new(LiveView { shared: self.clone(), position })
+        let local = self.local.lock();
+        match self.options.gathers && local.overlay.is_empty() {
+            // What others do may come at any time, so all of an answer must be of one view.
+            true => Arc::new(Self::fixed(&local)),
+            false => Arc::new(LiveView { shared: self.clone(), position: local.position }),
+        }
     }
 
     /// Takes a view that was verified; views never go back.
@@ -347,16 +396,21 @@ impl Shared {
         JournalSink { journal: self.journal.clone(), key: self.source().digest_key(), failed: None, writing }
     }
 
-    /// Makes an edit here.
+    /// Makes an edit here, wherever the server is.
     fn modify(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<(), FsError> {
         self.wait_for_room()?;
+        self.modify_here(plan).map(drop)
+    }
+
+    /// Makes an edit here.
+    fn modify_here(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<Made, FsError> {
         loop {
-            let (started, done) = {
+            let (started, done, begun) = {
                 let local = self.local.lock();
                 if let Some(ended) = &local.ended {
                     return Err(ended.clone());
                 }
-                (local.last, local.done)
+                (local.last, local.done, Self::begun(&local))
             };
             let mut planning = Planning::new(self.clone());
             let planned = plan.lock().plan(&mut planning);
@@ -367,11 +421,16 @@ impl Shared {
             if planning.is_empty() {
                 // It may have taken a number all the same: for a file without a name.
                 plan.lock().ordered();
-                return Ok(());
+                return Ok(Made::Yes);
             }
             let mut record = None;
             {
                 let mut local = self.local.lock();
+                if !self.stays_here(&local, begun) {
+                    drop(local);
+                    self.give_back(planning.taken());
+                    return Ok(Made::NotHere);
+                }
                 // What was sent meanwhile may no longer be told apart from what was there before.
                 if local.done == done && !planning.is_outdated(&local.overlay, started) {
                     let mut made = planning.into_record(&|handle| self.path(handle));
@@ -385,6 +444,10 @@ impl Shared {
                     local.overlay.lay(&made);
                     local.position += 1;
                     local.changes += made.changes();
+                    local.bytes += made.bytes();
+                    if self.options.gathers && local.bytes > self.bytes_waiting_max() / 2 {
+                        local.wanted = local.last;
+                    }
                     let made = Arc::new(made);
                     local.queue.push_back(made.clone());
                     record = Some(made);
@@ -396,7 +459,7 @@ impl Shared {
             if record.is_some() {
                 plan.lock().ordered();
                 self.changed.notify_all();
-                return Ok(());
+                return Ok(Made::Yes);
             }
         }
     }
@@ -535,6 +598,7 @@ impl Shared {
     fn note_away(&self, away: bool) {
         if self.away.swap(away, SeqCst) != away {
             match away {
+                true if self.options.gathers => tracing::warn!("the server is away"),
                 true => tracing::warn!("the server is away; what is known here is shown, and edits are kept"),
                 false => tracing::info!("the server is back"),
             }
@@ -597,6 +661,14 @@ impl Shared {
         Ok(true)
     }
 
+    fn note_trouble(&self, trouble: FsError) {
+        let mut local = self.local.lock();
+        local.troubles += 1;
+        local.trouble = Some(trouble);
+        drop(local);
+        self.changed.notify_all();
+    }
+
     fn tell(&self, told: Vec<Told>) {
         let mut local = self.local.lock();
         for told in told {
@@ -614,11 +686,17 @@ impl Shared {
 
 impl Backend for WriteBack {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
-        self.shared.fetch()
+        match self.shared.options.gathers {
+            true => self.shared.fetch_gathering(),
+            false => self.shared.fetch(),
+        }
     }
 
     fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
-        self.shared.modify(&plan)?;
+        match self.shared.options.gathers {
+            true => self.shared.gather(plan)?,
+            false => self.shared.modify(&plan)?,
+        }
         Ok(self.shared.view())
     }
 
@@ -645,8 +723,11 @@ impl Backend for WriteBack {
         self.shared.inner.want_lease(file);
     }
 
-    fn upload(&self, _: About) -> Box<dyn Upload + '_> {
-        Box::new(self.shared.sink())
+    fn upload(&self, about: About) -> Box<dyn Upload + '_> {
+        match self.shared.options.gathers {
+            true => Box::new(self.shared.gathering_sink(about)),
+            false => Box::new(self.shared.sink()),
+        }
     }
 
     fn transfer_mode(&self) -> TransferMode {
@@ -657,6 +738,10 @@ impl Backend for WriteBack {
         if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
             self.shared.inner.approach(file, path, inode);
         }
+    }
+
+    fn approach_all(&self, files: &[Expected]) {
+        self.shared.inner.approach_all(files);
     }
 
     fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
@@ -686,9 +771,19 @@ impl Backend for WriteBack {
         self.shared.inner.user()
     }
 
-    /// Durable means: in the journal.
+    /// Durable means: in the journal, or, where edits are only gathered, at the server.
     fn flush_commits(&self) -> Result<(), FsError> {
-        self.shared.journal.sync()
+        match self.shared.options.gathers {
+            true => self.shared.flush_gathered(),
+            false => self.shared.journal.sync(),
+        }
+    }
+
+    fn keep_commits(&self) -> Result<(), FsError> {
+        match self.shared.options.gathers {
+            true => self.shared.flush_straight(),
+            false => self.shared.journal.sync(),
+        }
     }
 
     fn content_error(&self, handle: Handle, path: String, inode: &Inode, error: ContentError) -> FsError {
@@ -706,6 +801,10 @@ impl Backend for WriteBack {
 
     /// Whoever takes a lock wants to see what others wrote under it, and others what was written here before.
     fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+        if self.shared.options.gathers {
+            self.shared.drain()?;
+            return self.shared.inner.lock(place, mode, wait);
+        }
         self.settled()?;
         let held = self.shared.inner.lock(place, mode, wait)?;
         if held.is_none() {
@@ -738,7 +837,10 @@ impl Backend for WriteBack {
     }
 
     fn is_reachable(&self) -> bool {
-        !self.shared.is_away()
+        match self.shared.options.gathers {
+            true => self.shared.inner.is_reachable(),
+            false => !self.shared.is_away(),
+        }
     }
 
     fn tell_paths(&self, paths: PathOf) {
@@ -759,6 +861,36 @@ impl WriteBack {
                 Err(FsError::Unreachable(why))
             }
         }
+    }
+}
+
+impl View for FixedView {
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.view.inode(handle)
+    }
+
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        self.view.entry(directory, name)
+    }
+
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.view.entries(directory, after, limit)
+    }
+
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        self.view.may_write(principal)
+    }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        self.view.principals()
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        self.view.name_of(principal)
     }
 }
 

@@ -49,6 +49,11 @@ impl Overlay {
         }
     }
 
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.names.is_empty()
+    }
+
     /// An edit is at the server: what no later one has changed is read from there.
     pub fn lift(&mut self, record: &Record) {
         let number = record.number;

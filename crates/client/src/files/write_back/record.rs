@@ -1,5 +1,6 @@
 //! What local edits change, as it is journaled, and the net effect of several.
 
+use super::gather::SMALL_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{Entry, Handle, Inode};
 use std::collections::BTreeMap;
@@ -72,6 +73,16 @@ pub struct Record {
 }
 
 impl Record {
+    /// About how many bytes of data it brings: what was written of a large file is not known here.
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.inodes.iter().filter_map(|change| {
+            let new = &change.new.as_ref()?.0;
+            let is_new = change.seen.as_ref().is_none_or(|seen| seen.0.content != new.content);
+            is_new.then(|| new.size.min(SMALL_MAX as u64))
+        });
+        bytes.sum()
+    }
+
     /// How many things it changes.
     pub fn changes(&self) -> usize {
         self.inodes.len() + self.entries.len()

@@ -98,7 +98,7 @@ pub fn run(shared: &Arc<Shared>) {
                 if matches!(error, FsError::Unreachable(_)) {
                     shared.note_away(true);
                 }
-                shared.local.lock().trouble = Some(error);
+                shared.note_trouble(error);
                 rest(shared, pause);
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -176,14 +176,20 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
         Err(error) => return judge(error),
     };
     let placed = shared.local.lock().placed.clone();
-    if let Err(error) = shared.journal.sending(last) {
-        return judge(error);
-    }
+    let journal = match shared.journal.sending(last) {
+        Ok(()) => shared.journal.id(),
+        // It is all here as well; but what the journal says after a restart is not to be taken for what was sent.
+        Err(error) if shared.options.gathers => {
+            shared.journal_failed(&error);
+            shared.stand_in
+        }
+        Err(error) => return judge(error),
+    };
     shared.local.lock().maybe_sent = last;
     let sender = Sender {
         device: shared.inner.device(),
         user: shared.inner.user(),
-        journal: shared.journal.id(),
+        journal,
         name: shared.options.name.clone(),
     };
     let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed)));
@@ -251,6 +257,7 @@ fn finish(
     for record in batch {
         local.queue.pop_front();
         local.changes -= record.changes();
+        local.bytes -= record.bytes();
         local.overlay.lift(record);
         local.done = record.number;
     }
@@ -277,7 +284,7 @@ fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
     let reason = format!("the server does not take them: {error}");
     if let Err(failed) = save_some(shared, batch, &reason, &|_| true) {
         // It must not be dropped before it is safe elsewhere.
-        shared.local.lock().trouble = Some(failed);
+        shared.note_trouble(failed);
         rest(shared, PAUSE_MAX);
         return;
     }

@@ -1,0 +1,125 @@
+//! Reading a directory's small files one after the other: those that come next are fetched ahead, many in one request.
+//!
+//! Who reads files of a directory in the order of its listing (`tar`, `grep -r`, a copy) is likely to go on. Each time the
+//! reader comes near the end of what was fetched, twice as many files follow, up to [`WINDOW_MAX`] of them and as many
+//! bytes as the link is worth having under way. Who opens files here and there gets what they open.
+//!
+//! Nothing of it is trusted or promised: what comes is verified as always when it is read, and what does not come is
+//! fetched then.
+
+use super::nodes::Node;
+use super::{FileSystem, Ino, ino_of, known_handle};
+use holdfast_content::{Content, Extents, Handle, Inode, InodeKind};
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::num::NonZeroUsize;
+
+/// Directories in which reading is followed.
+const DIRECTORIES_MAX: usize = 64;
+/// The next file read may be so many entries behind the last one, as some are skipped or read by another thread.
+const NEAR: usize = 8;
+/// Files read in order before the first are fetched ahead.
+const STREAK_MIN: u32 = 3;
+/// Most files fetched ahead at once.
+const WINDOW_MAX: usize = 256;
+/// Larger files are fetched when they are read.
+const FILE_BYTES_MAX: u64 = 128 << 10;
+
+/// A file that is likely to be read soon.
+pub struct Expected {
+    /// Which.
+    pub ino: u64,
+    /// Which.
+    pub handle: Handle,
+    /// Its path, as far as it is known.
+    pub path: Vec<u8>,
+    /// What is in it.
+    pub content: Content,
+}
+
+/// How far reading has got in the directories that were read last.
+pub(super) struct Beside(Mutex<LruCache<Ino, Streak>>);
+
+#[derive(Clone, Default)]
+struct Streak {
+    /// Name of the file read last.
+    last: Vec<u8>,
+    /// So many were read in order.
+    length: u32,
+    /// Names up to this one have been asked for.
+    until: Vec<u8>,
+    /// How many were asked for the last time.
+    window: usize,
+}
+
+impl Default for Beside {
+    fn default() -> Beside {
+        Beside(Mutex::new(LruCache::new(NonZeroUsize::new(DIRECTORIES_MAX).expect("not zero"))))
+    }
+}
+
+impl FileSystem {
+    /// A file is read for the first time since it was opened.
+    pub(super) fn read_beside(&self, node: &Node) {
+        let Some((parent, name)) = self.nodes.place(node.ino) else { return };
+        let Ok(directory) = self.handle(parent) else { return };
+        let view = self.backend.latest();
+        let mut streak = self.beside.0.lock().get(&parent).cloned().unwrap_or_default();
+        if *name == *streak.last {
+            return;
+        }
+        let follows = streak.length > 0
+            && *name > *streak.last
+            && view
+                .entries(directory, Some(&streak.last), NEAR)
+                .is_ok_and(|near| near.iter().any(|(near, _)| **near == *name));
+        streak = match follows {
+            true => Streak { last: name.to_vec(), length: streak.length + 1, ..streak },
+            false => Streak { last: name.to_vec(), length: 1, ..Streak::default() },
+        };
+        if streak.length < STREAK_MIN {
+            self.beside.0.lock().put(parent, streak);
+            return;
+        }
+        // As long as half of what was asked for lies ahead, nothing is asked for.
+        let ahead = view.entries(directory, Some(&name), (streak.window / 2).max(1)).unwrap_or_default();
+        if ahead.last().is_none_or(|(last, _)| *last <= streak.until) {
+            self.beside.0.lock().put(parent, streak);
+            return;
+        }
+        streak.window = (2 * streak.window).clamp(NEAR, WINDOW_MAX);
+        let from = streak.until.clone().max(name.to_vec());
+        let next = view.entries(directory, Some(&from), streak.window).unwrap_or_default();
+        let folder = self.nodes.path(parent);
+        let mut left = self.backend.ahead_bytes();
+        let mut expected = Vec::new();
+        for (name, entry) in next {
+            let inode = match known_handle(entry.handle) {
+                Ok(handle) if entry.kind == InodeKind::File => {
+                    self.backend.want_lease(handle);
+                    view.inode(handle).ok().filter(|inode| is_small(inode)).map(|inode| (handle, inode))
+                }
+                _ => None,
+            };
+            if let Some((handle, inode)) = inode {
+                let Some(rest) = left.checked_sub(inode.size) else { break };
+                left = rest;
+                let path = match folder.is_empty() {
+                    true => name.clone(),
+                    false => [&folder[..], b"/", &name].concat(),
+                };
+                let content = inode.content.clone();
+                expected.push(Expected { ino: ino_of(handle).0, handle, path, content });
+            }
+            streak.until = name;
+        }
+        self.beside.0.lock().put(parent, streak);
+        self.backend.approach_all(&expected);
+    }
+}
+
+/// Whether all that tells what is in a file is in its inode, and it is little.
+fn is_small(inode: &Inode) -> bool {
+    let listed = matches!(&inode.content, Content::Extents(map) if matches!(map.extents, Extents::Inline(_)));
+    listed && (1..=FILE_BYTES_MAX).contains(&inode.size)
+}

@@ -1,0 +1,443 @@
+//! Gathering: under a delegation edits are made here and sent together, and without one each goes to the server at once.
+//!
+//! While the server says that nobody else changes anything unless this client is told first ([`Backend::delegated`]), an
+//! edit planned on the file system as it is here is planned on what is there. So it may be answered at once, and many be
+//! sent as one operation. When somebody else comes, the delegation is recalled, everything is sent, and only then does
+//! the other one's operation have its place.
+//!
+//! Invariants:
+//! - an edit is made here only if the delegation is held, with time left to send it, at the moment it joins the queue:
+//!   who recalls finds it there ([`Shared::recalled`]);
+//! - an edit that went straight to the server is never under way together with one that is made here, since each would
+//!   miss the other's effect;
+//! - data that went to the server ahead of its edit is named by an edit that goes there straight;
+//! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
+
+use super::journal::Writing;
+use super::{FixedView, Made, Shared};
+use crate::error::FsError;
+use crate::files::backend::{Guard, Plan, Upload, View};
+use crate::interrupt::{self, Woken};
+use crate::store::About;
+use holdfast_content::{Block, BlockSink, Content, Reference};
+use holdfast_crypto::DigestKey;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Time that must be left of a delegation for an edit to be made here: it is to be sent before that ends.
+const MARGIN: Duration = Duration::from_secs(2);
+/// Content of more bytes goes to the server while it is written.
+pub(super) const SMALL_MAX: usize = 1 << 20;
+/// Most things changed here that wait to be sent; whoever changes more waits for the server.
+const CHANGES_WAITING_MAX: usize = 4000;
+/// So many edits within [`STREAK_SPAN`] make the delegation worth asking for.
+const STREAK: u32 = 4;
+const STREAK_SPAN: Duration = Duration::from_secs(1);
+/// So long after the last edit it is not asked for any more.
+const STREAK_ENDS: Duration = Duration::from_secs(3);
+/// How long a recall is held up at most by what is to be sent: a delegation ends by itself then.
+const RECALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a call waits for a server that has kept one waiting for its full time already.
+const SILENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long edits go straight to the server after the journal could not be written.
+const JOURNAL_PAUSE: Duration = Duration::from_secs(60);
+
+/// What gathering keeps beside the queue; under the same lock.
+#[derive(Default)]
+pub(super) struct Gathering {
+    /// Edits that are on their way straight to the server.
+    direct: usize,
+    /// How many ever began.
+    begun: u64,
+    /// How many ever ended; and up to which of these their commits were waited for.
+    ended: u64,
+    flushed: u64,
+    /// How many of them may still take effect, though they failed; and up to which of those that has been decided.
+    unsure: u64,
+    decided: u64,
+    /// When the present row of edits began, how many there are, and when the last one was made.
+    streak: Option<(Instant, u32)>,
+    last_edit: Option<Instant>,
+    wishing: bool,
+    /// The journal could not be written.
+    no_journal_until: Option<Instant>,
+}
+
+/// What gathering shares with data on its way.
+#[derive(Default)]
+pub(super) struct OnItsWay {
+    /// Data at the server that an edit to come will name.
+    ahead: Arc<AtomicUsize>,
+    /// Data in the journal that an edit to come will name.
+    small: Mutex<Vec<Weak<Small>>>,
+    /// A call has waited in vain.
+    silent: AtomicBool,
+}
+
+/// Which way an edit goes.
+enum Way {
+    Here,
+    Straight,
+}
+
+impl Shared {
+    /// Whether edits are gathered now.
+    pub(super) fn is_gathering(&self) -> bool {
+        self.options.gathers && self.inner.delegated().is_some_and(|left| left >= MARGIN)
+    }
+
+    /// Makes an edit, here or at the server.
+    pub(super) fn gather(self: &Arc<Self>, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
+        self.note_edit();
+        loop {
+            match self.choose()? {
+                Way::Straight => return self.modify_straight(plan),
+                Way::Here => match self.modify_here(&plan) {
+                    Ok(Made::Yes) => return Ok(()),
+                    Ok(Made::NotHere) => {}
+                    // It may be planned at the server, where no journal is needed.
+                    Err(error @ (FsError::Local { .. } | FsError::NoSpace)) => self.journal_failed(&error),
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Whether an edit may still be made here, as one that was planned after `begun` others went straight.
+    pub(super) fn stays_here(&self, local: &super::Local, begun: u64) -> bool {
+        !self.options.gathers || (self.is_gathering() && local.gathering.begun == begun)
+    }
+
+    /// Edits that ever went straight.
+    pub(super) fn begun(local: &super::Local) -> u64 {
+        local.gathering.begun
+    }
+
+    fn choose(&self) -> Result<Way, FsError> {
+        let mut local = self.local.lock();
+        loop {
+            if let Some(ended) = &local.ended {
+                return Err(ended.clone());
+            }
+            let is_writable = local.gathering.no_journal_until.is_none_or(|until| Instant::now() >= until)
+                && self.journal.bytes() <= self.options.bytes_max;
+            let may = is_writable && self.on_its_way.ahead.load(SeqCst) == 0 && self.is_gathering();
+            if !may {
+                if local.queue.is_empty() {
+                    local.gathering.direct += 1;
+                    local.gathering.begun += 1;
+                    return Ok(Way::Straight);
+                }
+                drop(local);
+                self.drain()?;
+                local = self.local.lock();
+                continue;
+            }
+            if local.gathering.direct > 0 {
+                if interrupt::wait(&self.changed, &mut local, None) == Woken::Interrupted {
+                    return Err(FsError::Interrupted);
+                }
+                continue;
+            }
+            if local.gathering.unsure > local.gathering.decided {
+                drop(local);
+                self.decide()?;
+                local = self.local.lock();
+                continue;
+            }
+            if local.changes > CHANGES_WAITING_MAX || local.bytes > self.bytes_waiting_max() {
+                drop(local);
+                self.drain()?;
+                local = self.local.lock();
+                continue;
+            }
+            drop(local);
+            self.accept(self.inner.latest());
+            return Ok(Way::Here);
+        }
+    }
+
+    /// Most bytes that wait to be sent: what the link takes in a small part of a delegation's term.
+    pub(super) fn bytes_waiting_max(&self) -> u64 {
+        self.inner.ahead_bytes()
+    }
+
+    fn modify_straight(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
+        let result = self.send_small().and_then(|()| self.inner.modify(plan));
+        let is_unsure = match &result {
+            Ok(view) => {
+                self.accept(view.clone());
+                false
+            }
+            Err(error) => matches!(
+                error,
+                FsError::Unreachable(_) | FsError::Interrupted | FsError::Key(_) | FsError::Busy
+            ),
+        };
+        let mut local = self.local.lock();
+        local.gathering.direct -= 1;
+        local.gathering.ended += 1;
+        local.gathering.unsure += u64::from(is_unsure);
+        drop(local);
+        self.changed.notify_all();
+        result.map(drop)
+    }
+
+    /// Waits until it is known of all edits that went straight whether they have taken effect.
+    fn decide(&self) -> Result<Arc<dyn View>, FsError> {
+        let asked = self.local.lock().gathering.unsure;
+        let view = self.inner.fetch()?;
+        self.accept(view.clone());
+        let mut local = self.local.lock();
+        local.gathering.decided = local.gathering.decided.max(asked);
+        Ok(view)
+    }
+
+    /// A view that is at least as new as this call.
+    pub(super) fn fetch_gathering(self: &Arc<Self>) -> Result<Arc<dyn View>, FsError> {
+        let is_decided = {
+            let mut local = self.local.lock();
+            if let Some(ended) = &local.ended {
+                return Err(ended.clone());
+            }
+            let gathering = &mut local.gathering;
+            if gathering.wishing && gathering.last_edit.is_none_or(|at| at.elapsed() > STREAK_ENDS) {
+                gathering.wishing = false;
+                self.inner.want_delegation(false);
+            }
+            gathering.unsure == gathering.decided
+        };
+        if is_decided && self.inner.delegated().is_some() {
+            self.accept(self.inner.latest());
+        } else {
+            self.decide()?;
+        }
+        Ok(self.view())
+    }
+
+    /// The delegation, or a lease, is recalled: everything made here is sent before that is acknowledged.
+    pub(super) fn recalled(&self) {
+        if !self.options.gathers {
+            return;
+        }
+        {
+            let mut local = self.local.lock();
+            (local.gathering.streak, local.gathering.wishing) = (None, false);
+            self.inner.want_delegation(false);
+        }
+        match self.settle(RECALL_PATIENCE) {
+            Ok(true) => {}
+            _ => tracing::warn!("others go on before everything that was changed here is at the server"),
+        }
+    }
+
+    /// Wishes for the delegation when edits come in a row.
+    fn note_edit(&self) {
+        let now = Instant::now();
+        let mut local = self.local.lock();
+        let gathering = &mut local.gathering;
+        gathering.last_edit = Some(now);
+        let (since, count) = match gathering.streak {
+            Some((since, count)) if now.duration_since(since) < STREAK_SPAN => (since, count + 1),
+            _ => (now, 1),
+        };
+        gathering.streak = Some((since, count));
+        if count >= STREAK && !gathering.wishing {
+            gathering.wishing = true;
+            self.inner.want_delegation(true);
+        }
+    }
+
+    pub(super) fn journal_failed(&self, error: &FsError) {
+        let mut local = self.local.lock();
+        let first = local.gathering.no_journal_until.is_none();
+        local.gathering.no_journal_until = Some(Instant::now() + JOURNAL_PAUSE);
+        if first {
+            tracing::warn!(%error, "changes cannot be gathered on this machine; each goes to the server at once");
+        }
+    }
+
+    /// Waits until everything made so far is at the server.
+    pub(super) fn drain(&self) -> Result<(), FsError> {
+        let silent = self.on_its_way.silent.load(SeqCst);
+        let patience =
+            if silent { self.options.patience.min(SILENT_PATIENCE) } else { self.options.patience };
+        let end = Instant::now() + patience;
+        let mut local = self.local.lock();
+        let (target, troubles) = (local.last, local.troubles);
+        local.wanted = local.wanted.max(target);
+        self.changed.notify_all();
+        while local.done < target {
+            if let Some(ended) = &local.ended {
+                return Err(ended.clone());
+            }
+            if local.stopping {
+                return Err(FsError::Unreachable("the file system is being unmounted".to_owned()));
+            }
+            // The sender waited as long as calls do.
+            if local.troubles > troubles
+                && let Some(trouble) =
+                    local.trouble.clone().filter(|why| !matches!(why, FsError::Integrity(_)))
+            {
+                return Err(trouble);
+            }
+            match interrupt::wait(&self.changed, &mut local, Some(end)) {
+                Woken::Notified => {}
+                Woken::Interrupted => return Err(FsError::Interrupted),
+                Woken::Late => {
+                    self.on_its_way.silent.store(true, SeqCst);
+                    let why = "what was changed here before could not be sent in time".to_owned();
+                    return Err(FsError::Unreachable(why));
+                }
+            }
+        }
+        self.on_its_way.silent.store(false, SeqCst);
+        Ok(())
+    }
+
+    /// What `fsync` waits for: everything is at the server, durably.
+    pub(super) fn flush_gathered(&self) -> Result<(), FsError> {
+        self.drain()?;
+        self.flush_straight()
+    }
+
+    /// What `close` waits for: what went straight to the server is durable there; what is made here may wait.
+    pub(super) fn flush_straight(&self) -> Result<(), FsError> {
+        let target = {
+            let gathering = &self.local.lock().gathering;
+            if gathering.flushed >= gathering.ended {
+                return Ok(());
+            }
+            gathering.ended
+        };
+        self.inner.flush_commits()?;
+        let mut local = self.local.lock();
+        local.gathering.flushed = local.gathering.flushed.max(target);
+        Ok(())
+    }
+
+    /// Where new data goes.
+    pub(super) fn gathering_sink(&self, about: About) -> GatheringSink<'_> {
+        let (onward, about) = match self.is_gathering() {
+            true => (None, Some(about)),
+            false => (Some(self.inner.upload(about)), None),
+        };
+        GatheringSink { shared: self, about, held: Vec::new(), bytes: 0, onward }
+    }
+
+    /// An edit that was to be made here goes straight: so must its data.
+    fn send_small(&self) -> Result<(), FsError> {
+        let mut small: Vec<Arc<Small>> = Vec::new();
+        self.on_its_way.small.lock().retain(|one| one.upgrade().map(|one| small.push(one)).is_some());
+        for one in small {
+            let mut sent = one.sent.lock();
+            if sent.is_none() {
+                let mut upload = self.inner.upload(one.about.clone());
+                for block in &one.blocks {
+                    upload.put(block.clone());
+                }
+                *sent = Some(upload.finish(one.content.as_ref())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest view, when nothing is laid over it.
+    pub(super) fn fixed(local: &super::Local) -> FixedView {
+        FixedView { view: local.base.clone(), position: local.position }
+    }
+}
+
+/// Data in the journal whose edit is still to come.
+struct Small {
+    about: About,
+    content: Option<Content>,
+    blocks: Vec<Block>,
+    /// It is at the server too.
+    sent: Mutex<Option<Guard>>,
+    _writing: Writing,
+}
+
+/// Data at the server whose edit is still to come.
+struct Ahead {
+    count: Arc<AtomicUsize>,
+    _guard: Guard,
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, SeqCst);
+    }
+}
+
+/// New data: little of it is journaled once it is complete, and much goes to the server while it comes.
+pub(super) struct GatheringSink<'a> {
+    shared: &'a Shared,
+    /// Until it goes to the server.
+    about: Option<About>,
+    held: Vec<Block>,
+    bytes: usize,
+    onward: Option<Box<dyn Upload + 'a>>,
+}
+
+impl<'a> GatheringSink<'a> {
+    fn onward(&mut self) -> &mut Box<dyn Upload + 'a> {
+        let (shared, about, held) = (self.shared, &mut self.about, &mut self.held);
+        self.onward.get_or_insert_with(|| {
+            let about = about.take().expect("it has gone nowhere yet");
+            let mut onward = shared.inner.upload(about);
+            held.drain(..).for_each(|block| {
+                onward.put(block);
+            });
+            onward
+        })
+    }
+}
+
+impl BlockSink for GatheringSink<'_> {
+    fn digest_key(&self) -> DigestKey {
+        self.shared.source().digest_key()
+    }
+
+    fn put(&mut self, block: Block) -> Reference {
+        let reference = block.reference();
+        self.bytes += reference.length as usize;
+        if self.onward.is_none() && self.bytes <= SMALL_MAX {
+            self.held.push(block);
+            return reference;
+        }
+        self.onward().put(block)
+    }
+}
+
+impl Upload for GatheringSink<'_> {
+    fn finish(mut self: Box<Self>, content: Option<&Content>) -> Result<Guard, FsError> {
+        let shared = self.shared;
+        if self.onward.is_none() {
+            let writing = shared.journal.writing();
+            match self.held.iter().try_for_each(|block| shared.journal.put(block)) {
+                Ok(()) => {
+                    let small = Arc::new(Small {
+                        about: self.about.take().expect("it has gone nowhere yet"),
+                        content: content.cloned(),
+                        blocks: std::mem::take(&mut self.held),
+                        sent: Mutex::new(None),
+                        _writing: writing,
+                    });
+                    let mut all = shared.on_its_way.small.lock();
+                    all.retain(|one| one.strong_count() > 0);
+                    all.push(Arc::downgrade(&small));
+                    return Ok(Box::new(small));
+                }
+                Err(error) => shared.journal_failed(&error),
+            }
+        }
+        self.onward();
+        let guard = self.onward.take().expect("it was just begun").finish(content)?;
+        let count = shared.on_its_way.ahead.clone();
+        count.fetch_add(1, SeqCst);
+        Ok(Box::new(Ahead { count, _guard: guard }))
+    }
+}
