@@ -14,6 +14,7 @@ mod answering;
 mod attach;
 pub mod automount;
 mod convert;
+pub mod device_file;
 mod errno;
 pub mod fixed;
 mod handler;
@@ -25,4 +26,4 @@ mod session;
 
 pub use attach::Options;
 pub use mountpoint::{Manner, MountError};
-pub use session::{Session, mount, mount_automount, mount_fixed};
+pub use session::{Session, mount, mount_automount, mount_disk, mount_fixed};

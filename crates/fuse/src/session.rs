@@ -2,6 +2,7 @@
 
 use crate::attach::{Options, Permissions, attach};
 use crate::automount::{AutomountHandler, Automounter};
+use crate::device_file::{DeviceHandler, Disk};
 use crate::fixed::{FixedHandler, FixedTree, Forgetter};
 use crate::handler::Handler;
 use crate::invalidate::Invalidator;
@@ -84,6 +85,21 @@ pub fn mount_automount(
     let start =
         |channel| Ok((handshake(AutomountHandler::new(Arc::clone(&automounter), READERS), channel)?, ()));
     serve(directory, &options, Permissions::Asked, start, ended)
+}
+
+/// The same for a directory with one file, called `name`, which is a disk.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_disk(
+    disk: Arc<dyn Disk>,
+    name: &str,
+    directory: &Path,
+    options: &Options,
+    ended: impl FnOnce() + Send + 'static,
+) -> Result<Session, MountError> {
+    let start = |channel| Ok((handshake(DeviceHandler::new(Arc::clone(&disk), name), channel)?, ()));
+    serve(directory, options, Permissions::ByMode, start, ended)
 }
 
 /// Mounts, and serves on a thread of its own. `start` shakes hands, and makes what is to be dropped at the end.
