@@ -220,6 +220,31 @@ fn large_files_go_straight() {
     mine.quiet();
 }
 
+/// Proves: what is made of a file that is written here and there is read back while it is made: nobody takes it for lost.
+#[test]
+fn scattered_writes_are_read_back() {
+    let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+    let other = world.client(2, &[]);
+    let mine = Gatherer::alone(&world, dir.path());
+    let mut content = noise(1, 3 << 20);
+    put(&mine.files, "scattered", &content).unwrap();
+    let flags = OpenFlags { write: true, ..OpenFlags::READ_WRITE };
+    // Little, so that it is journaled; then so much that it goes to the server while it is made.
+    for (seed, length) in [(2, 2000), (3, 40_000)] {
+        let opened = mine.files.open(&WHO, find(&mine.files, "scattered").unwrap(), flags).unwrap();
+        for piece in 0..40 {
+            let (at, bytes) = (piece * 70_000, noise(seed + piece as u64, length));
+            content[at..at + length].copy_from_slice(&bytes);
+            mine.files.write(opened.handle, at as u64, &bytes, WriteSource::Call).unwrap();
+        }
+        mine.files.flush(opened.handle).unwrap();
+        mine.files.release(opened.handle);
+        assert_eq!(read(&mine.files, "scattered").unwrap(), content);
+    }
+    assert_eq!(get(&other, "scattered").unwrap(), content);
+    mine.quiet();
+}
+
 /// Proves: while the server is away, what was acknowledged stays, new changes fail as they would without gathering, and
 /// all that was acknowledged is there when it is back; also if the process ended meanwhile.
 #[test]

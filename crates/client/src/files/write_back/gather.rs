@@ -20,8 +20,9 @@ use crate::files::backend::{Guard, Plan, Upload, View};
 use crate::interrupt::{self, Woken};
 use crate::store::About;
 use holdfast_content::{Block, BlockSink, Content, Reference};
-use holdfast_crypto::DigestKey;
+use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -72,8 +73,36 @@ pub(super) struct OnItsWay {
     ahead: Arc<AtomicUsize>,
     /// Data in the journal that an edit to come will name.
     small: Mutex<Vec<Weak<Small>>>,
+    /// Data that is in neither yet.
+    pub(super) held: Arc<HeldBlocks>,
     /// A call has waited in vain.
     silent: AtomicBool,
+}
+
+/// Blocks of sinks that do not know yet where they go: whoever writes a file reads back what he has made of it. Each with
+/// how many sinks hold it.
+#[derive(Default)]
+pub(super) struct HeldBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
+
+impl HeldBlocks {
+    fn hold(&self, block: &Arc<Block>) {
+        self.0.lock().entry(block.reference().address).or_insert_with(|| (block.clone(), 0)).1 += 1;
+    }
+
+    fn release(&self, address: &Digest) {
+        let mut held = self.0.lock();
+        if let Some((_, holders)) = held.get_mut(address) {
+            *holders -= 1;
+            if *holders == 0 {
+                held.remove(address);
+            }
+        }
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, address: &Digest) -> Option<Arc<Block>> {
+        self.0.lock().get(address).map(|(block, _)| block.clone())
+    }
 }
 
 /// Which way an edit goes.
@@ -324,7 +353,7 @@ impl Shared {
             true => (None, Some(about)),
             false => (Some(self.inner.upload(about)), None),
         };
-        GatheringSink { shared: self, about, held: Vec::new(), bytes: 0, onward }
+        GatheringSink { shared: self, about, held: Held::new(&self.on_its_way.held), bytes: 0, onward }
     }
 
     /// An edit that was to be made here goes straight: so must its data.
@@ -336,7 +365,7 @@ impl Shared {
             if sent.is_none() {
                 let mut upload = self.inner.upload(one.about.clone());
                 for block in &one.blocks {
-                    upload.put(block.clone());
+                    upload.put(Block::clone(block));
                 }
                 *sent = Some(upload.finish(one.content.as_ref())?);
             }
@@ -354,7 +383,7 @@ impl Shared {
 struct Small {
     about: About,
     content: Option<Content>,
-    blocks: Vec<Block>,
+    blocks: Vec<Arc<Block>>,
     /// It is at the server too.
     sent: Mutex<Option<Guard>>,
     _writing: Writing,
@@ -372,12 +401,36 @@ impl Drop for Ahead {
     }
 }
 
+/// Blocks that one sink holds.
+struct Held {
+    all: Arc<HeldBlocks>,
+    blocks: Vec<Arc<Block>>,
+}
+
+impl Held {
+    fn new(all: &Arc<HeldBlocks>) -> Held {
+        Held { all: all.clone(), blocks: Vec::new() }
+    }
+
+    fn push(&mut self, block: Block) {
+        let block = Arc::new(block);
+        self.all.hold(&block);
+        self.blocks.push(block);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.blocks.iter().for_each(|block| self.all.release(&block.reference().address));
+    }
+}
+
 /// New data: little of it is journaled once it is complete, and much goes to the server while it comes.
 pub(super) struct GatheringSink<'a> {
     shared: &'a Shared,
     /// Until it goes to the server.
     about: Option<About>,
-    held: Vec<Block>,
+    held: Held,
     bytes: usize,
     onward: Option<Box<dyn Upload + 'a>>,
 }
@@ -388,9 +441,11 @@ impl<'a> GatheringSink<'a> {
         self.onward.get_or_insert_with(|| {
             let about = about.take().expect("it has gone nowhere yet");
             let mut onward = shared.inner.upload(about);
-            held.drain(..).for_each(|block| {
-                onward.put(block);
-            });
+            for block in &held.blocks {
+                onward.put(Block::clone(block));
+            }
+            // From now on they are read back from there.
+            *held = Held::new(&shared.on_its_way.held);
             onward
         })
     }
@@ -417,12 +472,12 @@ impl Upload for GatheringSink<'_> {
         let shared = self.shared;
         if self.onward.is_none() {
             let writing = shared.journal.writing();
-            match self.held.iter().try_for_each(|block| shared.journal.put(block)) {
+            match self.held.blocks.iter().try_for_each(|block| shared.journal.put(block)) {
                 Ok(()) => {
                     let small = Arc::new(Small {
                         about: self.about.take().expect("it has gone nowhere yet"),
                         content: content.cloned(),
-                        blocks: std::mem::take(&mut self.held),
+                        blocks: self.held.blocks.clone(),
                         sent: Mutex::new(None),
                         _writing: writing,
                     });

@@ -387,7 +387,11 @@ impl Shared {
 
     /// Blocks, wherever they are.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
-        Arc::new(Layered { journal: self.journal.clone(), inner: self.inner.source() })
+        Arc::new(Layered {
+            held: self.on_its_way.held.clone(),
+            journal: self.journal.clone(),
+            inner: self.inner.source(),
+        })
     }
 
     /// Where new blocks go.
@@ -894,8 +898,9 @@ impl View for FixedView {
     }
 }
 
-/// Blocks of the journal, and of the engine.
+/// Blocks on their way, of the journal, and of the engine.
 struct Layered {
+    held: Arc<gather::HeldBlocks>,
     journal: Arc<Journal>,
     inner: Arc<dyn BlockSource + Send + Sync>,
 }
@@ -906,14 +911,17 @@ impl BlockSource for Layered {
     }
 
     fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
-        match self.journal.get(&reference.address) {
-            Some(block) if block.kind() == kind && block.reference() == *reference => Ok(Arc::new(block)),
+        let here = self.held.get(&reference.address);
+        match here.or_else(|| self.journal.get(&reference.address).map(Arc::new)) {
+            Some(block) if block.kind() == kind && block.reference() == *reference => Ok(block),
             _ => self.inner.fetch(reference, kind),
         }
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
-        let missing = references.iter().filter(|(reference, _)| !self.journal.contains(&reference.address));
+        let is_here =
+            |address: &Digest| self.held.get(address).is_some() || self.journal.contains(address);
+        let missing = references.iter().filter(|(reference, _)| !is_here(&reference.address));
         self.inner.prefetch(&missing.copied().collect::<Vec<_>>());
     }
 }
