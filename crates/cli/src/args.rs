@@ -551,7 +551,7 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT, transfer=HOW,
-map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, gather, local_locks,
+map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, no_gather, local_locks,
 write_back, write_back_mib=MIB, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
 there to be asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
@@ -622,11 +622,11 @@ pub struct Mount {
     /// Ask the server each time, instead of reading again under a lease what was read before.
     #[arg(long)]
     pub no_leases: bool,
-    /// While no other device uses the file system, gather changes here for a third of a second and send them together,
-    /// instead of letting each close wait until the server has it on disk. Whoever looks at it elsewhere sees them all
-    /// the same, and fsync always waits for the server. Experimental. For all mounts of this key.
-    #[arg(long, conflicts_with = "no_leases")]
-    pub gather: bool,
+    /// Send each change at once, and let close wait until the server has it on disk. Otherwise, while no other device uses
+    /// the file system, changes are gathered here for a third of a second; whoever looks at it elsewhere sees them all
+    /// the same, and fsync always waits for the server. For all mounts of this key.
+    #[arg(long)]
+    pub no_gather: bool,
     /// What carries the conversation with the server.
     #[arg(long, value_name = "WHAT", default_value = "auto")]
     pub transport: Carrier,

@@ -42,19 +42,19 @@ fn crash(world: &World, who: &str) {
     eventually("the mount is gone", || !is_mounted(&point));
 }
 
-/// Proves: who is alone makes many files in few operations; another machine that comes finds all of them at once; and without
-/// `--gather` each is an operation of its own.
+/// Proves: who is alone makes many files in few operations; another machine that comes finds all of them at once; and with
+/// `--no-gather` each is an operation of its own.
 #[test]
 fn many_files_in_few_operations() {
     const FILES: u64 = 200;
     let mut world = World::new(&["anna", "ben"]);
-    let anna = world.mount_with("anna", &["--gather"]).join("team");
+    let anna = world.mount("anna").join("team");
     work_until_gathering(&world, "anna", &anna);
     let before = status(&world, "anna").1;
     for number in 0..FILES {
         fs::write(anna.join(format!("file-{number}")), format!("content {number}")).expect("written");
     }
-    let ben = world.mount_with("ben", &["--gather"]).join("team");
+    let ben = world.mount("ben").join("team");
     for number in 0..FILES {
         let read = fs::read_to_string(ben.join(format!("file-{number}"))).expect("read");
         assert_eq!(read, format!("content {number}"));
@@ -65,7 +65,7 @@ fn many_files_in_few_operations() {
     assert_eq!(shown["conflicts"], serde_json::json!([]));
 
     world.umount("anna");
-    let anna = world.mount("anna").join("team");
+    let anna = world.mount_with("anna", &["--no-gather"]).join("team");
     let before = status(&world, "anna").1;
     for number in 0..10 {
         fs::write(anna.join(format!("file-{number}")), "by itself").expect("written");
@@ -81,7 +81,7 @@ fn survives() {
     let mut world = World::new(&["anna", "ben"]);
     world.stop_server();
     world.start_server_with(&["--lease", "6"]);
-    let anna = world.mount_with("anna", &["--gather"]).join("team");
+    let anna = world.mount("anna").join("team");
     work_until_gathering(&world, "anna", &anna);
     let mut synced = File::create(anna.join("synced")).expect("made");
     synced.write_all(b"at the server").expect("written");
@@ -89,20 +89,20 @@ fn survives() {
     world.kill_server();
     crash(&world, "anna");
     world.start_server_with(&["--lease", "6"]);
-    let ben = world.mount_with("ben", &["--gather"]).join("team");
+    let ben = world.mount("ben").join("team");
     assert_eq!(fs::read(ben.join("synced")).expect("read"), b"at the server");
     world.umount("ben");
     drop(synced);
 
-    let anna = world.mount_with("anna", &["--gather"]).join("team");
+    let anna = world.mount("anna").join("team");
     work_until_gathering(&world, "anna", &anna);
     for number in 0..50 {
         fs::write(anna.join(format!("closed-{number}")), format!("{number}")).expect("written");
     }
     fs::remove_file(anna.join("closed-7")).expect("removed");
     crash(&world, "anna");
-    let anna = world.mount_with("anna", &["--gather"]).join("team");
-    let ben = world.mount_with("ben", &["--gather"]).join("team");
+    let anna = world.mount("anna").join("team");
+    let ben = world.mount("ben").join("team");
     for directory in [anna, ben] {
         for number in (0..50).filter(|number| *number != 7) {
             let read = fs::read_to_string(directory.join(format!("closed-{number}"))).expect("read");

@@ -58,7 +58,7 @@ const PLAIN: [(&str, &str, For); 9] = [
     ("local_locks", "--local-locks", For::Writable),
     ("write_back", "--write-back", For::Writable),
     ("no_leases", "--no-leases", For::Writable),
-    ("gather", "--gather", For::Writable),
+    ("no_gather", "--no-gather", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.

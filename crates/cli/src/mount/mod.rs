@@ -100,7 +100,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
             no_exec: arguments.no_exec,
             local_locks: arguments.local_locks,
             write_back_bytes: arguments.write_back.then_some(arguments.write_back_mib << 20),
-            gather: arguments.gather,
+            gather: !arguments.no_gather && !arguments.no_leases,
             map_user: arguments.map_user.clone(),
             map_group: arguments.map_group.clone(),
             ignore_unmapped: arguments.unmapped_chown == UnmappedChown::Ignore,

@@ -919,8 +919,7 @@ impl BlockSource for Layered {
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
-        let is_here =
-            |address: &Digest| self.held.get(address).is_some() || self.journal.contains(address);
+        let is_here = |address: &Digest| self.held.get(address).is_some() || self.journal.contains(address);
         let missing = references.iter().filter(|(reference, _)| !is_here(&reference.address));
         self.inner.prefetch(&missing.copied().collect::<Vec<_>>());
     }
