@@ -61,7 +61,8 @@ impl Inner {
             let mut bytes = 0;
             for run in tasks.chunk_by(|a, b| a.block + 1 == b.block) {
                 // Small runs travel in the log whole: one flush instead of two, and torn writes are mended from it.
-                let is_whole = run.len() <= self.options.inline_max;
+                let fits = (run.len() * BLOCK_BYTES) as u64 <= self.batch_bytes();
+                let is_whole = fits && run.len() <= self.options.inline_max;
                 bytes += run.len() * if is_whole { BLOCK_BYTES } else { TAG_BYTES };
                 if done > 0 && bytes as u64 > self.batch_bytes() {
                     break;
