@@ -26,6 +26,8 @@ mod inspect;
 mod key;
 mod layout;
 mod map;
+#[cfg(test)]
+mod map_tests;
 mod passes;
 mod records;
 mod recover;

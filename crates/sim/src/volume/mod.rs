@@ -2,8 +2,9 @@
 //!
 //! [`program`] runs a random program on a volume over recorded devices; [`oracle`] knows what each block may have after
 //! a crash at any moment; [`crash`] makes the states that a crash may leave; [`check`] recovers each and asks the
-//! oracle; [`order`] checks the write-ahead rule at every write.
+//! oracle; [`order`] checks the write-ahead rule at every write. [`attack`] has what an attacker can do, and the verdicts.
 
+pub mod attack;
 pub mod check;
 pub mod crash;
 pub mod oracle;
@@ -23,6 +24,8 @@ pub const LOG: usize = 1;
 /// Size of the log's ring: as small as it may be, so that it comes round often.
 pub const RING_BYTES: u64 = 66 * BLOCK_BYTES as u64;
 
+/// Size of a block, in bytes.
+pub const BLOCK_BYTES_U64: u64 = BLOCK_BYTES as u64;
 /// One block.
 pub type Block = [u8; BLOCK_BYTES];
 

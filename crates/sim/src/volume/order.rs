@@ -27,6 +27,14 @@ fn claims_of(bytes: &[u8]) -> Result<Vec<Claim>, String> {
 /// # Errors
 /// The first write that broke the rule.
 pub fn check(trace: &Trace) -> Result<Checked, String> {
+    check_some(trace, 1)
+}
+
+/// The same, but what the log calls stable only at one of `each` writes to it, which takes long for large volumes.
+///
+/// # Errors
+/// The first write that broke the rule.
+pub fn check_some(trace: &Trace, each: usize) -> Result<Checked, String> {
     let key = key();
     let mut checked = Checked::default();
     let mut moment = Moment::first(trace);
@@ -58,7 +66,10 @@ pub fn check(trace: &Trace) -> Result<Checked, String> {
             }
             Event::Write { offset, bytes, .. } => {
                 log_live[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
-                // The superblocks and the map say nothing of the kind.
+                if at % each != 0 {
+                    moment.step(event);
+                    continue;
+                }
                 let claims = claims_of(&log_live)?;
                 let mut last: HashMap<u64, (Option<[u8; 16]>, Vec<[u8; 16]>)> = HashMap::new();
                 for claim in claims {
