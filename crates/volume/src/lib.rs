@@ -25,12 +25,14 @@ mod error;
 mod inspect;
 mod key;
 mod layout;
+mod look;
 mod map;
 #[cfg(test)]
 mod map_tests;
 mod passes;
 mod records;
 mod recover;
+mod release;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -39,5 +41,6 @@ pub use error::{BadBlock, VolumeError};
 pub use inspect::{Claim, claims};
 pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
+pub use look::Look;
 pub use recover::Report;
 pub use volume::{Options, Statistics, Volume};
