@@ -14,13 +14,23 @@ const CLIENTS: u8 = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Append { client: u8, length: usize },
+    Append {
+        client: u8,
+        length: usize,
+    },
     /// Up to one of the last records.
-    Force { back: usize },
+    Force {
+        back: usize,
+    },
     /// A client does without all but its last records.
-    Forget { client: u8, keep: usize },
+    Forget {
+        client: u8,
+        keep: usize,
+    },
     Reopen,
-    Crash { seed: u64 },
+    Crash {
+        seed: u64,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

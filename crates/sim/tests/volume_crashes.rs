@@ -161,7 +161,8 @@ fn crashes_while_rekeying_and_resizing() {
             }
             assert!(rekey(&state.devices, &old, random.number() as u8));
             let (disk, log) = (state.devices.device(DISK), state.devices.device(second));
-            let (new, _) = Volume::open(disk, log, &another, Options::default(), None, [7; 16]).expect("opens");
+            let (new, _) =
+                Volume::open(disk, log, &another, Options::default(), None, [7; 16]).expect("opens");
             assert_eq!(new.size_bytes(), NEW * BLOCK_BYTES as u64);
             for block in (0..NEW).step_by(5) {
                 assert!(read(&new, block).expect("read") == expected(block), "block {block}");
@@ -195,7 +196,8 @@ fn crashes_while_repairing() {
     for event in &trace.events {
         moment.step(event);
         for state in moment.states(&mut random, 6) {
-            let (volume, _) = open(&state.devices, &Options::default(), None, random.number()).expect("opens");
+            let (volume, _) =
+                open(&state.devices, &Options::default(), None, random.number()).expect("opens");
             for block in 0..300 {
                 match read(&volume, block) {
                     Ok(bytes) if block == 250 => assert!(bytes == content(1)),

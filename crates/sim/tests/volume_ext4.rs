@@ -91,7 +91,8 @@ fn used(directory: &Path, devices: &Devices, random: &mut Random) -> (Vec<Synced
     let journal = File::create(directory.join("journal")).expect("made");
     for number in 0..25u64 {
         let name = format!("file{number}");
-        let mut bytes: Vec<u8> = (0..1 + random.below(60)).flat_map(|at| content(number * 100 + at)).collect();
+        let mut bytes: Vec<u8> =
+            (0..1 + random.below(60)).flat_map(|at| content(number * 100 + at)).collect();
         bytes.truncate(bytes.len() - random.below(4000) as usize);
         let partial = directory.join("partial");
         let mut file = File::create(&partial).expect("made");
@@ -104,7 +105,8 @@ fn used(directory: &Path, devices: &Devices, random: &mut Random) -> (Vec<Synced
         journal.sync_data().expect("synced");
         overwritten.push(devices.mark());
         // Unsynced work between them.
-        fs::write(directory.join(format!("loose{}", number % 5)), vec![number as u8; 200_000]).expect("written");
+        fs::write(directory.join(format!("loose{}", number % 5)), vec![number as u8; 200_000])
+            .expect("written");
         if number % 7 == 6 {
             fs::remove_file(directory.join("loose0")).expect("removed");
             run("fstrim", directory);
@@ -185,7 +187,10 @@ fn ext4_crashes() {
             match volume.read(block * BLOCK_BYTES as u64, bytes) {
                 Ok(()) => {}
                 Err(VolumeError::BadBlock { bad, .. }) => {
-                    assert!(report.refused.contains(&bad) || state.torn[DISK].contains(&block), "{what}: {bad}");
+                    assert!(
+                        report.refused.contains(&bad) || state.torn[DISK].contains(&block),
+                        "{what}: {bad}"
+                    );
                     // As a file system's check does with a sector that cannot be read.
                     bytes.fill(0);
                 }

@@ -14,10 +14,19 @@ const LEAF: u64 = 256;
 #[derive(Clone, Debug)]
 enum Step {
     /// Some neighbours get values.
-    Set { first: u64, count: u64, value: u8 },
-    Get { block: u64 },
+    Set {
+        first: u64,
+        count: u64,
+        value: u8,
+    },
+    Get {
+        block: u64,
+    },
     /// Leaves with records before this many steps ago are written; durable, or not before the crash.
-    Checkpoint { back: u64, is_durable: bool },
+    Checkpoint {
+        back: u64,
+        is_durable: bool,
+    },
     Crash,
 }
 

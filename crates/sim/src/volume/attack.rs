@@ -53,7 +53,9 @@ pub enum Verdict {
     MapRefused,
     /// A state that was complete at an earlier flush is served.
     Older,
-    /// What never was together is served.
+    /// Some blocks are served as they once were, others refused or as they are.
+    Mixed,
+    /// Something is served that never was there.
     Wrong(u64),
 }
 
@@ -66,7 +68,8 @@ impl Verdict {
             Verdict::Refused(blocks) => format!("the {} blocks refused", blocks.len()),
             Verdict::NotOpened(why) => format!("not opened: {why}"),
             Verdict::MapRefused => "what needs it refused".into(),
-            Verdict::Older => "**older state served**".into(),
+            Verdict::Older => "*older state served*".into(),
+            Verdict::Mixed => "*older blocks served*, others refused".into(),
             Verdict::Wrong(block) => format!("**WRONG block {block} served**"),
         }
     }
@@ -141,6 +144,15 @@ impl Scene {
         }
     }
 
+    /// Whether a block ever had these bytes.
+    fn once(block: u64, bytes: &Block) -> bool {
+        let first = if block == 10 { content(1) } else { original(block) };
+        *bytes == first
+            || *bytes == original(block)
+            || *bytes == Scene::newest(block)
+            || (block == 5 && (50..55).any(|number| *bytes == content(number)))
+    }
+
     /// Whether all that is read was the volume at an earlier flush.
     fn is_older(served: &[Option<Block>]) -> bool {
         let first = |block: u64| if block == 10 { content(1) } else { original(block) };
@@ -151,7 +163,8 @@ impl Scene {
                 _ => Scene::newest(block),
             }
         };
-        let all = |of: &dyn Fn(u64) -> Block| (0..).zip(served).all(|(block, bytes)| *bytes == Some(of(block)));
+        let all =
+            |of: &dyn Fn(u64) -> Block| (0..).zip(served).all(|(block, bytes)| *bytes == Some(of(block)));
         all(&first) || (0..5).any(|commits| all(&at(commits)))
     }
 
@@ -171,24 +184,33 @@ impl Scene {
                     VolumeError::Ring(RingError::Damaged { .. }) => "log damaged",
                     VolumeError::Ring(RingError::RolledBack { .. }) => "rolled back",
                     VolumeError::Ring(RingError::Forked { .. }) => "another history",
-                    VolumeError::Ring(RingError::NotOurs { .. }) | VolumeError::NotOurs { .. } => "not this volume's",
+                    VolumeError::Ring(RingError::NotOurs { .. }) | VolumeError::NotOurs { .. } => {
+                        "not this volume's"
+                    }
                     VolumeError::Ring(RingError::NewerFormat { .. }) => "unknown format",
                     VolumeError::BadMap { .. } => "map damaged",
+                    VolumeError::Size(_) | VolumeError::Ring(RingError::TooSmall { .. }) => "too small",
+                    // The device ends before the header does.
+                    VolumeError::Io { .. } => "unreadable",
                     VolumeError::NotAdopted { .. } => "nothing taken over",
                     error => panic!("{error}"),
                 };
-                assert!(devices.bytes(LOG) == image.log && devices.bytes(DISK) == image.disk, "nothing is changed");
+                assert!(
+                    devices.bytes(LOG) == image.log && devices.bytes(DISK) == image.disk,
+                    "nothing is changed"
+                );
                 return Verdict::NotOpened(why);
             }
         };
         let mut served = Vec::new();
-        let (mut refused, mut wrong) = (Vec::new(), None);
+        let (mut refused, mut is_old) = (Vec::new(), false);
         for block in 0..BLOCKS {
             match read(&volume, block) {
                 Ok(bytes) => {
-                    if bytes != Scene::newest(block) {
-                        wrong.get_or_insert(block);
+                    if !Scene::once(block, &bytes) {
+                        return Verdict::Wrong(block);
                     }
+                    is_old |= bytes != Scene::newest(block);
                     served.push(Some(bytes));
                 }
                 Err(VolumeError::BadBlock { .. }) => {
@@ -199,12 +221,17 @@ impl Scene {
                 Err(error) => panic!("{error}"),
             }
         }
-        match wrong {
-            Some(_) if Scene::is_older(&served) => Verdict::Older,
-            Some(block) => Verdict::Wrong(block),
-            None if refused.is_empty() => Verdict::NoEffect,
-            None => Verdict::Refused(refused),
+        match is_old {
+            true if Scene::is_older(&served) => Verdict::Older,
+            true => Verdict::Mixed,
+            false if refused.is_empty() => Verdict::NoEffect,
+            false => Verdict::Refused(refused),
         }
+    }
+
+    /// The log that an attacker kept from the beginning.
+    pub fn older_log(&self) -> &[u8] {
+        &self.older.log
     }
 
     /// The volume as it was closed, and as a loss of power left it.
@@ -238,8 +265,8 @@ pub struct Attack {
     /// In words.
     pub name: &'static str,
     change: Change,
-    /// The anchor is as old as so many flushes.
-    behind: usize,
+    /// The anchor is older by so many flushes.
+    pub behind: usize,
 }
 
 /// All of them.
@@ -248,23 +275,41 @@ pub fn attacks() -> Vec<Attack> {
     let mut add = |name, change: Change| attacks.push(Attack { name, change, behind: 0 });
     add("nothing", Box::new(|_, _| ()));
     add("a block: a bit flipped", Box::new(|now, _| now.disk[place(20).start + 7] ^= 1));
-    add("a block: torn, half of it the one before", Box::new(|now, scene| {
-        now.disk[place(12)][2048..].copy_from_slice(&scene.older.disk[place(12)][2048..]);
-    }));
-    add("a block: its write dropped", Box::new(|now, scene| {
-        now.disk[place(11)].copy_from_slice(&scene.older.disk[place(11)]);
-    }));
-    add("a block: put back to an older one of the same place", Box::new(|now, scene| {
-        now.disk[place(10)].copy_from_slice(&scene.older.disk[place(10)]);
-    }));
-    add("a small block, still whole in the log: put back", Box::new(|now, scene| {
-        now.disk[place(INLINE)].copy_from_slice(&scene.older.disk[place(INLINE)]);
-    }));
-    add("a block: written to another place", Box::new(|now, _| now.disk.copy_within(place(12), place(260).start)));
+    add(
+        "a block: torn, half of it the one before",
+        Box::new(|now, scene| {
+            now.disk[place(12)][2048..].copy_from_slice(&scene.older.disk[place(12)][2048..]);
+        }),
+    );
+    add(
+        "a block: its write dropped",
+        Box::new(|now, scene| {
+            now.disk[place(11)].copy_from_slice(&scene.older.disk[place(11)]);
+        }),
+    );
+    add(
+        "a block: put back to an older one of the same place",
+        Box::new(|now, scene| {
+            now.disk[place(10)].copy_from_slice(&scene.older.disk[place(10)]);
+        }),
+    );
+    add(
+        "a small block, whole in the log until the next checkpoint: put back",
+        Box::new(|now, scene| {
+            now.disk[place(5)].copy_from_slice(&scene.older.disk[place(5)]);
+        }),
+    );
+    add(
+        "a block: written to another place",
+        Box::new(|now, _| now.disk.copy_within(place(12), place(260).start)),
+    );
     add("two blocks: swapped", Box::new(|now, _| swap(&mut now.disk, place(30).start, place(31).start)));
-    add("a block: that of another volume with the same secret", Box::new(|now, scene| {
-        now.disk[place(30)].copy_from_slice(&scene.same_secret.disk[place(30)]);
-    }));
+    add(
+        "a block: that of another volume with the same secret",
+        Box::new(|now, scene| {
+            now.disk[place(30)].copy_from_slice(&scene.same_secret.disk[place(30)]);
+        }),
+    );
     add("a discarded block: filled", Box::new(|now, _| now.disk[place(201)].fill(7)));
     add("the disk put back", Box::new(|now, scene| now.disk = scene.older.disk.clone()));
     add("the log put back", Box::new(|now, scene| now.log = scene.older.log.clone()));
@@ -280,77 +325,137 @@ pub fn attacks() -> Vec<Attack> {
         behind,
     }));
     let mut add = |name, change: Change| attacks.push(Attack { name, change, behind: 0 });
-    add("the disk of another volume, same secret", Box::new(|now, scene| now.disk = scene.same_secret.disk.clone()));
-    add("the log of another volume, same secret", Box::new(|now, scene| now.log = scene.same_secret.log.clone()));
-    add("the log of a volume of the same name, other secret", Box::new(|now, scene| {
-        now.log = scene.other_secret.log.clone();
-    }));
-    add("disk and log of another volume, same secret", Box::new(|now, scene| *now = scene.same_secret.clone()));
-    add("the log's last block: a bit flipped", Box::new(|now, _| {
-        let at = last_log_block(now);
-        now.log[at + 200] ^= 1;
-    }));
-    add("the log cut off by one block", Box::new(|now, _| {
-        let at = last_log_block(now);
-        now.log[at..at + BLOCK_BYTES].fill(0);
-    }));
-    add("the log cut off by three blocks", Box::new(|now, _| {
-        let at = last_log_block(now);
-        now.log[at - 2 * BLOCK_BYTES..at + BLOCK_BYTES].fill(0);
-    }));
-    add("the log's last two blocks swapped", Box::new(|now, _| {
-        let at = last_log_block(now);
-        swap(&mut now.log, at, at - BLOCK_BYTES);
-    }));
-    add("a log block repeated in the next place", Box::new(|now, _| {
-        let at = last_log_block(now);
-        now.log.copy_within(at - BLOCK_BYTES..at, at);
-    }));
-    add("a log block before the last: forged, right but for its tag", Box::new(|now, _| {
-        let at = last_log_block(now) - BLOCK_BYTES;
-        now.log[at + 100] ^= 1;
-    }));
-    add("log blocks of another volume, same secret", Box::new(|now, scene| {
-        now.log[RING..MAP].copy_from_slice(&scene.same_secret.log[RING..MAP]);
-    }));
-    add("log blocks put back to an older lap", Box::new(|now, scene| {
-        now.log[RING..MAP].copy_from_slice(&scene.older.log[RING..MAP]);
-    }));
+    add(
+        "the disk of another volume, same secret",
+        Box::new(|now, scene| now.disk = scene.same_secret.disk.clone()),
+    );
+    add(
+        "the log of another volume, same secret",
+        Box::new(|now, scene| now.log = scene.same_secret.log.clone()),
+    );
+    add(
+        "the log of a volume of the same name, other secret",
+        Box::new(|now, scene| {
+            now.log = scene.other_secret.log.clone();
+        }),
+    );
+    add(
+        "disk and log of another volume, same secret",
+        Box::new(|now, scene| *now = scene.same_secret.clone()),
+    );
+    add(
+        "the log's last block: a bit flipped",
+        Box::new(|now, _| {
+            let at = last_log_block(now);
+            now.log[at + 200] ^= 1;
+        }),
+    );
+    add(
+        "the log cut off by one block",
+        Box::new(|now, _| {
+            let at = last_log_block(now);
+            now.log[at..at + BLOCK_BYTES].fill(0);
+        }),
+    );
+    add(
+        "the log cut off by three blocks",
+        Box::new(|now, _| {
+            let at = last_log_block(now);
+            now.log[at - 2 * BLOCK_BYTES..at + BLOCK_BYTES].fill(0);
+        }),
+    );
+    add(
+        "the log's last two blocks swapped",
+        Box::new(|now, _| {
+            let at = last_log_block(now);
+            swap(&mut now.log, at, at - BLOCK_BYTES);
+        }),
+    );
+    add(
+        "a log block repeated in the next place",
+        Box::new(|now, _| {
+            let at = last_log_block(now);
+            now.log.copy_within(at - BLOCK_BYTES..at, at);
+        }),
+    );
+    add(
+        "a log block before the last: forged, right but for its tag",
+        Box::new(|now, _| {
+            let at = last_log_block(now) - BLOCK_BYTES;
+            now.log[at + 100] ^= 1;
+        }),
+    );
+    add(
+        "log blocks of another volume, same secret",
+        Box::new(|now, scene| {
+            now.log[RING..MAP].copy_from_slice(&scene.same_secret.log[RING..MAP]);
+        }),
+    );
+    add(
+        "log blocks put back to an older lap",
+        Box::new(|now, scene| {
+            now.log[RING..MAP].copy_from_slice(&scene.older.log[RING..MAP]);
+        }),
+    );
     add("all log blocks zeroed", Box::new(|now, _| now.log[RING..MAP].fill(0)));
     add("one superblock damaged", Box::new(|now, _| now.log[2 * BLOCK_BYTES + 40] ^= 1));
-    add("one superblock put back", Box::new(|now, scene| {
-        let first = 2 * BLOCK_BYTES..3 * BLOCK_BYTES;
-        now.log[first.clone()].copy_from_slice(&scene.older.log[first]);
-    }));
-    add("both superblocks put back", Box::new(|now, scene| {
-        let both = 2 * BLOCK_BYTES..4 * BLOCK_BYTES;
-        now.log[both.clone()].copy_from_slice(&scene.older.log[both]);
-    }));
-    add("both superblocks damaged", Box::new(|now, _| {
-        now.log[2 * BLOCK_BYTES + 40] ^= 1;
-        now.log[3 * BLOCK_BYTES + 40] ^= 1;
-    }));
-    add("a leaf of the map damaged, both places", Box::new(|now, _| {
-        now.log[MAP + 5] ^= 1;
-        now.log[MAP + BLOCK_BYTES + 5] ^= 1;
-    }));
-    add("the map's leaves swapped", Box::new(|now, _| {
-        swap(&mut now.log, MAP, MAP + 2 * BLOCK_BYTES);
-        swap(&mut now.log, MAP + BLOCK_BYTES, MAP + 3 * BLOCK_BYTES);
-    }));
-    add("the map's root damaged, both places", Box::new(|now, _| {
-        now.log[MAP + 4 * BLOCK_BYTES + 5] ^= 1;
-        now.log[MAP + 5 * BLOCK_BYTES + 5] ^= 1;
-    }));
+    add(
+        "one superblock put back",
+        Box::new(|now, scene| {
+            let first = 2 * BLOCK_BYTES..3 * BLOCK_BYTES;
+            now.log[first.clone()].copy_from_slice(&scene.older.log[first]);
+        }),
+    );
+    add(
+        "both superblocks put back",
+        Box::new(|now, scene| {
+            let both = 2 * BLOCK_BYTES..4 * BLOCK_BYTES;
+            now.log[both.clone()].copy_from_slice(&scene.older.log[both]);
+        }),
+    );
+    add(
+        "both superblocks damaged",
+        Box::new(|now, _| {
+            now.log[2 * BLOCK_BYTES + 40] ^= 1;
+            now.log[3 * BLOCK_BYTES + 40] ^= 1;
+        }),
+    );
+    add(
+        "a leaf of the map damaged, both places",
+        Box::new(|now, _| {
+            now.log[MAP + 5] ^= 1;
+            now.log[MAP + BLOCK_BYTES + 5] ^= 1;
+        }),
+    );
+    add(
+        "the map's leaves swapped",
+        Box::new(|now, _| {
+            swap(&mut now.log, MAP, MAP + 2 * BLOCK_BYTES);
+            swap(&mut now.log, MAP + BLOCK_BYTES, MAP + 3 * BLOCK_BYTES);
+        }),
+    );
+    add(
+        "the map's root damaged, both places",
+        Box::new(|now, _| {
+            now.log[MAP + 4 * BLOCK_BYTES + 5] ^= 1;
+            now.log[MAP + 5 * BLOCK_BYTES + 5] ^= 1;
+        }),
+    );
     add("the map put back", Box::new(|now, scene| now.log[MAP..].copy_from_slice(&scene.older.log[MAP..])));
     add("one copy of the header damaged", Box::new(|now, _| now.log[33] ^= 1));
-    add("both copies of the header damaged", Box::new(|now, _| {
-        now.log[33] ^= 1;
-        now.log[BLOCK_BYTES + 33] ^= 1;
-    }));
-    add("the header of another volume, same secret", Box::new(|now, scene| {
-        now.log[..2 * BLOCK_BYTES].copy_from_slice(&scene.same_secret.log[..2 * BLOCK_BYTES]);
-    }));
+    add(
+        "both copies of the header damaged",
+        Box::new(|now, _| {
+            now.log[33] ^= 1;
+            now.log[BLOCK_BYTES + 33] ^= 1;
+        }),
+    );
+    add(
+        "the header of another volume, same secret",
+        Box::new(|now, scene| {
+            now.log[..2 * BLOCK_BYTES].copy_from_slice(&scene.same_secret.log[..2 * BLOCK_BYTES]);
+        }),
+    );
     attacks
 }
 
@@ -378,8 +483,10 @@ pub fn table(scene: &Scene) -> String {
         "| attack | closed, with anchor | closed, without | power lost, with anchor | power lost, without |\n|---|---|---|---|---|\n",
     );
     for attack in attacks() {
-        let [closed, closed_alone, crashed, crashed_alone] = attack.verdicts(scene).map(|verdict| verdict.in_words());
-        let _ = writeln!(text, "| {} | {closed} | {closed_alone} | {crashed} | {crashed_alone} |", attack.name);
+        let [closed, closed_alone, crashed, crashed_alone] =
+            attack.verdicts(scene).map(|verdict| verdict.in_words());
+        let _ =
+            writeln!(text, "| {} | {closed} | {closed_alone} | {crashed} | {crashed_alone} |", attack.name);
     }
     text
 }
