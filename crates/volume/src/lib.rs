@@ -31,6 +31,8 @@ mod records;
 mod recover;
 mod release;
 #[cfg(test)]
+mod taking_over_tests;
+#[cfg(test)]
 mod tests;
 mod volume;
 
