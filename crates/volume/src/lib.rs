@@ -34,6 +34,8 @@ mod records;
 mod recover;
 mod release;
 #[cfg(test)]
+mod taking_over_tests;
+#[cfg(test)]
 mod tests;
 mod volume;
 

@@ -37,6 +37,7 @@ pub struct Report {
 /// What the log's first look tells.
 pub(crate) struct Survey {
     root: Tag,
+    /// Blocks taken over.
     pub adopted: u64,
     /// Records before this say nothing any more.
     pub from: Lsn,
