@@ -1,7 +1,6 @@
 //! The ring against a model: several clients whose records interleave, forced and not, over wraps, checkpoints, orderly
 //! ends and crashes.
 
-use holdfast_log::device::Device;
 use holdfast_log::ring::{BLOCK_BYTES, ClientId, LogClient, Lsn, Recovered, Ring, RingError, RingKey};
 use holdfast_log::simulated_device::{Devices, Unflushed};
 use parking_lot::Mutex;

@@ -1,10 +1,11 @@
 //! Whoever has the disk and the log, but not the key.
 
 use holdfast_log::ring::Anchor;
+use holdfast_log::simulated_device::Failure;
 use holdfast_sim::random::Random;
-use holdfast_sim::volume::RING_BYTES;
 use holdfast_sim::volume::attack::{Image, Scene, Verdict, attacks, table};
-use holdfast_volume::BLOCK_BYTES;
+use holdfast_sim::volume::{DISK, LOG, RING_BYTES, content, open, original, protected, read};
+use holdfast_volume::{BLOCK_BYTES, Options};
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -105,6 +106,35 @@ fn each_byte_of_an_anchor() {
                 assert!(matches!(found, Verdict::NotOpened(_) | Verdict::NoEffect), "byte {byte}: {found:?}");
             }
         }
+    }
+}
+
+/// Proves: records that recovery found not to be true of the disk stay void, though superblocks that still called them
+/// needed are put back.
+#[test]
+fn void_records_stay_void() {
+    let devices = protected(300);
+    let large = |from: u64| (0..40).flat_map(|at| content(from + at)).collect::<Vec<u8>>();
+    let (volume, _) = open(&devices, &Options::default(), None, 1).expect("opens");
+    volume.write(0, &large(1)).expect("written");
+    // The records get there, the blocks do not.
+    devices.fail(Failure::Writes(DISK));
+    volume.work().expect_err("it cannot write");
+    devices.heal();
+    drop(volume);
+    let superblocks = 2 * BLOCK_BYTES..4 * BLOCK_BYTES;
+    let kept = devices.bytes(LOG)[superblocks.clone()].to_vec();
+    let (volume, report) = open(&devices, &Options::default(), None, 2).expect("opens");
+    assert_eq!((report.examined, report.refused.len()), (40, 0));
+    volume.write(100 * BLOCK_BYTES as u64, &large(500)).expect("written");
+    volume.flush().expect("flushed");
+    let anchor = volume.anchor();
+    drop(volume);
+    devices.tamper(LOG, |log| log[superblocks].copy_from_slice(&kept));
+    let (volume, _) = open(&devices, &Options::default(), Some(&anchor), 3).expect("opens");
+    for block in 0..40 {
+        assert!(read(&volume, block).expect("not refused") == original(block));
+        assert!(read(&volume, 100 + block).expect("read") == content(500 + block));
     }
 }
 

@@ -21,6 +21,7 @@ fn sample(seed: u64, threads: u64, states: u64, found: &mut Found) -> order::Che
     }
     let trace = subject.devices.trace();
     let checked = order::check(&trace).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert!(checked.candidates <= subject.options.candidates_max, "seed {seed}: {checked:?}");
     let mut moment = Moment::first(&trace);
     for event in &trace.events {
         moment.step(event);
@@ -39,19 +40,21 @@ fn sample(seed: u64, threads: u64, states: u64, found: &mut Found) -> order::Che
 }
 
 /// Proves: through any crash, of recovery too, every block has what it had at the last flush or something written since;
-/// only torn blocks that no flush acknowledged are refused; no block is written before its record is durable, and no
-/// hash is given up before a flush.
+/// only torn blocks that no flush acknowledged are refused; no block is written before its record is durable, no hash is
+/// given up before a flush, and no block has more hashes to choose from than is stated.
 #[test]
 fn crash_states() {
     let mut found = Found::default();
     let mut checked = order::Checked::default();
     for seed in 1..=10 {
         let one = sample(seed, 1, 12, &mut found);
-        (checked.written, checked.stable) = (checked.written + one.written, checked.stable + one.stable);
+        checked.written += one.written;
+        checked.stable += one.stable;
+        checked.candidates = checked.candidates.max(one.candidates);
     }
     assert!(found.states > 300 && found.nested > 150, "{found:?}");
     assert!(found.examined > 0 && found.replayed > 0 && found.refused > 0, "{found:?}");
-    assert!(checked.written > 1000 && checked.stable > 1000, "{checked:?}");
+    assert!(checked.written > 1000 && checked.stable > 1000 && checked.candidates > 2, "{checked:?}");
 }
 
 /// Proves the same for several programs at once, whose records, writes and flushes interleave.

@@ -47,6 +47,9 @@ fn main() {
         let ordered = order::check(&trace).unwrap_or_else(|error| fail(seed, &error));
         checked.written += ordered.written;
         checked.stable += ordered.stable;
+        if ordered.candidates > subject.options.candidates_max {
+            fail(seed, &format!("a block has {} candidates", ordered.candidates));
+        }
         let mut moment = Moment::first(&trace);
         for event in &trace.events {
             moment.step(event);

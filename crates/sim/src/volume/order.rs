@@ -14,6 +14,8 @@ pub struct Checked {
     pub written: u64,
     /// Blocks that the log called stable.
     pub stable: u64,
+    /// The most hashes of one block that a crash would have left to choose from, beside the stable one.
+    pub candidates: usize,
 }
 
 fn claims_of(bytes: &[u8]) -> Result<Vec<Claim>, String> {
@@ -72,6 +74,11 @@ pub fn check_some(trace: &Trace, each: usize) -> Result<Checked, String> {
                 }
                 let claims = claims_of(&log_live)?;
                 let mut last: HashMap<u64, (Option<[u8; 16]>, Vec<[u8; 16]>)> = HashMap::new();
+                let mut candidates: HashMap<u64, usize> = HashMap::new();
+                for claim in claims.iter().filter(|claim| !claim.is_stable) {
+                    *candidates.entry(claim.block).or_default() += 1;
+                }
+                checked.candidates = candidates.into_values().fold(checked.candidates, usize::max);
                 for claim in claims {
                     match (claim.is_stable, last.get_mut(&claim.block)) {
                         (true, _) => drop(last.insert(claim.block, (claim.tag, Vec::new()))),
