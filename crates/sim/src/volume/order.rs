@@ -18,6 +18,12 @@ pub struct Checked {
     pub candidates: usize,
 }
 
+/// What the log says last of a block that it calls stable, and what it announces after that.
+struct Stable {
+    tag: Option<[u8; 16]>,
+    later: Vec<[u8; 16]>,
+}
+
 fn claims_of(bytes: &[u8]) -> Result<Vec<Claim>, String> {
     let devices = Devices::new();
     devices.add_with("log", bytes.to_vec());
@@ -73,7 +79,7 @@ pub fn check_some(trace: &Trace, each: usize) -> Result<Checked, String> {
                     continue;
                 }
                 let claims = claims_of(&log_live)?;
-                let mut last: HashMap<u64, (Option<[u8; 16]>, Vec<[u8; 16]>)> = HashMap::new();
+                let mut last: HashMap<u64, Stable> = HashMap::new();
                 let mut candidates: HashMap<u64, usize> = HashMap::new();
                 for claim in claims.iter().filter(|claim| !claim.is_stable) {
                     *candidates.entry(claim.block).or_default() += 1;
@@ -81,12 +87,14 @@ pub fn check_some(trace: &Trace, each: usize) -> Result<Checked, String> {
                 checked.candidates = candidates.into_values().fold(checked.candidates, usize::max);
                 for claim in claims {
                     match (claim.is_stable, last.get_mut(&claim.block)) {
-                        (true, _) => drop(last.insert(claim.block, (claim.tag, Vec::new()))),
-                        (false, Some((_, later))) => later.extend(claim.tag),
+                        (true, _) => {
+                            drop(last.insert(claim.block, Stable { tag: claim.tag, later: Vec::new() }))
+                        }
+                        (false, Some(stable)) => stable.later.extend(claim.tag),
                         (false, None) => {}
                     }
                 }
-                for (block, (tag, later)) in last {
+                for (block, Stable { tag, later }) in last {
                     // What is discarded may be anything.
                     let Some(tag) = tag else { continue };
                     checked.stable += 1;
