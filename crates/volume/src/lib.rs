@@ -22,18 +22,27 @@
 mod buffers;
 mod care;
 mod error;
+mod inspect;
 mod key;
 mod layout;
+mod look;
 mod map;
+#[cfg(test)]
+mod map_tests;
 mod passes;
 mod records;
 mod recover;
+mod release;
+#[cfg(test)]
+mod taking_over_tests;
 #[cfg(test)]
 mod tests;
 mod volume;
 
 pub use error::{BadBlock, VolumeError};
+pub use inspect::{Claim, claims};
 pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
+pub use look::Look;
 pub use recover::Report;
 pub use volume::{Options, Statistics, Volume};

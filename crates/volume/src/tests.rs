@@ -1,8 +1,9 @@
 //! Volumes against crashes at every write of either device, against a reference model, and against whoever has the disk.
 
+use crate::buffers::Buffers;
 use crate::layout::BLOCK_BYTES;
 use crate::{Options, Report, Volume, VolumeError, VolumeKey};
-use holdfast_log::ring::{Anchor, RingError};
+use holdfast_log::ring::{Anchor, Lsn, RingError};
 use holdfast_log::simulated_device::{Devices, Failure, Unflushed};
 use std::collections::BTreeMap;
 
@@ -500,19 +501,19 @@ fn older_candidates() {
     let (volume, _) = open(&devices, None).expect("opens");
     let large = |from: u64| (0..40).flat_map(|at| content(from + at)).collect::<Vec<u8>>();
     volume.write(0, &large(1000)).expect("written");
-    volume.inner.hash_pass(None).expect("hashed");
-    volume.inner.write_back(&|_, _| true).expect("written");
+    volume.inner.hash_pass().expect("hashed");
+    volume.inner.write_back(volume.inner.ring.end()).expect("written");
     for block in 0..40u64 {
         // Every other block, so that each travels in the log.
         let block = block * 2 % 40 + block / 20;
         volume.write(block * BLOCK_BYTES as u64, &content(2000 + block)).expect("written");
-        volume.inner.hash_pass(None).expect("hashed");
+        volume.inner.hash_pass().expect("hashed");
     }
     let flushes = volume.statistics().disk_flushes;
     volume.flush().expect("flushed");
     assert_eq!(volume.statistics().disk_flushes, flushes, "the log suffices");
     volume.write(0, &large(3000)).expect("written");
-    volume.inner.hash_pass(None).expect("hashed");
+    volume.inner.hash_pass().expect("hashed");
     volume.inner.ring.force(volume.inner.ring.end()).expect("forced");
     let crashed = devices.crashed(devices.events(), Unflushed::Kept);
     let (volume, report) = open(&crashed, None).expect("opens");
@@ -520,6 +521,38 @@ fn older_candidates() {
     for block in 0..40 {
         assert!(read(&volume, block).expect("read") == content(2000 + block));
     }
+}
+
+/// Proves: what a record describes reaches the disk as it was hashed, though a program has written it anew since; so a
+/// flush's promise does not depend on what others do meanwhile.
+#[test]
+fn overwritten_while_being_flushed() {
+    let devices = protected();
+    let (volume, _) = open(&devices, None).expect("opens");
+    let large: Vec<u8> = (0..40).flat_map(|at| content(1000 + at)).collect();
+    volume.write(0, &large).expect("written");
+    volume.inner.hash_pass().expect("hashed");
+    volume.write(0, &content(7)).expect("written");
+    volume.inner.checkpoint(volume.inner.ring.end()).expect("made");
+    assert!(devices.bytes(DISK)[..40 * BLOCK_BYTES] == large[..]);
+    assert!(read(&volume, 0).expect("read") == content(7));
+    let crashed = devices.crashed(devices.events(), Unflushed::Lost);
+    let (volume, report) = open(&crashed, None).expect("opens");
+    assert_eq!((report.examined, report.refused.len()), (0, 0));
+    assert!(read(&volume, 0).expect("read") == content(1000));
+}
+
+/// Proves: a record that is being appended, whose blocks are not known yet, counts as not stable, so that nobody calls it
+/// stable or gives it up.
+#[test]
+fn a_record_being_appended() {
+    let mut buffers = Buffers::default();
+    assert_eq!(buffers.oldest(), None);
+    buffers.begin_append(Lsn(7));
+    assert_eq!(buffers.oldest(), Some(Lsn(7)));
+    buffers.discard(3..4, Lsn(9));
+    buffers.end_append();
+    assert_eq!(buffers.oldest(), Some(Lsn(9)));
 }
 
 /// Proves: programs that write the same blocks from many threads, whole and in part, with flushes and the background at
