@@ -21,6 +21,7 @@
 
 mod buffers;
 mod care;
+mod disk;
 mod error;
 mod key;
 mod layout;
@@ -32,6 +33,7 @@ mod recover;
 mod tests;
 mod volume;
 
+pub use disk::{Disk, refused_at};
 pub use error::{BadBlock, VolumeError};
 pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
