@@ -48,13 +48,10 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(bad()) } else { Ok(Address::Unix(path.into())) };
         }
-        if let Some(port) = text.strip_prefix(':') {
-            let port = port.parse().map_err(|_| bad())?;
-            return Ok(Address::Tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)));
-        }
-        let address = text.parse::<SocketAddr>();
-        let address = address.or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)));
-        address.map(Address::Tcp).map_err(|_| bad())
+        let here =
+            || Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), text.strip_prefix(':')?.parse().ok()?));
+        let address = text.parse().or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)));
+        address.ok().or_else(here).map(Address::Tcp).ok_or_else(bad)
     }
 }
 
