@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["content"],
     &["protocol", "log"],
     &["store", "rpc", "volume"],
-    &["server", "client", "export"],
+    &["server", "client", "export", "ublk"],
     &["fuse"],
     &["release"],
     &["cli"],
