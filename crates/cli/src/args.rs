@@ -81,6 +81,8 @@ pub enum Command {
     Gateway(crate::gateway::Gateway),
     /// Mount file systems and releases by names that contain their IDs, when they are used.
     Automount(crate::automount::args::Automount),
+    /// Protect disks and images: every block is verified, in place, under any file system.
+    Volume(crate::volume::args::Volume),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.

@@ -1,4 +1,4 @@
-//! The control socket: how commands reach the process that serves a key's mounts.
+//! The control socket: how commands reach the process that serves a key's mounts, or a protected volume.
 //!
 //! Only one process may sign with a key, so everything else that wants to act with it (a second mount, an
 //! administrative command) asks the one that does. The socket lies in the key's state directory, has mode 0600,
@@ -121,6 +121,18 @@ pub enum Order {
     View,
 }
 
+/// Orders of one kind of process.
+pub trait Orders: Serialize + DeserializeOwned + Send + 'static {
+    /// Whether an answer takes no time.
+    fn is_quick(&self) -> bool;
+}
+
+impl Orders for Order {
+    fn is_quick(&self) -> bool {
+        matches!(self, Order::Status)
+    }
+}
+
 /// The answer: data in a form that depends on the order, or a failure.
 pub type Answer = Result<serde_json::Value, Failure>;
 
@@ -161,20 +173,17 @@ impl Client {
     ///
     /// # Errors
     /// What the process answers, or that it went away.
-    pub fn call<T: DeserializeOwned>(mut self, order: &Order) -> Outcome<T> {
+    pub fn call<T: DeserializeOwned>(mut self, order: &impl Orders) -> Outcome<T> {
         let gone = |error: io::Error| {
-            Failure::new(
-                Exit::Unavailable,
-                format!("the process that serves the mounts does not answer: {error}"),
-            )
+            Failure::new(Exit::Unavailable, format!("the process in the background does not answer: {error}"))
         };
-        let wait = if matches!(order, Order::Status) { STATUS_WAIT } else { ANSWER_WAIT };
+        let wait = if order.is_quick() { STATUS_WAIT } else { ANSWER_WAIT };
         self.0.set_read_timeout(Some(wait)).and_then(|()| send(&mut self.0, order)).map_err(gone)?;
         let value = receive::<Answer>(&mut self.0).map_err(gone)??;
         serde_json::from_value(value).map_err(|error| {
             Failure::new(
                 Exit::Protocol,
-                format!("the process that serves the mounts is of another version: {error}"),
+                format!("the process in the background is of another version: {error}"),
             )
         })
     }
@@ -185,7 +194,10 @@ impl Client {
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn listen(state_dir: &Path, obey: impl Fn(Order) -> Answer + Send + Sync + 'static) -> io::Result<()> {
+pub fn listen<O: Orders>(
+    state_dir: &Path,
+    obey: impl Fn(O) -> Answer + Send + Sync + 'static,
+) -> io::Result<()> {
     let listener = at(state_dir, |path| {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -225,11 +237,11 @@ pub fn close(state_dir: &Path) {
     let _ = std::fs::remove_file(state_dir.join(SOCKET));
 }
 
-fn serve(mut stream: UnixStream, obey: &(impl Fn(Order) -> Answer + ?Sized)) {
+fn serve<O: Orders>(mut stream: UnixStream, obey: &(impl Fn(O) -> Answer + ?Sized)) {
     if stream.set_read_timeout(Some(REQUEST_WAIT)).is_err() {
         return;
     }
-    let answer = match receive::<Order>(&mut stream) {
+    let answer = match receive::<O>(&mut stream) {
         Ok(order) => obey(order),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             Err(Failure::new(Exit::Protocol, format!("the order is not understood: {error}")))
@@ -282,7 +294,7 @@ mod tests {
         std::fs::create_dir_all(&state).expect("a directory");
         assert!(Client::connect(&state).expect("no error").is_none());
         std::fs::write(state.join(SOCKET), b"left over").expect("written");
-        listen(&state, |order| match order {
+        listen(&state, |order: Order| match order {
             Order::Status => Ok(serde_json::json!(["fine"])),
             other => Err(Failure::new(Exit::NotAllowed, format!("no {other:?}"))),
         })

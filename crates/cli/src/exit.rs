@@ -44,7 +44,7 @@ pub enum Exit {
     Newer = 78,
     /// The mount point cannot be used.
     MountPoint = 79,
-    /// ALARM: the server showed something that no honest server shows.
+    /// ALARM: a server or a disk showed something that no honest one shows.
     Alarm = 80,
 }
 
@@ -91,7 +91,7 @@ impl Exit {
             Exit::NotAllowed => "Not allowed, or a key file that others can read.",
             Exit::Newer => "Written by a newer version of holdfast.",
             Exit::MountPoint => "The mount point cannot be used: missing, not empty, in use, not mounted.",
-            Exit::Alarm => "ALARM: the server showed something that no honest server shows.",
+            Exit::Alarm => "ALARM: a server or a disk showed something that no honest one shows.",
         }
     }
 }
@@ -187,6 +187,32 @@ impl From<FsError> for Failure {
             | FsError::Interrupted => Exit::Failed,
         };
         Failure::new(code, error)
+    }
+}
+
+impl From<holdfast_volume::VolumeError> for Failure {
+    fn from(error: holdfast_volume::VolumeError) -> Failure {
+        use holdfast_log::ring::RingError;
+        use holdfast_volume::VolumeError;
+        let (code, hint) = match &error {
+            VolumeError::Ring(RingError::RolledBack { .. } | RingError::Forked { .. }) => (
+                Exit::Alarm,
+                "somebody put back an older state, or it is a copy of another time: find out which; the data is not \
+                 what was written last",
+            ),
+            VolumeError::Ring(RingError::NewerFormat { .. }) => (Exit::Newer, ""),
+            VolumeError::Io { .. } | VolumeError::Stopped(_) | VolumeError::Ring(RingError::Io { .. }) => {
+                (Exit::Io, "")
+            }
+            VolumeError::Size(_) => (Exit::NoInput, ""),
+            VolumeError::NotOurs { .. } => (Exit::Data, "is it the right log, and the right key?"),
+            VolumeError::NotAdopted { .. } | VolumeError::Range { .. } => (Exit::Failed, ""),
+            VolumeError::BadBlock { .. } | VolumeError::BadMap { .. } | VolumeError::Ring(_) => {
+                (Exit::Data, "")
+            }
+        };
+        let failure = Failure::new(code, error);
+        if hint.is_empty() { failure } else { failure.hint(hint) }
     }
 }
 

@@ -210,7 +210,11 @@ fn exists(path: &Path) -> Failure {
         .hint("choose another name, or move the old key away if you are sure that nobody needs it")
 }
 
-fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
+/// Makes a file that must not exist.
+///
+/// # Errors
+/// It exists, or cannot be made.
+pub fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
     let result = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -223,7 +227,11 @@ fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
     })
 }
 
-fn read_secret(path: &Path) -> Outcome<Zeroizing<String>> {
+/// Reads a file that only its owner may read.
+///
+/// # Errors
+/// Missing, unreadable, too large, or readable by others.
+pub fn read_secret(path: &Path) -> Outcome<Zeroizing<String>> {
     let text = read_bounded(path)?;
     let metadata = std::fs::metadata(path)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display())))?;

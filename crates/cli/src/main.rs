@@ -36,6 +36,7 @@ mod serving;
 mod stats;
 mod status;
 mod time;
+mod volume;
 mod watch;
 mod which;
 
@@ -98,6 +99,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Automount(arguments) => automount::run(arguments, directories, format),
+        Command::Volume(arguments) => volume::run(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

@@ -5,7 +5,7 @@ use crate::layout::{BLOCK_BYTES, Header, Plan, io};
 use crate::map::{Map, Value, same_tag};
 use crate::passes::Checkpointer;
 use crate::records::{CLIENT, OPENED, Record, STABLE};
-use crate::volume::{Options, Parts, Volume};
+use crate::volume::{Inner, Options, Parts, Volume};
 use crate::{BadBlock, VolumeError, VolumeKey};
 use holdfast_log::device::Device;
 use holdfast_log::ring::{Anchor, Lsn, Recovered, Ring, Tag};
@@ -16,6 +16,9 @@ use std::sync::Arc;
 const SCAN_BLOCKS: u64 = 256;
 /// Blocks taken over between two checkpoints.
 const ADOPTED_BLOCKS: u64 = 1 << 18;
+/// Blocks at the beginning, and samples of the rest, that are looked at before a disk is gone on with.
+const FIRST_BLOCKS: u64 = 64;
+const SAMPLES: u64 = 1024;
 
 /// What opening found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -31,9 +34,9 @@ pub struct Report {
 }
 
 /// What the log's first look tells.
-struct Survey {
+pub(crate) struct Survey {
     root: Tag,
-    adopted: u64,
+    pub adopted: u64,
     checkpoint: Lsn,
     stable: Lsn,
     records: u64,
@@ -55,7 +58,7 @@ fn decode(record: &holdfast_log::ring::RingRecord) -> Result<Record, VolumeError
     Record::decode(record.kind, &record.body).ok_or_else(unknown)
 }
 
-fn survey(found: &Recovered) -> Result<Survey, VolumeError> {
+pub(crate) fn survey(found: &Recovered) -> Result<Survey, VolumeError> {
     let mut survey =
         Survey { root: Tag::default(), adopted: 0, checkpoint: found.head(), stable: Lsn(0), records: 0 };
     for record in found.cursor(CLIENT) {
@@ -123,33 +126,66 @@ impl Volume {
         before: Option<&Volume>,
         progress: &dyn Fn(u64, u64) -> bool,
     ) -> Result<bool, VolumeError> {
+        Volume::take_over(disk, log, key, salt, before.map_or(Source::Disk, Source::Volume), progress)
+    }
+
+    /// As [`Volume::adopt`], but gives up what is on the disk, without reading it: all of it reads as zeroes until it is
+    /// written.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn adopt_empty(
+        disk: Arc<dyn Device>,
+        log: Arc<dyn Device>,
+        key: &VolumeKey,
+        salt: [u8; 16],
+        progress: &dyn Fn(u64, u64) -> bool,
+    ) -> Result<bool, VolumeError> {
+        Volume::take_over(disk, log, key, salt, Source::Nothing, progress)
+    }
+
+    fn take_over(
+        disk: Arc<dyn Device>,
+        log: Arc<dyn Device>,
+        key: &VolumeKey,
+        salt: [u8; 16],
+        source: Source<'_>,
+        progress: &dyn Fn(u64, u64) -> bool,
+    ) -> Result<bool, VolumeError> {
         let (volume, survey) = open_unchecked(disk.clone(), log, key, Options::default(), None, salt)?;
         let inner = &volume.inner;
         let blocks = inner.header.blocks;
         let mut at = survey.adopted;
-        let mut saved = at;
+        let before = match source {
+            Source::Volume(before) => Some(before),
+            Source::Disk | Source::Nothing => None,
+        };
         if let Some(before) = before {
             // Everything it has is on the disk, and its map knows.
             before.close()?;
         }
+        // The bytes that are hashed must not be in a cache only.
+        io(&*disk, "flushing", disk.flush())?;
+        if at < blocks && !inner.is_untouched(at)? {
+            tracing::warn!(
+                disk = disk.describe(),
+                "what was taken over before has changed since; it begins anew"
+            );
+            at = 0;
+        }
+        let mut saved = at;
         let mut buffer = vec![0; SCAN_BLOCKS as usize * BLOCK_BYTES];
         while at < blocks && progress(at, blocks) {
             let count = SCAN_BLOCKS.min(blocks - at);
-            let bytes = &mut buffer[..count as usize * BLOCK_BYTES];
-            let verified = before.map_or(0, |before| before.inner.header.blocks.clamp(at, at + count) - at);
-            let (inside, beyond) = bytes.split_at_mut(verified as usize * BLOCK_BYTES);
-            if let Some(before) = before {
-                before.inner.read_blocks(at..at + verified, inside)?;
-            }
-            io(&*disk, "reading", disk.read_at((at + verified) * BLOCK_BYTES as u64, beyond))?;
-            for (block, bytes) in (at..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
-                // What a discarded block reads as is not what is there.
-                let is_discarded = match before {
-                    Some(before) if block < at + verified => before.inner.map.get(block)? == Value::Discarded,
-                    _ => false,
-                };
-                let known = || Value::Known(key.block(block, bytes));
-                inner.map.set(block, if is_discarded { Value::Discarded } else { known() }, Lsn(1))?;
+            match source {
+                Source::Nothing => {
+                    for block in at..at + count {
+                        inner.map.set(block, Value::Discarded, Lsn(1))?;
+                    }
+                }
+                Source::Disk | Source::Volume(_) => {
+                    inner.learn(at, &mut buffer[..count as usize * BLOCK_BYTES], before)?;
+                }
             }
             at += count;
             if at - saved >= ADOPTED_BLOCKS {
@@ -158,8 +194,6 @@ impl Volume {
                 saved = at;
             }
         }
-        // The bytes that were hashed must not be in a cache only.
-        io(&*disk, "flushing", disk.flush())?;
         let oldest = inner.write_checkpoint(Lsn(u64::MAX), at)?;
         inner.ring.advance(oldest)?;
         progress(at, blocks);
@@ -185,6 +219,56 @@ impl Volume {
             return Err(VolumeError::NotAdopted { done: survey.adopted, blocks: survey.blocks });
         }
         Ok((volume, survey.report))
+    }
+}
+
+/// Where a new volume's content comes from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// It is what the disk has.
+    Disk,
+    /// It is what another volume on the same disk has.
+    Volume(&'a Volume),
+    /// There is none.
+    Nothing,
+}
+
+impl Inner {
+    /// Takes blocks from `at` on into the map, as many as `buffer` has room for.
+    fn learn(&self, at: u64, buffer: &mut [u8], before: Option<&Volume>) -> Result<(), VolumeError> {
+        let count = (buffer.len() / BLOCK_BYTES) as u64;
+        let verified = before.map_or(0, |before| before.inner.header.blocks.clamp(at, at + count) - at);
+        let (inside, beyond) = buffer.split_at_mut(verified as usize * BLOCK_BYTES);
+        if let Some(before) = before {
+            before.inner.read_blocks(at..at + verified, inside)?;
+        }
+        io(&*self.disk, "reading", self.disk.read_at((at + verified) * BLOCK_BYTES as u64, beyond))?;
+        for (block, bytes) in (at..).zip(buffer.chunks_exact(BLOCK_BYTES)) {
+            // What a discarded block reads as is not what is there.
+            let is_discarded = match before {
+                Some(before) if block < at + verified => before.inner.map.get(block)? == Value::Discarded,
+                _ => false,
+            };
+            let value =
+                if is_discarded { Value::Discarded } else { Value::Known(self.key.block(block, bytes)) };
+            self.map.set(block, value, Lsn(1))?;
+        }
+        Ok(())
+    }
+
+    /// Whether what was taken over, up to block `adopted`, seems to be as it was: looks at the beginning, where file
+    /// systems note that they were used, and at samples.
+    fn is_untouched(&self, adopted: u64) -> Result<bool, VolumeError> {
+        let step = (adopted / SAMPLES).max(1);
+        let mut bytes = [0; BLOCK_BYTES];
+        for block in (0..adopted.min(FIRST_BLOCKS)).chain((0..adopted).step_by(step as usize)) {
+            match self.read_blocks(block..block + 1, &mut bytes) {
+                Ok(()) => {}
+                Err(VolumeError::BadBlock { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -314,6 +314,16 @@ impl Volume {
         self.inner.ring.anchor()
     }
 
+    /// Why nothing more is accepted, if something failed that cannot be mended.
+    pub fn failure(&self) -> Option<String> {
+        self.inner.failed.lock().clone()
+    }
+
+    /// What the log's header says.
+    pub fn header(&self) -> Header {
+        self.inner.header
+    }
+
     /// Blocks that were refused, since the start and by recovery.
     pub fn bad_blocks(&self) -> Vec<BadBlock> {
         self.inner.bad.lock().values().copied().collect()

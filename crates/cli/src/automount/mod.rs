@@ -275,7 +275,7 @@ impl Serving {
         let listening = {
             let (places, session, directory) =
                 (Arc::clone(&places), Arc::downgrade(&session), directory.clone());
-            control::listen(&state_dir, move |order| match order {
+            control::listen(&state_dir, move |order: Order| match order {
                 Order::Status => {
                     let status = AutomountStatus {
                         directory: directory.clone(),

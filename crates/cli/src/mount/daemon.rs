@@ -10,6 +10,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{Agent, AgentKey, Key};
 use holdfast_client::store::TransferMode;
 use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
@@ -126,13 +127,22 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         acknowledge_alarm: job.acknowledge_alarm,
         transfer: job.transfer,
     };
+    hand_over(&mut child, &letter)?;
+    await_report(child, &log)
+}
+
+/// Tells a background process what to do.
+///
+/// # Errors
+/// The letter cannot be written down, which is a mistake of ours.
+pub fn hand_over(child: &mut Child, letter: &impl Serialize) -> Outcome {
     let text =
-        Zeroizing::new(serde_json::to_vec(&letter).map_err(|error| Failure::new(Exit::Internal, error))?);
+        Zeroizing::new(serde_json::to_vec(letter).map_err(|error| Failure::new(Exit::Internal, error))?);
     if let Some(mut pipe) = child.stdin.take() {
-        // When it died at once, the report below says so.
+        // When it died at once, its report says so.
         let _ = pipe.write_all(&text);
     }
-    await_report(child, &log)
+    Ok(())
 }
 
 /// Starts this command once more with these arguments, in the background: it is handed things through its standard
@@ -191,15 +201,7 @@ pub fn await_report(mut child: Child, log: &Path) -> Outcome {
 /// # Errors
 /// Not started by [`start`].
 pub fn receive() -> Outcome<Job> {
-    let malformed = |error: &dyn std::fmt::Display| {
-        Failure::new(Exit::Usage, format!("--background-process is not for people to use: {error}"))
-    };
-    let mut text = Zeroizing::new(Vec::new());
-    io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
-    let letter: Letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
-    leave_terminal();
-    // Not to keep another file system from being unmounted.
-    let _ = std::env::set_current_dir("/");
+    let letter: Letter = take_over()?;
     Ok(Job {
         url: letter.url,
         key: letter.key.read(),
@@ -214,6 +216,23 @@ pub fn receive() -> Outcome<Job> {
         acknowledge_alarm: letter.acknowledge_alarm,
         transfer: letter.transfer,
     })
+}
+
+/// In the background process: reads what [`hand_over`] wrote, and leaves the terminal.
+///
+/// # Errors
+/// Nobody wrote it.
+pub fn take_over<T: DeserializeOwned>() -> Outcome<T> {
+    let malformed = |error: &dyn std::fmt::Display| {
+        Failure::new(Exit::Usage, format!("--background-process is not for people to use: {error}"))
+    };
+    let mut text = Zeroizing::new(Vec::new());
+    io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
+    let letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
+    leave_terminal();
+    // Not to keep another file system from being unmounted.
+    let _ = std::env::set_current_dir("/");
+    Ok(letter)
 }
 
 /// In the background process: what happens at the terminal does not concern it.

@@ -124,7 +124,7 @@ impl Host {
         host.rescue_leftovers();
         host.mount(&job.order)?;
         let obeying = Arc::downgrade(&host);
-        let listening = control::listen(&job.state_dir, move |order| match obeying.upgrade() {
+        let listening = control::listen(&job.state_dir, move |order: Order| match obeying.upgrade() {
             Some(host) => host.obey(order),
             None => Err(Failure::new(Exit::Unavailable, "the process is ending")),
         });

@@ -227,6 +227,11 @@ impl Recovered {
         Lsn::at(self.end_block + 1, 0)
     }
 
+    /// What an anchor is to say of it as it is.
+    pub fn anchor(&self) -> Anchor {
+        Anchor { ring: self.superblock.ring, number: self.end_block, tag: self.end_tag }
+    }
+
     /// Goes on: records can be appended. `salt` must be random; `reserve_blocks` are kept for checkpoints.
     pub fn resume(self, salt: [u8; 16], reserve_blocks: u64) -> Ring {
         Ring::resume(&self, salt, reserve_blocks)

@@ -1,0 +1,400 @@
+//! The command line of `holdfast volume`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// `holdfast volume`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast volume protect disk.img --log disk.log --key disk.key
+  holdfast volume attach disk.img --loop
+  mount /dev/loop0 /mnt
+  holdfast volume status
+  umount /mnt && holdfast volume detach disk.img
+
+docs/volumes.md says what is promised, and walks through all of it.")]
+pub struct Volume {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
+
+/// What can be done with protected volumes.
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Protect a disk or an image, with the data that is on it.
+    Protect(Protect),
+    /// Offer a protected volume to file systems, every block verified.
+    Attach(Attach),
+    /// End an attachment, after writing everything.
+    Detach(Detach),
+    /// List the volumes that this machine knows.
+    List,
+    /// Say how volumes are: log, bad blocks, scrub, anchor.
+    Status(Status),
+    /// Read and verify every block of an attached volume.
+    Scrub(Scrub),
+    /// Mend bad blocks of an attached volume from a copy that need not be trusted.
+    Repair(Repair),
+    /// Bring a volume in order after a crash, without attaching it.
+    Recover(Recover),
+    /// Move a volume to another key.
+    Rekey(Rekey),
+    /// Fit a volume to a device that has grown or is to shrink, or make its log larger.
+    Resize(Resize),
+    /// Give the plain disk back.
+    Unprotect(Unprotect),
+    /// Show, export and import what this machine knows of how new a volume is.
+    Anchor(Anchor),
+    /// Forget a volume whose log or key is lost.
+    Forget(Forget),
+}
+
+/// A volume that is not attached.
+#[derive(Clone, Debug, Args)]
+pub struct Opening {
+    /// The disk or image.
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Its log [default: as this machine remembers it].
+    #[arg(long, value_name = "LOG")]
+    pub log: Option<PathBuf>,
+    /// Its key file [default: as this machine remembers it].
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<PathBuf>,
+    /// File that remembers how new the volume is [default: in the state directory].
+    #[arg(long, value_name = "FILE")]
+    pub anchor: Option<PathBuf>,
+    /// Accept a volume of which nothing is known here: an older state of disk and log together is not noticed, this once.
+    #[arg(long)]
+    pub freshness_unknown: bool,
+}
+
+/// `holdfast volume protect`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume protect disk.img --log disk.log --key disk.key
+  holdfast volume protect /dev/sdb --log /dev/nvme0n1p4 --key /root/sdb.key
+  holdfast volume protect new.img --log new.log --key new.key --empty
+
+DEVICE stays as it is: its blocks are read, and their hashes go to the log. Nobody may use it meanwhile. Ctrl-C stops,
+and a power cut may: the same command goes on where it was. If DEVICE was used in between, it begins anew, or say so
+with --from-start.
+
+A LOG that does not exist becomes a file of the right size; a KEY that does not exist is made (mode 0600). Keep a copy of
+the key where the disk and the log are not: without it the log is of no use (the disk is a plain disk still), and whoever
+has it can make blocks that pass.")]
+pub struct Protect {
+    /// The disk or image.
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// File or device for its log. About a hundredth of the volume, and a MiB to 256 MiB more.
+    #[arg(long, value_name = "LOG")]
+    pub log: PathBuf,
+    /// Key file; made when it does not exist.
+    #[arg(long, value_name = "KEY")]
+    pub key: PathBuf,
+    /// MiB of the log's circular part [default: a sixteenth of the volume, 1 at least, 256 at most].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub ring_mib: Option<u64>,
+    /// Give up what is on DEVICE, without reading it: all of it reads as zeroes until it is written.
+    #[arg(long)]
+    pub empty: bool,
+    /// Begin anew, although a part is done.
+    #[arg(long)]
+    pub from_start: bool,
+    /// Use LOG although it holds something else, which is lost.
+    #[arg(long)]
+    pub overwrite_log: bool,
+}
+
+/// `holdfast volume attach`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume attach disk.img --log disk.log --key disk.key
+  holdfast volume attach disk.img --loop
+  holdfast volume attach /dev/sdb --loop --anchor-every-flush
+  holdfast volume attach disk.img --log disk.log --key disk.key --freshness-unknown
+
+A process in the background offers the volume as one file, called `disk`, in DIR, for losetup, qemu or any program that
+takes an image; with --loop as a loop device, whose path is printed. Bad blocks are errors (EIO) for whoever reads them.
+
+What is known of a volume's newest state is in its anchor, a small file in the state directory. A volume without an
+anchor is refused, as it may be an old copy; `holdfast volume anchor import` brings one from another machine.")]
+pub struct Attach {
+    /// Which.
+    #[command(flatten)]
+    pub opening: Opening,
+    /// Directory for the file [default: one of its own below /run/holdfast/volumes, or $XDG_RUNTIME_DIR].
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Make a loop device of it (as root).
+    #[arg(long = "loop")]
+    pub loop_device: bool,
+    /// Sectors of the loop device: 4096 bytes where what is on it allows (auto), 512 or 4096.
+    #[arg(long, value_name = "auto|512|4096", default_value = "auto", requires = "loop_device")]
+    pub sector_size: SectorSize,
+    /// Write the anchor at every flush, before it is acknowledged: nothing flushed can be taken back unnoticed. Costs one
+    /// more sync of the disk that has the anchor.
+    #[arg(long)]
+    pub anchor_every_flush: bool,
+    /// Seconds after which requests that do not get on at all are ended with an error, so that no program hangs for ever; 0
+    /// means never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub watchdog: u64,
+    /// Serve it here, until it is detached.
+    #[arg(long)]
+    pub foreground: bool,
+    /// (This is the background process.)
+    #[arg(long, hide = true)]
+    pub background_process: bool,
+}
+
+/// Sectors of a loop device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SectorSize {
+    /// What is on the volume decides.
+    Auto,
+    /// 512 bytes: any file system.
+    #[value(name = "512")]
+    Small,
+    /// 4096 bytes: no block is read to write a part of it.
+    #[value(name = "4096")]
+    Large,
+}
+
+/// A volume that this machine knows.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// The volume: its disk, its log, its ID or the beginning of it, or where it is attached.
+    #[arg(value_name = "VOLUME")]
+    pub volume: PathBuf,
+}
+
+/// `holdfast volume detach`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume detach disk.img
+  holdfast volume detach /dev/loop0
+
+Unmount first: a volume that is in use stays attached.")]
+pub struct Detach {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `holdfast volume status`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume status
+  holdfast volume status disk.img --json
+
+Exit code 65 if any of them has bad blocks, 74 if one has stopped after a failure.")]
+pub struct Status {
+    /// Only this one: its disk, its log, its ID or the beginning of it, or where it is attached.
+    #[arg(value_name = "VOLUME")]
+    pub volume: Option<PathBuf>,
+}
+
+/// `holdfast volume scrub`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume scrub disk.img
+  holdfast volume scrub disk.img --rate 200
+  holdfast volume scrub disk.img --background
+
+The volume stays in use. Ctrl-C stops it, as does detaching; the next scrub goes on from there. Exit code 65 if there are
+bad blocks.")]
+pub struct Scrub {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// MiB a second, at most; 0 means as fast as it goes.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    pub rate: u64,
+    /// Begin anew, although an earlier scrub is not finished.
+    #[arg(long)]
+    pub from_start: bool,
+    /// Don't wait for its end; `holdfast volume status` tells.
+    #[arg(long, conflicts_with = "stop")]
+    pub background: bool,
+    /// Stop one that is under way.
+    #[arg(long)]
+    pub stop: bool,
+}
+
+/// `holdfast volume repair`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast volume scrub disk.img
+  holdfast volume repair disk.img --from /backup/disk.img
+
+Only what REPLICA has exactly as it was written last is taken from it. Exit code 65 if bad blocks are left.")]
+pub struct Repair {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+    /// A copy of the disk, of any age.
+    #[arg(long, value_name = "REPLICA")]
+    pub from: PathBuf,
+}
+
+/// `holdfast volume recover`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast volume recover disk.img
+
+Attaching does the same. After it, nothing is left to do for the next opening.")]
+pub struct Recover {
+    /// Which.
+    #[command(flatten)]
+    pub opening: Opening,
+}
+
+/// `holdfast volume rekey`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume rekey disk.img --new-key disk.key2
+  holdfast volume rekey /dev/sdb --new-key sdb.key2 --new-log /dev/sdc1
+
+Every block is verified under the old key and hashed under the new one, into a second log; the disk is not touched. Until
+that is whole, the volume is what it was, under the old key. Ctrl-C stops, and a power cut may: the same command goes on
+where it was, or begins anew if the volume was attached in between. A log that is a file is replaced at the end.")]
+pub struct Rekey {
+    /// Which.
+    #[command(flatten)]
+    pub opening: Opening,
+    /// The new key file; made when it does not exist.
+    #[arg(long, value_name = "KEY")]
+    pub new_key: PathBuf,
+    /// File or device for the new log [default: beside the old one, which it then replaces].
+    #[arg(long, value_name = "LOG")]
+    pub new_log: Option<PathBuf>,
+    /// MiB of the new log's circular part [default: as for `protect`].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub ring_mib: Option<u64>,
+}
+
+/// `holdfast volume resize`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  truncate -s 20G disk.img && holdfast volume resize disk.img
+  holdfast volume resize disk.img --size 10G && truncate -s 10G disk.img
+  holdfast volume resize disk.img --ring-mib 512
+
+What is new is taken over as it is there. Before shrinking, shrink the file system. It goes as `rekey` does, with the same
+key: into a second log, so that it can be interrupted anywhere.")]
+pub struct Resize {
+    /// Which.
+    #[command(flatten)]
+    pub opening: Opening,
+    /// New size in bytes, or with K, M, G, T [default: that of DEVICE].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// File or device for the new log [default: beside the old one, which it then replaces].
+    #[arg(long, value_name = "LOG")]
+    pub new_log: Option<PathBuf>,
+    /// MiB of the new log's circular part [default: as for `protect`].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub ring_mib: Option<u64>,
+}
+
+/// A number of bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, letter)) if letter.is_ascii_alphabetic() => (&text[..at], letter.to_ascii_uppercase()),
+        _ => (text, ' '),
+    };
+    let shift = match unit {
+        ' ' => 0,
+        'K' => 10,
+        'M' => 20,
+        'G' => 30,
+        'T' => 40,
+        _ => return Err("not a number of bytes, nor one with K, M, G or T".into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number of bytes, nor one with K, M, G or T")?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
+}
+
+/// `holdfast volume unprotect`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast volume unprotect disk.img --remove-log
+
+Everything that is in the log only is written to the disk, and what was discarded becomes zeroes; then the disk is by
+itself what the volume was. Run `scrub` before, to know that all of it is right.")]
+pub struct Unprotect {
+    /// Which.
+    #[command(flatten)]
+    pub opening: Opening,
+    /// Remove the log: a file is deleted, of a device the header is cleared.
+    #[arg(long)]
+    pub remove_log: bool,
+}
+
+/// `holdfast volume forget`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast volume forget disk.img
+
+What this machine remembers of the volume, its anchor too, is removed. The disk is a plain disk, of which nothing is
+known; `protect` takes it over as it is.")]
+pub struct Forget {
+    /// Which.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `holdfast volume anchor`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume anchor export disk.img --to disk.anchor
+  holdfast volume anchor import disk.anchor
+
+An anchor is one line: the volume, how far its log was durable, and the tag of all before. It is no secret, but whoever can
+alter it can have an old copy of the volume accepted.")]
+pub struct Anchor {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: AnchorCommand,
+}
+
+/// Anchors.
+#[derive(Debug, Subcommand)]
+pub enum AnchorCommand {
+    /// Print a volume's anchor.
+    Show(Which),
+    /// Copy a volume's anchor to a file, for another machine.
+    Export {
+        /// Which.
+        #[command(flatten)]
+        which: Which,
+        /// File to write; never overwritten.
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
+    /// Remember an anchor from another machine; never an older one than is known here.
+    Import {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    /// Sizes have units, and nothing overflows.
+    #[test]
+    fn sizes() {
+        for (text, expected) in [("4096", Some(4096)), ("10G", Some(10 << 30)), ("1t", Some(1 << 40))] {
+            assert_eq!(size(text).ok(), expected, "{text}");
+        }
+        for text in ["", "G", "-1", "1.5G", "1X", "99999999T", "1é"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

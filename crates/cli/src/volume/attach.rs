@@ -1,0 +1,150 @@
+//! `holdfast volume attach` and `detach`.
+
+use super::args::{Attach, Detach};
+use super::export::{Export, Shown};
+use super::host::{self, Job, Order};
+use super::places::{About, Place, Places};
+use super::status::{self, VolumeStatus};
+use super::{attached_at, opening};
+use crate::control::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::mount::daemon;
+use crate::output::{Format, progress};
+use crate::paths::{Directories, make_private};
+use holdfast_fuse::mountpoint;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process that is ending is waited for.
+const ATTEMPTS: u32 = 300;
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Serialize)]
+struct Done {
+    volume: String,
+    device: PathBuf,
+    export: Shown,
+}
+
+/// `holdfast volume attach`
+pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> Outcome {
+    if arguments.background_process {
+        return host::run_in_background();
+    }
+    let meant = opening::meant(&arguments.opening, directories)?;
+    // Said at once, rather than by a process in the background.
+    opening::known_anchor(&meant.anchor, arguments.opening.freshness_unknown)?;
+    meant.place.make()?;
+    if let Some(status) = running(&meant.place)? {
+        let at = status.attached.map_or(PathBuf::new(), |attached| attached.export.path);
+        let message = format!("{}: is attached already, at {}", meant.about.disk.display(), at.display());
+        return Err(Failure::new(Exit::InUse, message).hint("`holdfast volume detach` ends that"));
+    }
+    let directory = match &arguments.directory {
+        Some(directory) => mountpoint::prepare(directory)?,
+        None => default_directory(&meant.place)?,
+    };
+    let job = Job {
+        secret: *meant.secret.bytes(),
+        anchor: meant.anchor.clone(),
+        anchor_every_flush: arguments.anchor_every_flush,
+        freshness_unknown: arguments.opening.freshness_unknown,
+        export: Export::new(directory.clone(), arguments.loop_device, arguments.sector_size),
+        is_default_directory: arguments.directory.is_none(),
+        watchdog_seconds: arguments.watchdog,
+        place: meant.place.clone(),
+        about: meant.about.clone(),
+    };
+    if arguments.foreground {
+        return host::run_in_foreground(job);
+    }
+    let log = daemon::log_path(&meant.place.directory);
+    let bar = progress("attaching");
+    let mut child = daemon::spawn(&process_arguments(&meant.about, arguments), &log, &daemon::KEEP)?;
+    let started = daemon::hand_over(&mut child, &job).and_then(|()| daemon::await_report(child, &log));
+    bar.finish_and_clear();
+    started?;
+    let status = running(&meant.place)?;
+    let export = status.and_then(|status| status.attached).map(|attached| attached.export);
+    let gone = || Failure::new(Exit::Unavailable, "it was detached again at once");
+    let done = Done {
+        volume: meant.place.name(),
+        device: meant.about.disk.clone(),
+        export: export.ok_or_else(gone)?,
+    };
+    format.print(&done, |done| done.export.path.display().to_string())
+}
+
+/// How the process is that has it attached, if one has.
+fn running(place: &Place) -> Outcome<Option<VolumeStatus>> {
+    match Client::connect(&place.directory) {
+        Ok(Some(process)) => match process.call(&Order::Status) {
+            Err(failure) if failure.code == Exit::Unavailable => Ok(None),
+            other => other.map(Some),
+        },
+        // Its directory may not be there yet.
+        Ok(None) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// A directory of its own.
+fn default_directory(place: &Place) -> Outcome<PathBuf> {
+    let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(path) if !rustix::process::geteuid().is_root() && path.is_absolute() => path.join("holdfast"),
+        _ => PathBuf::from("/run/holdfast"),
+    };
+    let directory = base.join("volumes").join(place.name());
+    match mountpoint::mounted_at(&directory)? {
+        // A dead mount is there; it answers nothing.
+        Some(_) => {}
+        None => make_private(&directory)?,
+    }
+    Ok(mountpoint::prepare(&directory)?)
+}
+
+/// What the background process shows of itself in `ps`.
+fn process_arguments(about: &About, arguments: &Attach) -> Vec<OsString> {
+    let mut shown: Vec<OsString> = vec!["volume".into(), "attach".into(), about.disk.clone().into()];
+    shown.extend(["--log".into(), about.log.clone().into()]);
+    shown.extend(["--key".into(), about.key.clone().into()]);
+    if arguments.loop_device {
+        shown.push("--loop".into());
+    }
+    shown
+}
+
+/// `holdfast volume detach`
+pub fn detach(arguments: &Detach, directories: &Directories, format: Format) -> Outcome {
+    let places = Places::new(directories)?;
+    let (place, about) = places.find(&arguments.which.volume, attached_at)?;
+    let Some(process) = Client::connect(&place.directory)? else {
+        return Err(not_attached(&about.disk));
+    };
+    let bar = progress("writing everything, and detaching");
+    let result = match process.call::<()>(&Order::Detach) {
+        // It went away before it could answer.
+        Err(failure) if failure.code == Exit::Unavailable => Ok(()),
+        other => other,
+    };
+    if result.is_ok() {
+        // What it holds can be used by others now.
+        for _ in 0..ATTEMPTS {
+            if place.lock().is_ok() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+    bar.finish_and_clear();
+    result?;
+    format.print(&status::of(&place, &about)?, |_| format!("{} is detached", about.disk.display()))
+}
+
+/// Says that a volume is not attached.
+pub fn not_attached(disk: &Path) -> Failure {
+    Failure::new(Exit::Failed, format!("{}: is not attached", disk.display()))
+        .hint("`holdfast volume attach` does so")
+}

@@ -1,0 +1,296 @@
+//! How an attached volume is offered to other programs. Each kind has its part of [`Export`] and of [`Exported`].
+
+use super::args::SectorSize;
+use super::media::loop_devices;
+use super::served::Served;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::watch::Watcher;
+use holdfast_fuse::device_file::Disk;
+use holdfast_fuse::mountpoint::{self, Manner};
+use holdfast_fuse::{MountError, Options, Session};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Name of the file.
+pub const FILE: &str = "disk";
+/// How long a loop device may take to let go of its file, and a file to be let go of.
+const PATIENCE: Duration = Duration::from_secs(15);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What is wanted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Export {
+    /// A file in a directory.
+    File {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// That, and a loop device of it.
+    Loop {
+        /// The directory.
+        directory: PathBuf,
+        /// Bytes of a sector; `None`: what is on the volume decides.
+        sector_bytes: Option<u32>,
+    },
+}
+
+/// What there is, for people and programs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Shown {
+    /// `file` or `loop`.
+    pub kind: String,
+    /// Directory with the file, where there is one.
+    pub directory: PathBuf,
+    /// What to use: the file, or the loop device.
+    pub path: PathBuf,
+}
+
+/// A volume on offer.
+pub struct Exported {
+    session: Session,
+    loop_device: Option<PathBuf>,
+    watcher: Watcher,
+}
+
+impl Export {
+    /// What the command line asks for.
+    pub fn new(directory: PathBuf, loop_device: bool, sector_size: SectorSize) -> Export {
+        let sector_bytes = match sector_size {
+            SectorSize::Auto => None,
+            SectorSize::Small => Some(512),
+            SectorSize::Large => Some(4096),
+        };
+        match loop_device {
+            true => Export::Loop { directory, sector_bytes },
+            false => Export::File { directory },
+        }
+    }
+
+    /// Begins to offer a volume. `ended` is called when nobody can use it any more, whoever ended it.
+    ///
+    /// # Errors
+    /// The mount point cannot be used; there is no loop device.
+    pub fn begin(
+        &self,
+        disk: Arc<Served>,
+        source: &str,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Outcome<Exported> {
+        let (directory, loop_wanted) = match self {
+            Export::File { directory } => (directory, None),
+            Export::Loop { directory, sector_bytes } => (directory, Some(sector_bytes)),
+        };
+        remove_left_over(directory);
+        let options = Options {
+            source: source.to_owned(),
+            allow_other: false,
+            read_only: false,
+            no_exec: true,
+            local_locks: false,
+        };
+        let sector_bytes = match loop_wanted {
+            Some(Some(bytes)) => Some(*bytes),
+            Some(None) => Some(if allows_large_sectors(&*disk) { 4096 } else { 512 }),
+            None => None,
+        };
+        let watcher = Watcher::start();
+        let session = holdfast_fuse::mount_disk(disk, FILE, directory, &options, ended)?;
+        watcher.mounted(session.directory());
+        let mut exported = Exported { session, loop_device: None, watcher };
+        if let Some(bytes) = sector_bytes {
+            match make_loop_device(&exported.file(), bytes) {
+                Ok(device) => exported.loop_device = Some(device),
+                Err(failure) => {
+                    let _ = exported.end(Manner::Lazily);
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(exported)
+    }
+}
+
+impl Exported {
+    fn file(&self) -> PathBuf {
+        self.session.directory().join(FILE)
+    }
+
+    /// The mount point.
+    pub fn directory(&self) -> &Path {
+        self.session.directory()
+    }
+
+    /// What there is.
+    pub fn shown(&self) -> Shown {
+        let (kind, path) = match &self.loop_device {
+            Some(device) => ("loop", device.clone()),
+            None => ("file", self.file()),
+        };
+        Shown { kind: kind.to_owned(), directory: self.session.directory().to_owned(), path }
+    }
+
+    /// Ends it and waits for the last request. [`Manner::Lazily`]: although programs use it.
+    ///
+    /// # Errors
+    /// [`Exit::InUse`]: nothing was changed.
+    pub fn end(&self, manner: Manner) -> Outcome {
+        if let Some(device) = &self.loop_device {
+            end_loop_device(device, &self.file(), manner)?;
+        }
+        let start = Instant::now();
+        loop {
+            match self.session.unmount(manner) {
+                Ok(()) => break,
+                // A loop device lets go late, and so may whoever has just looked at it.
+                Err(MountError::Busy { .. }) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.watcher.unmounted(self.session.directory());
+        if manner == Manner::Gently {
+            self.session.wait();
+        }
+        Ok(())
+    }
+}
+
+/// What a process that was killed left behind: a dead mount, and loop devices on it.
+fn remove_left_over(directory: &Path) {
+    let Ok(Some(mount)) = mountpoint::mounted_at(directory) else { return };
+    if !mount.is_holdfast() || !mountpoint::is_dead(directory) {
+        return;
+    }
+    let file = directory.join(FILE);
+    for (device, behind) in loop_devices() {
+        if behind == file {
+            // If a file system is still mounted on it, it goes when that is unmounted.
+            let _ = losetup(&["-d".as_ref(), device.as_path()]);
+        }
+    }
+    if let Err(error) = mountpoint::unmount(directory, Manner::Lazily) {
+        tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
+    }
+}
+
+fn losetup(arguments: &[&Path]) -> Outcome<String> {
+    let output = Command::new("losetup").args(arguments).stdin(Stdio::null()).output().map_err(|error| {
+        Failure::new(Exit::System, format!("losetup (package mount) cannot be run: {error}"))
+    })?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Failure::new(Exit::System, format!("the loop device: {said}"))
+                .hint("loop devices are for root; without --loop the file can be used by other programs"))
+        }
+    }
+}
+
+fn make_loop_device(file: &Path, sector_bytes: u32) -> Outcome<PathBuf> {
+    let sectors = sector_bytes.to_string();
+    let words: [&Path; 8] = [
+        "--show".as_ref(),
+        "--find".as_ref(),
+        "--partscan".as_ref(),
+        "--direct-io=on".as_ref(),
+        "--sector-size".as_ref(),
+        sectors.as_ref(),
+        "--".as_ref(),
+        file,
+    ];
+    losetup(&words).map(PathBuf::from)
+}
+
+fn end_loop_device(device: &Path, file: &Path, manner: Manner) -> Outcome {
+    let is_there = || loop_devices().iter().any(|(known, behind)| known == device && behind == file);
+    if !is_there() {
+        return Ok(());
+    }
+    if manner == Manner::Gently {
+        let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+        match File::options().read(true).custom_flags(exclusively).open(device) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                let message = format!("{}: is in use{}", device.display(), mounted_on(device));
+                return Err(Failure::new(Exit::InUse, message).hint("unmount it first"));
+            }
+            _ => {}
+        }
+    }
+    losetup(&["-d".as_ref(), device])?;
+    let start = Instant::now();
+    while manner == Manner::Gently && is_there() {
+        if start.elapsed() > PATIENCE {
+            let message = format!("{}: a program uses it; it goes when that lets go", device.display());
+            return Err(Failure::new(Exit::InUse, message).hint("end that program, and detach again"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Where a device, or a partition of it, is mounted, in words.
+fn mounted_on(device: &Path) -> String {
+    let Ok(mounts) = mountpoint::mounted() else { return String::new() };
+    let name = device.to_string_lossy().into_owned();
+    let places: Vec<String> = mounts
+        .iter()
+        .filter(|mount| mount.source == name || mount.source.starts_with(&format!("{name}p")))
+        .map(|mount| mount.directory.display().to_string())
+        .collect();
+    if places.is_empty() { String::new() } else { format!(": mounted on {}", places.join(", ")) }
+}
+
+/// Whether what is on a disk can be used with sectors of 4096 bytes: a file system that has such blocks, or nothing.
+fn allows_large_sectors(disk: &dyn Disk) -> bool {
+    const LOOKED_AT: usize = 72 << 10;
+    let mut bytes = vec![0; LOOKED_AT.min(disk.size_bytes() as usize)];
+    if disk.read(0, &mut bytes).is_err() || bytes.len() < LOOKED_AT {
+        return false;
+    }
+    fits_large_sectors(&bytes)
+}
+
+fn fits_large_sectors(bytes: &[u8]) -> bool {
+    let little = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    if bytes[0x438..0x43a] == [0x53, 0xef] {
+        // ext2, ext3, ext4: the logarithm of the size of a block, in KiB.
+        return little(0x418) >= 2;
+    }
+    if bytes.starts_with(b"XFSB") {
+        return u16::from_be_bytes([bytes[102], bytes[103]]) >= 4096;
+    }
+    if bytes[0x1_0040..0x1_0048] == *b"_BHRfS_M" {
+        return little(0x1_0090) >= 4096;
+    }
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Large sectors are for what has large blocks; whatever is not known gets small ones.
+    #[test]
+    fn sectors() {
+        let blank = vec![0; 72 << 10];
+        let with = |changes: &[(usize, &[u8])]| {
+            let mut bytes = blank.clone();
+            for (at, change) in changes {
+                bytes[*at..*at + change.len()].copy_from_slice(change);
+            }
+            fits_large_sectors(&bytes)
+        };
+        assert!(with(&[]));
+        assert!(!with(&[(510, b"\x55\xaa")]), "a partition table counts sectors of 512 bytes");
+        assert!(with(&[(0x438, b"\x53\xef"), (0x418, &[2])]));
+        assert!(!with(&[(0x438, b"\x53\xef"), (0x418, &[0])]));
+        assert!(with(&[(0, b"XFSB"), (102, &[0x10, 0])]) && !with(&[(0, b"XFSB"), (102, &[2, 0])]));
+        assert!(with(&[(0x1_0040, b"_BHRfS_M"), (0x1_0090, &[0, 0x10])]));
+    }
+}

@@ -1,0 +1,365 @@
+//! The process that has a volume attached: it opens it, offers it, keeps its anchor, obeys the control socket, and ends
+//! when it is detached.
+
+use super::anchor::Keeper;
+use super::export::{Export, Exported};
+use super::media::Medium;
+use super::memory::{self, Memory};
+use super::places::{About, Place};
+use super::scrub::Scrubber;
+use super::secret::Secret;
+use super::served::Served;
+use super::status::{Activity, Anchored, Attached, Bad, VolumeStatus};
+use super::{opening, repair, watchdog};
+use crate::control::{self, Answer, Orders};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::mount::{daemon, ending};
+use crate::{limits, logging, time};
+use holdfast_fuse::mountpoint::Manner;
+use holdfast_volume::{Report, Volume};
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use zeroize::Zeroize;
+
+/// How long programs that use a volume keep it attached after the process was told to end.
+const LEAVE_WAIT: Duration = Duration::from_secs(10);
+/// How often it is looked whether a checkpoint was made.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the answer to the last order may take on its way.
+const ANSWER_WAIT: Duration = Duration::from_millis(200);
+
+/// All that the process needs to know. It travels through a pipe, since the secret is in it.
+#[derive(Serialize, Deserialize)]
+pub struct Job {
+    /// Where things are kept.
+    pub place: Place,
+    /// What it is about.
+    pub about: About,
+    /// The secret.
+    pub secret: [u8; 32],
+    /// The file of the anchor.
+    pub anchor: PathBuf,
+    /// Whether it is written at every flush.
+    pub anchor_every_flush: bool,
+    /// Whether a volume without an anchor is attached.
+    pub freshness_unknown: bool,
+    /// How it is offered.
+    pub export: Export,
+    /// Whether the mount point was made for it, and goes with it.
+    pub is_default_directory: bool,
+    /// When the watchdog ends requests that do not get on; 0: never.
+    pub watchdog_seconds: u64,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.secret.zeroize();
+    }
+}
+
+/// What the process can be asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Say how things are.
+    Status,
+    /// Write everything and end.
+    Detach,
+    /// Read and verify every block, in the background.
+    Scrub {
+        /// MiB a second; 0: as fast as it goes.
+        rate_mib: u64,
+        /// Not where the last one was stopped.
+        from_start: bool,
+    },
+    /// Stop that.
+    StopScrub,
+    /// Mend bad blocks from a copy.
+    Repair {
+        /// The copy.
+        from: PathBuf,
+    },
+}
+
+impl Orders for Order {
+    fn is_quick(&self) -> bool {
+        matches!(self, Order::Status)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Nobody can use it any more.
+    unused: bool,
+    /// Told to end by a signal.
+    hurried: bool,
+    /// The volume was closed, and how.
+    closed: Option<Outcome>,
+}
+
+/// A volume that is attached.
+struct Host {
+    job: Job,
+    volume: Arc<Volume>,
+    report: Report,
+    exported: Exported,
+    keeper: Arc<Keeper>,
+    scrubber: Arc<Scrubber>,
+    memory: Memory,
+    since_ns: i64,
+    state: Arc<(Mutex<State>, Condvar)>,
+    /// One ending at a time.
+    ending: Mutex<()>,
+    _lock: File,
+}
+
+/// Serves until the end, logging to the volume's log file; tells the waiting command how the start went.
+pub fn run_in_background() -> Outcome {
+    let job: Job = daemon::take_over()?;
+    let log = daemon::log_path(&job.place.directory);
+    let started = logging::to_file(&log)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))
+        .and_then(|()| Host::start(job));
+    daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
+    match started {
+        Ok(host) => host.serve(),
+        // It was reported to whoever waited.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Serves until the end, in the foreground.
+pub fn run_in_foreground(job: Job) -> Outcome {
+    logging::to_stderr();
+    let host = Host::start(job)?;
+    tell_service_manager();
+    host.serve()
+}
+
+/// Tells systemd that the volume is there, for units that wait for it.
+fn tell_service_manager() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let told = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
+    if let Err(error) = told {
+        tracing::warn!(%error, "the service manager cannot be told that the volume is attached");
+    }
+}
+
+impl Host {
+    fn start(job: Job) -> Outcome<Arc<Host>> {
+        // First of all: threads inherit it.
+        let memory = memory::prepare(&job.place.name());
+        let started = Host::begin(job, memory.clone());
+        if started.is_err() {
+            memory.end();
+        }
+        started
+    }
+
+    fn begin(job: Job, memory: Memory) -> Outcome<Arc<Host>> {
+        limits::raise_open_files();
+        let lock = job.place.lock()?;
+        let disk = Medium::open(&job.about.disk)?;
+        let log = Medium::open(&job.about.log)?;
+        let known = opening::known_anchor(&job.anchor, job.freshness_unknown)?;
+        let key = Secret::new(job.secret).of(&job.place.volume);
+        let opened =
+            Volume::open(disk.device, log.device, &key, Default::default(), known.as_ref(), opening::salt()?);
+        let (volume, report) = opened?;
+        opening::tell(&report);
+        let volume = Arc::new(volume);
+        let keeper = Arc::new(Keeper::new(job.anchor.clone()));
+        keeper.keep(&volume)?;
+        let mut about = job.about.clone();
+        (about.size_bytes, about.protected) = (volume.size_bytes(), true);
+        job.place.remember(&about)?;
+        volume.start()?;
+        let every_flush = job.anchor_every_flush.then(|| Arc::clone(&keeper));
+        let served = Arc::new(Served::new(Arc::clone(&volume), every_flush));
+        let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
+        let ended = {
+            let state = Arc::clone(&state);
+            move || {
+                state.0.lock().unused = true;
+                state.1.notify_all();
+            }
+        };
+        let source = format!("volume {}", job.about.disk.display());
+        let exported = job.export.begin(Arc::clone(&served), &source, ended)?;
+        let wait = Duration::from_secs(job.watchdog_seconds);
+        if !wait.is_zero()
+            && let Err(error) = watchdog::start(&served, &volume, exported.directory(), wait)
+        {
+            tracing::warn!(%error, "there is no watchdog");
+        }
+        let scrubber = Scrubber::new(Arc::clone(&volume), job.place.clone());
+        let host = Arc::new(Host {
+            job,
+            volume,
+            report,
+            exported,
+            keeper,
+            scrubber,
+            memory,
+            since_ns: time::now_ns(),
+            state,
+            ending: Mutex::new(()),
+            _lock: lock,
+        });
+        let obeying = Arc::downgrade(&host);
+        let listening = control::listen(&host.job.place.directory, move |order| match obeying.upgrade() {
+            Some(host) => host.obey(order),
+            None => Err(Failure::new(Exit::Unavailable, "the process is ending")),
+        });
+        if let Err(error) = listening {
+            let _ = host.end(Manner::Lazily);
+            return Err(Failure::new(Exit::System, format!("the control socket cannot be made: {error}")));
+        }
+        Ok(host)
+    }
+
+    /// Serves until it is detached or a signal says so.
+    fn serve(self: Arc<Host>) -> Outcome {
+        let hurry = {
+            let state = Arc::clone(&self.state);
+            move || {
+                state.0.lock().hurried = true;
+                state.1.notify_all();
+            }
+        };
+        ending::on_signal(hurry)?;
+        let mut checkpoints = self.volume.statistics().checkpoints;
+        let outcome = loop {
+            {
+                let mut state = self.state.0.lock();
+                if state.closed.is_none() && !state.unused && !state.hurried {
+                    self.state.1.wait_for(&mut state, LOOK);
+                }
+                if let Some(outcome) = &state.closed {
+                    break outcome.clone();
+                }
+                if state.unused || state.hurried {
+                    drop(state);
+                    break self.leave();
+                }
+            }
+            let now = self.volume.statistics().checkpoints;
+            if now != checkpoints {
+                checkpoints = now;
+                if let Err(failure) = self.keeper.keep(&self.volume) {
+                    tracing::error!(error = failure.message, "the anchor stays behind");
+                }
+            }
+        };
+        std::thread::sleep(ANSWER_WAIT);
+        control::close(&self.job.place.directory);
+        self.memory.end();
+        match &outcome {
+            Ok(()) => tracing::info!("detached"),
+            Err(failure) => tracing::error!(error = failure.message, "detached after a failure"),
+        }
+        outcome
+    }
+
+    /// Ends after a signal, or when the mount was ended by others: gently for a while, then anyhow.
+    fn leave(&self) -> Outcome {
+        let start = std::time::Instant::now();
+        while start.elapsed() < LEAVE_WAIT {
+            match self.end(Manner::Gently) {
+                Err(failure) if failure.code == Exit::InUse => std::thread::sleep(LOOK),
+                other => return other,
+            }
+        }
+        tracing::warn!("programs still use the volume; they lose it now");
+        self.end(Manner::Lazily)
+    }
+
+    /// Takes it off the offer and closes it. [`Exit::InUse`]: nothing was changed.
+    fn end(&self, manner: Manner) -> Outcome {
+        let _one = self.ending.lock();
+        if let Some(outcome) = &self.state.0.lock().closed {
+            return outcome.clone();
+        }
+        self.exported.end(manner)?;
+        self.scrubber.stop();
+        let closed = self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep(&self.volume));
+        if self.job.is_default_directory {
+            let _ = std::fs::remove_dir(self.exported.directory());
+        }
+        self.state.0.lock().closed = Some(closed.clone());
+        self.state.1.notify_all();
+        closed
+    }
+
+    fn obey(&self, order: Order) -> Answer {
+        match order {
+            Order::Status => answer(Ok(self.status())),
+            Order::Detach => answer(self.end(Manner::Gently)),
+            Order::Scrub { rate_mib, from_start } => answer(self.scrubber.start(rate_mib, from_start)),
+            Order::StopScrub => answer(Ok(self.scrubber.stop())),
+            Order::Repair { from } => answer(repair::mend(&self.volume, &from)),
+        }
+    }
+
+    fn status(&self) -> VolumeStatus {
+        let about = &self.job.about;
+        let (log_bytes, log_used_bytes) = self.volume.log_room();
+        VolumeStatus {
+            volume: self.job.place.name(),
+            disk: about.disk.clone(),
+            log: about.log.clone(),
+            key: about.key.clone(),
+            size_bytes: self.volume.size_bytes(),
+            protected: true,
+            attached: Some(Attached {
+                export: self.exported.shown(),
+                process: std::process::id(),
+                since_ns: self.since_ns,
+                stopped: self.volume.failure(),
+                log_bytes,
+                log_used_bytes,
+                recovery: (&self.report).into(),
+                activity: self.activity(),
+                bad_blocks: self.volume.bad_blocks().iter().map(Bad::from).collect(),
+                memory: self.memory.clone(),
+            }),
+            anchor: self.anchored(),
+            scrub: self.scrubber.progress(),
+        }
+    }
+
+    fn anchored(&self) -> Anchored {
+        self.keeper.status(&self.volume, self.job.anchor_every_flush)
+    }
+
+    fn activity(&self) -> Activity {
+        let (volume, log) = (self.volume.statistics(), self.volume.log_statistics());
+        Activity {
+            read_bytes: volume.read_bytes,
+            written_bytes: volume.written_bytes,
+            verified: volume.verified,
+            hashed: volume.hashed,
+            refused: volume.refused,
+            flushes: volume.flushes,
+            disk_flushes: volume.disk_flushes,
+            log_flushes: log.flushes,
+            log_bytes: log.blocks * holdfast_log::ring::BLOCK_BYTES as u64,
+            checkpoints: volume.checkpoints,
+        }
+    }
+}
+
+fn answer<T: Serialize>(outcome: Outcome<T>) -> Answer {
+    serde_json::to_value(outcome?)
+        .map_err(|error| Failure::new(Exit::Internal, format!("the answer has no JSON form: {error}")))
+}

@@ -1,0 +1,289 @@
+//! `holdfast volume rekey` and `resize`: a second log for the same disk is made, from what the first one verifies, and
+//! takes its place when it is whole. The disk is not touched, so the volume is what it was until then.
+//!
+//! What was done can be gone on with only if nobody has written to the volume meanwhile: the end of the old log is
+//! remembered, and must be where it was.
+
+use super::anchor;
+use super::args::{Opening, Rekey, Resize};
+use super::media::{Medium, Part};
+use super::opening::{self, Meant, Opened};
+use super::places::{About, Place, Places, absolute, sync_parent};
+use super::protect::{Interrupt, is_blank, make_log};
+use super::secret::Secret;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::output::{Format, bytes_bar};
+use crate::paths::Directories;
+use holdfast_log::device::Device;
+use holdfast_volume::{BLOCK_BYTES, Volume};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const FILE: &str = "moving.json";
+
+/// A move that is under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Moving {
+    /// The new volume.
+    volume: [u8; 16],
+    /// Its log.
+    log: PathBuf,
+    /// Its size.
+    size_bytes: u64,
+    /// Of its log.
+    ring_mib: Option<u64>,
+    /// Where the old log ended when it began.
+    old_end: String,
+}
+
+/// What is wanted of the new one.
+struct Wanted<'a> {
+    secret: &'a Secret,
+    key: PathBuf,
+    log: Option<&'a Path>,
+    size_bytes: Option<u64>,
+    ring_mib: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Moved {
+    volume: String,
+    device: PathBuf,
+    log: PathBuf,
+    key: PathBuf,
+    size_bytes: u64,
+}
+
+/// `holdfast volume rekey`
+pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Outcome {
+    let meant = opening::meant(&arguments.opening, directories)?;
+    if absolute(&arguments.new_key) == meant.about.key {
+        return Err(Failure::new(Exit::Usage, "the new key file is the old one; name another"));
+    }
+    let (secret, _) = Secret::read_or_make(&arguments.new_key)?;
+    let wanted = Wanted {
+        secret: &secret,
+        key: absolute(&arguments.new_key),
+        log: arguments.new_log.as_deref(),
+        size_bytes: None,
+        ring_mib: arguments.ring_mib,
+    };
+    let done = relocate(&meant, &arguments.opening, directories, &wanted)?;
+    format.print(&done, |done| {
+        format!(
+            "{} is under the key {} now, its log is {}; the old key is of no use any more",
+            done.device.display(),
+            done.key.display(),
+            done.log.display()
+        )
+    })
+}
+
+/// `holdfast volume resize`
+pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> Outcome {
+    let meant = opening::meant(&arguments.opening, directories)?;
+    let wanted = Wanted {
+        secret: &meant.secret,
+        key: meant.about.key.clone(),
+        log: arguments.new_log.as_deref(),
+        size_bytes: arguments.size,
+        ring_mib: arguments.ring_mib,
+    };
+    let done = relocate(&meant, &arguments.opening, directories, &wanted)?;
+    format.print(&done, |done| {
+        format!(
+            "{} has {} bytes now, its log is {}",
+            done.device.display(),
+            done.size_bytes,
+            done.log.display()
+        )
+    })
+}
+
+/// Makes the new log and puts it in the place of the old one.
+fn relocate(
+    meant: &Meant,
+    arguments: &Opening,
+    directories: &Directories,
+    wanted: &Wanted<'_>,
+) -> Outcome<Moved> {
+    let opened = look_and_open(meant, arguments, wanted)?;
+    let Ready { opened, moving, log } = opened;
+    let place = Places::new(directories)?.of(&moving.volume);
+    let disk: Arc<dyn Device> =
+        Arc::new(Part { whole: opened.disk.device.clone(), size_bytes: moving.size_bytes });
+    let key = wanted.secret.of(&moving.volume);
+    let interrupt = Interrupt::listen()?;
+    let bar = bytes_bar("verifying and hashing");
+    let failed = std::cell::RefCell::new(None);
+    let step = |done: u64, of: u64| {
+        // At the first step the old log has got its last record.
+        let note = Moving { old_end: anchor::format(&opened.volume.anchor()), ..moving.clone() };
+        let is_noted = meant.place.read::<Moving>(FILE).as_ref() == Some(&note);
+        if !is_noted && let Err(failure) = meant.place.write(FILE, &note) {
+            *failed.borrow_mut() = Some(failure);
+            return false;
+        }
+        interrupt.step(&bar, done, of)
+    };
+    let whole = Volume::adopt(disk, log.device.clone(), &key, opening::salt()?, Some(&opened.volume), &step);
+    bar.finish_and_clear();
+    anchor::write(&meant.anchor, &opened.volume.anchor())?;
+    if let Some(failure) = failed.take() {
+        return Err(failure);
+    }
+    if !whole? {
+        return Err(interrupt.stopped("the volume is what it was, under the old log"));
+    }
+    let end = Volume::look(log.device.clone(), &key, None)?.end;
+    let takes_place = log.path == beside(&opened.log.path);
+    let final_log = if takes_place { opened.log.path.clone() } else { log.path.clone() };
+    let about = About {
+        disk: opened.disk.path.clone(),
+        log: final_log.clone(),
+        key: wanted.key.clone(),
+        size_bytes: moving.size_bytes,
+        protected: true,
+    };
+    // In this order: whatever is interrupted, one of the two logs is in its place, with its anchor.
+    finish(meant, &place, &about, &end, takes_place.then_some((&log.path, &opened.log.path)))?;
+    let Moving { size_bytes, .. } = moving;
+    Ok(Moved { volume: place.name(), device: about.disk, log: final_log, key: about.key, size_bytes })
+}
+
+fn finish(
+    meant: &Meant,
+    place: &Place,
+    about: &About,
+    end: &holdfast_log::ring::Anchor,
+    rename: Option<(&PathBuf, &PathBuf)>,
+) -> Outcome {
+    // An anchor that the operator keeps elsewhere stays there.
+    let own = meant.anchor == meant.place.anchor;
+    anchor::write(&place.anchor, end)?;
+    place.remember(about)?;
+    if let Some((from, to)) = rename {
+        std::fs::rename(from, to)
+            .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display())))?;
+        sync_parent(to)?;
+    }
+    if !own {
+        anchor::write(&meant.anchor, end)?;
+    }
+    meant.place.forget()
+}
+
+/// The default place of a new log.
+fn beside(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+struct Ready {
+    opened: Opened,
+    moving: Moving,
+    log: Medium,
+}
+
+/// Opens the volume, and has a new log: the one begun before, if it still fits, else an empty one.
+fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &Wanted<'_>) -> Outcome<Ready> {
+    // Where it ends before we write to it.
+    let old_end = {
+        let _lock = meant.place.lock()?;
+        let log = Medium::open(&meant.about.log)?;
+        let known = opening::known_anchor(&meant.anchor, arguments.freshness_unknown)?;
+        let key = meant.secret.of(&meant.place.volume);
+        anchor::format(&Volume::look(log.device.clone(), &key, known.as_ref())?.end)
+    };
+    let opened = meant.open(arguments.freshness_unknown)?;
+    let size_bytes = wanted.size_bytes.unwrap_or(opened.disk.device.size_bytes());
+    if size_bytes == 0
+        || !size_bytes.is_multiple_of(BLOCK_BYTES as u64)
+        || size_bytes > opened.disk.device.size_bytes()
+    {
+        let message = format!(
+            "{size_bytes} bytes are no multiple of 4096, or more than {} has",
+            opened.disk.path.display()
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let log_path = match wanted.log {
+        Some(path) => absolute(path),
+        None if opened.log.is_block_device => {
+            let message =
+                format!("{}: is a device, so the new log needs another place", opened.log.path.display());
+            return Err(Failure::new(Exit::Usage, message).hint("name it with --new-log"));
+        }
+        None => beside(&opened.log.path),
+    };
+    let begun: Option<Moving> = meant.place.read(FILE);
+    let fits = |begun: &Moving| {
+        begun.log == log_path
+            && begun.size_bytes == size_bytes
+            && begun.ring_mib == wanted.ring_mib
+            && begun.old_end == old_end
+    };
+    if let Some(begun) = begun.filter(fits)
+        && log_path.exists()
+    {
+        let log = Medium::open(&log_path)?;
+        if Volume::look(log.device.clone(), &wanted.secret.of(&begun.volume), None).is_ok() {
+            return Ok(Ready { opened, moving: begun, log });
+        }
+    }
+    begin(meant, opened, wanted, log_path, size_bytes)
+}
+
+/// Makes a new log.
+fn begin(
+    meant: &Meant,
+    opened: Opened,
+    wanted: &Wanted<'_>,
+    log_path: PathBuf,
+    size_bytes: u64,
+) -> Outcome<Ready> {
+    let earlier: Option<Moving> = meant.place.read(FILE);
+    let is_ours = earlier.is_some_and(|earlier| earlier.log == log_path);
+    let mut volume = [0; 16];
+    keys::random(&mut volume)?;
+    let moving = Moving {
+        volume,
+        log: log_path.clone(),
+        size_bytes,
+        ring_mib: wanted.ring_mib,
+        old_end: String::new(),
+    };
+    let disk = Part { whole: opened.disk.device.clone(), size_bytes };
+    let ring_bytes = wanted.ring_mib.map(|mib| mib << 20);
+    // Before it is made, so that it is known as ours if we do not get further.
+    meant.place.write(FILE, &moving)?;
+    let is_device = log_path.exists() && !log_path.is_file();
+    if !is_device {
+        if log_path.exists() && !is_ours {
+            meant.place.remove(FILE);
+            let message = format!("{}: exists already and is not overwritten", log_path.display());
+            return Err(Failure::new(Exit::CannotCreate, message).hint("name another place with --new-log"));
+        }
+        make_log(&log_path, &disk, wanted.secret, &volume, ring_bytes)?;
+    }
+    let log = Medium::open(&log_path)?;
+    if log.is_same(&opened.disk) || log.is_same(&opened.log) {
+        meant.place.remove(FILE);
+        return Err(Failure::new(Exit::Usage, format!("{}: is the disk or its log", log_path.display())));
+    }
+    if is_device {
+        if !is_ours && !is_blank(&*log.device)? {
+            meant.place.remove(FILE);
+            let message = format!("{}: holds something, which would be lost", log_path.display());
+            return Err(
+                Failure::new(Exit::CannotCreate, message).hint("clear its first MiB if nobody needs it")
+            );
+        }
+        let key = wanted.secret.of(&volume);
+        Volume::format(&disk, &*log.device, &key, ring_bytes)?;
+    }
+    Ok(Ready { opened, moving, log })
+}

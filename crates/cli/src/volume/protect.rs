@@ -1,0 +1,303 @@
+//! `holdfast volume protect`: takes a disk over with what is on it.
+
+use super::args::Protect;
+use super::media::Medium;
+use super::places::{About, Place, Places, absolute, sync_parent};
+use super::secret::Secret;
+use super::{anchor, opening};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::mount::ending;
+use crate::output::{Format, bytes_bar};
+use crate::paths::Directories;
+use holdfast_log::device::Device;
+use holdfast_volume::{BLOCK_BYTES, Header, Plan, Volume};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// Beginning of a log device that must hold nothing.
+const LOOKED_AT: usize = 1 << 20;
+
+#[derive(Serialize)]
+struct Protected {
+    volume: String,
+    device: PathBuf,
+    log: PathBuf,
+    key: PathBuf,
+    size_bytes: u64,
+}
+
+/// `holdfast volume protect`
+pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Outcome {
+    let places = Places::new(directories)?;
+    let disk = Medium::open(&arguments.device)?;
+    for (_, about) in places.on_disk(&disk.path) {
+        if about.protected {
+            return Err(protected_already(&about));
+        }
+    }
+    let log = make_or_open(arguments, &disk)?;
+    let (secret, is_new) = match (&log.volume, arguments.key.exists()) {
+        (Some(_), false) => return Err(key_missing(&arguments.key, &arguments.log)),
+        _ => Secret::read_or_make(&arguments.key)?,
+    };
+    if is_new {
+        say(&format!(
+            "made the key {}; keep a copy where the disk and the log are not",
+            arguments.key.display()
+        ));
+    }
+    let place = format_log(arguments, &places, &disk, &log, &secret)?;
+    let _lock = place.lock()?;
+    let log = match log.medium {
+        Some(medium) => medium,
+        None => Medium::open(&arguments.log)?,
+    };
+    let size_bytes = disk.device.size_bytes();
+    let mut about = About {
+        disk: disk.path.clone(),
+        log: log.path.clone(),
+        key: absolute(&arguments.key),
+        size_bytes,
+        protected: false,
+    };
+    place.remember(&about)?;
+    let key = secret.of(&place.volume);
+    let interrupt = Interrupt::listen()?;
+    let bar = bytes_bar("taking over");
+    let step = |done: u64, of: u64| interrupt.step(&bar, done, of);
+    let whole = match arguments.empty {
+        true => Volume::adopt_empty(disk.device.clone(), log.device.clone(), &key, opening::salt()?, &step),
+        false => Volume::adopt(disk.device.clone(), log.device.clone(), &key, opening::salt()?, None, &step),
+    };
+    bar.finish_and_clear();
+    if !whole? {
+        return Err(interrupt.stopped("nothing is protected before all of it is taken over"));
+    }
+    anchor::write(&place.anchor, &Volume::look(log.device.clone(), &key, None)?.end)?;
+    about.protected = true;
+    place.remember(&about)?;
+    let done =
+        Protected { volume: place.name(), device: about.disk, log: about.log, key: about.key, size_bytes };
+    format.print(&done, |done| {
+        format!(
+            "{} is protected, as volume {}; use it by attaching it only",
+            done.device.display(),
+            done.volume
+        )
+    })
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "holdfast: {text}");
+}
+
+fn protected_already(about: &About) -> Failure {
+    Failure::new(
+        Exit::CannotCreate,
+        format!("{}: is protected already, with the log {}", about.disk.display(), about.log.display()),
+    )
+    .hint(
+        "`holdfast volume attach` offers it, `unprotect` gives it back; if log or key are lost, `forget` it first: then \
+         what is on it is taken as it is",
+    )
+}
+
+fn key_missing(key: &Path, log: &Path) -> Failure {
+    Failure::new(Exit::NoInput, format!("{}: there is no such file", key.display()))
+        .hint(format!("{} is the log of a volume already: name the key it was made with", log.display()))
+}
+
+/// A log before it is used.
+struct Log {
+    /// It; `None`: it does not exist yet.
+    medium: Option<Medium>,
+    /// The volume that it claims to be of.
+    volume: Option<[u8; 16]>,
+}
+
+fn make_or_open(arguments: &Protect, disk: &Medium) -> Outcome<Log> {
+    if !arguments.log.exists() {
+        return Ok(Log { medium: None, volume: None });
+    }
+    let as_disk = std::fs::canonicalize(&arguments.log).is_ok_and(|path| path == disk.path);
+    let same = || {
+        Failure::new(
+            Exit::Usage,
+            format!("{}: is the disk itself; its log must be elsewhere", arguments.log.display()),
+        )
+    };
+    if as_disk {
+        return Err(same());
+    }
+    let medium = Medium::open(&arguments.log)?;
+    if medium.is_same(disk) {
+        return Err(same());
+    }
+    let volume = Header::claimed_volume(&*medium.device);
+    if volume.is_none() && !arguments.overwrite_log && !is_blank(&*medium.device)? {
+        let message =
+            format!("{}: holds something that is no log; it would be lost", arguments.log.display());
+        return Err(Failure::new(Exit::CannotCreate, message)
+            .hint("name another file, or use --overwrite-log if nobody needs it"));
+    }
+    Ok(Log { medium: Some(medium), volume })
+}
+
+/// Whether the beginning of a device holds nothing.
+///
+/// # Errors
+/// It cannot be read.
+pub fn is_blank(device: &dyn Device) -> Outcome<bool> {
+    let mut bytes = vec![0; LOOKED_AT.min(device.size_bytes() as usize)];
+    device
+        .read_at(0, &mut bytes)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", device.describe())))?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
+}
+
+/// Has a log that can be gone on with; the place of its volume.
+fn format_log(
+    arguments: &Protect,
+    places: &Places,
+    disk: &Medium,
+    log: &Log,
+    secret: &Secret,
+) -> Outcome<Place> {
+    let mut volume = [0; 16];
+    keys::random(&mut volume)?;
+    let ring_bytes = arguments.ring_mib.map(|mib| mib << 20);
+    match (&log.medium, &log.volume) {
+        (None, _) => {
+            make_log(&arguments.log, &*disk.device, secret, &volume, ring_bytes)?;
+            Ok(places.of(&volume))
+        }
+        (Some(medium), Some(claimed)) if !arguments.from_start => {
+            go_on(arguments, places.of(claimed), disk, medium, secret)
+        }
+        (Some(medium), _) => {
+            if let Some(claimed) = &log.volume {
+                must_be_unfinished(arguments, &places.of(claimed), medium, secret)?;
+                places.of(claimed).forget()?;
+            }
+            Volume::format(&*disk.device, &*medium.device, &secret.of(&volume), ring_bytes)?;
+            Ok(places.of(&volume))
+        }
+    }
+}
+
+/// Makes a log of the right size, with room on its disk, that is whole as soon as it has its name.
+pub fn make_log(
+    path: &Path,
+    disk: &dyn Device,
+    secret: &Secret,
+    volume: &[u8; 16],
+    ring_bytes: Option<u64>,
+) -> Outcome {
+    let failed =
+        |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display()));
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".partial");
+    let beside = PathBuf::from(beside);
+    let file = File::options()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(&beside)
+        .map_err(failed)?;
+    let bytes = Plan::new(disk.size_bytes(), ring_bytes).bytes;
+    // Not a file with holes: a log that cannot be written because its disk is full stops the volume.
+    let made = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
+        .map_err(std::io::Error::from)
+        .or_else(|error| match error.kind() {
+            std::io::ErrorKind::Unsupported => file.set_len(bytes),
+            _ => Err(error),
+        })
+        .and_then(|()| file.sync_all());
+    let made = made.map_err(failed).and_then(|()| {
+        drop(file);
+        let medium = Medium::open(&beside)?;
+        Volume::format(disk, &*medium.device, &secret.of(volume), ring_bytes)?;
+        std::fs::rename(&beside, path).map_err(failed)?;
+        sync_parent(path)
+    });
+    if made.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    made
+}
+
+/// Goes on with a log that is there.
+fn go_on(arguments: &Protect, place: Place, disk: &Medium, log: &Medium, secret: &Secret) -> Outcome<Place> {
+    let look = must_be_unfinished(arguments, &place, log, secret)?;
+    let blocks = disk.device.size_bytes() / BLOCK_BYTES as u64;
+    if look.header.blocks != blocks {
+        let message = format!(
+            "{}: is the log of a disk with {} blocks of 4096 bytes, but {} has {blocks}",
+            log.path.display(),
+            look.header.blocks,
+            disk.path.display()
+        );
+        return Err(
+            Failure::new(Exit::NoInput, message).hint("is it the right one? --from-start begins anew")
+        );
+    }
+    Ok(place)
+}
+
+/// A volume that was taken over whole is not taken over again: that would take an attacker's blocks for good.
+fn must_be_unfinished(
+    arguments: &Protect,
+    place: &Place,
+    log: &Medium,
+    secret: &Secret,
+) -> Outcome<holdfast_volume::Look> {
+    let known = anchor::read(&place.anchor)?;
+    let look = Volume::look(log.device.clone(), &secret.of(&place.volume), known.as_ref())?;
+    let is_registered = place.about().is_some_and(|about| !about.protected);
+    if known.is_some() || (look.adopted == look.header.blocks && !is_registered) {
+        return Err(protected_already(&About {
+            disk: absolute(&arguments.device),
+            log: log.path.clone(),
+            key: absolute(&arguments.key),
+            size_bytes: 0,
+            protected: true,
+        }));
+    }
+    Ok(look)
+}
+
+/// Work on blocks that a person may stop.
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on the first Ctrl-C (or SIGTERM) stops the work, not the process.
+    ///
+    /// # Errors
+    /// Signals cannot be had.
+    pub fn listen() -> Outcome<Interrupt> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&asked);
+        ending::on_signal(move || told.store(true, SeqCst))?;
+        Ok(Interrupt(asked))
+    }
+
+    /// Shows how far it is; whether to go on.
+    pub fn step(&self, bar: &indicatif::ProgressBar, done: u64, of: u64) -> bool {
+        bar.set_length(of * BLOCK_BYTES as u64);
+        bar.set_position(done * BLOCK_BYTES as u64);
+        !self.0.load(SeqCst)
+    }
+
+    /// Says that it was stopped.
+    pub fn stopped(&self, note: &str) -> Failure {
+        Failure::new(Exit::Failed, format!("stopped; {note}")).hint("the same command goes on from here")
+    }
+}

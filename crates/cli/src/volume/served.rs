@@ -1,0 +1,95 @@
+//! A volume as a disk for whoever it is offered to.
+
+use super::anchor::Keeper;
+use holdfast_fuse::device_file::Disk;
+use holdfast_volume::{Volume, VolumeError};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Failures of the medium that are logged one by one; a disk that is gone would fill the log.
+const TOLD_MAX: u64 = 100;
+
+/// See the module.
+pub struct Served {
+    volume: Arc<Volume>,
+    /// Written before a flush is acknowledged.
+    anchor: Option<Arc<Keeper>>,
+    begun: AtomicU64,
+    ended: AtomicU64,
+    told: AtomicU64,
+}
+
+/// A request that is being served.
+struct Request<'a>(&'a Served);
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, SeqCst);
+    }
+}
+
+impl Served {
+    /// Offers `volume`; with `anchor`, that is written at every flush.
+    pub fn new(volume: Arc<Volume>, anchor: Option<Arc<Keeper>>) -> Served {
+        Served { volume, anchor, begun: AtomicU64::new(0), ended: AtomicU64::new(0), told: AtomicU64::new(0) }
+    }
+
+    /// How many requests have begun, and how many of them have ended.
+    pub fn requests(&self) -> (u64, u64) {
+        // In this order: what has ended has begun.
+        let ended = self.ended.load(SeqCst);
+        (self.begun.load(SeqCst), ended)
+    }
+
+    fn begin(&self) -> Request<'_> {
+        self.begun.fetch_add(1, SeqCst);
+        Request(self)
+    }
+
+    fn errno(&self, error: &VolumeError) -> io::Error {
+        // The volume has told of bad blocks and of its end itself.
+        let is_told = matches!(error, VolumeError::BadBlock { .. } | VolumeError::Stopped(_));
+        if !is_told && self.told.fetch_add(1, SeqCst) < TOLD_MAX {
+            tracing::error!(%error, "a request failed");
+        }
+        let code = match error {
+            VolumeError::Range { .. } => rustix::io::Errno::INVAL,
+            _ => rustix::io::Errno::IO,
+        };
+        code.into()
+    }
+}
+
+impl Disk for Served {
+    fn size_bytes(&self) -> u64 {
+        self.volume.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let _request = self.begin();
+        self.volume.read(offset, buffer).map_err(|error| self.errno(&error))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _request = self.begin();
+        self.volume.write(offset, bytes).map_err(|error| self.errno(&error))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let _request = self.begin();
+        self.volume.flush().map_err(|error| self.errno(&error))?;
+        match &self.anchor {
+            Some(keeper) => keeper.keep(&self.volume).map_err(|failure| {
+                tracing::error!(error = failure.message, "a flush is refused: its anchor cannot be written");
+                rustix::io::Errno::IO.into()
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
+        let _request = self.begin();
+        self.volume.write_zeroes(offset, length).map_err(|error| self.errno(&error))
+    }
+}

@@ -1,0 +1,33 @@
+//! Looking at a volume's log without changing it.
+
+use crate::layout::Header;
+use crate::recover::survey;
+use crate::volume::Volume;
+use crate::{VolumeError, VolumeKey};
+use holdfast_log::device::Device;
+use holdfast_log::ring::{Anchor, Recovered};
+use std::sync::Arc;
+
+/// What a log says of its volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Its header.
+    pub header: Header,
+    /// Blocks that were taken over.
+    pub adopted: u64,
+    /// Its end: what an anchor is to say of it.
+    pub end: Anchor,
+}
+
+impl Volume {
+    /// Reads and verifies a log, and changes nothing. `anchor` is what is known of it from elsewhere.
+    ///
+    /// # Errors
+    /// As [`Volume::open`], but never [`VolumeError::NotAdopted`].
+    pub fn look(log: Arc<dyn Device>, key: &VolumeKey, anchor: Option<&Anchor>) -> Result<Look, VolumeError> {
+        let header = Header::read(&*log, key)?;
+        let found = Recovered::open(log, header.ring(), key.ring(), key.volume(), anchor)?;
+        let adopted = survey(&found)?.adopted;
+        Ok(Look { header, adopted, end: found.anchor() })
+    }
+}

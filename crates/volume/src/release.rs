@@ -1,0 +1,51 @@
+//! Giving the plain disk back.
+
+use crate::VolumeError;
+use crate::layout::{BLOCK_BYTES, io};
+use crate::map::Value;
+use crate::volume::Volume;
+
+/// Blocks read at once.
+const RUN_BLOCKS: u64 = 256;
+
+impl Volume {
+    /// Closes the volume and makes the disk by itself be what the volume was: everything is written to it, and what was
+    /// discarded and reads as zeroes becomes zeroes. `progress` is told how many blocks of how many are done, and says
+    /// whether to go on. Whether all is done; until then, and afterwards, the volume can be opened as before.
+    ///
+    /// # Errors
+    /// As [`Volume::close`]; [`VolumeError::BadMap`].
+    pub fn release(&self, progress: &dyn Fn(u64, u64) -> bool) -> Result<bool, VolumeError> {
+        self.close()?;
+        let inner = &*self.inner;
+        let blocks = inner.header.blocks;
+        let block_bytes = BLOCK_BYTES as u64;
+        let mut bytes = vec![0; RUN_BLOCKS as usize * BLOCK_BYTES];
+        let zeroes = [0; BLOCK_BYTES];
+        let mut at = 0;
+        while at < blocks && progress(at, blocks) {
+            let end = blocks.min(at + RUN_BLOCKS);
+            let mut gone = Vec::new();
+            for block in at..end {
+                if inner.map.get(block)? == Value::Discarded {
+                    gone.push(block);
+                }
+            }
+            if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
+                let run = &mut bytes[..((last + 1 - first) * block_bytes) as usize];
+                io(&*inner.disk, "reading", inner.disk.read_at(first * block_bytes, run))?;
+                for block in &gone {
+                    // Holes of an image stay holes.
+                    let found = &run[((block - first) * block_bytes) as usize..][..BLOCK_BYTES];
+                    if found != zeroes {
+                        io(&*inner.disk, "writing", inner.disk.write_at(block * block_bytes, &zeroes))?;
+                    }
+                }
+            }
+            at = end;
+        }
+        io(&*inner.disk, "flushing", inner.disk.flush())?;
+        progress(at, blocks);
+        Ok(at == blocks)
+    }
+}
