@@ -1,6 +1,7 @@
 //! The command line of `holdfast volume`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use holdfast_export::Address;
 use std::path::PathBuf;
 
 /// `holdfast volume`
@@ -114,10 +115,13 @@ pub struct Protect {
   holdfast volume attach disk.img --log disk.log --key disk.key
   holdfast volume attach disk.img --loop
   holdfast volume attach /dev/sdb --loop --anchor-every-flush
+  holdfast volume attach disk.img --nbd unix:/run/disk.sock
+  holdfast volume attach disk.img --ublk
   holdfast volume attach disk.img --log disk.log --key disk.key --freshness-unknown
 
 A process in the background offers the volume as one file, called `disk`, in DIR, for losetup, qemu or any program that
-takes an image; with --loop as a loop device, whose path is printed. Bad blocks are errors (EIO) for whoever reads them.
+takes an image; with --loop as a loop device, with --nbd at an address, with --ublk as a block device. What it is called
+is printed. Bad blocks are errors (EIO) for whoever reads them.
 
 What is known of a volume's newest state is in its anchor, a small file in the state directory. A volume without an
 anchor is refused, as it may be an old copy; `holdfast volume anchor import` brings one from another machine.")]
@@ -131,6 +135,13 @@ pub struct Attach {
     /// Make a loop device of it (as root).
     #[arg(long = "loop")]
     pub loop_device: bool,
+    /// Serve it to NBD clients (qemu, nbd-client, nbdcopy) at unix:PATH, or at IP:PORT or :PORT of this machine; any user
+    /// of this machine can connect to a port.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["loop_device", "ublk", "directory"])]
+    pub nbd: Option<Address>,
+    /// Make a ublk device of it (as root; Linux 6.5 with ublk_drv).
+    #[arg(long, conflicts_with_all = ["loop_device", "directory"])]
+    pub ublk: bool,
     /// Sectors of the loop device: 4096 bytes where what is on it allows (auto), 512 or 4096.
     #[arg(long, value_name = "auto|512|4096", default_value = "auto", requires = "loop_device")]
     pub sector_size: SectorSize,

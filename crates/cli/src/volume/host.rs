@@ -198,7 +198,8 @@ impl Host {
         let exported = job.export.begin(Arc::clone(&served), &source, ended)?;
         let wait = Duration::from_secs(job.watchdog_seconds);
         if !wait.is_zero()
-            && let Err(error) = watchdog::start(&served, &volume, exported.directory(), wait)
+            && let Some(directory) = exported.directory()
+            && let Err(error) = watchdog::start(&served, &volume, directory, wait)
         {
             tracing::warn!(%error, "there is no watchdog");
         }
@@ -293,8 +294,8 @@ impl Host {
         self.exported.end(manner)?;
         self.scrubber.stop();
         let closed = self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep(&self.volume));
-        if self.job.is_default_directory {
-            let _ = std::fs::remove_dir(self.exported.directory());
+        if let Some(directory) = self.exported.directory().filter(|_| self.job.is_default_directory) {
+            let _ = std::fs::remove_dir(directory);
         }
         self.state.0.lock().closed = Some(closed.clone());
         self.state.1.notify_all();
