@@ -23,6 +23,7 @@ mod buffers;
 mod care;
 mod disk;
 mod error;
+mod inspect;
 mod key;
 mod layout;
 mod look;
@@ -32,11 +33,14 @@ mod records;
 mod recover;
 mod release;
 #[cfg(test)]
+mod taking_over_tests;
+#[cfg(test)]
 mod tests;
 mod volume;
 
 pub use disk::{Disk, refused_at};
 pub use error::{BadBlock, VolumeError};
+pub use inspect::{Claim, claims};
 pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
 pub use look::Look;

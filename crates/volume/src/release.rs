@@ -21,7 +21,6 @@ impl Volume {
         let blocks = inner.header.blocks;
         let block_bytes = BLOCK_BYTES as u64;
         let mut bytes = vec![0; RUN_BLOCKS as usize * BLOCK_BYTES];
-        let zeroes = [0; BLOCK_BYTES];
         let mut at = 0;
         while at < blocks && progress(at, blocks) {
             let end = blocks.min(at + RUN_BLOCKS);
@@ -31,15 +30,14 @@ impl Volume {
                     gone.push(block);
                 }
             }
-            if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
-                let run = &mut bytes[..((last + 1 - first) * block_bytes) as usize];
-                io(&*inner.disk, "reading", inner.disk.read_at(first * block_bytes, run))?;
-                for block in &gone {
-                    // Holes of an image stay holes.
-                    let found = &run[((block - first) * block_bytes) as usize..][..BLOCK_BYTES];
-                    if found != zeroes {
-                        io(&*inner.disk, "writing", inner.disk.write_at(block * block_bytes, &zeroes))?;
-                    }
+            for run in gone.chunk_by(|a, b| a + 1 == *b) {
+                let offset = run[0] * block_bytes;
+                let found = &mut bytes[..run.len() * BLOCK_BYTES];
+                io(&*inner.disk, "reading", inner.disk.read_at(offset, found))?;
+                // Holes of an image stay holes.
+                if found.iter().any(|byte| *byte != 0) {
+                    found.fill(0);
+                    io(&*inner.disk, "writing", inner.disk.write_at(offset, found))?;
                 }
             }
             at = end;

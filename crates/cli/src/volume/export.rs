@@ -129,6 +129,7 @@ impl Export {
         &self,
         disk: Arc<Served>,
         source: &str,
+        watcher: Watcher,
         ended: impl FnOnce() + Send + 'static,
     ) -> Outcome<Exported> {
         let (directory, loop_wanted) = match self {
@@ -153,7 +154,6 @@ impl Export {
             Some(None) => Some(if allows_large_sectors(&*disk) { 4096 } else { 512 }),
             None => None,
         };
-        let watcher = Watcher::start();
         let session = holdfast_fuse::mount_disk(disk, FILE, directory, &options, ended)?;
         watcher.mounted(session.directory());
         let mut exported = ExportedFile { session, loop_device: None, watcher };

@@ -14,6 +14,7 @@ use super::{opening, repair, watchdog};
 use crate::control::{self, Answer, Orders};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::mount::{daemon, ending};
+use crate::watch::Watcher;
 use crate::{limits, logging, time};
 use holdfast_fuse::mountpoint::Manner;
 use holdfast_volume::{Report, Volume};
@@ -157,16 +158,18 @@ fn tell_service_manager() {
 
 impl Host {
     fn start(job: Job) -> Outcome<Arc<Host>> {
-        // First of all: threads inherit it.
+        // Before what is only for this process.
+        let watcher = Watcher::start();
+        // Before anything else: threads inherit it.
         let memory = memory::prepare(&job.place.name());
-        let started = Host::begin(job, memory.clone());
+        let started = Host::begin(job, memory.clone(), watcher);
         if started.is_err() {
             memory.end();
         }
         started
     }
 
-    fn begin(job: Job, memory: Memory) -> Outcome<Arc<Host>> {
+    fn begin(job: Job, memory: Memory, watcher: Watcher) -> Outcome<Arc<Host>> {
         limits::raise_open_files();
         let lock = job.place.lock()?;
         let disk = Medium::open(&job.about.disk)?;
@@ -195,7 +198,7 @@ impl Host {
             }
         };
         let source = format!("volume {}", job.about.disk.display());
-        let exported = job.export.begin(Arc::clone(&served), &source, ended)?;
+        let exported = job.export.begin(Arc::clone(&served), &source, watcher, ended)?;
         let wait = Duration::from_secs(job.watchdog_seconds);
         if !wait.is_zero()
             && let Some(directory) = exported.directory()

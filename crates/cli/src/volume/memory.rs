@@ -36,8 +36,10 @@ pub fn prepare(name: &str) -> Memory {
     };
     if !(memory.locked && memory.apart_from_reclaim) {
         tracing::warn!(
-            "this process may not lock its memory: programs that fill this volume while memory is short may hang until \
-             the watchdog ends their requests"
+            locked = memory.locked,
+            apart_from_reclaim = memory.apart_from_reclaim,
+            "this process may not guard itself against a shortage of memory: programs that fill the volume then may hang \
+             until the watchdog ends their requests"
         );
     }
     memory

@@ -9,8 +9,9 @@ use super::scrub;
 use super::{anchor, attached_at};
 use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Format, flatten, line, table};
+use crate::output::{Format, line, table};
 use crate::paths::Directories;
+use crate::time::moment;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -182,11 +183,87 @@ pub fn of(place: &Place, about: &About) -> Outcome<VolumeStatus> {
     })
 }
 
+/// For people.
 fn words(status: &VolumeStatus) -> String {
-    let value = serde_json::to_value(status).unwrap_or_default();
-    let mut rows = Vec::new();
-    flatten("", &value, &mut rows);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
+    row("disk", format!("{}, {} bytes", status.disk.display(), status.size_bytes));
+    row("volume", status.volume.clone());
+    match &status.attached {
+        Some(attached) => attached_words(attached, &mut row),
+        None if status.protected => row("state", "detached".into()),
+        None => row("state", "not protected yet: `holdfast volume protect` goes on with it".into()),
+    }
+    row("log", status.log.display().to_string());
+    row("key", status.key.display().to_string());
+    let anchor = &status.anchor;
+    let block = anchor.log_block.map_or("none".into(), |block| format!("log block {block}"));
+    let behind = match (anchor.blocks_behind, anchor.every_flush) {
+        (None, _) => String::new(),
+        (Some(behind), false) => format!(", {behind} log blocks behind"),
+        (Some(behind), true) => format!(", {behind} log blocks behind, written at every flush"),
+    };
+    row("anchor", format!("{}: {block}{behind}", anchor.file.display()));
+    if let Some(why) = &anchor.failed {
+        row("anchor stays behind", why.clone());
+    }
+    if let Some(scrub) = &status.scrub {
+        let when = match (scrub.ended_ns, scrub.running) {
+            (Some(ended), _) => format!("ended {}", moment(ended)),
+            (None, true) => format!("under way, since {}", moment(scrub.begun_ns)),
+            (None, false) => "stopped".into(),
+        };
+        row("scrub", format!("{when}: {} of {} blocks, {} bad", scrub.next_block, scrub.blocks, scrub.bad));
+    }
     table(&rows)
+}
+
+fn attached_words(attached: &Attached, row: &mut dyn FnMut(&str, String)) {
+    let Attached { export, process, since_ns, log_bytes, log_used_bytes, activity, recovery, memory, .. } =
+        attached;
+    let since = moment(*since_ns);
+    row("state", format!("attached at {}, by process {process}, since {since}", export.path.display()));
+    if let Some(why) = &attached.stopped {
+        row("STOPPED", why.clone());
+    }
+    row("log in use", format!("{log_used_bytes} of {log_bytes} bytes"));
+    row("read", format!("{} bytes, {} blocks verified", activity.read_bytes, activity.verified));
+    row("written", format!("{} bytes, {} blocks hashed", activity.written_bytes, activity.hashed));
+    row(
+        "flushes",
+        format!(
+            "{} asked for, {} of the disk, {} of the log; {} checkpoints; {} bytes to the log",
+            activity.flushes,
+            activity.disk_flushes,
+            activity.log_flushes,
+            activity.checkpoints,
+            activity.log_bytes
+        ),
+    );
+    row(
+        "recovered",
+        format!(
+            "{} records, {} blocks examined, {} written again, {} torn",
+            recovery.records, recovery.examined, recovery.replayed, recovery.torn
+        ),
+    );
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    row(
+        "memory",
+        format!(
+            "locked: {}, does not wait for disks: {}, spared: {}",
+            yes(memory.locked),
+            yes(memory.apart_from_reclaim),
+            yes(memory.spared)
+        ),
+    );
+    for bad in &attached.bad_blocks {
+        let expected = match &bad.expected {
+            Some(expected) => format!("expected {expected}"),
+            None => "torn by a crash, or changed since".into(),
+        };
+        row("BAD BLOCK", format!("{} (byte {}): {expected}, found {}", bad.block, bad.byte, bad.found));
+    }
 }
 
 /// `holdfast volume status`

@@ -1,0 +1,606 @@
+//! Protected volumes through the real command: real images, ext4 on loop devices, kills at any moment.
+
+mod common;
+
+use common::{eventually, run, text};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// A folder with images and a state directory, whose volumes are detached at the end.
+struct Home {
+    folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Home {
+        Home { folder: tempfile::Builder::new().prefix("holdfast-volume.").tempdir().expect("a folder") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `holdfast volume ...`, on the machine that these tests play.
+    fn volume(&self, arguments: &[&str]) -> Command {
+        self.volume_on("state", arguments)
+    }
+
+    /// The same on another machine.
+    fn volume_on(&self, state: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.current_dir(self.folder.path()).env("HOLDFAST_STATE_DIR", self.path(state));
+        command.arg("volume").args(arguments);
+        command
+    }
+
+    /// An image with bytes that differ everywhere.
+    fn image(&self, name: &str, bytes: u64) -> Vec<u8> {
+        let content = content(bytes, 1);
+        fs::write(self.path(name), &content).expect("written");
+        content
+    }
+
+    fn ext4(&self, name: &str, bytes: u64) {
+        File::create(self.path(name)).expect("made").set_len(bytes).expect("sized");
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096"]).arg(self.path(name)));
+    }
+
+    fn protect(&self, name: &str) {
+        run(&mut self.volume(&[
+            "protect",
+            name,
+            "--log",
+            &format!("{name}.log"),
+            "--key",
+            &format!("{name}.key"),
+        ]));
+    }
+
+    /// Attaches, and returns the path of the file or device.
+    fn attach(&self, arguments: &[&str]) -> PathBuf {
+        let all: Vec<&str> = ["attach"].iter().chain(arguments).copied().collect();
+        run(&mut self.volume(&all)).trim().into()
+    }
+
+    fn status(&self, name: &str) -> serde_json::Value {
+        let output = self.volume(&["status", name, "--json"]).output().expect("it runs");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output)))
+    }
+
+    fn process(&self, name: &str) -> String {
+        self.status(name)["attached"]["process"].as_u64().expect("it is attached").to_string()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let Ok(output) = self.volume(&["list", "--json"]).output() else { return };
+        let Ok(listed) = serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout) else { return };
+        for one in listed.iter().filter(|one| one["state"] == "attached") {
+            let name = one["volume"].as_str().unwrap_or_default();
+            let _ = self.volume(&["detach", name]).output();
+        }
+    }
+}
+
+fn content(bytes: u64, salt: u64) -> Vec<u8> {
+    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut words = Vec::with_capacity(bytes as usize);
+    while (words.len() as u64) < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words.extend_from_slice(&state.to_le_bytes());
+    }
+    words
+}
+
+/// Runs a command that must end with `code`, saying each of `words`.
+#[track_caller]
+fn ends_with(command: &mut Command, code: i32, words: &[&str]) -> Output {
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{said}");
+    for word in words {
+        assert!(said.contains(word), "{command:?} should say '{word}', but says: {said}");
+    }
+    output
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("only root has loop devices and mounts");
+    }
+    root
+}
+
+/// A file system on a device, for as long as this is there.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(device: &Path, directory: &Path) -> Mounted {
+        fs::create_dir_all(directory).expect("a directory");
+        run(Command::new("mount").arg(device).arg(directory));
+        Mounted(directory.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let unmount = || Command::new("umount").arg(&self.0).stderr(Stdio::null()).status();
+        eventually("unmounted", || unmount().is_ok_and(|status| status.success()));
+    }
+}
+
+fn spoil(image: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(image).expect("opened");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[!byte[0]], at).expect("written");
+}
+
+/// Proves: an ext4 with data is protected in place, used on a loop device, a byte changed behind its back is an error for
+/// who reads it, told with its place, found by a scrub, mended from a copy; and the plain image that comes back is whole.
+#[test]
+fn ext4_from_plain_to_plain() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    let (image, at) = (home.path("disk.img"), home.path("mnt"));
+    home.ext4("disk.img", 64 * MIB);
+    {
+        let _plain = Mounted::new(&image, &at);
+        fs::write(at.join("before"), content(300_000, 5)).expect("written");
+    }
+    home.protect("disk.img");
+    let device = home.attach(&["disk.img", "--loop"]);
+    assert!(device.starts_with("/dev"), "{device:?}");
+    let block = run(Command::new("blockdev").arg("--getss").arg(&device));
+    assert_eq!(block.trim(), "4096", "ext4 with blocks of 4096 bytes allows such sectors");
+    let marked = b"a line that is looked for on the disk itself\n".repeat(5000);
+    {
+        let _on = Mounted::new(&device, &at);
+        assert_eq!(fs::read(at.join("before")).expect("read"), content(300_000, 5));
+        fs::write(at.join("marked"), &marked).expect("written");
+        File::open(at.join("marked")).expect("opened").sync_all().expect("synced");
+        ends_with(&mut home.volume(&["detach", "disk.img"]), 75, &["in use", "mnt"]);
+    }
+    assert_eq!(home.attach_again_fails(), 75);
+    // Written to the disk, so that a copy of it has everything.
+    run(&mut home.volume(&["detach", "disk.img"]));
+    fs::copy(&image, home.path("replica.img")).expect("copied");
+    let device = home.attach(&["disk.img", "--loop"]);
+    let bytes = fs::read(&image).expect("read");
+    let place = bytes.windows(45).position(|window| window == &marked[..45]).expect("on the disk") as u64;
+    spoil(&image, place + 20_000);
+    {
+        let _on = Mounted::new(&device, &at);
+        let refused = fs::read(at.join("marked")).expect_err("refused");
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+        assert_eq!(fs::read(at.join("before")).expect("others are read"), content(300_000, 5));
+        ends_with(&mut home.volume(&["status"]), 65, &["not what was written", "expected", "found"]);
+        let bad = &home.status("disk.img")["attached"]["bad_blocks"];
+        assert_eq!(bad[0]["block"], (place + 20_000) / 4096, "{bad}");
+        ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 65, &["1 are bad"]);
+        let repair = ["repair", "disk.img", "--from", "replica.img"];
+        ends_with(&mut home.volume(&repair), 0, &["1 blocks are good again, 0 are bad"]);
+        assert_eq!(fs::read(at.join("marked")).expect("read"), marked);
+        ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
+    }
+    run(home.volume(&["detach"]).arg(&device));
+    run(&mut home.volume(&["unprotect", "disk.img", "--remove-log"]));
+    assert!(!home.path("disk.img.log").exists());
+    run(Command::new("e2fsck").args(["-f", "-n"]).arg(&image));
+    let _plain = Mounted::new(&image, &at);
+    assert_eq!(fs::read(at.join("marked")).expect("read"), marked);
+}
+
+impl Home {
+    fn attach_again_fails(&self) -> i32 {
+        let output = self.volume(&["attach", "disk.img"]).output().expect("it runs");
+        output.status.code().expect("a code")
+    }
+}
+
+/// Proves: an image that is only protected, attached and given back has the same bytes; and one that is written to has
+/// exactly what was written, holes as zeroes.
+#[test]
+fn bytes_are_what_was_written() {
+    let home = Home::new();
+    let mut expected = home.image("disk.img", 8 * MIB);
+    home.protect("disk.img");
+    let file = home.attach(&["disk.img"]);
+    assert_eq!(fs::read(&file).expect("read"), expected);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    ends_with(&mut home.volume(&["recover", "disk.img"]), 0, &["0 torn"]);
+    run(&mut home.volume(&["unprotect", "disk.img"]));
+    assert!(fs::read(home.path("disk.img")).expect("read") == expected);
+    assert!(home.path("disk.img.log").exists(), "the log is removed on request only");
+    ends_with(&mut home.volume(&["status", "disk.img"]), 66, &["no volume of this name"]);
+
+    fs::remove_file(home.path("disk.img.log")).expect("removed");
+    home.protect("disk.img");
+    let file = home.attach(&["disk.img"]);
+    let open = File::options().write(true).open(&file).expect("opened");
+    for (at, length) in [(0, 512), (4096 * 7 + 512, 1024), (MIB, 300_032), (3 * MIB + 512, 4096 * 3)] {
+        let bytes = content(length, at);
+        open.write_all_at(&bytes[..length as usize], at).expect("written");
+        expected[at as usize..(at + length) as usize].copy_from_slice(&bytes[..length as usize]);
+    }
+    let hole = ["--punch-hole", "--offset", "5242880", "--length", "1048576"];
+    run(Command::new("fallocate").args(hole).arg(&file));
+    expected[5 << 20..6 << 20].fill(0);
+    open.sync_all().expect("synced");
+    drop(open);
+    assert!(fs::read(&file).expect("read") == expected);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    run(&mut home.volume(&["unprotect", "disk.img"]));
+    assert!(fs::read(home.path("disk.img")).expect("read") == expected);
+}
+
+/// Proves: an empty volume reads as zeroes, whatever was there, and becomes that when it is given back.
+#[test]
+fn an_empty_volume() {
+    let home = Home::new();
+    home.image("disk.img", 4 * MIB);
+    run(&mut home.volume(&["protect", "disk.img", "--log", "log", "--key", "key", "--empty"]));
+    let file = home.attach(&["disk.img"]);
+    assert!(fs::read(&file).expect("read") == vec![0; 4 << 20]);
+    File::options().write(true).open(&file).expect("opened").write_all_at(&[7; 4096], 8192).expect("written");
+    run(&mut home.volume(&["detach", "disk.img"]));
+    run(&mut home.volume(&["unprotect", "disk.img", "--remove-log"]));
+    let mut expected = vec![0; 4 << 20];
+    expected[8192..12288].fill(7);
+    assert!(fs::read(home.path("disk.img")).expect("read") == expected);
+}
+
+/// Proves: what must not be done is refused, with the reason and an exit code, and changes nothing.
+#[test]
+fn refusals() {
+    let home = Home::new();
+    let image = home.image("disk.img", 4 * MIB);
+    let protect = |log: &str, key: &str| home.volume(&["protect", "disk.img", "--log", log, "--key", key]);
+    ends_with(&mut protect("disk.img", "key"), 64, &["is the disk itself"]);
+    std::os::unix::fs::symlink("disk.img", home.path("link")).expect("linked");
+    ends_with(&mut protect("link", "key"), 64, &["is the disk itself"]);
+    fs::write(home.path("letters"), b"of value").expect("written");
+    ends_with(&mut protect("letters", "key"), 73, &["would be lost", "--overwrite-log"]);
+    File::create(home.path("small")).expect("made").set_len(MIB).expect("sized");
+    ends_with(&mut protect("small", "key"), 66, &["needs"]);
+    fs::write(home.path("open.key"), fs::read(home.path("key")).expect("made above")).expect("written");
+    fs::set_permissions(home.path("open.key"), fs::Permissions::from_mode(0o644)).expect("set");
+    ends_with(&mut protect("log", "open.key"), 77, &["others can read"]);
+    ends_with(&mut protect("log", "letters"), 77, &["others can read"]);
+    fs::write(home.path("odd.img"), [1; 5000]).expect("written");
+    let odd = ["protect", "odd.img", "--log", "odd.log", "--key", "key"];
+    ends_with(&mut home.volume(&odd), 66, &["no multiple of 4096"]);
+    assert!(!home.path("odd.log").exists() && !home.path("odd.log.partial").exists());
+    ends_with(&mut home.volume(&["attach", "disk.img"]), 66, &["--log"]);
+    ends_with(&mut home.volume(&["attach", "disk.img", "--log", "letters", "--key", "key"]), 65, &["no log"]);
+    run(&mut protect("log", "key"));
+    assert_eq!(fs::metadata(home.path("key")).expect("made").mode() & 0o777, 0o600);
+    ends_with(&mut protect("log", "key"), 73, &["protected already"]);
+    ends_with(&mut protect("another.log", "key"), 73, &["protected already"]);
+    run(&mut home.volume(&["forget", "disk.img"]));
+    ends_with(&mut protect("log", "key"), 73, &["protected already"]);
+    ends_with(&mut protect("log", "missing.key"), 66, &["name the key it was made with"]);
+    assert!(fs::read(home.path("disk.img")).expect("read") == image, "nothing of it has changed the disk");
+    assert_eq!(fs::read(home.path("letters")).expect("read"), b"of value");
+}
+
+/// Proves: what is mounted, behind a loop device or attached is refused; a lock holds for disk and log.
+#[test]
+fn what_is_in_use_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    home.ext4("disk.img", 16 * MIB);
+    let device = run(Command::new("losetup").args(["--show", "-f"]).arg(home.path("disk.img")));
+    let device = device.trim();
+    let protect = ["protect", "disk.img", "--log", "log", "--key", "key"];
+    ends_with(&mut home.volume(&protect), 75, &["in use", device]);
+    {
+        let _on = Mounted::new(Path::new(device), &home.path("mnt"));
+        ends_with(&mut home.volume(&["protect", device, "--log", "log", "--key", "key"]), 75, &["in use"]);
+    }
+    // A block device that nobody uses.
+    run(&mut home.volume(&["protect", device, "--log", "log", "--key", "key"]));
+    home.attach(&[device]);
+    let raw = Command::new("mount").arg(device).arg(home.path("mnt")).output().expect("it runs");
+    assert!(!raw.status.success(), "the disk itself cannot be mounted meanwhile");
+    ends_with(&mut home.volume(&["unprotect", device]), 75, &["attached"]);
+    fs::create_dir(home.path("elsewhere")).expect("made");
+    let elsewhere = ["attach", device, "elsewhere", "--log", "log", "--key", "key", "--freshness-unknown"];
+    ends_with(&mut home.volume_on("another", &elsewhere), 75, &["in use"]);
+    run(&mut home.volume(&["detach", device]));
+    run(&mut home.volume(&["unprotect", device]));
+    eventually("the loop device is free", || {
+        Command::new("losetup").args(["-d", device]).status().is_ok_and(|status| status.success())
+    });
+}
+
+/// Proves: old copies of disk and log together are refused by the anchor, an unknown freshness is said, an anchor goes to
+/// another machine, and an older one never replaces a newer one.
+#[test]
+fn old_copies_and_anchors() {
+    let home = Home::new();
+    home.image("disk.img", 4 * MIB);
+    home.protect("disk.img");
+    let save = |to: &str| {
+        for name in ["disk.img", "disk.img.log"] {
+            fs::copy(home.path(name), home.path(&format!("{name}.{to}"))).expect("copied");
+        }
+    };
+    let restore = |from: &str| {
+        for name in ["disk.img", "disk.img.log"] {
+            fs::copy(home.path(&format!("{name}.{from}")), home.path(name)).expect("copied");
+        }
+    };
+    save("old");
+    run(&mut home.volume(&["anchor", "export", "disk.img", "--to", "old.anchor"]));
+    let write = |at: u64, options: &[&str]| {
+        let file = home.attach(&[&["disk.img"], options].concat());
+        let open = File::options().write(true).open(file).expect("opened");
+        open.write_all_at(&content(4096, at), at * 4096).expect("written");
+        open.sync_all().expect("synced");
+    };
+    write(3, &[]);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    save("new");
+    restore("old");
+    ends_with(&mut home.volume(&["attach", "disk.img"]), 80, &["put back"]);
+    ends_with(&mut home.volume(&["recover", "disk.img"]), 80, &["put back"]);
+    ends_with(&mut home.volume(&["unprotect", "disk.img"]), 80, &["put back"]);
+    restore("new");
+
+    // With --anchor-every-flush, even what was flushed a moment ago: the process is killed, so it writes nothing more.
+    write(5, &["--anchor-every-flush"]);
+    save("flushed");
+    let attached = home.status("disk.img");
+    assert_eq!(attached["anchor"]["blocks_behind"], 0, "{attached}");
+    run(Command::new("kill").args(["-9", &home.process("disk.img")]));
+    restore("new");
+    eventually("the lock is free", || ends_with_any(&mut home.volume(&["attach", "disk.img"])) != Some(75));
+    ends_with(&mut home.volume(&["attach", "disk.img"]), 80, &["put back"]);
+    restore("flushed");
+
+    // Another machine.
+    let on = |arguments: &[&str]| home.volume_on("laptop", arguments);
+    let known = ["attach", "disk.img", "--log", "disk.img.log", "--key", "disk.img.key"];
+    ends_with(&mut on(&known), 77, &["no anchor", "--freshness-unknown"]);
+    run(&mut home.volume(&["anchor", "export", "disk.img", "--to", "new.anchor"]));
+    run(&mut on(&["anchor", "import", "new.anchor"]));
+    ends_with(&mut on(&["anchor", "import", "old.anchor"]), 77, &["is older"]);
+    let file = run(&mut on(&known));
+    let open = File::open(file.trim()).expect("opened");
+    let mut read = [0; 4096];
+    open.read_exact_at(&mut read, 5 * 4096).expect("read");
+    assert!(read[..] == content(4096, 5)[..4096]);
+    drop(open);
+    run(&mut on(&["detach", "disk.img"]));
+    // Here the anchor is behind that now: it is a later state, which is accepted.
+    home.attach(&["disk.img"]);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    restore("flushed");
+    fs::write(
+        home.path("state/volumes")
+            .join(format!("{}.anchor", home.status("disk.img")["volume"].as_str().expect("a name"))),
+        "x",
+    )
+    .expect("written");
+    ends_with(
+        &mut home.volume(&["attach", "disk.img", "--freshness-unknown"]),
+        65,
+        &["no anchor, or it is damaged"],
+    );
+    fs::remove_dir_all(home.path("state/volumes")).expect("removed");
+    run(&mut home.volume(&[&known[..], &["--freshness-unknown"]].concat()));
+}
+
+fn ends_with_any(command: &mut Command) -> Option<i32> {
+    command.output().expect("it runs").status.code()
+}
+
+/// Starts a command and kills it after a while; whether it was killed before it ended.
+fn killed_after(command: &mut Command, wait: Duration, signal: &str) -> (bool, String) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    std::thread::sleep(wait);
+    let _ = Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status();
+    let output = child.wait_with_output().expect("it ends");
+    (!output.status.success(), text(&output))
+}
+
+/// Proves: `protect` that is killed or interrupted at any moment goes on where it was until all is protected; and if the
+/// disk was used in between, it begins anew instead of taking old hashes for good.
+#[test]
+fn protecting_is_interrupted_anywhere() {
+    let home = Home::new();
+    let expected = home.image("disk.img", 160 * MIB);
+    let protect = ["protect", "disk.img", "--log", "log", "--key", "key"];
+    let mut cuts = 0;
+    for millis in [5, 20, 45, 60, 90, 120, 30, 75, 150, 15] {
+        let (cut, _) = killed_after(&mut home.volume(&protect), Duration::from_millis(millis), "-9");
+        if !cut {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 0);
+    let (stopped, said) = killed_after(&mut home.volume(&protect), Duration::from_millis(60), "-INT");
+    if stopped && said.contains("stopped") {
+        assert!(said.contains("goes on from here"), "{said}");
+        ends_with(
+            &mut home.volume(&["attach", "disk.img", "--freshness-unknown"]),
+            1,
+            &["holdfast volume protect"],
+        );
+        spoil(&home.path("disk.img"), 1000);
+        spoil(&home.path("disk.img"), 1000);
+        let file = File::options().write(true).open(home.path("disk.img")).expect("opened");
+        file.write_all_at(b"used in between", 5000).expect("written");
+    }
+    let now = fs::read(home.path("disk.img")).expect("read");
+    if ends_with_any(&mut home.volume(&protect)) == Some(73) {
+        // It was fast enough to be done.
+        assert!(now == expected);
+    }
+    let file = home.attach(&["disk.img"]);
+    assert!(fs::read(file).expect("read") == now);
+    ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
+}
+
+/// Proves: a move to another key that is killed at any moment leaves the volume as it was, under the old key, and goes on;
+/// afterwards the old key is refused. What was written in between is not lost.
+#[test]
+fn moving_is_interrupted_anywhere() {
+    let home = Home::new();
+    let mut expected = home.image("disk.img", 96 * MIB);
+    home.protect("disk.img");
+    let rekey = ["rekey", "disk.img", "--new-key", "key2"];
+    let mut done = false;
+    for (round, millis) in [10, 40, 80, 120, 60, 200, 25].into_iter().enumerate() {
+        let (cut, said) = killed_after(&mut home.volume(&rekey), Duration::from_millis(millis), "-9");
+        if !cut {
+            done = true;
+            break;
+        }
+        assert!(!said.contains("panicked"), "{said}");
+        if home.path("disk.img.log.new").exists() && round % 3 == 2 {
+            // Used in between, under the old key.
+            let file = home.attach(&["disk.img"]);
+            let bytes = content(4096, round as u64);
+            let open = File::options().write(true).open(&file).expect("opened");
+            open.write_all_at(&bytes, round as u64 * 40_960).expect("written");
+            drop(open);
+            expected[round * 40_960..][..4096].copy_from_slice(&bytes);
+            run(&mut home.volume(&["detach", "disk.img"]));
+        }
+    }
+    if !done {
+        run(&mut home.volume(&rekey));
+    }
+    assert!(!home.path("disk.img.log.new").exists());
+    let old = ["attach", "disk.img", "--log", "disk.img.log", "--key", "disk.img.key"];
+    ends_with(&mut home.volume(&old), 65, &["the key is wrong"]);
+    let file = home.attach(&["disk.img"]);
+    assert!(fs::read(file).expect("read") == expected);
+    ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    let listed = run(&mut home.volume(&["list"]));
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+}
+
+/// Proves: a volume follows its device when that grows, and shrinks before it does; what is bad is not taken along.
+#[test]
+fn sizes_change() {
+    let home = Home::new();
+    let mut expected = home.image("disk.img", 8 * MIB);
+    home.protect("disk.img");
+    File::options()
+        .write(true)
+        .open(home.path("disk.img"))
+        .expect("opened")
+        .set_len(12 * MIB)
+        .expect("grown");
+    let size = || home.attach(&["disk.img"]).metadata().expect("there").len();
+    assert_eq!(size(), 8 * MIB, "not before it is said");
+    run(&mut home.volume(&["detach", "disk.img"]));
+    run(&mut home.volume(&["resize", "disk.img"]));
+    assert_eq!(size(), 12 * MIB);
+    expected.resize(12 << 20, 0);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    ends_with(&mut home.volume(&["resize", "disk.img", "--size", "13M"]), 64, &["more than"]);
+    run(&mut home.volume(&["resize", "disk.img", "--size", "6M"]));
+    File::options().write(true).open(home.path("disk.img")).expect("opened").set_len(6 * MIB).expect("cut");
+    let file = home.attach(&["disk.img"]);
+    assert!(fs::read(file).expect("read") == expected[..6 << 20]);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    spoil(&home.path("disk.img"), 70_000);
+    ends_with(&mut home.volume(&["resize", "disk.img", "--ring-mib", "4"]), 65, &["block 17"]);
+    spoil(&home.path("disk.img"), 70_000);
+    run(&mut home.volume(&["resize", "disk.img", "--ring-mib", "4"]));
+    home.attach(&["disk.img"]);
+    assert_eq!(home.status("disk.img")["attached"]["log_bytes"].as_u64().expect("a number") >> 20, 3);
+}
+
+/// Proves: a process that is killed loses nothing that was flushed, and its dead mount is in nobody's way; several
+/// volumes are attached at once.
+#[test]
+fn the_process_is_killed() {
+    let home = Home::new();
+    home.image("one.img", 4 * MIB);
+    let two = home.image("two.img", 4 * MIB);
+    home.protect("one.img");
+    home.protect("two.img");
+    let other = home.attach(&["two.img"]);
+    for round in 0..4u64 {
+        let file = home.attach(&["one.img"]);
+        let open = File::options().read(true).write(true).open(&file).expect("opened");
+        for earlier in 0..round {
+            let mut read = vec![0; 100_352];
+            open.read_exact_at(&mut read, earlier * MIB).expect("read");
+            assert!(read[..] == content(100_352, earlier)[..100_352], "round {round}: {earlier}");
+        }
+        open.write_all_at(&content(100_352, round)[..100_352], round * MIB).expect("written");
+        open.sync_all().expect("synced");
+        run(Command::new("kill").args(["-9", &home.process("one.img")]));
+        drop(open);
+        eventually("the lock is free", || home.status("one.img")["attached"].is_null());
+    }
+    assert!(fs::read(other).expect("read") == two, "the other is not concerned");
+    let listed = run(&mut home.volume(&["list"]));
+    assert_eq!(listed.matches("attached").count(), 1, "{listed}");
+}
+
+/// Proves: a scrub goes at its pace, stops when it is told to, goes on from there, also after the volume was detached.
+#[test]
+fn a_scrub_goes_on() {
+    let home = Home::new();
+    home.image("disk.img", 24 * MIB);
+    home.protect("disk.img");
+    home.attach(&["disk.img"]);
+    let scrub = |options: &[&str]| home.volume(&[&["scrub", "disk.img"], options].concat());
+    run(&mut scrub(&["--rate", "1", "--background"]));
+    eventually("it has begun", || home.status("disk.img")["scrub"]["next_block"].as_u64() > Some(0));
+    run(&mut scrub(&["--stop"]));
+    let stopped = home.status("disk.img")["scrub"].clone();
+    assert_eq!(stopped["running"], false);
+    assert!(stopped["ended_ns"].is_null(), "24 MiB at one a second take longer: {stopped}");
+    run(&mut home.volume(&["detach", "disk.img"]));
+    assert_eq!(home.status("disk.img")["scrub"]["next_block"], stopped["next_block"]);
+    spoil(&home.path("disk.img"), 100);
+    home.attach(&["disk.img"]);
+    ends_with(&mut scrub(&["--rate", "0"]), 0, &["0 are bad"]);
+    // The bad block is in the part that was done: the next scrub finds it.
+    ends_with(&mut scrub(&["--rate", "0"]), 65, &["1 are bad"]);
+}
+
+/// Proves: when the disk below does not answer at all, the watchdog ends the requests with an error, of this volume only.
+#[test]
+fn the_watchdog_ends_its_own_connection() {
+    let home = Home::new();
+    home.image("below.img", 16 * MIB);
+    home.protect("below.img");
+    let below = home.attach(&["below.img"]);
+    let below = below.to_str().expect("text");
+    run(&mut home.volume(&["protect", below, "--log", "above.log", "--key", "key"]));
+    let above = home.attach(&[below, "--log", "above.log", "--watchdog", "3"]);
+    let process = home.process("below.img");
+    run(Command::new("kill").args(["-STOP", &process]));
+    let read = fs::read(&above);
+    run(Command::new("kill").args(["-CONT", &process]));
+    assert!(read.is_err(), "an error, not for ever");
+    assert_eq!(fs::read(below).expect("the one below goes on").len() as u64, 16 * MIB);
+    eventually("the process above has ended", || home.status("above.log")["attached"].is_null());
+    let above = home.attach(&[below, "--log", "above.log"]);
+    assert_eq!(fs::read(&above).expect("read").len() as u64, 16 * MIB);
+    run(&mut home.volume(&["detach", "above.log"]));
+}
