@@ -63,7 +63,7 @@ pub struct Opening {
     /// Its key file [default: as this machine remembers it].
     #[arg(long, value_name = "KEY")]
     pub key: Option<PathBuf>,
-    /// File that remembers how new the volume is [default: in the state directory].
+    /// File that remembers how new the volume is [default: in the state directory, or as given before].
     #[arg(long, value_name = "FILE")]
     pub anchor: Option<PathBuf>,
     /// Accept a volume of which nothing is known here: an older state of disk and log together is not noticed, this once.
@@ -104,7 +104,7 @@ pub struct Protect {
     /// Begin anew, although a part is done.
     #[arg(long)]
     pub from_start: bool,
-    /// Use LOG although it holds something else, which is lost.
+    /// Use LOG although it holds something else, or the log of a volume that is gone; that is lost.
     #[arg(long)]
     pub overwrite_log: bool,
 }
@@ -222,7 +222,7 @@ pub struct Scrub {
     #[command(flatten)]
     pub which: Which,
     /// MiB a second, at most; 0 means as fast as it goes.
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     pub rate: u64,
     /// Begin anew, although an earlier scrub is not finished.
     #[arg(long)]

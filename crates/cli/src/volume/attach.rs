@@ -35,7 +35,7 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     }
     let meant = opening::meant(&arguments.opening, directories)?;
     // Said at once, rather than by a process in the background.
-    opening::known_anchor(&meant.anchor, arguments.opening.freshness_unknown)?;
+    opening::known_anchor(&meant.place, &meant.anchor, arguments.opening.freshness_unknown)?;
     meant.place.make()?;
     if let Some(status) = running(&meant.place)? {
         let at = status.attached.map_or(PathBuf::new(), |attached| attached.export.path);

@@ -174,7 +174,7 @@ impl Host {
         let lock = job.place.lock()?;
         let disk = Medium::open(&job.about.disk)?;
         let log = Medium::open(&job.about.log)?;
-        let known = opening::known_anchor(&job.anchor, job.freshness_unknown)?;
+        let known = opening::known_anchor(&job.place, &job.anchor, job.freshness_unknown)?;
         let key = Secret::new(job.secret).of(&job.place.volume);
         let opened =
             Volume::open(disk.device, log.device, &key, Default::default(), known.as_ref(), opening::salt()?);
@@ -183,6 +183,7 @@ impl Host {
         let volume = Arc::new(volume);
         let keeper = Arc::new(Keeper::new(job.anchor.clone()));
         keeper.keep(&volume)?;
+        opening::keep_one_anchor(&job.place, &job.anchor);
         let mut about = job.about.clone();
         (about.size_bytes, about.protected) = (volume.size_bytes(), true);
         job.place.remember(&about)?;
