@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const HELP: &str = "holdfast-guest prepare DISK LOG
 holdfast-guest serve DISK LOG nbd ADDRESS | ublk | file DIRECTORY    says what it serves; ends with its input
-holdfast-guest replay RECORD DISK-BYTES CHECK    states of a record; CHECK IMAGE N must find what mark N promised";
+holdfast-guest replay RECORD DISK-BYTES LOG-BYTES CHECK    states of a record; CHECK IMAGE N must find what mark N promised";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     match words[..] {
         ["prepare", disk, log] => prepare(device(disk)?, device(log)?),
         ["serve", disk, log, ref way @ ..] => serve(device(disk)?, device(log)?, way),
-        ["replay", record, bytes, check] => replay(record, bytes.parse()?, check),
+        ["replay", record, disk, log, check] => replay(record, disk.parse()?, log.parse()?, check),
         _ => bail!(HELP),
     }
 }
@@ -148,15 +148,15 @@ fn recover(state: &[u8], disk_bytes: usize) -> Result<Vec<u8>> {
 /// Writes that no flush has followed yet.
 type Epoch = Vec<(u64, Vec<u8>)>;
 
-fn apply(state: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
-    let end = offset as usize + bytes.len();
-    state.resize(state.len().max(end), 0);
-    state[offset as usize..end].copy_from_slice(bytes);
+fn apply(state: &mut [u8], offset: u64, bytes: &[u8]) -> Result<()> {
+    let place = state.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+    place.context("the record is of something larger")?.copy_from_slice(bytes);
+    Ok(())
 }
 
-fn replay(record: &str, disk_bytes: usize, check: &str) -> Result<()> {
+fn replay(record: &str, disk_bytes: usize, log_bytes: usize, check: &str) -> Result<()> {
     let file = File::open(record).with_context(|| record.to_owned())?;
-    let mut state = vec![0; disk_bytes];
+    let mut state = vec![0; disk_bytes + log_bytes];
     let mut epoch = Epoch::new();
     let (mut protected, mut flushes, mut states, mut marks) = (false, 0u64, 0u64, 0u64);
     let mut random = holdfast_sim::random::Random::new(7);
@@ -170,14 +170,14 @@ fn replay(record: &str, disk_bytes: usize, check: &str) -> Result<()> {
                         let mut crashed = state.clone();
                         for (offset, bytes) in &epoch {
                             if random.below(2) == 0 {
-                                apply(&mut crashed, *offset, bytes);
+                                apply(&mut crashed, *offset, bytes)?;
                             }
                         }
                         recover(&crashed, disk_bytes).with_context(|| format!("before flush {flushes}"))?;
                         states += 1;
                     }
                     for (offset, bytes) in epoch.drain(..) {
-                        apply(&mut state, offset, &bytes);
+                        apply(&mut state, offset, &bytes)?;
                     }
                     if protected {
                         recover(&state, disk_bytes).with_context(|| format!("after flush {flushes}"))?;
@@ -185,7 +185,7 @@ fn replay(record: &str, disk_bytes: usize, check: &str) -> Result<()> {
                     }
                 }
                 if is_durable {
-                    apply(&mut state, offset, &bytes);
+                    apply(&mut state, offset, &bytes)?;
                 } else if !bytes.is_empty() {
                     epoch.push((offset, bytes));
                 }
