@@ -144,7 +144,9 @@ fn answer(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> i32 
 
 fn perform(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> io::Result<i32> {
     let Shared { disk, character, .. } = shared;
-    let (offset, length) = (shown.first_sector * SECTOR_BYTES, u64::from(shown.sectors) * SECTOR_BYTES);
+    // A flush has no place: its sector is the largest number there is.
+    let offset = shown.first_sector.saturating_mul(SECTOR_BYTES);
+    let length = u64::from(shown.sectors) * SECTOR_BYTES;
     let data = DATA + (u64::from(tag) << TAG_BITS);
     let kind = shown.kind_and_flags & 0xff;
     if matches!(kind, READ | WRITE) {
