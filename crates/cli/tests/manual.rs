@@ -52,6 +52,7 @@ fn every_command_has_help_a_page_and_completions() {
         "get",
         "verify",
         "serve",
+        "volume",
         "man",
     ] {
         assert!(run(&[command, "--help"]).contains("Example"), "{command}");

@@ -435,22 +435,21 @@ fn protecting_is_interrupted_anywhere() {
     }
     assert!(cuts > 0);
     let (stopped, said) = killed_after(&mut home.volume(&protect), Duration::from_millis(60), "-INT");
+    let mut begins_anew = false;
     if stopped && said.contains("stopped") {
         assert!(said.contains("goes on from here"), "{said}");
-        ends_with(
-            &mut home.volume(&["attach", "disk.img", "--freshness-unknown"]),
-            1,
-            &["holdfast volume protect"],
-        );
-        spoil(&home.path("disk.img"), 1000);
-        spoil(&home.path("disk.img"), 1000);
+        let attach = ["attach", "disk.img", "--freshness-unknown"];
+        let refused = ends_with(&mut home.volume(&attach), 1, &["holdfast volume protect"]);
+        begins_anew = !text(&refused).contains("up to block 0 of");
         let file = File::options().write(true).open(home.path("disk.img")).expect("opened");
         file.write_all_at(b"used in between", 5000).expect("written");
     }
     let now = fs::read(home.path("disk.img")).expect("read");
-    if ends_with_any(&mut home.volume(&protect)) == Some(73) {
+    let output = home.volume(&protect).output().expect("it runs");
+    match output.status.code() {
+        Some(0) => assert_eq!(text(&output).contains("began anew"), begins_anew, "{}", text(&output)),
         // It was fast enough to be done.
-        assert!(now == expected);
+        _ => assert!(now == expected && text(&output).contains("protected already"), "{}", text(&output)),
     }
     let file = home.attach(&["disk.img"]);
     assert!(fs::read(file).expect("read") == now);
@@ -603,4 +602,95 @@ fn the_watchdog_ends_its_own_connection() {
     let above = home.attach(&[below, "--log", "above.log"]);
     assert_eq!(fs::read(&above).expect("read").len() as u64, 16 * MIB);
     run(&mut home.volume(&["detach", "above.log"]));
+}
+
+/// Proves: an anchor that the operator keeps elsewhere is remembered, is the only one, and follows the volume; a log whose
+/// volume is gone is used again when that is said.
+#[test]
+fn anchors_elsewhere_and_logs_used_again() {
+    let home = Home::new();
+    home.image("disk.img", 4 * MIB);
+    home.protect("disk.img");
+    home.attach(&["disk.img", "--anchor", "my.anchor"]);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    let anchors = || {
+        let all = fs::read_dir(home.path("state/volumes")).expect("listed").flatten();
+        all.filter(|entry| entry.file_name().to_string_lossy().ends_with(".anchor")).count()
+    };
+    assert_eq!(anchors(), 0);
+    let kept = fs::read_to_string(home.path("my.anchor")).expect("there");
+    assert_eq!(run(&mut home.volume(&["anchor", "show", "disk.img"])).trim(), kept.trim());
+    run(&mut home.volume(&["rekey", "disk.img", "--new-key", "key2"]));
+    assert_ne!(fs::read_to_string(home.path("my.anchor")).expect("there"), kept);
+    home.attach(&["disk.img"]);
+    assert_eq!(anchors(), 0);
+    run(&mut home.volume(&["detach", "disk.img"]));
+    fs::remove_file(home.path("my.anchor")).expect("removed");
+    ends_with(&mut home.volume(&["attach", "disk.img"]), 77, &["no anchor"]);
+    run(&mut home.volume(&["unprotect", "disk.img", "--freshness-unknown"]));
+
+    let again = ["protect", "disk.img", "--log", "disk.img.log", "--key", "key3"];
+    ends_with(&mut home.volume(&again), 66, &["name the key"]);
+    run(&mut home.volume(&[&again[..], &["--overwrite-log"]].concat()));
+    home.image("other.img", 4 * MIB);
+    let other = ["protect", "other.img", "--log", "disk.img.log", "--key", "key3", "--overwrite-log"];
+    ends_with(&mut home.volume(&other), 73, &["protected already"]);
+    home.attach(&["disk.img"]);
+}
+
+/// Proves: a process that is told to end writes everything and lets go, and one whose mount is taken away does too.
+#[test]
+fn the_process_is_told_to_end() {
+    let home = Home::new();
+    home.image("disk.img", 4 * MIB);
+    home.protect("disk.img");
+    for (number, how) in ["-TERM", "umount"].into_iter().enumerate() {
+        let file = home.attach(&["disk.img"]);
+        let open = File::options().write(true).open(&file).expect("opened");
+        let bytes = [number as u8 + 1; 8192];
+        open.write_all_at(&bytes, MIB).expect("written");
+        drop(open);
+        if how == "umount" {
+            run(Command::new(env!("CARGO_BIN_EXE_holdfast"))
+                .arg("umount")
+                .arg(file.parent().expect("a directory")));
+        } else {
+            run(Command::new("kill").args([how, &home.process("disk.img")]));
+        }
+        eventually("it has ended", || home.status("disk.img")["attached"].is_null());
+        let opened = home.volume(&["recover", "disk.img"]).output();
+        assert!(opened.expect("it runs").status.success());
+        // It was closed: what was written, though never flushed, is on the disk.
+        let disk = fs::read(home.path("disk.img")).expect("read");
+        assert!(disk[1 << 20..][..8192] == bytes, "{how}");
+    }
+}
+
+/// Proves: programs that fill a volume from a group with little memory, in which it was attached too, get on.
+#[test]
+fn memory_is_short() {
+    let root = Path::new("/sys/fs/cgroup/memory");
+    if !is_root() || !root.join("memory.limit_in_bytes").exists() {
+        eprintln!("no control groups for memory, of the first kind");
+        return;
+    }
+    let home = Home::new();
+    home.ext4("disk.img", 256 * MIB);
+    home.protect("disk.img");
+    let group = root.join(format!("holdfast-test-{}", std::process::id()));
+    fs::create_dir(&group).expect("made");
+    fs::write(group.join("memory.limit_in_bytes"), (64 * MIB).to_string()).expect("limited");
+    fs::create_dir(home.path("mnt")).expect("made");
+    let script = "echo $$ > $GROUP/cgroup.procs && device=$($HOLDFAST volume attach disk.img --loop) \
+                  && mount $device mnt && dd if=/dev/zero of=mnt/filled bs=1M count=160 conv=fsync 2>&1 && umount mnt";
+    let mut filling = Command::new("timeout");
+    filling.args(["-k", "5", "240", "sh", "-c", script]).current_dir(home.folder.path());
+    filling.env("GROUP", &group).env("HOLDFAST", env!("CARGO_BIN_EXE_holdfast"));
+    let output = filling.env("HOLDFAST_STATE_DIR", home.path("state")).output().expect("it runs");
+    let memory = home.status("disk.img")["attached"]["memory"].clone();
+    let _ = home.volume(&["detach", "disk.img"]).output();
+    eventually("the group is empty", || fs::remove_dir(&group).is_ok());
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(memory["locked"], true, "{memory}");
+    assert!(memory["cgroup"].is_string(), "{memory}");
 }

@@ -11,6 +11,7 @@ use fuser::{
 };
 use holdfast_client::files::{Attributes, Ino};
 use holdfast_content::InodeKind;
+pub use holdfast_volume::Disk;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -22,36 +23,6 @@ const LIVES: Duration = Duration::from_secs(1);
 const FILE: INodeNo = INodeNo(2);
 /// Largest request.
 const REQUEST_BYTES: u32 = 1 << 20;
-
-/// Bytes at fixed places. Errors carry their errno.
-pub trait Disk: Send + Sync + 'static {
-    /// Size in bytes.
-    fn size_bytes(&self) -> u64;
-
-    /// Fills `buffer` from `offset`.
-    ///
-    /// # Errors
-    /// EIO for what is not what was written, or cannot be read.
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-
-    /// Writes all of `bytes`. Durable after [`Disk::flush`].
-    ///
-    /// # Errors
-    /// What the program is to see.
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-
-    /// Makes what was written durable.
-    ///
-    /// # Errors
-    /// What the program is to see.
-    fn flush(&self) -> io::Result<()>;
-
-    /// A range is no longer needed, and reads as zeroes.
-    ///
-    /// # Errors
-    /// What the program is to see.
-    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()>;
-}
 
 /// Serves it.
 pub(crate) struct DeviceHandler {

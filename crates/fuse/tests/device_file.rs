@@ -3,7 +3,7 @@
 use holdfast_fuse::device_file::Disk;
 use holdfast_fuse::{Manner, Options, Session, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
-use holdfast_volume::{Plan, Volume, VolumeError, VolumeKey};
+use holdfast_volume::{Plan, Volume, VolumeKey};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -91,35 +91,6 @@ fn a_file_that_is_a_disk() {
     session.wait();
 }
 
-struct Protected(Arc<Volume>);
-
-fn told(error: VolumeError) -> io::Error {
-    eprintln!("{error}");
-    io::Error::from_raw_os_error(libc::EIO)
-}
-
-impl Disk for Protected {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, buffer).map_err(told)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write(offset, bytes).map_err(told)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush().map_err(told)
-    }
-
-    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.write_zeroes(offset, length).map_err(told)
-    }
-}
-
 /// Runs a command, and returns what it printed.
 #[track_caller]
 fn run(command: &str, arguments: &[&Path]) -> String {
@@ -182,8 +153,7 @@ impl Attached {
         assert_eq!(report.refused, []);
         volume.start().expect("started");
         let volume = Arc::new(volume);
-        let disk = Arc::new(Protected(volume.clone()));
-        let session = mount_disk(disk, "disk", directory, &options(), || ()).expect("mounted");
+        let session = mount_disk(volume.clone(), "disk", directory, &options(), || ()).expect("mounted");
         Attached { volume, session }
     }
 

@@ -5,11 +5,12 @@
 //! the devices'. All randomness comes from a seed, so that a failing run can be named and repeated. [`evil`]
 //! puts a lying layer over the real server, for tests of the whole and for the demo. [`mirror`] is a web server in
 //! hostile hands, for signed releases. [`leases`] has clients and a server with leases under virtual time. [`volume`]
-//! crashes protected volumes, and attacks them.
+//! crashes protected volumes, and attacks them. [`log_writes`] reads what a kernel recorded below a volume.
 #![forbid(unsafe_code)]
 
 pub mod evil;
 pub mod leases;
+pub mod log_writes;
 pub mod mirror;
 pub mod order;
 pub mod random;

@@ -11,7 +11,7 @@ const LAYERS: &[&[&str]] = &[
     &["content"],
     &["protocol", "log"],
     &["store", "rpc", "volume"],
-    &["server", "client"],
+    &["server", "client", "export", "ublk"],
     &["fuse"],
     &["release"],
     &["cli"],

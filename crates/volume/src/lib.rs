@@ -21,6 +21,7 @@
 
 mod buffers;
 mod care;
+mod disk;
 mod error;
 mod inspect;
 mod key;
@@ -39,6 +40,7 @@ mod taking_over_tests;
 mod tests;
 mod volume;
 
+pub use disk::{Disk, refused_at};
 pub use error::{BadBlock, VolumeError};
 pub use inspect::{Claim, claims};
 pub use key::VolumeKey;

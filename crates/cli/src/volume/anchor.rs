@@ -125,10 +125,10 @@ struct Shown {
 pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> Outcome {
     let places = Places::new(directories)?;
     let of = |wanted: &Path| {
-        let (place, _) = places.find(wanted, attached_at)?;
-        let missing =
-            || Failure::new(Exit::NoInput, format!("{}: there is no anchor of it", place.anchor.display()));
-        read(&place.anchor)?.ok_or_else(missing)
+        let (place, about) = places.find(wanted, attached_at)?;
+        let file = place.anchor_of(&about);
+        let missing = || Failure::new(Exit::NoInput, format!("{}: there is no anchor of it", file.display()));
+        read(&file)?.ok_or_else(missing)
     };
     match command {
         AnchorCommand::Show(which) => {
@@ -147,7 +147,8 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
             let place = places.of(&anchor.ring);
             // Not while a process that keeps it is running.
             let _lock = place.lock()?;
-            if let Some(known) = read(&place.anchor)?
+            let file = place.about().map_or(place.anchor.clone(), |about| place.anchor_of(&about));
+            if let Some(known) = read(&file)?
                 && known.number > anchor.number
             {
                 let message = format!(
@@ -157,12 +158,10 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
                     place.name(),
                     known.number
                 );
-                return Err(Failure::new(Exit::NotAllowed, message).hint(format!(
-                    "if it is right all the same, move {} away first",
-                    place.anchor.display()
-                )));
+                return Err(Failure::new(Exit::NotAllowed, message)
+                    .hint(format!("if it is right all the same, move {} away first", file.display())));
             }
-            write(&place.anchor, &anchor)?;
+            write(&file, &anchor)?;
             line(&format!("volume {} was durable up to log block {}", place.name(), anchor.number))
         }
     }

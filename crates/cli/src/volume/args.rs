@@ -1,6 +1,7 @@
 //! The command line of `holdfast volume`.
 
 use clap::{Args, Subcommand, ValueEnum};
+use holdfast_export::Address;
 use std::path::PathBuf;
 
 /// `holdfast volume`
@@ -62,7 +63,7 @@ pub struct Opening {
     /// Its key file [default: as this machine remembers it].
     #[arg(long, value_name = "KEY")]
     pub key: Option<PathBuf>,
-    /// File that remembers how new the volume is [default: in the state directory].
+    /// File that remembers how new the volume is [default: in the state directory, or as given before].
     #[arg(long, value_name = "FILE")]
     pub anchor: Option<PathBuf>,
     /// Accept a volume of which nothing is known here: an older state of disk and log together is not noticed, this once.
@@ -103,7 +104,7 @@ pub struct Protect {
     /// Begin anew, although a part is done.
     #[arg(long)]
     pub from_start: bool,
-    /// Use LOG although it holds something else, which is lost.
+    /// Use LOG although it holds something else, or the log of a volume that is gone; that is lost.
     #[arg(long)]
     pub overwrite_log: bool,
 }
@@ -114,10 +115,13 @@ pub struct Protect {
   holdfast volume attach disk.img --log disk.log --key disk.key
   holdfast volume attach disk.img --loop
   holdfast volume attach /dev/sdb --loop --anchor-every-flush
+  holdfast volume attach disk.img --nbd unix:/run/disk.sock
+  holdfast volume attach disk.img --ublk
   holdfast volume attach disk.img --log disk.log --key disk.key --freshness-unknown
 
 A process in the background offers the volume as one file, called `disk`, in DIR, for losetup, qemu or any program that
-takes an image; with --loop as a loop device, whose path is printed. Bad blocks are errors (EIO) for whoever reads them.
+takes an image; with --loop as a loop device, with --nbd at an address, with --ublk as a block device. What it is called
+is printed. Bad blocks are errors (EIO) for whoever reads them.
 
 What is known of a volume's newest state is in its anchor, a small file in the state directory. A volume without an
 anchor is refused, as it may be an old copy; `holdfast volume anchor import` brings one from another machine.")]
@@ -131,6 +135,13 @@ pub struct Attach {
     /// Make a loop device of it (as root).
     #[arg(long = "loop")]
     pub loop_device: bool,
+    /// Serve it to NBD clients (qemu, nbd-client, nbdcopy) at unix:PATH, or at IP:PORT or :PORT of this machine; any user
+    /// of this machine can connect to a port.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["loop_device", "ublk", "directory"])]
+    pub nbd: Option<Address>,
+    /// Make a ublk device of it (as root; Linux 6.5 with ublk_drv).
+    #[arg(long, conflicts_with_all = ["loop_device", "directory"])]
+    pub ublk: bool,
     /// Sectors of the loop device: 4096 bytes where what is on it allows (auto), 512 or 4096.
     #[arg(long, value_name = "auto|512|4096", default_value = "auto", requires = "loop_device")]
     pub sector_size: SectorSize,
@@ -211,7 +222,7 @@ pub struct Scrub {
     #[command(flatten)]
     pub which: Which,
     /// MiB a second, at most; 0 means as fast as it goes.
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     pub rate: u64,
     /// Begin anew, although an earlier scrub is not finished.
     #[arg(long)]

@@ -35,23 +35,30 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     }
     let meant = opening::meant(&arguments.opening, directories)?;
     // Said at once, rather than by a process in the background.
-    opening::known_anchor(&meant.anchor, arguments.opening.freshness_unknown)?;
+    opening::known_anchor(&meant.place, &meant.anchor, arguments.opening.freshness_unknown)?;
     meant.place.make()?;
     if let Some(status) = running(&meant.place)? {
         let at = status.attached.map_or(PathBuf::new(), |attached| attached.export.path);
         let message = format!("{}: is attached already, at {}", meant.about.disk.display(), at.display());
         return Err(Failure::new(Exit::InUse, message).hint("`holdfast volume detach` ends that"));
     }
-    let directory = match &arguments.directory {
-        Some(directory) => mountpoint::prepare(directory)?,
-        None => default_directory(&meant.place)?,
+    let export = match (&arguments.nbd, arguments.ublk) {
+        (Some(address), _) => Export::Nbd { address: address.to_string() },
+        (None, true) => Export::Ublk,
+        (None, false) => {
+            let directory = match &arguments.directory {
+                Some(directory) => mountpoint::prepare(directory)?,
+                None => default_directory(&meant.place)?,
+            };
+            Export::new(directory, arguments.loop_device, arguments.sector_size)
+        }
     };
     let job = Job {
         secret: *meant.secret.bytes(),
         anchor: meant.anchor.clone(),
         anchor_every_flush: arguments.anchor_every_flush,
         freshness_unknown: arguments.opening.freshness_unknown,
-        export: Export::new(directory.clone(), arguments.loop_device, arguments.sector_size),
+        export,
         is_default_directory: arguments.directory.is_none(),
         watchdog_seconds: arguments.watchdog,
         place: meant.place.clone(),
@@ -112,6 +119,12 @@ fn process_arguments(about: &About, arguments: &Attach) -> Vec<OsString> {
     shown.extend(["--key".into(), about.key.clone().into()]);
     if arguments.loop_device {
         shown.push("--loop".into());
+    }
+    if let Some(address) = &arguments.nbd {
+        shown.extend(["--nbd".into(), address.to_string().into()]);
+    }
+    if arguments.ublk {
+        shown.push("--ublk".into());
     }
     shown
 }

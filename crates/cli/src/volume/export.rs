@@ -1,6 +1,7 @@
 //! How an attached volume is offered to other programs. Each kind has its part of [`Export`] and of [`Exported`].
 
 use super::args::SectorSize;
+use super::devices::{Nbd, Ublk};
 use super::media::loop_devices;
 use super::served::Served;
 use crate::exit::{Exit, Failure, Outcome};
@@ -38,21 +39,69 @@ pub enum Export {
         /// Bytes of a sector; `None`: what is on the volume decides.
         sector_bytes: Option<u32>,
     },
+    /// A server of NBD.
+    Nbd {
+        /// Where it listens.
+        address: String,
+    },
+    /// A ublk device.
+    Ublk,
 }
 
 /// What there is, for people and programs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shown {
-    /// `file` or `loop`.
+    /// `file`, `loop`, `nbd` or `ublk`.
     pub kind: String,
     /// Directory with the file, where there is one.
     pub directory: PathBuf,
-    /// What to use: the file, or the loop device.
+    /// What to use: the file, the device, or the server's address.
     pub path: PathBuf,
 }
 
 /// A volume on offer.
-pub struct Exported {
+pub enum Exported {
+    /// A file, and perhaps a loop device of it.
+    File(Box<ExportedFile>),
+    /// A server of NBD.
+    Nbd(Nbd),
+    /// A ublk device.
+    Ublk(Ublk),
+}
+
+impl Exported {
+    /// The mount point, if there is one.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Exported::File(file) => Some(file.session.directory()),
+            Exported::Nbd(_) | Exported::Ublk(_) => None,
+        }
+    }
+
+    /// What there is.
+    pub fn shown(&self) -> Shown {
+        match self {
+            Exported::File(file) => file.shown(),
+            Exported::Nbd(nbd) => nbd.shown(),
+            Exported::Ublk(ublk) => ublk.shown(),
+        }
+    }
+
+    /// Ends it and waits for the last request. [`Manner::Lazily`]: although programs use it.
+    ///
+    /// # Errors
+    /// [`Exit::InUse`]: nothing was changed.
+    pub fn end(&self, manner: Manner) -> Outcome {
+        match self {
+            Exported::File(file) => file.end(manner),
+            Exported::Nbd(nbd) => nbd.end(manner),
+            Exported::Ublk(ublk) => ublk.end(manner),
+        }
+    }
+}
+
+/// A volume offered as a file.
+pub struct ExportedFile {
     session: Session,
     loop_device: Option<PathBuf>,
     watcher: Watcher,
@@ -75,7 +124,7 @@ impl Export {
     /// Begins to offer a volume. `ended` is called when nobody can use it any more, whoever ended it.
     ///
     /// # Errors
-    /// The mount point cannot be used; there is no loop device.
+    /// The mount point or the address cannot be used; there is no such device.
     pub fn begin(
         &self,
         disk: Arc<Served>,
@@ -86,6 +135,11 @@ impl Export {
         let (directory, loop_wanted) = match self {
             Export::File { directory } => (directory, None),
             Export::Loop { directory, sector_bytes } => (directory, Some(sector_bytes)),
+            Export::Nbd { address } => {
+                let address = address.parse().map_err(|error| Failure::new(Exit::Usage, error))?;
+                return Nbd::begin(&address, disk, source).map(Exported::Nbd);
+            }
+            Export::Ublk => return Ublk::begin(disk).map(Exported::Ublk),
         };
         remove_left_over(directory);
         let options = Options {
@@ -102,7 +156,7 @@ impl Export {
         };
         let session = holdfast_fuse::mount_disk(disk, FILE, directory, &options, ended)?;
         watcher.mounted(session.directory());
-        let mut exported = Exported { session, loop_device: None, watcher };
+        let mut exported = ExportedFile { session, loop_device: None, watcher };
         if let Some(bytes) = sector_bytes {
             match make_loop_device(&exported.file(), bytes) {
                 Ok(device) => exported.loop_device = Some(device),
@@ -112,22 +166,16 @@ impl Export {
                 }
             }
         }
-        Ok(exported)
+        Ok(Exported::File(Box::new(exported)))
     }
 }
 
-impl Exported {
+impl ExportedFile {
     fn file(&self) -> PathBuf {
         self.session.directory().join(FILE)
     }
 
-    /// The mount point.
-    pub fn directory(&self) -> &Path {
-        self.session.directory()
-    }
-
-    /// What there is.
-    pub fn shown(&self) -> Shown {
+    fn shown(&self) -> Shown {
         let (kind, path) = match &self.loop_device {
             Some(device) => ("loop", device.clone()),
             None => ("file", self.file()),
@@ -135,11 +183,7 @@ impl Exported {
         Shown { kind: kind.to_owned(), directory: self.session.directory().to_owned(), path }
     }
 
-    /// Ends it and waits for the last request. [`Manner::Lazily`]: although programs use it.
-    ///
-    /// # Errors
-    /// [`Exit::InUse`]: nothing was changed.
-    pub fn end(&self, manner: Manner) -> Outcome {
+    fn end(&self, manner: Manner) -> Outcome {
         if let Some(device) = &self.loop_device {
             end_loop_device(device, &self.file(), manner)?;
         }

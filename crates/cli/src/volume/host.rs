@@ -174,7 +174,7 @@ impl Host {
         let lock = job.place.lock()?;
         let disk = Medium::open(&job.about.disk)?;
         let log = Medium::open(&job.about.log)?;
-        let known = opening::known_anchor(&job.anchor, job.freshness_unknown)?;
+        let known = opening::known_anchor(&job.place, &job.anchor, job.freshness_unknown)?;
         let key = Secret::new(job.secret).of(&job.place.volume);
         let opened =
             Volume::open(disk.device, log.device, &key, Default::default(), known.as_ref(), opening::salt()?);
@@ -183,6 +183,7 @@ impl Host {
         let volume = Arc::new(volume);
         let keeper = Arc::new(Keeper::new(job.anchor.clone()));
         keeper.keep(&volume)?;
+        opening::keep_one_anchor(&job.place, &job.anchor);
         let mut about = job.about.clone();
         (about.size_bytes, about.protected) = (volume.size_bytes(), true);
         job.place.remember(&about)?;
@@ -201,7 +202,8 @@ impl Host {
         let exported = job.export.begin(Arc::clone(&served), &source, watcher, ended)?;
         let wait = Duration::from_secs(job.watchdog_seconds);
         if !wait.is_zero()
-            && let Err(error) = watchdog::start(&served, &volume, exported.directory(), wait)
+            && let Some(directory) = exported.directory()
+            && let Err(error) = watchdog::start(&served, &volume, directory, wait)
         {
             tracing::warn!(%error, "there is no watchdog");
         }
@@ -296,8 +298,8 @@ impl Host {
         self.exported.end(manner)?;
         self.scrubber.stop();
         let closed = self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep(&self.volume));
-        if self.job.is_default_directory {
-            let _ = std::fs::remove_dir(self.exported.directory());
+        if let Some(directory) = self.exported.directory().filter(|_| self.job.is_default_directory) {
+            let _ = std::fs::remove_dir(directory);
         }
         self.state.0.lock().closed = Some(closed.clone());
         self.state.1.notify_all();
@@ -309,7 +311,10 @@ impl Host {
             Order::Status => answer(Ok(self.status())),
             Order::Detach => answer(self.end(Manner::Gently)),
             Order::Scrub { rate_mib, from_start } => answer(self.scrubber.start(rate_mib, from_start)),
-            Order::StopScrub => answer(Ok(self.scrubber.stop())),
+            Order::StopScrub => {
+                self.scrubber.stop();
+                answer(Ok(()))
+            }
             Order::Repair { from } => answer(repair::mend(&self.volume, &from)),
         }
     }

@@ -7,6 +7,11 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a lock of a device is waited for.
+const LOCK_ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A file or a block device that nobody else uses.
 pub struct Medium {
@@ -42,6 +47,16 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(code, format!("{}: {error}", path.display()))
 }
 
+fn must_be_storage(path: &Path, metadata: &Metadata) -> Outcome {
+    match metadata.is_file() || metadata.file_type().is_block_device() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            Exit::NoInput,
+            format!("{}: is neither a file nor a block device", path.display()),
+        )),
+    }
+}
+
 impl Medium {
     /// Opens it for ourselves alone: a block device that is mounted or otherwise in use, a file that another of us has, or
     /// that is behind a loop device, is refused.
@@ -52,10 +67,7 @@ impl Medium {
         let path = path.canonicalize().map_err(|error| failed(path, &error))?;
         let metadata = std::fs::metadata(&path).map_err(|error| failed(&path, &error))?;
         let is_block_device = metadata.file_type().is_block_device();
-        if !is_block_device && !metadata.is_file() {
-            let message = format!("{}: is neither a file nor a block device", path.display());
-            return Err(Failure::new(Exit::NoInput, message));
-        }
+        must_be_storage(&path, &metadata)?;
         let mut options = File::options();
         options.read(true).write(true);
         if is_block_device {
@@ -69,10 +81,15 @@ impl Medium {
             io::ErrorKind::ResourceBusy => in_use(": it is mounted, or a program or another device has it"),
             _ => failed(&path, &error),
         })?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(in_use(" by another program")),
-            Err(TryLockError::Error(error)) => return Err(failed(&path, &error)),
+        // Whoever looks at new devices for the system locks them for a moment.
+        let attempts = if is_block_device { LOCK_ATTEMPTS } else { 1 };
+        for attempt in 1..=attempts {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if attempt < attempts => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => return Err(in_use(" by another program")),
+                Err(TryLockError::Error(error)) => return Err(failed(&path, &error)),
+            }
         }
         let identity = identity(&metadata);
         if let Some(device) = behind_loop_device(&path, identity) {
@@ -93,6 +110,9 @@ impl Medium {
 /// # Errors
 /// It cannot be read, or is neither a file nor a block device.
 pub fn open_for_reading(path: &Path) -> Outcome<Arc<dyn Device>> {
+    // Before it is opened: opening a pipe waits.
+    let metadata = std::fs::metadata(path).map_err(|error| failed(path, &error))?;
+    must_be_storage(path, &metadata)?;
     let file = File::open(path).map_err(|error| failed(path, &error))?;
     let device = FileDevice::from_file(file, path).map_err(|error| failed(path, &error))?;
     Ok(Arc::new(device))

@@ -3,6 +3,7 @@
 mod anchor;
 pub mod args;
 mod attach;
+mod devices;
 mod export;
 mod host;
 mod media;

@@ -146,6 +146,7 @@ fn relocate(
         key: wanted.key.clone(),
         size_bytes: moving.size_bytes,
         protected: true,
+        anchor: meant.about.anchor.clone(),
     };
     // In this order: whatever is interrupted, one of the two logs is in its place, with its anchor.
     finish(meant, &place, &about, &end, takes_place.then_some((&log.path, &opened.log.path)))?;
@@ -160,8 +161,6 @@ fn finish(
     end: &holdfast_log::ring::Anchor,
     rename: Option<(&PathBuf, &PathBuf)>,
 ) -> Outcome {
-    // An anchor that the operator keeps elsewhere stays there.
-    let own = meant.anchor == meant.place.anchor;
     anchor::write(&place.anchor, end)?;
     place.remember(about)?;
     if let Some((from, to)) = rename {
@@ -169,8 +168,9 @@ fn finish(
             .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display())))?;
         sync_parent(to)?;
     }
-    if !own {
-        anchor::write(&meant.anchor, end)?;
+    if let Some(file) = &about.anchor {
+        anchor::write(file, end)?;
+        opening::keep_one_anchor(place, file);
     }
     meant.place.forget()
 }
@@ -194,7 +194,7 @@ fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &Wanted<'_>) -> Out
     let old_end = {
         let _lock = meant.place.lock()?;
         let log = Medium::open(&meant.about.log)?;
-        let known = opening::known_anchor(&meant.anchor, arguments.freshness_unknown)?;
+        let known = opening::known_anchor(&meant.place, &meant.anchor, arguments.freshness_unknown)?;
         let key = meant.secret.of(&meant.place.volume);
         anchor::format(&Volume::look(log.device.clone(), &key, known.as_ref())?.end)
     };

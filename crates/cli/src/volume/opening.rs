@@ -63,9 +63,10 @@ pub fn meant(opening: &Opening, directories: &Directories) -> Outcome<Meant> {
     let secret = Secret::read(&key)?;
     let volume = verified_name(&log, &secret)?;
     let place = places.of(&volume);
-    let anchor = opening.anchor.as_deref().map(absolute).unwrap_or_else(|| place.anchor.clone());
+    let anchor = opening.anchor.as_deref().map(absolute).or_else(|| remembered?.anchor.clone());
     let disk = absolute(&opening.device);
-    let about = About { disk, log, key, size_bytes: 0, protected: true };
+    let about = About { disk, log, key, size_bytes: 0, protected: true, anchor };
+    let anchor = place.anchor_of(&about);
     Ok(Meant { place, about, secret, anchor })
 }
 
@@ -79,12 +80,13 @@ fn verified_name(log: &Path, secret: &Secret) -> Outcome<[u8; 16]> {
     Ok(Header::read(&*device, &secret.of(&claimed))?.volume)
 }
 
-/// What is known of how new a volume is.
+/// What is known of how new a volume is: the anchor in `file`, or in its usual place if that is newer.
 ///
 /// # Errors
 /// Nothing is, and that is not accepted.
-pub fn known_anchor(file: &Path, freshness_unknown: bool) -> Outcome<Option<Anchor>> {
-    let known = anchor::read(file)?;
+pub fn known_anchor(place: &Place, file: &Path, freshness_unknown: bool) -> Outcome<Option<Anchor>> {
+    let both = [anchor::read(file)?, anchor::read(&place.anchor)?];
+    let known = both.into_iter().flatten().max_by_key(|anchor| anchor.number);
     if known.is_none() && !freshness_unknown {
         let message = format!(
             "{}: there is no anchor, so nothing tells whether disk and log are the newest or old copies",
@@ -96,6 +98,13 @@ pub fn known_anchor(file: &Path, freshness_unknown: bool) -> Outcome<Option<Anch
         ));
     }
     Ok(known)
+}
+
+/// The anchor is in `file` now: one in the usual place, which nobody would keep, is removed.
+pub fn keep_one_anchor(place: &Place, file: &Path) {
+    if *file != place.anchor {
+        let _ = std::fs::remove_file(&place.anchor);
+    }
 }
 
 /// Random bytes for a new epoch of a log.
@@ -141,12 +150,13 @@ impl Meant {
         let lock = self.place.lock()?;
         let disk = Medium::open(&self.about.disk)?;
         let log = Medium::open(&self.about.log)?;
-        let known = known_anchor(&self.anchor, freshness_unknown)?;
+        let known = known_anchor(&self.place, &self.anchor, freshness_unknown)?;
         let key = self.secret.of(&self.place.volume);
         let devices = (disk.device.clone(), log.device.clone());
         let (volume, report) =
             Volume::open(devices.0, devices.1, &key, Default::default(), known.as_ref(), salt()?)?;
         anchor::write(&self.anchor, &volume.anchor())?;
+        keep_one_anchor(&self.place, &self.anchor);
         Ok(Opened { volume, report, disk, log, _lock: lock })
     }
 }

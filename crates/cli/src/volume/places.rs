@@ -36,6 +36,8 @@ pub struct About {
     pub size_bytes: u64,
     /// Whether all of the disk is taken over.
     pub protected: bool,
+    /// Absolute path of the anchor, where the operator chose one.
+    pub anchor: Option<PathBuf>,
 }
 
 /// The places of one volume.
@@ -166,6 +168,11 @@ impl Place {
             .hint("`holdfast volume status` tells; `holdfast volume detach` ends an attachment")),
             Err(std::fs::TryLockError::Error(error)) => Err(failed(error)),
         }
+    }
+
+    /// The file of its anchor.
+    pub fn anchor_of(&self, about: &About) -> PathBuf {
+        about.anchor.clone().unwrap_or_else(|| self.anchor.clone())
     }
 
     /// What is remembered of it.

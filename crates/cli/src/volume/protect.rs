@@ -13,6 +13,7 @@ use crate::paths::Directories;
 use holdfast_log::device::Device;
 use holdfast_volume::{BLOCK_BYTES, Header, Plan, Volume};
 use serde::Serialize;
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -41,7 +42,7 @@ pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Ou
             return Err(protected_already(&about));
         }
     }
-    let log = make_or_open(arguments, &disk)?;
+    let log = make_or_open(arguments, &places, &disk)?;
     let (secret, is_new) = match (&log.volume, arguments.key.exists()) {
         (Some(_), false) => return Err(key_missing(&arguments.key, &arguments.log)),
         _ => Secret::read_or_make(&arguments.key)?,
@@ -65,23 +66,39 @@ pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Ou
         key: absolute(&arguments.key),
         size_bytes,
         protected: false,
+        anchor: None,
     };
     place.remember(&about)?;
     let key = secret.of(&place.volume);
     let interrupt = Interrupt::listen()?;
     let bar = bytes_bar("taking over");
-    let step = |done: u64, of: u64| interrupt.step(&bar, done, of);
+    let done_before = Volume::look(log.device.clone(), &key, None)?.adopted;
+    let begins_anew = Cell::new(false);
+    let step = |done: u64, of: u64| {
+        begins_anew.set(begins_anew.get() || done < done_before);
+        interrupt.step(&bar, done, of)
+    };
     let whole = match arguments.empty {
         true => Volume::adopt_empty(disk.device.clone(), log.device.clone(), &key, opening::salt()?, &step),
         false => Volume::adopt(disk.device.clone(), log.device.clone(), &key, opening::salt()?, None, &step),
     };
     bar.finish_and_clear();
-    if !whole? {
+    let whole = whole?;
+    if begins_anew.get() {
+        say(&format!("{} was used since the work was interrupted, so it began anew", about.disk.display()));
+    }
+    if !whole {
         return Err(interrupt.stopped("nothing is protected before all of it is taken over"));
     }
     anchor::write(&place.anchor, &Volume::look(log.device.clone(), &key, None)?.end)?;
     about.protected = true;
     place.remember(&about)?;
+    for (other, left) in places.on_disk(&about.disk) {
+        if !left.protected {
+            // An earlier attempt with another log.
+            other.forget()?;
+        }
+    }
     let done =
         Protected { volume: place.name(), device: about.disk, log: about.log, key: about.key, size_bytes };
     format.print(&done, |done| {
@@ -103,8 +120,8 @@ fn protected_already(about: &About) -> Failure {
         format!("{}: is protected already, with the log {}", about.disk.display(), about.log.display()),
     )
     .hint(
-        "`holdfast volume attach` offers it, `unprotect` gives it back; if log or key are lost, `forget` it first: then \
-         what is on it is taken as it is",
+        "`holdfast volume attach` offers it, `unprotect` gives it back; if log or key are lost, `forget` it: then what is on \
+         it can be taken as it is, with --overwrite-log if the log is there",
     )
 }
 
@@ -121,7 +138,7 @@ struct Log {
     volume: Option<[u8; 16]>,
 }
 
-fn make_or_open(arguments: &Protect, disk: &Medium) -> Outcome<Log> {
+fn make_or_open(arguments: &Protect, places: &Places, disk: &Medium) -> Outcome<Log> {
     if !arguments.log.exists() {
         return Ok(Log { medium: None, volume: None });
     }
@@ -139,7 +156,11 @@ fn make_or_open(arguments: &Protect, disk: &Medium) -> Outcome<Log> {
     if medium.is_same(disk) {
         return Err(same());
     }
-    let volume = Header::claimed_volume(&*medium.device);
+    let in_use = places.all().into_iter().find(|(_, about)| about.log == medium.path && about.protected);
+    if let Some((_, about)) = in_use {
+        return Err(protected_already(&about));
+    }
+    let volume = Header::claimed_volume(&*medium.device).filter(|_| !arguments.overwrite_log);
     if volume.is_none() && !arguments.overwrite_log && !is_blank(&*medium.device)? {
         let message =
             format!("{}: holds something that is no log; it would be lost", arguments.log.display());
@@ -269,6 +290,7 @@ fn must_be_unfinished(
             key: absolute(&arguments.key),
             size_bytes: 0,
             protected: true,
+            anchor: None,
         }));
     }
     Ok(look)

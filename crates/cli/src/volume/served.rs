@@ -53,11 +53,12 @@ impl Served {
         if !is_told && self.told.fetch_add(1, SeqCst) < TOLD_MAX {
             tracing::error!(%error, "a request failed");
         }
-        let code = match error {
-            VolumeError::Range { .. } => rustix::io::Errno::INVAL,
-            _ => rustix::io::Errno::IO,
-        };
-        code.into()
+        match error {
+            // EIO, with its place for those who can tell of it.
+            VolumeError::BadBlock { .. } => io::Error::other(error.clone()),
+            VolumeError::Range { .. } => rustix::io::Errno::INVAL.into(),
+            _ => rustix::io::Errno::IO.into(),
+        }
     }
 }
 

@@ -160,7 +160,7 @@ pub fn of(place: &Place, about: &About) -> Outcome<VolumeStatus> {
             other => return other,
         }
     }
-    let (log_block, failed) = match anchor::read(&place.anchor) {
+    let (log_block, failed) = match anchor::read(&place.anchor_of(about)) {
         Ok(found) => (found.map(|anchor| anchor.number), None),
         Err(failure) => (None, Some(failure.message)),
     };
@@ -173,7 +173,7 @@ pub fn of(place: &Place, about: &About) -> Outcome<VolumeStatus> {
         protected: about.protected,
         attached: None,
         anchor: Anchored {
-            file: place.anchor.clone(),
+            file: place.anchor_of(about),
             log_block,
             blocks_behind: None,
             every_flush: false,

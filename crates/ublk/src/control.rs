@@ -1,0 +1,112 @@
+//! Commands for `/dev/ublk-control`: making a device, starting it, and taking it away.
+
+use crate::kernel::{BESIDE_BYTES, ControlRing};
+use std::fs::File;
+use std::io;
+
+/// The control device.
+pub const CONTROL: &str = "/dev/ublk-control";
+/// Requests at the same time.
+pub const DEPTH: u16 = 64;
+/// Largest request.
+pub const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Commands are numbered as ioctls are, and data goes through reads and writes.
+const IOCTL_NUMBERS: u64 = 1 << 6;
+const USER_COPY: u64 = 1 << 7;
+
+const fn number(direction: u32, command: u32) -> u32 {
+    let bytes = 32;
+    direction << 30 | bytes << 16 | (b'u' as u32) << 8 | command
+}
+
+const READ: u32 = 2;
+const BOTH: u32 = 3;
+const FEATURES: u32 = number(READ, 0x13);
+const ADD: u32 = number(BOTH, 0x04);
+const DELETE: u32 = number(BOTH, 0x05);
+const START: u32 = number(BOTH, 0x06);
+const STOP: u32 = number(BOTH, 0x07);
+const SET_PARAMETERS: u32 = number(BOTH, 0x08);
+
+/// What is told of a device that is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Its size.
+    pub size_bytes: u64,
+    /// Nobody may write.
+    pub is_read_only: bool,
+}
+
+/// A conversation with the driver.
+pub struct Control(ControlRing);
+
+impl Control {
+    pub fn open() -> io::Result<Control> {
+        let file = File::options().read(true).write(true).open(CONTROL)?;
+        Ok(Control(ControlRing::new(file)?))
+    }
+
+    /// Whether the kernel has what is needed here; before 6.5 it has not.
+    pub fn can_serve(&mut self) -> bool {
+        let mut features = [0; BESIDE_BYTES];
+        let asked = self.0.send(FEATURES, u32::MAX, &mut features, 8, 0);
+        let features = u64::from_ne_bytes(*features.first_chunk().expect("8 bytes"));
+        let needed = IOCTL_NUMBERS | USER_COPY;
+        asked.is_ok() && features & needed == needed
+    }
+
+    /// Makes a device that does not work yet. Its number.
+    pub fn add(&mut self) -> io::Result<u32> {
+        let mut told = [0; BESIDE_BYTES];
+        told[..2].copy_from_slice(&1u16.to_ne_bytes());
+        told[2..4].copy_from_slice(&DEPTH.to_ne_bytes());
+        told[8..12].copy_from_slice(&REQUEST_BYTES_MAX.to_ne_bytes());
+        told[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+        told[24..32].copy_from_slice(&(IOCTL_NUMBERS | USER_COPY).to_ne_bytes());
+        self.0.send(ADD, u32::MAX, &mut told, BESIDE_BYTES as u16, 0)?;
+        let number = told[12..16].try_into().expect("4 bytes");
+        Ok(u32::from_ne_bytes(number))
+    }
+
+    /// Says what it is like.
+    pub fn shape(&mut self, device: u32, shape: &Shape) -> io::Result<()> {
+        let (read_only, volatile_cache, fua) = (1u32, 1 << 2, 1 << 3);
+        let attributes = volatile_cache | fua | if shape.is_read_only { read_only } else { 0 };
+        let mut told = [0; BESIDE_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| told[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &60u32.to_ne_bytes());
+        // What follows are basic things, and how blocks are discarded.
+        put(4, &3u32.to_ne_bytes());
+        put(8, &attributes.to_ne_bytes());
+        // Sectors of 512 bytes; blocks of 4096 are best in every way.
+        put(12, &[9, 12, 12, 12]);
+        put(16, &(REQUEST_BYTES_MAX / 512).to_ne_bytes());
+        put(24, &(shape.size_bytes / 512).to_ne_bytes());
+        let sectors_max = (1u32 << 30) / 512;
+        put(44, &4096u32.to_ne_bytes());
+        put(48, &sectors_max.to_ne_bytes());
+        put(52, &sectors_max.to_ne_bytes());
+        put(56, &1u16.to_ne_bytes());
+        self.0.send(SET_PARAMETERS, device, &mut told, 60, 0)
+    }
+
+    /// Begins: the kernel reads the device's first blocks at once, so its queue must be served. `process` is the one
+    /// that serves it.
+    pub fn start(&mut self, device: u32, process: u32) -> io::Result<()> {
+        self.plain(START, device, process.into())
+    }
+
+    /// Ends: requests are answered, and no more come.
+    pub fn stop(&mut self, device: u32) -> io::Result<()> {
+        self.plain(STOP, device, 0)
+    }
+
+    /// Takes it away.
+    pub fn delete(&mut self, device: u32) -> io::Result<()> {
+        self.plain(DELETE, device, 0)
+    }
+
+    fn plain(&mut self, command: u32, device: u32, data: u64) -> io::Result<()> {
+        self.0.send(command, device, &mut [0; BESIDE_BYTES], 0, data)
+    }
+}

@@ -1,0 +1,179 @@
+//! The queue of a device: a thread that talks to the kernel, and workers that talk to the disk.
+
+use crate::control::{DEPTH, REQUEST_BYTES_MAX};
+use crate::kernel::{Ended, QueueRing, Requests, Shown};
+use holdfast_volume::Disk;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+const WORKERS: usize = 4;
+const SECTOR_BYTES: u64 = 512;
+/// Where data is, of queue 0: so much for each tag from here on.
+const DATA: u64 = 0x8000_0000;
+const TAG_BITS: u32 = 25;
+
+const fn number(command: u32) -> u32 {
+    let (both, bytes) = (3, 16);
+    both << 30 | bytes << 16 | (b'u' as u32) << 8 | command
+}
+
+const FETCH: u32 = number(0x20);
+const COMMIT_AND_FETCH: u32 = number(0x21);
+
+const READ: u32 = 0;
+const WRITE: u32 = 1;
+const FLUSH: u32 = 2;
+const DISCARD: u32 = 3;
+const WRITE_ZEROES: u32 = 5;
+/// Of the flags, which begin at bit 8.
+const FUA: u32 = 1 << 13;
+
+const EIO: i32 = 5;
+const EOPNOTSUPP: i32 = 95;
+
+/// What the queue's thread and the workers share.
+struct Shared {
+    disk: Arc<dyn Disk>,
+    character: Arc<File>,
+    done: Mutex<Vec<(u16, i32)>>,
+    event: Arc<OwnedFd>,
+}
+
+/// Serves requests until the device goes away. `ready` is told when it is safe to start the device, or why it is not.
+pub fn serve(disk: Arc<dyn Disk>, character: File, ready: &Sender<io::Result<()>>) {
+    let character = Arc::new(character);
+    let set_up = || -> io::Result<(QueueRing, Requests, Arc<OwnedFd>)> {
+        let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let mut ring = QueueRing::new(Arc::clone(&character), Arc::clone(&event), DEPTH)?;
+        let requests = Requests::map(&character, DEPTH)?;
+        for tag in 0..DEPTH {
+            ring.command(FETCH, tag, -1)?;
+        }
+        ring.await_event()?;
+        ring.submit(0)?;
+        Ok((ring, requests, event))
+    };
+    let (ring, requests, event) = match set_up() {
+        Ok(set_up) => set_up,
+        Err(error) => return drop(ready.send(Err(error))),
+    };
+    let shared = Shared { disk, character, done: Mutex::default(), event };
+    let _ = ready.send(Ok(()));
+    if let Err(error) = run(ring, &requests, &shared) {
+        tracing::error!(%error, "the queue of a block device ended");
+    }
+}
+
+fn run(mut ring: QueueRing, requests: &Requests, shared: &Shared) -> io::Result<()> {
+    let (jobs, waiting) = channel();
+    let waiting = Mutex::new(waiting);
+    thread::scope(|scope| {
+        // Moved in here, so that workers end when this does, however it does.
+        let jobs = jobs;
+        for _ in 0..WORKERS {
+            let waiting = &waiting;
+            thread::Builder::new()
+                .name("holdfast-ublk".into())
+                .spawn_scoped(scope, || work(waiting, shared))?;
+        }
+        let mut buffer = Vec::new();
+        // Tags that the kernel has.
+        let mut fetching = DEPTH;
+        let mut working = 0u16;
+        while fetching > 0 || working > 0 {
+            ring.submit(1)?;
+            for ended in ring.ended() {
+                match ended {
+                    Ended::Event => {
+                        let mut count = [0; 8];
+                        // It may have been read already.
+                        let _ = rustix::io::read(&*shared.event, &mut count);
+                        ring.await_event()?;
+                    }
+                    Ended::Fetch { tag, result: 0 } => {
+                        let shown = requests.get(tag);
+                        if shown.kind_and_flags & 0xff == WRITE {
+                            let result = answer(shared, tag, shown, &mut buffer);
+                            ring.command(COMMIT_AND_FETCH, tag, result)?;
+                            continue;
+                        }
+                        fetching -= 1;
+                        working += 1;
+                        jobs.send((tag, shown)).map_err(io::Error::other)?;
+                    }
+                    // The device goes away.
+                    Ended::Fetch { .. } => fetching -= 1,
+                }
+            }
+            for (tag, result) in std::mem::take(&mut *shared.done.lock()) {
+                working -= 1;
+                fetching += 1;
+                ring.command(COMMIT_AND_FETCH, tag, result)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn work(waiting: &Mutex<Receiver<(u16, Shown)>>, shared: &Shared) {
+    let mut buffer = Vec::new();
+    loop {
+        let next = waiting.lock().recv();
+        let Ok((tag, shown)) = next else { return };
+        let result = answer(shared, tag, shown, &mut buffer);
+        shared.done.lock().push((tag, result));
+        // Full only after 2^64 events that nobody took.
+        let _ = rustix::io::write(&*shared.event, &1u64.to_ne_bytes());
+    }
+}
+
+/// Does what is asked for: how many bytes, or which error.
+fn answer(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> i32 {
+    match perform(shared, tag, shown, buffer) {
+        Ok(count) => count,
+        Err(error) => -error.raw_os_error().unwrap_or(EIO),
+    }
+}
+
+fn perform(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> io::Result<i32> {
+    let Shared { disk, character, .. } = shared;
+    // A flush has no place: its sector is the largest number there is.
+    let offset = shown.first_sector.saturating_mul(SECTOR_BYTES);
+    let length = u64::from(shown.sectors) * SECTOR_BYTES;
+    let data = DATA + (u64::from(tag) << TAG_BITS);
+    let kind = shown.kind_and_flags & 0xff;
+    if matches!(kind, READ | WRITE) {
+        if length > REQUEST_BYTES_MAX.into() {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        buffer.resize(buffer.len().max(length as usize), 0);
+    }
+    match kind {
+        READ => {
+            let bytes = &mut buffer[..length as usize];
+            disk.read(offset, bytes)?;
+            character.write_all_at(bytes, data)?;
+            return Ok(length as i32);
+        }
+        WRITE => {
+            let bytes = &mut buffer[..length as usize];
+            character.read_exact_at(bytes, data)?;
+            disk.write(offset, bytes)?;
+        }
+        FLUSH => disk.flush()?,
+        DISCARD => disk.discard(offset, length)?,
+        WRITE_ZEROES => disk.write_zeroes(offset, length)?,
+        _ => return Err(io::Error::from_raw_os_error(EOPNOTSUPP)),
+    }
+    if shown.kind_and_flags & FUA != 0 {
+        disk.flush()?;
+    }
+    Ok(if kind == FLUSH { 0 } else { length as i32 })
+}
