@@ -310,7 +310,10 @@ impl Host {
             Order::Status => answer(Ok(self.status())),
             Order::Detach => answer(self.end(Manner::Gently)),
             Order::Scrub { rate_mib, from_start } => answer(self.scrubber.start(rate_mib, from_start)),
-            Order::StopScrub => answer(Ok(self.scrubber.stop())),
+            Order::StopScrub => {
+                self.scrubber.stop();
+                answer(Ok(()))
+            }
             Order::Repair { from } => answer(repair::mend(&self.volume, &from)),
         }
     }
