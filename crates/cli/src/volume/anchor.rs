@@ -9,7 +9,7 @@ use super::secret::{decode_hex, hex};
 use super::{attached_at, status};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
-use crate::output::{Format, line};
+use crate::output::Format;
 use crate::paths::{Directories, make_private};
 use holdfast_log::ring::Anchor;
 use holdfast_volume::Volume;
@@ -121,6 +121,10 @@ struct Shown {
     tag: String,
 }
 
+fn shown(anchor: &Anchor) -> Shown {
+    Shown { volume: hex(&anchor.ring), log_block: anchor.number, tag: hex(&anchor.tag) }
+}
+
 /// `holdfast volume anchor`
 pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> Outcome {
     let places = Places::new(directories)?;
@@ -133,8 +137,7 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
     match command {
         AnchorCommand::Show(which) => {
             let anchor = of(&which.volume)?;
-            let shown = Shown { volume: hex(&anchor.ring), log_block: anchor.number, tag: hex(&anchor.tag) };
-            out.print(&shown, |_| format(&anchor))
+            out.print(&shown(&anchor), |_| format(&anchor))
         }
         AnchorCommand::Export { which, to } => {
             keys::create(to, 0o600, format(&of(&which.volume)?).as_bytes())?;
@@ -147,8 +150,8 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
             let place = places.of(&anchor.ring);
             // Not while a process that keeps it is running.
             let _lock = place.lock()?;
-            let file = place.about().map_or(place.anchor.clone(), |about| place.anchor_of(&about));
-            if let Some(known) = read(&file)?
+            let kept = place.about().map_or(place.anchor.clone(), |about| place.anchor_of(&about));
+            if let Some(known) = read(&kept)?
                 && known.number > anchor.number
             {
                 let message = format!(
@@ -159,10 +162,12 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
                     known.number
                 );
                 return Err(Failure::new(Exit::NotAllowed, message)
-                    .hint(format!("if it is right all the same, move {} away first", file.display())));
+                    .hint(format!("if it is right all the same, move {} away first", kept.display())));
             }
-            write(&file, &anchor)?;
-            line(&format!("volume {} was durable up to log block {}", place.name(), anchor.number))
+            write(&kept, &anchor)?;
+            out.print(&shown(&anchor), |shown| {
+                format!("volume {} was durable up to log block {}", shown.volume, shown.log_block)
+            })
         }
     }
 }

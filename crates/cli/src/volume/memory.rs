@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What names of groups begin with.
+const GROUP: &str = "holdfast-volume-";
+
 /// What could be had; root may have all of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
@@ -55,12 +58,18 @@ fn own_cgroup(name: &str) -> Option<PathBuf> {
         .into_iter()
         .map(Path::new)
         .find(|root| root.join("cgroup.procs").exists())?;
-    let group = root.join(format!("holdfast-volume-{name}"));
-    match fs::create_dir(&group) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return None,
-        _ => {}
+    // What processes that were killed left behind; a group in use stays.
+    for left in fs::read_dir(root).ok()?.flatten() {
+        if left.file_name().to_string_lossy().starts_with(GROUP) {
+            let _ = fs::remove_dir(left.path());
+        }
     }
-    join(&group, getpid()).then_some(group)
+    let group = root.join(format!("{GROUP}{name}"));
+    // Again, should another process just be tidying up like that.
+    (0..3).find_map(|_| {
+        let _ = fs::create_dir(&group);
+        join(&group, getpid()).then(|| group.clone())
+    })
 }
 
 fn join(group: &Path, process: Pid) -> bool {
