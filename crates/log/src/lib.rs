@@ -18,6 +18,7 @@
 
 pub mod device;
 mod error;
+mod fail_stop;
 mod frame;
 mod journal;
 mod local;
@@ -29,6 +30,7 @@ pub mod simulated_device;
 mod storage;
 
 pub use error::LogError;
+pub use fail_stop::FailStop;
 pub use frame::{
     BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, SEGMENT_HEADER_BYTES,
     segment_name, stored_length,

@@ -24,11 +24,74 @@ struct History {
     events: Vec<Event>,
     recording: bool,
     failing: Vec<Failure>,
+    faults: Vec<(Fault, u64)>,
+    /// Operations of each device so far, in the order of [`Operation`].
+    counts: Vec<[u64; 3]>,
 }
 
-enum Event {
-    Write { device: usize, offset: u64, bytes: Vec<u8> },
-    Flush { device: usize },
+/// What happened, over all devices in one order.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Bytes were written.
+    Write {
+        /// To which device.
+        device: usize,
+        /// Where.
+        offset: u64,
+        /// What.
+        bytes: Arc<[u8]>,
+    },
+    /// A device was flushed: what was written to it before is durable.
+    Flush {
+        /// Which.
+        device: usize,
+    },
+    /// A flush of a device failed: what was written to it since the last one is lost, whatever later flushes say.
+    FailedFlush {
+        /// Which.
+        device: usize,
+    },
+    /// The program made a note of its own ([`Devices::mark`]).
+    Mark,
+}
+
+/// Devices as they were, and all that happened to them since.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// What each is called.
+    pub names: Vec<String>,
+    /// What each had before the first event.
+    pub before: Vec<Vec<u8>>,
+    /// What happened.
+    pub events: Vec<Event>,
+}
+
+/// What a device is asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// To flush.
+    Flush,
+}
+
+/// One operation that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Of which device.
+    pub device: usize,
+    /// Of which kind.
+    pub operation: Operation,
+    /// How many of these succeed first.
+    pub after: u64,
+    /// The system's error.
+    pub errno: i32,
+    /// Of a write, this many bytes are written all the same.
+    pub written_bytes: usize,
+    /// All later ones fail too.
+    pub is_lasting: bool,
 }
 
 /// What fails until [`Devices::heal`].
@@ -71,6 +134,7 @@ impl Devices {
         let mut history = self.0.lock();
         history.names.push(name.to_owned());
         history.before.push(bytes.clone());
+        history.counts.push([0; 3]);
         history.live.push(bytes);
         history.live.len() - 1
     }
@@ -95,6 +159,31 @@ impl Devices {
     /// Writes and flushes so far.
     pub fn events(&self) -> usize {
         self.0.lock().events.len()
+    }
+
+    /// Puts a note of the program's own among the events, and returns its place.
+    pub fn mark(&self) -> usize {
+        let history = &mut *self.0.lock();
+        if history.recording {
+            history.events.push(Event::Mark);
+        }
+        history.events.len().saturating_sub(1)
+    }
+
+    /// What happened so far.
+    pub fn trace(&self) -> Trace {
+        let history = self.0.lock();
+        Trace { names: history.names.clone(), before: history.before.clone(), events: history.events.clone() }
+    }
+
+    /// How many operations of a kind a device was asked for.
+    pub fn operations(&self, device: usize, operation: Operation) -> u64 {
+        self.0.lock().counts[device][operation as usize]
+    }
+
+    /// Makes one operation fail, counted from now on.
+    pub fn inject(&self, fault: Fault) {
+        self.0.lock().faults.push((fault, 0));
     }
 
     /// Devices as a crash after `events` writes and flushes may leave them.
@@ -136,13 +225,11 @@ impl Devices {
                 },
             }
         }
-        Devices(Arc::new(Mutex::new(History {
-            names: history.names.clone(),
-            before: live.clone(),
-            live,
-            recording: true,
-            ..History::default()
-        })))
+        let crashed = Devices::new();
+        for (name, bytes) in history.names.iter().zip(live) {
+            crashed.add_with(name, bytes);
+        }
+        crashed
     }
 
     /// Bytes of a device as they are.
@@ -165,7 +252,9 @@ impl Devices {
 
     /// Ends all failures.
     pub fn heal(&self) {
-        self.0.lock().failing.clear();
+        let history = &mut *self.0.lock();
+        history.failing.clear();
+        history.faults.clear();
     }
 }
 
@@ -188,14 +277,36 @@ impl Simulated {
     }
 }
 
+impl History {
+    /// Counts an operation, and says how it fails if it does: with what error, and after how many bytes.
+    fn fault(&mut self, device: usize, operation: Operation) -> Option<(io::Error, usize)> {
+        self.counts[device][operation as usize] += 1;
+        let mut failed = None;
+        for (fault, seen) in &mut self.faults {
+            if fault.device != device || fault.operation != operation {
+                continue;
+            }
+            let is_due = *seen == fault.after || (fault.is_lasting && *seen > fault.after);
+            *seen += 1;
+            if is_due {
+                failed = Some((io::Error::from_raw_os_error(fault.errno), fault.written_bytes));
+            }
+        }
+        failed
+    }
+}
+
 impl Device for Simulated {
     fn size_bytes(&self) -> u64 {
         self.history.lock().live[self.number].len() as u64
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let history = self.history.lock();
-        self.check(&history, offset, buffer.len())?;
+        let history = &mut *self.history.lock();
+        self.check(history, offset, buffer.len())?;
+        if let Some((error, _)) = history.fault(self.number, Operation::Read) {
+            return Err(error);
+        }
         let end = offset + buffer.len() as u64;
         let overlaps = |range: &Range<u64>| range.start < end && offset < range.end;
         let fails = |failure: &Failure| match failure {
@@ -212,25 +323,33 @@ impl Device for Simulated {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let history = &mut *self.history.lock();
         self.check(history, offset, bytes.len())?;
+        let fault = history.fault(self.number, Operation::Write);
         if history.failing.contains(&Failure::Writes(self.number)) {
             return Err(failed());
         }
-        history.live[self.number][offset as usize..][..bytes.len()].copy_from_slice(bytes);
-        if history.recording {
-            history.events.push(Event::Write { device: self.number, offset, bytes: bytes.to_vec() });
+        let count = fault.as_ref().map_or(bytes.len(), |(_, count)| *count.min(&bytes.len()));
+        let bytes = &bytes[..count];
+        history.live[self.number][offset as usize..][..count].copy_from_slice(bytes);
+        if history.recording && count > 0 {
+            history.events.push(Event::Write { device: self.number, offset, bytes: bytes.into() });
         }
-        Ok(())
+        fault.map_or(Ok(()), |(error, _)| Err(error))
     }
 
     fn flush(&self) -> io::Result<()> {
         let history = &mut *self.history.lock();
-        if history.failing.contains(&Failure::Flushes(self.number)) {
-            return Err(failed());
-        }
+        let device = self.number;
+        let fault = history.fault(device, Operation::Flush).map(|(error, _)| error);
+        let fault = fault.or_else(|| history.failing.contains(&Failure::Flushes(device)).then(failed));
         if history.recording {
-            history.events.push(Event::Flush { device: self.number });
+            let is_lost = fault.is_some();
+            history.events.push(if is_lost {
+                Event::FailedFlush { device }
+            } else {
+                Event::Flush { device }
+            });
         }
-        Ok(())
+        fault.map_or(Ok(()), Err)
     }
 
     fn describe(&self) -> String {

@@ -21,9 +21,11 @@ struct Buffer {
 }
 
 /// The newest record of a buffer.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Logged {
     version: u64,
+    /// What the record describes: somebody may have been promised that it is durable, whatever is written after.
+    bytes: Bytes,
     start: Lsn,
     end: Lsn,
 }
@@ -45,6 +47,14 @@ struct Pending {
     candidates: VecDeque<Candidate>,
     /// The last one whose content was written to the disk.
     written: Option<Lsn>,
+}
+
+impl Pending {
+    /// Whether a record before `before` describes what the disk was not given, and no later record's content was written.
+    fn is_due(&self, before: Lsn) -> bool {
+        let mut unwritten = self.candidates.iter().filter(|candidate| Some(candidate.start) > self.written);
+        unwritten.next().is_some_and(|first| first.start < before)
+    }
 }
 
 /// What a reader finds here.
@@ -81,6 +91,8 @@ pub struct Buffers {
     pending: HashMap<u64, Pending>,
     /// Blocks that are being written; one write of a block at a time.
     writing: BTreeSet<u64>,
+    /// A record that is being appended is not before this; its blocks are not known here yet.
+    appending: Option<Lsn>,
     versions: u64,
     settled: u64,
 }
@@ -126,8 +138,18 @@ impl Buffers {
         let version = self.versions;
         let before = self.dirty.get(&block);
         let unlogged = before.and_then(|buffer| buffer.unlogged).or(Some(version));
-        let logged = before.and_then(|buffer| buffer.logged);
+        let logged = before.and_then(|buffer| buffer.logged.clone());
         self.dirty.insert(block, Buffer { bytes, version, unlogged, logged });
+    }
+
+    /// A record is about to be appended, not before `end`.
+    pub fn begin_append(&mut self, end: Lsn) {
+        self.appending = Some(end);
+    }
+
+    /// What the record says is known here.
+    pub fn end_append(&mut self) {
+        self.appending = None;
     }
 
     /// A record says that blocks are discarded.
@@ -149,8 +171,8 @@ impl Buffers {
     }
 
     /// At most `limit` buffers that no record describes, in order of block, that were first written when
-    /// `newest` was the newest version or before; of these `only`, if given.
-    pub fn unlogged(&self, limit: usize, newest: u64, only: Option<&BTreeSet<u64>>) -> Vec<Task> {
+    /// `newest` was the newest version or before.
+    pub fn unlogged(&self, limit: usize, newest: u64) -> Vec<Task> {
         let is_due = |(_, buffer): &(&u64, &Buffer)| buffer.unlogged.is_some_and(|first| first <= newest);
         let task = |(block, buffer): (&u64, &Buffer)| Task {
             block: *block,
@@ -159,37 +181,43 @@ impl Buffers {
             start: Lsn::default(),
             end: Lsn::default(),
         };
-        let wanted = |(block, _): &(&u64, &Buffer)| only.is_none_or(|only| only.contains(block));
-        self.dirty.iter().filter(is_due).filter(wanted).take(limit).map(task).collect()
+        self.dirty.iter().filter(is_due).take(limit).map(task).collect()
     }
 
-    /// A record describes a buffer as it was in `task`. How many candidates the block has now.
-    pub fn logged(&mut self, task: &Task, place: &Range<Lsn>, candidate: Candidate) -> usize {
+    /// The most candidates that any of these blocks has.
+    pub fn candidates_of(&self, blocks: impl Iterator<Item = u64>) -> usize {
+        let counts = blocks.filter_map(|block| self.pending.get(&block)).map(|p| p.candidates.len());
+        counts.max().unwrap_or(0)
+    }
+
+    /// A record describes a buffer as it was in `task`.
+    pub fn logged(&mut self, task: &Task, place: &Range<Lsn>, candidate: Candidate) {
         if let Some(buffer) = self.dirty.get_mut(&task.block) {
-            buffer.logged = Some(Logged { version: task.version, start: place.start, end: place.end });
+            let (version, bytes) = (task.version, task.bytes.clone());
+            buffer.logged = Some(Logged { version, bytes, start: place.start, end: place.end });
             buffer.unlogged = (buffer.version != task.version).then_some(task.version + 1);
         }
-        let pending = self.pending.entry(task.block).or_default();
-        pending.candidates.push_back(candidate);
-        pending.candidates.len()
+        self.pending.entry(task.block).or_default().candidates.push_back(candidate);
     }
 
-    /// Buffers that may go to the disk as soon as the log is stable up to their `end`; they count as being written.
-    pub fn begin_writing(&mut self, limit: usize, wanted: &dyn Fn(u64, &Candidate) -> bool) -> Vec<Task> {
+    /// Whether the disk is to be given what a record before `before` describes, or what came after it.
+    fn is_due(&self, block: u64, before: Lsn) -> bool {
+        self.pending.get(&block).is_some_and(|pending| pending.is_due(before))
+    }
+
+    /// Buffers with records before `before` that may go to the disk as soon as the log is stable up to their `end`, as
+    /// their newest record describes them; they count as being written.
+    pub fn begin_writing(&mut self, limit: usize, before: Lsn) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (block, buffer) in &self.dirty {
-            let Some(logged) = buffer.logged.filter(|logged| logged.version == buffer.version) else {
-                continue;
-            };
-            let newest = self.pending.get(block).and_then(|pending| pending.candidates.back());
-            let is_wanted = newest.is_some_and(|newest| wanted(*block, newest));
-            if !is_wanted || self.writing.contains(block) {
+            let Some(logged) = &buffer.logged else { continue };
+            if self.writing.contains(block) || !self.is_due(*block, before) {
                 continue;
             }
             tasks.push(Task {
                 block: *block,
-                version: buffer.version,
-                bytes: buffer.bytes.clone(),
+                version: logged.version,
+                bytes: logged.bytes.clone(),
                 start: logged.start,
                 end: logged.end,
             });
@@ -201,9 +229,14 @@ impl Buffers {
         tasks
     }
 
-    /// Whether any block is being written.
-    pub fn is_writing(&self) -> bool {
-        !self.writing.is_empty()
+    /// Whether a block is being written that has a record before `before` which the disk was not given.
+    pub fn is_writing(&self, before: Lsn) -> bool {
+        self.writing.iter().any(|block| self.is_due(*block, before))
+    }
+
+    /// Whether the disk was not given everything that records before `before` describe.
+    pub fn has_due(&self, before: Lsn) -> bool {
+        self.pending.values().any(|pending| pending.is_due(before))
     }
 
     /// The disk has them, if `done`.
@@ -253,13 +286,8 @@ impl Buffers {
 
     /// The oldest record that is not known to be true of the disk.
     pub fn oldest(&self) -> Option<Lsn> {
-        self.pending.values().filter_map(|pending| pending.candidates.front()).map(|first| first.start).min()
-    }
-
-    /// Blocks with records before `wanted`.
-    pub fn older_than(&self, wanted: Lsn) -> BTreeSet<u64> {
-        let is_old = |pending: &Pending| pending.candidates.front().is_some_and(|first| first.start < wanted);
-        self.pending.iter().filter(|(_, pending)| is_old(pending)).map(|(block, _)| *block).collect()
+        let oldest = self.pending.values().filter_map(|pending| pending.candidates.front());
+        oldest.map(|first| first.start).chain(self.appending).min()
     }
 
     /// Whether any newest record leaves the content to the disk.

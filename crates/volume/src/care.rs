@@ -1,12 +1,24 @@
 //! Looking after a volume: scrubbing, and repairing from a replica.
 
 use crate::VolumeError;
-use crate::layout::{BLOCK_BYTES, io};
+use crate::buffers::Here;
+use crate::layout::BLOCK_BYTES;
 use crate::map::{Value, same_tag};
 use crate::volume::Volume;
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Volume {
+    fn check_blocks(&self, blocks: &Range<u64>) -> Result<(), VolumeError> {
+        match blocks.start <= blocks.end && blocks.end <= self.inner.header.blocks {
+            true => Ok(()),
+            false => {
+                let byte = |block: u64| block.saturating_mul(BLOCK_BYTES as u64);
+                Err(VolumeError::Range { offset: byte(blocks.start), end: byte(blocks.end) })
+            }
+        }
+    }
+
     /// Reads blocks from the disk itself and verifies them. Bad ones are returned, and refused from now on; a block that
     /// cannot be read counts as bad.
     ///
@@ -15,12 +27,7 @@ impl Volume {
     pub fn scrub(&self, blocks: Range<u64>) -> Result<Vec<u64>, VolumeError> {
         let inner = &*self.inner;
         let block_bytes = BLOCK_BYTES as u64;
-        if blocks.end > inner.header.blocks {
-            return Err(VolumeError::Range {
-                offset: blocks.start * block_bytes,
-                end: blocks.end * block_bytes,
-            });
-        }
+        self.check_blocks(&blocks)?;
         let mut bad = Vec::new();
         let length = (blocks.end - blocks.start) * block_bytes;
         inner.disk.drop_cache(blocks.start * block_bytes, length);
@@ -39,24 +46,38 @@ impl Volume {
         Ok(bad)
     }
 
-    /// Writes what a replica has for a block to the disk, if that is what was written to it last. Whether it was. The
+    /// Writes what a replica has for a block, durably, if that is what was written to it last. Whether it was. The
     /// replica need not be trusted.
     ///
     /// # Errors
-    /// [`VolumeError::Io`], [`VolumeError::BadMap`], [`VolumeError::Stopped`].
+    /// [`VolumeError::Range`]; as [`Volume::flush`].
     pub fn repair(&self, block: u64, bytes: &[u8; BLOCK_BYTES]) -> Result<bool, VolumeError> {
         let inner = &*self.inner;
+        self.check_blocks(&(block..block + 1))?;
         inner.must_run()?;
-        // Nobody writes the block meanwhile, and it has no hash that is not stable.
-        self.flush()?;
-        inner.checkpoint_all().map_err(|error| inner.stop_with(error))?;
-        let Value::Known(tag) = inner.map.get(block)? else { return Ok(false) };
-        if !same_tag(&inner.key.block(block, bytes), &tag) {
-            return Ok(false);
+        let found = inner.key.block(block, bytes);
+        loop {
+            let (stamp, here) = {
+                let buffers = inner.buffers.lock();
+                (buffers.stamp(block), buffers.here(block))
+            };
+            let value = match here {
+                Here::Bytes(newest) => return Ok(*newest == *bytes),
+                Here::Value(value) => value,
+                Here::Nothing => inner.map.get(block)?,
+            };
+            if !matches!(value, Value::Known(tag) if same_tag(&tag, &found)) {
+                return Ok(false);
+            }
+            // The way of every write, unless somebody has written the block meanwhile.
+            let mut buffers = inner.buffers.lock();
+            if buffers.stamp(block) == stamp {
+                buffers.put(block, Arc::new(*bytes));
+                break;
+            }
         }
-        io(&*inner.disk, "writing", inner.disk.write_at(block * BLOCK_BYTES as u64, bytes))?;
-        io(&*inner.disk, "flushing", inner.disk.flush())?;
         inner.mend(block..block + 1);
+        self.flush()?;
         Ok(true)
     }
 }

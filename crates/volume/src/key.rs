@@ -42,6 +42,11 @@ impl VolumeKey {
         self.volume
     }
 
+    /// The tag that `bytes` have as block `number`.
+    pub fn block_tag(&self, number: u64, bytes: &[u8; crate::BLOCK_BYTES]) -> Tag {
+        self.block(number, bytes)
+    }
+
     pub(crate) fn ring(&self) -> RingKey {
         RingKey::new(&self.secret, &self.volume)
     }

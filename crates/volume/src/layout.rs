@@ -90,6 +90,13 @@ impl Header {
         ours.then(|| Header { volume, blocks: number(32), ring_bytes: number(40) })
     }
 
+    /// Makes sure that what was there before is not taken for a volume's log while it is made anew.
+    pub(crate) fn erase(device: &dyn Device) -> Result<(), VolumeError> {
+        let zeroes = [0; HEADERS as usize * BLOCK_BYTES];
+        io(device, "writing the header on", device.write_at(0, &zeroes))?;
+        io(device, "flushing", device.flush())
+    }
+
     /// Writes both copies.
     pub(crate) fn write(&self, device: &dyn Device, key: &VolumeKey) -> Result<(), VolumeError> {
         let bytes = self.encode(key);

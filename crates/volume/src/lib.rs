@@ -22,6 +22,7 @@
 mod buffers;
 mod care;
 mod error;
+mod inspect;
 mod key;
 mod layout;
 mod map;
@@ -33,6 +34,7 @@ mod tests;
 mod volume;
 
 pub use error::{BadBlock, VolumeError};
+pub use inspect::{Claim, claims};
 pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
 pub use recover::Report;

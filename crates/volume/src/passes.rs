@@ -5,9 +5,8 @@ use crate::buffers::{Candidate, Task};
 use crate::layout::{BLOCK_BYTES, io};
 use crate::map::Value;
 use crate::records::{CHECKPOINT, CLIENT, DISCARD, HASHES, INLINE, STABLE};
-use crate::volume::Inner;
+use crate::volume::{Inner, WAIT};
 use holdfast_log::ring::{LogClient, Lsn, Tag};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +16,7 @@ const BATCH_BLOCKS: usize = 1024;
 /// Bytes of a tag.
 const TAG_BYTES: usize = 16;
 /// Hashes that are not stable beyond which the disk is flushed.
-const PENDING_MAX: usize = 1 << 18;
+const PENDING_MAX: usize = 1 << 16;
 /// Dirty leaves of the map beyond which a checkpoint is made.
 const LEAVES_MAX: usize = 8192;
 
@@ -34,7 +33,7 @@ impl Inner {
         (bytes / 16).min((BATCH_BLOCKS * BLOCK_BYTES) as u64)
     }
 
-    /// Makes sure that a batch fits into the log.
+    /// Makes sure that a batch fits into the log; who appends holds the lock of `hashing`, so that nobody else takes it.
     fn have_room(&self) -> Result<(), VolumeError> {
         let (bytes, used) = self.ring.room();
         if used + 2 * self.batch_bytes() > bytes / 2 {
@@ -44,25 +43,22 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes a record for every buffer that has none; of these blocks `only`, if given.
-    pub fn hash_pass(&self, only: Option<&BTreeSet<u64>>) -> Result<(), VolumeError> {
+    /// Makes a record for every buffer that has none.
+    pub fn hash_pass(&self) -> Result<(), VolumeError> {
         // Those who go on writing meanwhile do not hold it up.
         let newest = self.buffers.lock().newest();
         loop {
-            // A checkpoint hashes the blocks that it needs itself.
-            if only.is_none() {
-                self.have_room()?;
-            }
-            let one = self.hashing.lock();
-            let tasks = self.buffers.lock().unlogged(BATCH_BLOCKS, newest, only);
+            let _one = self.hashing.lock();
+            self.have_room()?;
+            let tasks = self.buffers.lock().unlogged(BATCH_BLOCKS, newest);
             if tasks.is_empty() {
                 return Ok(());
             }
+            self.keep_few_candidates(tasks.iter().map(|task| task.block))?;
             let tags: Vec<Tag> = tasks.iter().map(|task| self.key.block(task.block, &*task.bytes)).collect();
             self.counters.hashed.fetch_add(tags.len() as u64, Relaxed);
             let mut done = 0;
             let mut bytes = 0;
-            let mut crowded = false;
             for run in tasks.chunk_by(|a, b| a.block + 1 == b.block) {
                 // Small runs travel in the log whole: one flush instead of two, and torn writes are mended from it.
                 let is_whole = run.len() <= self.options.inline_max;
@@ -72,6 +68,7 @@ impl Inner {
                 }
                 let first = run[0].block.to_le_bytes();
                 let run_tags = &tags[done..done + run.len()];
+                self.begin_append();
                 let place = if is_whole {
                     let mut parts: Vec<&[u8]> = vec![&first];
                     parts.extend(run.iter().map(|task| &task.bytes[..]));
@@ -82,22 +79,45 @@ impl Inner {
                 let mut buffers = self.buffers.lock();
                 for (task, tag) in run.iter().zip(run_tags) {
                     let candidate = Candidate { start: place.start, value: Value::Known(*tag), is_whole };
-                    crowded |= buffers.logged(task, &place, candidate) >= self.options.candidates_max;
+                    buffers.logged(task, &place, candidate);
                 }
+                buffers.end_append();
                 done += run.len();
-            }
-            drop(one);
-            if crowded && only.is_none() {
-                self.write_back(&|_, _| true)?;
-                self.stabilise()?;
             }
         }
     }
 
-    /// Writes buffers to the disk whose records are stable, or made so.
-    pub fn write_back(&self, wanted: &dyn Fn(u64, &Candidate) -> bool) -> Result<(), VolumeError> {
+    /// The next record of this volume is not before the present end of the log, whoever looks.
+    fn begin_append(&self) {
+        let mut buffers = self.buffers.lock();
+        let end = self.ring.end();
+        buffers.begin_append(end);
+    }
+
+    /// Before these blocks get one more hash: at their limit, those that they have are made stable.
+    fn keep_few_candidates(&self, blocks: impl Iterator<Item = u64>) -> Result<(), VolumeError> {
+        let most = self.buffers.lock().candidates_of(blocks);
+        if most >= self.options.candidates_max.max(1) {
+            self.settle_before(self.ring.end())?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything that records before `before` describe, or what was written after it, true of the disk.
+    fn settle_before(&self, before: Lsn) -> Result<(), VolumeError> {
+        while self.buffers.lock().has_due(before) {
+            self.must_run()?;
+            self.write_back(before)?;
+            self.wait_for_writers(before);
+        }
+        self.stabilise()
+    }
+
+    /// Writes buffers with records before `before` to the disk, after making the records stable. What others are writing
+    /// is left to them.
+    pub fn write_back(&self, before: Lsn) -> Result<(), VolumeError> {
         loop {
-            let tasks = self.buffers.lock().begin_writing(BATCH_BLOCKS, wanted);
+            let tasks = self.buffers.lock().begin_writing(BATCH_BLOCKS, before);
             let Some(end) = tasks.iter().map(|task| task.end).max() else { return Ok(()) };
             // The write-ahead rule.
             let written =
@@ -119,8 +139,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Flushes the disk: what was written before is stable, and the map learns of it.
+    /// Flushes the disk: what was written before is stable, and the map learns of it. When it returns, the record of it is
+    /// in the log, whoever made it.
     fn stabilise(&self) -> Result<(), VolumeError> {
+        let _one = self.stabilising.lock();
         let written = self.buffers.lock().written();
         if written.is_empty() {
             return Ok(());
@@ -143,12 +165,16 @@ impl Inner {
 
     /// Everything written so far is durable and authentic.
     pub fn flush(&self) -> Result<(), VolumeError> {
-        self.hash_pass(None)?;
-        self.ring.force(self.ring.end())?;
-        if self.buffers.lock().needs_disk() {
-            self.write_back(&|_, newest| !newest.is_whole)?;
-            self.wait_for_writers();
-            self.stabilise()?;
+        self.hash_pass()?;
+        let (end, needs_disk) = {
+            let buffers = self.buffers.lock();
+            (self.ring.end(), buffers.needs_disk())
+        };
+        self.ring.force(end)?;
+        if needs_disk {
+            // All of it, not only what the log lacks: a record that is older than one made stable, and not stable itself,
+            // would leave the old hashes of both alive.
+            self.settle_before(end)?;
             // Or the old hashes could be true again after a crash.
             self.ring.force(self.ring.end())?;
         }
@@ -156,10 +182,10 @@ impl Inner {
     }
 
     /// Waits for writes to the disk that others have begun.
-    fn wait_for_writers(&self) {
+    fn wait_for_writers(&self, before: Lsn) {
         let mut buffers = self.buffers.lock();
-        while buffers.is_writing() && self.must_run().is_ok() {
-            self.changed.wait_for(&mut buffers, std::time::Duration::from_millis(10));
+        while buffers.is_writing(before) && self.must_run().is_ok() {
+            self.changed.wait_for(&mut buffers, WAIT);
         }
     }
 
@@ -168,13 +194,21 @@ impl Inner {
         let mut at = blocks.start;
         while at < blocks.end {
             let end = blocks.end.min(at + (BATCH_BLOCKS * 16) as u64);
-            self.have_room().map_err(|error| self.stop_with(error))?;
-            let _one = self.hashing.lock();
+            let one = self.hashing.lock();
+            let room = self.have_room().and_then(|()| self.keep_few_candidates(at..end));
+            room.map_err(|error| self.stop_with(error))?;
+            self.begin_append();
             let record = [at.to_le_bytes(), (end - at).to_le_bytes()].concat();
             let place = self.ring.append_reserved(CLIENT, DISCARD, &[&record]);
             let place = place.map_err(|error| self.stop_with(error.into()))?;
-            self.buffers.lock().discard(at..end, place.start);
+            {
+                let mut buffers = self.buffers.lock();
+                buffers.discard(at..end, place.start);
+                buffers.end_append();
+            }
+            drop(one);
             self.mend(at..end);
+            self.keep_bounded().map_err(|error| self.stop_with(error))?;
             at = end;
         }
         Ok(())
@@ -182,26 +216,27 @@ impl Inner {
 
     /// One look of the background.
     pub fn work(&self) -> Result<(), VolumeError> {
-        self.hash_pass(None)?;
-        let (dirty, pending) = {
-            let buffers = self.buffers.lock();
-            (buffers.dirty(), buffers.pending())
-        };
-        if dirty > 0 {
-            self.write_back(&|_, _| true)?;
-        }
-        if pending > PENDING_MAX {
+        self.hash_pass()?;
+        // What is logged meanwhile waits for the next look, so that this one ends.
+        self.write_back(self.ring.end())?;
+        self.keep_bounded()?;
+        self.have_room()
+    }
+
+    /// Keeps the async map and the dirty part of the block map within their limits.
+    fn keep_bounded(&self) -> Result<(), VolumeError> {
+        if self.buffers.lock().pending() > PENDING_MAX {
             self.stabilise()?;
         }
         if self.map.dirty_leaves() > LEAVES_MAX {
-            self.checkpoint_all()?;
+            self.checkpoint(self.ring.end())?;
         }
-        self.have_room()
+        Ok(())
     }
 
     /// Makes the log unnecessary.
     pub fn checkpoint_all(&self) -> Result<(), VolumeError> {
-        self.hash_pass(None)?;
+        self.hash_pass()?;
         let end = self.ring.end();
         self.checkpoint(end)
     }
@@ -217,16 +252,7 @@ impl Inner {
         let _one = self.checkpointing.lock();
         self.counters.checkpoints.fetch_add(1, Relaxed);
         // Old records must be true of the disk before the map may say so.
-        loop {
-            let old = self.buffers.lock().older_than(wanted);
-            if old.is_empty() {
-                break;
-            }
-            self.hash_pass(Some(&old))?;
-            self.write_back(&|block, _| old.contains(&block))?;
-            self.wait_for_writers();
-            self.stabilise()?;
-        }
+        self.settle_before(wanted)?;
         self.write_checkpoint(wanted, self.header.blocks)
     }
 
@@ -236,13 +262,17 @@ impl Inner {
         self.ring.force(self.ring.end())?;
         let root = self.map.write(wanted)?;
         io(&*self.log, "flushing", self.log.flush())?;
-        let body = [&root[..], &adopted.to_le_bytes()].concat();
+        let pending = {
+            let buffers = self.buffers.lock();
+            buffers.oldest().unwrap_or(self.ring.end())
+        };
+        // In this order: what becomes stable between the two looks is found by the second.
+        let from = self.map.oldest().map_or(pending, |oldest| oldest.min(pending));
+        let body = [&root[..], &adopted.to_le_bytes(), &from.0.to_le_bytes()].concat();
         let place = self.ring.append_reserved(CLIENT, CHECKPOINT, &[&body])?;
         self.ring.force(place.end)?;
         self.map.settle();
-        *self.checkpoint.lock() = place.start;
-        let pending = self.buffers.lock().oldest();
-        Ok([Some(place.start), self.map.oldest(), pending].into_iter().flatten().min().expect("one at least"))
+        Ok(from)
     }
 }
 

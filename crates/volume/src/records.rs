@@ -24,8 +24,9 @@ pub enum Record {
     Discard { first: u64, count: u64 },
     /// Of the records before it, the last one of each block is true of the disk.
     Stable { before: Lsn },
-    /// The block map as of this root holds all records but those that the log still has.
-    Checkpoint { root: Tag, adopted: u64 },
+    /// The block map as of this root holds all records before `from`, which say nothing any more: recovery may have found
+    /// something else to be true than the last of them. This takes effect at once, and not when the log is given up.
+    Checkpoint { root: Tag, adopted: u64, from: Lsn },
     /// A process begins to use the volume.
     Opened,
 }
@@ -49,7 +50,8 @@ impl Record {
             DISCARD => Record::Discard { first: number(body, 0)?, count: number(body, 8)? },
             STABLE => Record::Stable { before: Lsn(number(body, 0)?) },
             CHECKPOINT => {
-                Record::Checkpoint { root: body.get(..16)?.try_into().ok()?, adopted: number(body, 16)? }
+                let root = body.get(..16)?.try_into().ok()?;
+                Record::Checkpoint { root, adopted: number(body, 16)?, from: Lsn(number(body, 24)?) }
             }
             OPENED => Record::Opened,
             _ => return None,

@@ -4,9 +4,10 @@
 use crate::layout::{BLOCK_BYTES, Header, Plan, io};
 use crate::map::{Map, Value, same_tag};
 use crate::passes::Checkpointer;
-use crate::records::{CLIENT, OPENED, Record, STABLE};
+use crate::records::{CLIENT, OPENED, Record};
 use crate::volume::{Options, Parts, Volume};
 use crate::{BadBlock, VolumeError, VolumeKey};
+use holdfast_log::FailStop;
 use holdfast_log::device::Device;
 use holdfast_log::ring::{Anchor, Lsn, Recovered, Ring, Tag};
 use std::collections::HashMap;
@@ -31,11 +32,12 @@ pub struct Report {
 }
 
 /// What the log's first look tells.
-struct Survey {
+pub(crate) struct Survey {
     root: Tag,
     adopted: u64,
-    checkpoint: Lsn,
-    stable: Lsn,
+    /// Records before this say nothing any more.
+    pub from: Lsn,
+    pub stable: Lsn,
     records: u64,
 }
 
@@ -49,21 +51,21 @@ struct Candidates {
     whole: Value,
 }
 
-fn decode(record: &holdfast_log::ring::RingRecord) -> Result<Record, VolumeError> {
+pub(crate) fn decode(record: &holdfast_log::ring::RingRecord) -> Result<Record, VolumeError> {
     let unknown =
         || VolumeError::Size(format!("the log has a record of a kind ({}) that is not known", record.kind));
     Record::decode(record.kind, &record.body).ok_or_else(unknown)
 }
 
-fn survey(found: &Recovered) -> Result<Survey, VolumeError> {
+pub(crate) fn survey(found: &Recovered) -> Result<Survey, VolumeError> {
     let mut survey =
-        Survey { root: Tag::default(), adopted: 0, checkpoint: found.head(), stable: Lsn(0), records: 0 };
+        Survey { root: Tag::default(), adopted: 0, from: found.head(), stable: Lsn(0), records: 0 };
     for record in found.cursor(CLIENT) {
         let record = record?;
         survey.records += 1;
         match decode(&record)? {
-            Record::Checkpoint { root, adopted } => {
-                (survey.root, survey.adopted, survey.checkpoint) = (root, adopted, record.start);
+            Record::Checkpoint { root, adopted, from } => {
+                (survey.root, survey.adopted, survey.from) = (root, adopted, from);
             }
             Record::Stable { before } => survey.stable = survey.stable.max(before),
             _ => {}
@@ -103,6 +105,7 @@ impl Volume {
             )));
         }
         let header = Header { volume: key.volume(), blocks, ring_bytes: plan.ring_bytes };
+        Header::erase(log)?;
         Ring::format(log, header.ring(), &key.ring(), key.volume())?;
         header.write(log, key)?;
         Ok(header)
@@ -203,6 +206,8 @@ fn open_unchecked(
     anchor: Option<&Anchor>,
     salt: [u8; 16],
 ) -> Result<(Volume, Opened), VolumeError> {
+    // A failed write or flush is the last one.
+    let (disk, log) = (FailStop::over(disk), FailStop::over(log));
     let header = Header::read(&*log, key)?;
     if disk.size_bytes() < header.blocks * BLOCK_BYTES as u64 {
         return Err(VolumeError::Size(format!(
@@ -231,9 +236,8 @@ fn open_unchecked(
     let volume = Volume::begin(Parts { disk, log, ring, map, key: key.clone(), header, options }, refused);
     let inner = &volume.inner;
     inner.ring.register(CLIENT, Arc::new(Checkpointer(Arc::downgrade(inner))));
-    *inner.checkpoint.lock() = survey.checkpoint;
     inner.ring.append_reserved(CLIENT, OPENED, &[])?;
-    inner.ring.append_reserved(CLIENT, STABLE, &[&inner.ring.end().0.to_le_bytes()])?;
+    // This alone says what was found, all at once: until it is durable, whoever opens the volume finds the same.
     let oldest = inner.write_checkpoint(Lsn(u64::MAX), survey.adopted)?;
     inner.ring.advance(oldest)?;
     Ok((volume, Opened { adopted: survey.adopted, blocks, report }))
@@ -250,6 +254,9 @@ fn collect(
     let mut candidates: HashMap<u64, Candidates> = HashMap::new();
     for record in found.cursor(CLIENT) {
         let record = record?;
+        if record.start < survey.from {
+            continue;
+        }
         let mut note = |block: u64, value: Value, is_whole: bool| {
             if block >= header.blocks {
                 return Err(VolumeError::Size(format!(

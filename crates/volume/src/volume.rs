@@ -6,7 +6,7 @@ use crate::layout::{BLOCK_BYTES, Header, io};
 use crate::map::{Map, Value};
 use crate::{BadBlock, VolumeError};
 use holdfast_log::device::Device;
-use holdfast_log::ring::{Anchor, Lsn, Ring, RingStatistics};
+use holdfast_log::ring::{Anchor, Ring, RingStatistics};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,6 +19,8 @@ use std::time::Duration;
 const SECTOR_BYTES: u64 = 512;
 /// Attempts on a block that changes while it is read.
 const ATTEMPTS: u32 = 1000;
+/// How long to wait for others, who tell when they are done, before looking again.
+pub(crate) const WAIT: Duration = Duration::from_millis(10);
 /// Bad blocks remembered for people.
 const BAD_MAX: usize = 1000;
 
@@ -103,8 +105,8 @@ pub(crate) struct Inner {
     /// One hash pass at a time, so that a block's records are in the order of its versions.
     pub hashing: Mutex<()>,
     pub checkpointing: Mutex<()>,
-    /// The last checkpoint's record: the log must keep it.
-    pub checkpoint: Mutex<Lsn>,
+    /// Who finds nothing to be made stable must find the record of it in the log.
+    pub stabilising: Mutex<()>,
     pub counters: Counters,
     flushing: Mutex<Flushing>,
     flushed: Condvar,
@@ -133,7 +135,6 @@ pub(crate) struct Parts {
 impl Volume {
     pub(crate) fn begin(parts: Parts, refused: Vec<BadBlock>) -> Volume {
         let Parts { disk, log, ring, map, key, header, options } = parts;
-        let head = ring.head();
         let inner = Arc::new(Inner {
             disk,
             log,
@@ -146,7 +147,7 @@ impl Volume {
             changed: Condvar::new(),
             hashing: Mutex::new(()),
             checkpointing: Mutex::new(()),
-            checkpoint: Mutex::new(head),
+            stabilising: Mutex::new(()),
             counters: Counters::default(),
             flushing: Mutex::default(),
             flushed: Condvar::new(),
@@ -250,6 +251,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write`].
     pub fn write_zeroes(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
+        self.inner.check(offset, length)?;
         let end = offset + length;
         let first = offset.next_multiple_of(BLOCK_BYTES as u64).min(end);
         let last = (end / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).max(first);
@@ -306,6 +308,24 @@ impl Volume {
             let _ = thread.join();
         }
         self.flush()?;
+        self.inner.checkpoint_all().map_err(|error| self.inner.stop_with(error))
+    }
+
+    /// One look of the background that [`Volume::start`] has, for callers who decide when.
+    ///
+    /// # Errors
+    /// As [`Volume::flush`].
+    pub fn work(&self) -> Result<(), VolumeError> {
+        self.inner.must_run()?;
+        self.inner.work().map_err(|error| self.inner.stop_with(error))
+    }
+
+    /// Makes everything that was written true of the disk, and the log unnecessary.
+    ///
+    /// # Errors
+    /// As [`Volume::flush`].
+    pub fn checkpoint(&self) -> Result<(), VolumeError> {
+        self.inner.must_run()?;
         self.inner.checkpoint_all().map_err(|error| self.inner.stop_with(error))
     }
 
@@ -407,10 +427,14 @@ impl Inner {
             drop(buffers);
             self.must_run()?;
             // Whoever is too fast does the work.
-            self.hash_pass(None)
-                .and_then(|()| self.write_back(&|_, _| true))
+            self.hash_pass()
+                .and_then(|()| self.write_back(self.ring.end()))
                 .map_err(|error| self.stop_with(error))?;
             buffers = self.buffers.lock();
+            if buffers.dirty() >= self.options.dirty_max {
+                // Others are writing them.
+                self.changed.wait_for(&mut buffers, WAIT);
+            }
         }
         Ok(())
     }

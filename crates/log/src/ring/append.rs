@@ -97,8 +97,6 @@ struct Commit {
 
 struct Space {
     sequence: u64,
-    /// The second copy of the superblock was written after this many flushes.
-    copied_at: u64,
     /// Nothing before this is needed, and a durable superblock says so.
     head: Lsn,
 }
@@ -156,11 +154,7 @@ impl Ring {
             }),
             commit: Mutex::new(Commit { stable: Lsn::at(number, 0), running: false, failed: None }),
             committed: Condvar::new(),
-            space: Mutex::new(Space {
-                sequence: found.superblock.sequence,
-                copied_at: 0,
-                head: found.superblock.head,
-            }),
+            space: Mutex::new(Space { sequence: found.superblock.sequence, head: found.superblock.head }),
             making_room: Mutex::new(()),
             clients: Mutex::default(),
             counters: Counters::default(),
@@ -399,12 +393,11 @@ impl Ring {
         }
         let next =
             Superblock { ring: inner.name, sequence: space.sequence + 1, head: oldest, slots: inner.slots };
-        if let Err(error) = inner.replace_superblock(&next, &space) {
+        if let Err(error) = inner.replace_superblock(&next) {
             inner.commit.lock().failed.get_or_insert_with(|| error.to_string());
             return Err(error);
         }
-        let copied_at = inner.counters.flushes.load(Relaxed);
-        *space = Space { sequence: next.sequence, copied_at, head: oldest };
+        *space = Space { sequence: next.sequence, head: oldest };
         Ok(())
     }
 }
@@ -465,11 +458,10 @@ impl Inner {
 
     /// One copy is durable before the other is touched, so that one is whole whenever power fails, and both are alike
     /// otherwise.
-    fn replace_superblock(&self, next: &Superblock, space: &Space) -> Result<(), RingError> {
+    fn replace_superblock(&self, next: &Superblock) -> Result<(), RingError> {
         let device = &*self.device;
-        if self.counters.flushes.load(Relaxed) == space.copied_at {
-            self.flush()?;
-        }
+        // The second copy that was written last time: a flush that others made since may have begun before it.
+        self.flush()?;
         write_superblock(device, &self.range, &self.key, next, 0)?;
         self.flush()?;
         write_superblock(device, &self.range, &self.key, next, 1)
