@@ -26,6 +26,8 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Ext4, Kind::SmallExt4, Kind::Xfs, Kind::SmallXfs, Kind::Btrfs];
+
     fn name(self) -> &'static str {
         match self {
             Kind::Ext4 | Kind::SmallExt4 => "ext4",
@@ -64,7 +66,11 @@ impl Kind {
     }
 
     pub fn make(self, image: &Path) {
-        File::create(image).expect("made").set_len(self.image_bytes()).expect("sized");
+        self.make_of(image, self.image_bytes());
+    }
+
+    pub fn make_of(self, image: &Path, bytes: u64) {
+        File::create(image).expect("made").set_len(bytes).expect("sized");
         let arguments = match self {
             Kind::Ext4 => "mkfs.ext4 -q -F -b 4096",
             Kind::SmallExt4 => "mkfs.ext4 -q -F -b 1024",
