@@ -496,9 +496,13 @@ impl Inner {
             }
             let place = (at - blocks.start) as usize * BLOCK_BYTES;
             let into = &mut buffer[place..place + run.len() * BLOCK_BYTES];
-            let values =
-                run.iter().zip(at..).map(|(value, block)| value.map_or_else(|| self.map.get(block), Ok));
-            let values = values.collect::<Result<Vec<Value>, _>>()?;
+            let values: Vec<Value> = match run.iter().copied().collect() {
+                Some(newer) => newer,
+                None => {
+                    let stable = self.map.values(at..at + run.len() as u64)?;
+                    run.iter().zip(stable).map(|(newer, stable)| newer.unwrap_or(stable)).collect()
+                }
+            };
             if values.iter().any(|value| *value != Value::Discarded) {
                 let offset = at * BLOCK_BYTES as u64;
                 io(&*self.disk, "reading", self.disk.read_at(offset, into))?;
