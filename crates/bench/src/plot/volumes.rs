@@ -103,10 +103,14 @@ pub fn pictures(found: &[Measured]) -> anyhow::Result<Vec<(String, String)>> {
 /// What protection costs, beside the paper.
 fn cost(found: &[Measured]) -> anyhow::Result<Option<(String, String)>> {
     let ratio = |workload: &str, other: &str| -> Option<f64> {
-        let of = |side: &str| found.iter().filter(move |it| it.workload == workload && it.side == side);
-        let pairs = of("protected").filter(|it| it.figure != "volume-engine").filter_map(|mine| {
-            let theirs = of(other).find(|it| it.size == mine.size && it.round == mine.round)?;
-            Some((mine.seconds / theirs.seconds).ln())
+        let of = |side: &str| -> Vec<&Measured> {
+            let counts = |it: &&Measured| it.figure != "volume-engine";
+            found.iter().filter(counts).filter(|it| it.workload == workload && it.side == side).collect()
+        };
+        let theirs = of(other);
+        let pairs = of("protected").into_iter().filter_map(|mine| {
+            let other = theirs.iter().find(|it| it.size == mine.size && it.round == mine.round)?;
+            Some((mine.seconds / other.seconds).ln())
         });
         let logs: Vec<f64> = pairs.collect();
         (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
