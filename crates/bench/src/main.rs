@@ -17,6 +17,7 @@ mod repository;
 mod sides;
 mod stalls;
 mod store;
+mod volume;
 
 use clap::{Parser, Subcommand};
 
@@ -52,12 +53,14 @@ enum Command {
     Far(far::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
-    /// Draw what `far` and `chunks` measured.
+    /// Draw what `far`, `chunks` and `volume` measured.
     Plot(plot::Options),
     /// How long small requests take beside bulk on a slow, far, lossy link.
     Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
+    /// Protected volumes beside bare disks, an export without hashing, and btrfs.
+    Volume(volume::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -76,5 +79,6 @@ fn main() -> anyhow::Result<()> {
         Command::Plot(options) => plot::run(&options),
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
+        Command::Volume(options) => volume::run(&options),
     }
 }

@@ -12,6 +12,7 @@ use fuser::{
 use holdfast_client::files::{Attributes, Ino};
 use holdfast_content::InodeKind;
 pub use holdfast_volume::Disk;
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -23,6 +24,11 @@ const LIVES: Duration = Duration::from_secs(1);
 const FILE: INodeNo = INodeNo(2);
 /// Largest request.
 const REQUEST_BYTES: u32 = 1 << 20;
+
+thread_local! {
+    /// What was read. Each thread has one for good: memory that is new costs as much as hashing what is put there.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Serves it.
 pub(crate) struct DeviceHandler {
@@ -113,13 +119,19 @@ impl Filesystem for DeviceHandler {
         let length = self.disk.size_bytes();
         let wanted = offset.min(length)..offset.saturating_add(u64::from(size)).min(length);
         let (start, end) = (wanted.start / 512 * 512, wanted.end.next_multiple_of(512).min(length));
-        let mut buffer = vec![0; (end - start) as usize];
-        match self.disk.read(start, &mut buffer) {
-            Ok(()) => {
-                reply.data(&buffer[(wanted.start - start) as usize..(wanted.end - start) as usize]);
+        let count = (end - start) as usize;
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < count {
+                buffer.resize(count, 0);
             }
-            Err(error) => reply.error(told(&error)),
-        }
+            let buffer = &mut buffer[..count];
+            match self.disk.read(start, buffer) {
+                Ok(()) => {
+                    reply.data(&buffer[(wanted.start - start) as usize..(wanted.end - start) as usize]);
+                }
+                Err(error) => reply.error(told(&error)),
+            }
+        });
     }
 
     fn write(

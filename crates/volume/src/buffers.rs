@@ -18,6 +18,8 @@ struct Buffer {
     /// The first version since the newest record: it was asked for, though it may be overwritten already.
     unlogged: Option<u64>,
     logged: Option<Logged>,
+    /// Only a part of it is new: a crash must not cost the others, so the log is to have all of it.
+    is_part: bool,
 }
 
 /// The newest record of a buffer.
@@ -50,6 +52,11 @@ struct Pending {
 }
 
 impl Pending {
+    /// Whether the newest record leaves the content to the disk.
+    fn lacks(&self) -> bool {
+        self.candidates.back().is_some_and(|newest| !newest.is_whole)
+    }
+
     /// Whether a record before `before` describes what the disk was not given, and no later record's content was written.
     fn is_due(&self, before: Lsn) -> bool {
         let mut unwritten = self.candidates.iter().filter(|candidate| Some(candidate.start) > self.written);
@@ -80,6 +87,8 @@ pub struct Task {
     pub block: u64,
     pub version: u64,
     pub bytes: Bytes,
+    /// The log is to have all of it.
+    pub is_part: bool,
     pub start: Lsn,
     pub end: Lsn,
 }
@@ -91,6 +100,10 @@ pub struct Buffers {
     pending: HashMap<u64, Pending>,
     /// Blocks that are being written; one write of a block at a time.
     writing: BTreeSet<u64>,
+    /// Dirty blocks that no record describes as they are.
+    unlogged: BTreeSet<u64>,
+    /// How many blocks there are whose newest record leaves the content to the disk.
+    lacking: usize,
     /// A record that is being appended is not before this; its blocks are not known here yet.
     appending: Option<Lsn>,
     versions: u64,
@@ -134,12 +147,22 @@ impl Buffers {
 
     /// A program writes a block.
     pub fn put(&mut self, block: u64, bytes: Bytes) {
+        self.put_version(block, bytes, false);
+    }
+
+    /// A program writes a part of a block; the rest is as it was.
+    pub fn put_part(&mut self, block: u64, bytes: Bytes) {
+        self.put_version(block, bytes, true);
+    }
+
+    fn put_version(&mut self, block: u64, bytes: Bytes, is_part: bool) {
         self.versions += 1;
         let version = self.versions;
         let before = self.dirty.get(&block);
         let unlogged = before.and_then(|buffer| buffer.unlogged).or(Some(version));
         let logged = before.and_then(|buffer| buffer.logged.clone());
-        self.dirty.insert(block, Buffer { bytes, version, unlogged, logged });
+        self.dirty.insert(block, Buffer { bytes, version, unlogged, logged, is_part });
+        self.unlogged.insert(block);
     }
 
     /// A record is about to be appended, not before `end`.
@@ -157,9 +180,11 @@ impl Buffers {
         let gone: Vec<u64> = self.dirty.range(blocks.clone()).map(|(block, _)| *block).collect();
         for block in gone {
             self.dirty.remove(&block);
+            self.unlogged.remove(&block);
         }
         for block in blocks {
             let pending = self.pending.entry(block).or_default();
+            self.lacking -= usize::from(pending.lacks());
             pending.candidates.push_back(Candidate { start, value: Value::Discarded, is_whole: true });
             pending.written = Some(start);
         }
@@ -174,14 +199,16 @@ impl Buffers {
     /// `newest` was the newest version or before.
     pub fn unlogged(&self, limit: usize, newest: u64) -> Vec<Task> {
         let is_due = |(_, buffer): &(&u64, &Buffer)| buffer.unlogged.is_some_and(|first| first <= newest);
+        let unlogged = self.unlogged.iter().filter_map(|block| Some((block, self.dirty.get(block)?)));
         let task = |(block, buffer): (&u64, &Buffer)| Task {
             block: *block,
             version: buffer.version,
             bytes: buffer.bytes.clone(),
+            is_part: buffer.is_part,
             start: Lsn::default(),
             end: Lsn::default(),
         };
-        self.dirty.iter().filter(is_due).take(limit).map(task).collect()
+        unlogged.filter(is_due).take(limit).map(task).collect()
     }
 
     /// The most candidates that any of these blocks has.
@@ -196,8 +223,14 @@ impl Buffers {
             let (version, bytes) = (task.version, task.bytes.clone());
             buffer.logged = Some(Logged { version, bytes, start: place.start, end: place.end });
             buffer.unlogged = (buffer.version != task.version).then_some(task.version + 1);
+            if buffer.unlogged.is_none() {
+                self.unlogged.remove(&task.block);
+            }
         }
-        self.pending.entry(task.block).or_default().candidates.push_back(candidate);
+        let pending = self.pending.entry(task.block).or_default();
+        self.lacking -= usize::from(pending.lacks());
+        pending.candidates.push_back(candidate);
+        self.lacking += usize::from(pending.lacks());
     }
 
     /// Whether the disk is to be given what a record before `before` describes, or what came after it.
@@ -218,6 +251,7 @@ impl Buffers {
                 block: *block,
                 version: logged.version,
                 bytes: logged.bytes.clone(),
+                is_part: buffer.is_part,
                 start: logged.start,
                 end: logged.end,
             });
@@ -266,6 +300,7 @@ impl Buffers {
         let mut stable = Vec::with_capacity(written.len());
         for (block, lsn) in written {
             let Some(pending) = self.pending.get_mut(block) else { continue };
+            self.lacking -= usize::from(pending.lacks());
             let mut last = None;
             while let Some(candidate) = pending.candidates.front().filter(|first| first.start <= *lsn) {
                 last = Some(*candidate);
@@ -277,6 +312,7 @@ impl Buffers {
             if pending.written == Some(*lsn) {
                 pending.written = None;
             }
+            self.lacking += usize::from(pending.lacks());
             if pending.candidates.is_empty() {
                 self.pending.remove(block);
             }
@@ -292,6 +328,6 @@ impl Buffers {
 
     /// Whether any newest record leaves the content to the disk.
     pub fn needs_disk(&self) -> bool {
-        self.pending.values().any(|pending| pending.candidates.back().is_some_and(|newest| !newest.is_whole))
+        self.lacking > 0
     }
 }

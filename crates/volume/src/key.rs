@@ -53,12 +53,13 @@ impl VolumeKey {
 
     /// The tag of a block at its place: the same bytes elsewhere have another.
     pub(crate) fn block(&self, number: u64, bytes: &[u8]) -> Tag {
-        tag(&self.blocks, &[&number.to_le_bytes(), bytes])
+        // The number comes last: whole chunks of the block are then hashed side by side.
+        tag(&self.blocks, &[bytes, &number.to_le_bytes()])
     }
 
     /// The tag of a node of the map at its place.
     pub(crate) fn node(&self, level: u8, index: u64, bytes: &[u8]) -> Tag {
-        tag(&self.nodes, &[&[level], &index.to_le_bytes(), bytes])
+        tag(&self.nodes, &[bytes, &[level], &index.to_le_bytes()])
     }
 
     pub(crate) fn header(&self, bytes: &[u8]) -> Tag {

@@ -12,6 +12,7 @@ use holdfast_log::device::Device;
 use holdfast_log::ring::{Lsn, Tag};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 const FANOUT: u64 = 256;
@@ -160,6 +161,24 @@ impl Map {
         let leaf = nodes.held.get_mut(&(0, block / FANOUT)).expect("it was loaded");
         leaf.used = clock;
         Ok(Value::of_tag(leaf.value(block % FANOUT)))
+    }
+
+    /// The stable values of blocks.
+    pub fn values(&self, blocks: Range<u64>) -> Result<Vec<Value>, VolumeError> {
+        let mut values = Vec::with_capacity((blocks.end - blocks.start) as usize);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let index = at / FANOUT;
+            let end = blocks.end.min((index + 1) * FANOUT);
+            let nodes = &mut *self.nodes.lock();
+            self.load(nodes, 0, index)?;
+            let clock = nodes.clock;
+            let leaf = nodes.held.get_mut(&(0, index)).expect("it was loaded");
+            leaf.used = clock;
+            values.extend((at..end).map(|block| Value::of_tag(leaf.value(block % FANOUT))));
+            at = end;
+        }
+        Ok(values)
     }
 
     /// Sets the stable value of a block, as a record at `lsn` says.

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Most blocks hashed, or written, before the locks are let go.
 const BATCH_BLOCKS: usize = 1024;
+/// Fewest blocks for which a thread is worth its start.
+const SHARE_BLOCKS: usize = 128;
 /// Bytes of a tag.
 const TAG_BYTES: usize = 16;
 /// Hashes that are not stable beyond which the disk is flushed.
@@ -55,14 +57,14 @@ impl Inner {
                 return Ok(());
             }
             self.keep_few_candidates(tasks.iter().map(|task| task.block))?;
-            let tags: Vec<Tag> = tasks.iter().map(|task| self.key.block(task.block, &*task.bytes)).collect();
+            let tags = self.tags_of(&tasks);
             self.counters.hashed.fetch_add(tags.len() as u64, Relaxed);
             let mut done = 0;
             let mut bytes = 0;
-            for run in tasks.chunk_by(|a, b| a.block + 1 == b.block) {
+            for run in self.records(&tasks) {
                 // Small runs travel in the log whole: one flush instead of two, and torn writes are mended from it.
                 let fits = (run.len() * BLOCK_BYTES) as u64 <= self.batch_bytes();
-                let is_whole = fits && run.len() <= self.options.inline_max;
+                let is_whole = fits && (run[0].is_part || run.len() <= self.options.inline_max);
                 bytes += run.len() * if is_whole { BLOCK_BYTES } else { TAG_BYTES };
                 if done > 0 && bytes as u64 > self.batch_bytes() {
                     break;
@@ -86,6 +88,30 @@ impl Inner {
                 done += run.len();
             }
         }
+    }
+
+    /// Buffers that one record describes.
+    fn records<'a>(&self, tasks: &'a [Task]) -> impl Iterator<Item = &'a [Task]> {
+        let longest = self.options.inline_max.max(1);
+        let alike = tasks.chunk_by(|a, b| a.block + 1 == b.block && a.is_part == b.is_part);
+        alike.flat_map(move |run| run.chunks(if run[0].is_part { longest } else { BATCH_BLOCKS }))
+    }
+
+    /// Hashes, with all processors if there is much.
+    fn tags_of(&self, tasks: &[Task]) -> Vec<Tag> {
+        let hash = |tasks: &[Task]| -> Vec<Tag> {
+            tasks.iter().map(|task| self.key.block(task.block, &*task.bytes)).collect()
+        };
+        let share = tasks.len().div_ceil(self.processors).max(SHARE_BLOCKS);
+        let (mine, others) = tasks.split_at(share.min(tasks.len()));
+        std::thread::scope(|scope| {
+            let others: Vec<_> = others.chunks(share).map(|tasks| scope.spawn(move || hash(tasks))).collect();
+            let mut tags = hash(mine);
+            for other in others {
+                tags.extend(other.join().expect("hashing does not panic"));
+            }
+            tags
+        })
     }
 
     /// The next record of this volume is not before the present end of the log, whoever looks.
@@ -133,7 +159,8 @@ impl Inner {
 
     fn write_tasks(&self, tasks: &[Task]) -> Result<(), VolumeError> {
         for run in runs(tasks, 256) {
-            let bytes: Vec<u8> = run.iter().flat_map(|task| task.bytes.iter()).copied().collect();
+            let mut bytes = Vec::with_capacity(run.len() * BLOCK_BYTES);
+            run.iter().for_each(|task| bytes.extend_from_slice(&*task.bytes));
             let offset = run[0].block * BLOCK_BYTES as u64;
             io(&*self.disk, "writing", self.disk.write_at(offset, &bytes))?;
         }

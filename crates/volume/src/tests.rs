@@ -255,6 +255,29 @@ fn adopted_and_given_back() {
     assert_eq!((report.examined, report.replayed, report.refused.len()), (0, 0, 0));
 }
 
+/// Proves: when power is cut while parts of blocks are written, even in one long write, the rest of those blocks, which
+/// was acknowledged before, is there.
+#[test]
+fn parts_of_blocks_that_are_cut_off() {
+    let devices = protected();
+    let (volume, _) = open(&devices, None).expect("opens");
+    let acknowledged = devices.events();
+    let part = |block: u64| if block == 10 { 1024..BLOCK_BYTES } else { 0..1024 };
+    volume.write(10 * BLOCK_BYTES as u64 + 1024, &[9; 40 * BLOCK_BYTES]).expect("written");
+    volume.work().expect("on the disk");
+    for events in acknowledged..=devices.events() {
+        for seed in 1..40 {
+            let (volume, _) = open(&devices.crashed(events, Unflushed::Torn(seed)), None).expect("opens");
+            for block in [10, 50] {
+                let found = read(&volume, block).expect("it is not refused");
+                let mut new = original(block);
+                new[part(block)].fill(9);
+                assert!(found == original(block) || found == new, "block {block}, {events} events");
+            }
+        }
+    }
+}
+
 /// What an attacker does to the devices, and what comes of it.
 #[test]
 fn verdicts() {

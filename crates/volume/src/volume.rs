@@ -1,6 +1,6 @@
 //! A volume in use: reading, writing, flushing, discarding.
 
-use crate::buffers::{Buffers, Here};
+use crate::buffers::{Buffers, Bytes, Here};
 use crate::key::VolumeKey;
 use crate::layout::{BLOCK_BYTES, Header, io};
 use crate::map::{Map, Value};
@@ -108,6 +108,8 @@ pub(crate) struct Inner {
     /// Who finds nothing to be made stable must find the record of it in the log.
     pub stabilising: Mutex<()>,
     pub counters: Counters,
+    /// Threads that may hash at once.
+    pub processors: usize,
     flushing: Mutex<Flushing>,
     flushed: Condvar,
     partial: Mutex<()>,
@@ -149,6 +151,7 @@ impl Volume {
             checkpointing: Mutex::new(()),
             stabilising: Mutex::new(()),
             counters: Counters::default(),
+            processors: std::thread::available_parallelism().map_or(1, |count| count.get().min(4)),
             flushing: Mutex::default(),
             flushed: Condvar::new(),
             partial: Mutex::new(()),
@@ -219,9 +222,11 @@ impl Volume {
                 let whole = rest.len() / BLOCK_BYTES;
                 let (now, after) = rest.split_at(whole * BLOCK_BYTES);
                 inner.wait_for_room()?;
+                let copies: Vec<Bytes> =
+                    now.as_chunks::<BLOCK_BYTES>().0.iter().map(|bytes| Arc::new(*bytes)).collect();
                 let mut buffers = inner.buffers.lock();
-                for (at, bytes) in now.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
-                    buffers.put(block + at as u64, Arc::new(*bytes));
+                for (block, bytes) in (block..).zip(copies) {
+                    buffers.put(block, bytes);
                 }
                 drop(buffers);
                 inner.mend(block..block + whole as u64);
@@ -468,7 +473,7 @@ impl Inner {
             whole[skipped..skipped + part.len()].copy_from_slice(part);
             let mut buffers = self.buffers.lock();
             if buffers.stamp(block) == stamp {
-                buffers.put(block, Arc::new(whole));
+                buffers.put_part(block, Arc::new(whole));
                 return Ok(());
             }
         }
@@ -501,9 +506,13 @@ impl Inner {
             }
             let place = (at - blocks.start) as usize * BLOCK_BYTES;
             let into = &mut buffer[place..place + run.len() * BLOCK_BYTES];
-            let values =
-                run.iter().zip(at..).map(|(value, block)| value.map_or_else(|| self.map.get(block), Ok));
-            let values = values.collect::<Result<Vec<Value>, _>>()?;
+            let values: Vec<Value> = match run.iter().copied().collect() {
+                Some(newer) => newer,
+                None => {
+                    let stable = self.map.values(at..at + run.len() as u64)?;
+                    run.iter().zip(stable).map(|(newer, stable)| newer.unwrap_or(stable)).collect()
+                }
+            };
             if values.iter().any(|value| *value != Value::Discarded) {
                 let offset = at * BLOCK_BYTES as u64;
                 io(&*self.disk, "reading", self.disk.read_at(offset, into))?;

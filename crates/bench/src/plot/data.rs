@@ -44,6 +44,8 @@ pub struct Data {
     pub measured: Vec<Measured>,
     /// Those that do not.
     pub failed: Vec<Measured>,
+    /// Of protected volumes.
+    pub volumes: Vec<crate::volume::Measured>,
 }
 
 impl Data {
@@ -68,7 +70,7 @@ impl Data {
                 data.line(line).with_context(|| format!("{}, line {}", path.display(), number + 1))?;
             }
         }
-        if data.distributions.is_empty() && data.measured.is_empty() {
+        if data.distributions.is_empty() && data.measured.is_empty() && data.volumes.is_empty() {
             bail!("{}: nothing to draw in its .json and .jsonl files", directory.display());
         }
         Ok(data)
@@ -78,6 +80,9 @@ impl Data {
         let value: Value = serde_json::from_str(line).context("no JSON")?;
         match value.get("figure").and_then(Value::as_str) {
             Some("5") => self.distributions.push(serde_json::from_value(value).context("no figure 5")?),
+            Some(figure) if figure.starts_with("volume-") => {
+                self.volumes.push(serde_json::from_value(value).context("no measurement of a volume")?);
+            }
             Some(_) => {
                 let measured: Measured = serde_json::from_value(value).context("no measurement")?;
                 let counts = measured.error.is_none() && measured.seconds.is_some();

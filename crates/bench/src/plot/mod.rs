@@ -1,7 +1,8 @@
-//! Draws what was measured: LBFS's figures 5 and 7 to 10.
+//! Draws what was measured: LBFS's figures 5 and 7 to 10, and those of protected volumes.
 
 mod data;
 mod draw;
+mod volumes;
 
 use anyhow::Context;
 use data::{Data, Measured};
@@ -11,7 +12,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "Example: holdfast-bench plot --from target/far --out docs/plots")]
 pub struct Options {
-    /// Directory with what `holdfast-bench far --json` and `holdfast-bench chunks sizes --json` wrote.
+    /// Directory with what `holdfast-bench far --json` `holdfast-bench chunks sizes --json` and `holdfast-bench
+    /// volume --json` wrote.
     #[arg(long)]
     from: PathBuf,
     /// Directory for the pictures; made if needed.
@@ -77,6 +79,7 @@ fn pictures(data: &Data) -> anyhow::Result<Vec<(String, String)>> {
             made.push((format!("figure-{figure}-{workload}.svg"), svg));
         }
     }
+    made.extend(volumes::pictures(&data.volumes)?);
     Ok(made)
 }
 

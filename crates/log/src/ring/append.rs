@@ -480,7 +480,8 @@ impl Inner {
             let slot = slot_of(*number, self.slots);
             let count = rest.len().min((self.slots - slot) as usize);
             let (run, after) = rest.split_at(count);
-            let bytes: Vec<u8> = run.iter().flat_map(|(_, bytes)| bytes).copied().collect();
+            let mut bytes = Vec::with_capacity(run.len() * BLOCK_BYTES);
+            run.iter().for_each(|(_, block)| bytes.extend_from_slice(block));
             let offset = offset_of(&self.range, *number, self.slots);
             io(&*self.device, "writing the log on", self.device.write_at(offset, &bytes))?;
             self.counters.blocks.fetch_add(count as u64, Relaxed);

@@ -1,0 +1,348 @@
+//! A protected image under a file system: exported by a process of its own that can be killed, or by this one, and
+//! mounted by way of a loop device. Whatever a test leaves behind is removed.
+
+use holdfast_fuse::device_file::Disk;
+use holdfast_fuse::{Manner, Options, Session, mount_disk};
+use holdfast_log::device::{Device, FileDevice};
+use holdfast_volume::{Plan, Volume, VolumeError, VolumeKey};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A file system, and how it is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Ext4,
+    /// With blocks of 1024 bytes, on sectors of 512.
+    SmallExt4,
+    Xfs,
+    /// With blocks of 1024 bytes, on sectors of 512.
+    SmallXfs,
+    Btrfs,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Ext4, Kind::SmallExt4, Kind::Xfs, Kind::SmallXfs, Kind::Btrfs];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Ext4 | Kind::SmallExt4 => "ext4",
+            Kind::Xfs | Kind::SmallXfs => "xfs",
+            Kind::Btrfs => "btrfs",
+        }
+    }
+
+    /// Little more than the least that its tools accept.
+    pub fn image_bytes(self) -> u64 {
+        match self {
+            Kind::Ext4 | Kind::SmallExt4 => 96 << 20,
+            Kind::Xfs | Kind::SmallXfs => 320 << 20,
+            Kind::Btrfs => 192 << 20,
+        }
+    }
+
+    fn sector_bytes(self) -> &'static str {
+        match self {
+            Kind::SmallExt4 | Kind::SmallXfs => "512",
+            _ => "4096",
+        }
+    }
+
+    /// Whether its tools are here, and whether we may mount at all.
+    pub fn is_possible(self) -> bool {
+        let tool = format!("mkfs.{}", self.name());
+        let is_installed = Command::new(&tool).arg("-V").output().is_ok();
+        let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        let is_known = known.lines().any(|line| line.split_whitespace().last() == Some(self.name()));
+        let is_possible = rustix::process::geteuid().is_root() && is_installed && is_known;
+        if !is_possible {
+            eprintln!("not tested: {self:?} needs root, {tool} and a kernel that has it");
+        }
+        is_possible
+    }
+
+    pub fn make(self, image: &Path) {
+        self.make_of(image, self.image_bytes());
+    }
+
+    pub fn make_of(self, image: &Path, bytes: u64) {
+        File::create(image).expect("made").set_len(bytes).expect("sized");
+        let arguments = match self {
+            Kind::Ext4 => "mkfs.ext4 -q -F -b 4096",
+            Kind::SmallExt4 => "mkfs.ext4 -q -F -b 1024",
+            Kind::Xfs => "mkfs.xfs -q -f -s size=4096",
+            Kind::SmallXfs => "mkfs.xfs -q -f -s size=512 -b size=1024",
+            Kind::Btrfs => "mkfs.btrfs -q -f",
+        };
+        run(arguments, &[image]);
+    }
+
+    /// Has its own tool look for anything wrong.
+    pub fn check(self, image: &Path) {
+        let arguments = match self {
+            Kind::Ext4 | Kind::SmallExt4 => "e2fsck -f -n",
+            Kind::Xfs | Kind::SmallXfs => "xfs_repair -n -f",
+            Kind::Btrfs => "btrfs check --readonly",
+        };
+        run(arguments, &[image]);
+    }
+}
+
+/// Runs a command.
+#[track_caller]
+pub fn attempt(command: &str, arguments: &[&Path]) -> Output {
+    let mut words = command.split(' ');
+    let mut command = Command::new(words.next().expect("a command"));
+    command.args(words).args(arguments).stdin(Stdio::null()).output().expect("it runs")
+}
+
+/// Runs a command that must succeed, and returns what it printed.
+#[track_caller]
+pub fn run(command: &str, arguments: &[&Path]) -> String {
+    let output = attempt(command, arguments);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command} {arguments:?}: {}\n{said}", output.status);
+    said
+}
+
+/// Tries again for a while: loop devices let go of files late, and of devices that are checked.
+#[track_caller]
+fn eventually(command: &str, argument: &Path) {
+    for _ in 0..200 {
+        if attempt(command, &[argument]).status.success() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    run(command, &[argument]);
+}
+
+pub fn key() -> VolumeKey {
+    VolumeKey::new(&[6; 32], b"a tested volume.")
+}
+
+pub fn device(path: &Path) -> Arc<dyn Device> {
+    Arc::new(FileDevice::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+/// Makes the log of an image, and takes over what is on it.
+pub fn protect(image: &Path, log: &Path) {
+    let bytes = fs::metadata(image).expect("it is there").len();
+    File::create(log).expect("made").set_len(Plan::new(bytes, None).bytes).expect("sized");
+    Volume::format(&*device(image), &*device(log), &key(), None).expect("formatted");
+    let done = Volume::adopt(device(image), device(log), &key(), [1; 16], None, &|_, _| true);
+    assert!(done.expect("adopted"));
+}
+
+struct Protected(Arc<Volume>);
+
+fn told(error: VolumeError) -> io::Error {
+    eprintln!("{error}");
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+impl Disk for Protected {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, buffer).map_err(told)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write(offset, bytes).map_err(told)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush().map_err(told)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.write_zeroes(offset, length).map_err(told)
+    }
+}
+
+/// A volume exported by this process.
+pub struct Attached {
+    pub volume: Arc<Volume>,
+    session: Session,
+}
+
+impl Attached {
+    /// Opens and exports. No block may be refused: file systems never have blocks of unacknowledged writes in use
+    /// that they read before they write them, but for those that `may_refuse` speaks of.
+    pub fn new(disk: Arc<dyn Device>, log: Arc<dyn Device>, at: &Path, may_refuse: bool) -> Attached {
+        let (volume, report) =
+            Volume::open(disk, log, &key(), Default::default(), None, [5; 16]).expect("opens");
+        assert!(may_refuse || report.refused.is_empty(), "{:?}", report.refused);
+        volume.start().expect("started");
+        let volume = Arc::new(volume);
+        let options = Options {
+            source: "a tested disk".into(),
+            allow_other: false,
+            read_only: false,
+            no_exec: true,
+            local_locks: false,
+        };
+        let disk = Arc::new(Protected(volume.clone()));
+        let session = mount_disk(disk, "disk", at, &options, || ()).expect("mounted");
+        Attached { volume, session }
+    }
+
+    pub fn detach(&self) {
+        for attempt in 0.. {
+            match self.session.unmount(Manner::Gently) {
+                Ok(()) => break,
+                Err(error) => assert!(attempt < 200, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.session.wait();
+        self.volume.close().expect("closed");
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.session.unmount(Manner::Lazily);
+    }
+}
+
+/// Names what [`export_here`] is to export: image, log and directory, with colons between.
+const EXPORT: &str = "HOLDFAST_TEST_EXPORT";
+
+/// What a process that [`Exporter`] has started does: it exports until it is unmounted, or killed.
+pub fn export_here() {
+    let wanted = std::env::var(EXPORT).expect("another test runs this one");
+    let [image, log, at] = wanted.split(':').collect::<Vec<_>>()[..] else { panic!("{wanted}") };
+    let attached = Attached::new(device(image.as_ref()), device(log.as_ref()), at.as_ref(), false);
+    println!("exported");
+    attached.session.wait();
+    attached.volume.close().expect("closed");
+}
+
+/// A volume exported by a process of its own.
+pub struct Exporter {
+    child: Child,
+    at: PathBuf,
+}
+
+impl Exporter {
+    pub fn start(image: &Path, log: &Path, at: &Path) -> Exporter {
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["exporting_process", "--exact", "--ignored", "--nocapture"])
+            .env(EXPORT, format!("{}:{}:{}", image.display(), log.display(), at.display()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let said = BufReader::new(child.stdout.take().expect("its output"));
+        let exporter = Exporter { child, at: at.to_owned() };
+        // Not dropped while the process says more.
+        let mut lines = said.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.ends_with("exported")), "it did not export");
+        std::thread::spawn(move || lines.for_each(drop));
+        exporter
+    }
+
+    /// As by the kernel, without a word.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    pub fn detach(mut self) {
+        eventually("umount", &self.at);
+        assert!(self.child.wait().expect("gone").success());
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        attempt("fusermount3 -uzq", &[&self.at]);
+    }
+}
+
+/// An image under a file system, by way of a loop device.
+pub struct Mounted {
+    device: PathBuf,
+    directory: PathBuf,
+}
+
+impl Mounted {
+    pub fn new(kind: Kind, image: &Path, directory: &Path) -> Mounted {
+        let command = format!("losetup --show --direct-io=on --sector-size {} -f", kind.sector_bytes());
+        let device = PathBuf::from(run(&command, &[image]).trim());
+        // Two images may be the same file system at two times.
+        let options = if kind.name() == "xfs" { "-o nouuid " } else { "" };
+        let mounted = Mounted { device: device.clone(), directory: directory.to_owned() };
+        run(format!("mount -t {} {options}", kind.name()).trim_end(), &[&device, directory]);
+        mounted
+    }
+
+    pub fn unmount(self) {
+        eventually("umount", &self.directory);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        attempt("umount -lq", &[&self.directory]);
+        attempt("losetup -d", &[&self.device]);
+        // Two devices with one btrfs would be taken for one.
+        for _ in 0..200 {
+            if attempt("losetup", &[&self.device]).stdout.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Directories and files of a test.
+pub struct Site {
+    home: TempDir,
+}
+
+impl Site {
+    pub fn new() -> Site {
+        let home = tempfile::tempdir().expect("a directory");
+        // Databases work as somebody else.
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(home.path(), everybody).expect("allowed");
+        for directory in ["at", "disk"] {
+            fs::create_dir(home.path().join(directory)).expect("made");
+        }
+        Site { home }
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.home.path().join("image")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.home.path().join("log")
+    }
+
+    /// Where the volume is exported.
+    pub fn at(&self) -> PathBuf {
+        self.home.path().join("at")
+    }
+
+    /// The exported file.
+    pub fn exported(&self) -> PathBuf {
+        self.at().join("disk")
+    }
+
+    /// Where file systems are mounted.
+    pub fn disk(&self) -> PathBuf {
+        self.home.path().join("disk")
+    }
+}
