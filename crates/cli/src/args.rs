@@ -591,7 +591,7 @@ pub struct Mount {
     #[arg(long)]
     pub local_locks: bool,
     /// Keep changes in a journal on this machine and send them in the background: closing and fsync wait for the local
-    /// disk only, and work goes on for hours without the server. If others have changed the same meanwhile, both
+    /// disk only, and work goes on for hours without the server, also if the machine starts again meanwhile. If others have changed the same meanwhile, both
     /// versions stay and you are told (`holdfast status`). For all mounts of this key.
     #[arg(long)]
     pub write_back: bool,

@@ -68,6 +68,18 @@ fn work_goes_on_without_the_server() {
 
     let number = fs::metadata(project.join("large")).expect("it is there").ino();
     crash(&world, "anna");
+    // The machine starts again while there is still no server.
+    let refused = world.try_mount("anna", &["--timeout", "1"]);
+    assert!(!refused.status.success() && text(&refused).contains("--write-back"), "{}", text(&refused));
+    let mounted = world.try_mount("anna", &["--write-back"]);
+    assert!(mounted.status.success() && text(&mounted).contains("no server answers"), "{}", text(&mounted));
+    assert_eq!(fs::metadata(anna.join("project/large")).expect("it is there").ino(), number);
+    assert!(fs::read(anna.join("project/large")).expect("read") == large);
+    assert_eq!(fs::read(anna.join("before")).expect("read"), b"changed since");
+    fs::write(project.join("meanwhile"), "written after a restart").expect("written");
+    git(&project, &["add", "meanwhile"]);
+    crash(&world, "anna");
+
     world.start_server();
     let anna = world.mount_with("anna", &["--write-back"]).join("team");
     assert!(fs::read(anna.join("project/large")).expect("read") == large);
@@ -77,6 +89,7 @@ fn work_goes_on_without_the_server() {
     assert!(fs::read(ben.join("project/large")).expect("read") == large);
     assert_eq!(fs::read(ben.join("project/notes.txt")).expect("read"), b"two");
     assert_eq!(fs::read(ben.join("before")).expect("read"), b"changed since");
+    assert_eq!(fs::read(ben.join("project/meanwhile")).expect("read"), b"written after a restart");
     assert_eq!(git(&ben.join("project"), &["log", "--format=%s"]).trim(), "made without a server");
     git(&ben.join("project"), &["fsck", "--strict"]);
 }
@@ -148,7 +161,11 @@ fn unmounting_sends_or_tells() {
     fs::write(point.join("team/late"), "kept").expect("written");
     let told = world.holdfast("anna").arg("umount").arg(&point).output().expect("it runs");
     assert!(told.status.success() && text(&told).contains("not at the server yet"), "{}", text(&told));
+    world.mount_with("anna", &["--write-back"]);
+    assert_eq!(fs::read(point.join("team/late")).expect("read"), b"kept");
     world.start_server();
-    world.mount("anna");
     eventually("ben sees it", || fs::read(ben.join("late")).is_ok_and(|read| read == b"kept"));
+    fs::write(ben.join("late"), "taken up").expect("written");
+    eventually("anna sees it", || fs::read(point.join("team/late")).is_ok_and(|read| read == b"taken up"));
+    world.umount("anna");
 }

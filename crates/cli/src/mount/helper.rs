@@ -135,7 +135,7 @@ fn run(arguments: &[OsString]) -> Outcome {
     }
     let done = super::establish(mount, &cli.directories)?;
     match done.filter(|_| wish.verbose) {
-        Some(done) => Format::Text
+        Some((done, _)) => Format::Text
             .print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display())),
         None => Ok(()),
     }

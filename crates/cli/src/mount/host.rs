@@ -101,6 +101,7 @@ impl Host {
         config.hard = job.hard;
         config.transport = job.transport.into();
         config.leases = job.leases;
+        config.starts_away = job.order.write_back_bytes.is_some();
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
         cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);

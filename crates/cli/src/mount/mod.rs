@@ -20,6 +20,7 @@ use crate::control::{Client, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::{Directories, DirectoryList, make_private};
+use crate::status::ProcessStatus;
 use crate::{automount, cache, keys, logging, revoked};
 use daemon::Job;
 use holdfast_fuse::mountpoint::{self, Manner};
@@ -70,14 +71,25 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
         let job = daemon::receive()?;
         return host::run_in_background(job);
     }
-    if let Some(done) = establish(arguments, directories)? {
+    if let Some((done, state_dir)) = establish(arguments, directories)? {
         format.print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display()))?;
+        note_if_away(&state_dir);
     }
     Ok(())
 }
 
-/// Mounts; `None` when the mount was served in the foreground and is gone again.
-fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mounted>> {
+/// Says so if there is no server, so that what is mounted is what is known here.
+fn note_if_away(state_dir: &Path) {
+    let status = Client::connect(state_dir).ok().flatten().map(|process| process.call(&Order::Status));
+    let Some(Ok(ProcessStatus { write_back: Some(back), .. })) = status else { return };
+    if back.away && !back.gathers {
+        let what = "no server answers: the files are as they were known here last, and changes are kept";
+        let _ = writeln!(std::io::stderr(), "holdfast: note: {what}");
+    }
+}
+
+/// Mounts, and says where the state is; `None` when the mount was served in the foreground and is gone again.
+fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mounted, PathBuf)>> {
     let address: Address = arguments.url.parse()?;
     // Before anything slow: a mount point that cannot be used is said at once.
     let directory = mountpoint::prepare(&arguments.directory)?;
@@ -123,7 +135,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
     for attempt in 0..ATTEMPTS {
         if let Some(process) = Client::connect(&job.state_dir)? {
             process.call::<()>(&Order::Mount(job.order.clone()))?;
-            return Ok(Some(done));
+            return Ok(Some((done, job.state_dir)));
         }
         if arguments.foreground {
             logging::to_stderr();
@@ -137,7 +149,12 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<Mou
             Err(failure) if failure.code == Exit::InUse && attempt + 1 < ATTEMPTS => {
                 std::thread::sleep(PAUSE)
             }
-            other => return other.map(|()| Some(done)),
+            Err(failure) if failure.code == Exit::Unavailable && !arguments.write_back => {
+                let way =
+                    "what was used here before can be worked with all the same: mount with --write-back";
+                return Err(if failure.hint.is_none() { failure.hint(way) } else { failure });
+            }
+            other => return other.map(|()| Some((done, job.state_dir))),
         }
     }
     Err(Failure::new(Exit::InUse, "another process uses this key and does not answer"))

@@ -69,6 +69,8 @@ pub struct EngineConfig {
     pub transport: Transport,
     /// How data is sent and fetched.
     pub transfer: TransferConfig,
+    /// Start from what is known here if no server answers: for those who can do without it for a while.
+    pub starts_away: bool,
     /// Ask the server for leases, under which what was read is read again without a message.
     pub leases: bool,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
@@ -90,6 +92,7 @@ impl EngineConfig {
             hard: false,
             transport: Transport::default(),
             transfer: TransferConfig::default(),
+            starts_away: false,
             leases: true,
             acknowledge_alarm: false,
         }

@@ -13,16 +13,25 @@ use holdfast_content::Membership;
 use holdfast_crypto::DigestKey;
 use holdfast_log::{LocalStorage, Storage};
 use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
-use holdfast_protocol::message::{Request, Response, ServerError, Welcome};
+use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signer::Signer;
-use holdfast_rpc::{Connector, RpcError, ServerProof};
+use holdfast_protocol::structure::View;
+use holdfast_rpc::{Connection, Connector, RpcError, ServerProof};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a start that can do without a server waits for one.
+const AWAY_PATIENCE: Duration = Duration::from_secs(5);
+/// Between attempts to make the first fetch after such a start.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 impl Engine {
-    /// Connects, recovers what was in flight, and makes a first fetch.
+    /// Connects, recovers what was in flight, and makes a first fetch; or starts from what is known here, see
+    /// [`EngineConfig::starts_away`].
     ///
     /// # Errors
     /// See [`StartError`].
@@ -45,7 +54,10 @@ impl Engine {
         let addresses = vec![config.address.server.clone()];
         let mut connector = Connector::new(config.key.clone(), addresses, Some(proof));
         connector.options.transport = config.transport;
-        let connection = connector.connect(config.deadline).map_err(|error| explain(error, &config))?;
+        let connection = match config.starts_away && state.is_some() {
+            true => connect_or_go_on(connector, &config)?,
+            false => connector.connect(config.deadline).map_err(|error| explain(error, &config))?,
+        };
         Engine::start_on(config, Arc::new(connection), log, state)
     }
 
@@ -68,7 +80,11 @@ impl Engine {
         log: StateLog,
         state: Option<State>,
     ) -> Result<Arc<Engine>, StartError> {
-        let welcome = remote.welcome().ok_or_else(|| StartError::Unreachable("no greeting".into()))?;
+        let welcome = remote.welcome();
+        let is_away = welcome.is_none() && config.starts_away && state.is_some();
+        if welcome.is_none() && !is_away {
+            return Err(StartError::Unreachable("no greeting".into()));
+        }
         let (signer, allocator) = match &state {
             Some(state) => {
                 let mut signer = restore(state, &config.state_dir)?;
@@ -79,11 +95,11 @@ impl Engine {
                 }
                 (signer, state.allocator.clone())
             }
-            None => (enrol(&*remote, &welcome, &config)?, Allocator::default()),
+            None => (enrol(&*remote, &config)?, Allocator::default()),
         };
         let me = signer.floor().device;
         // Only the server says so, but without its leave nothing can be done anyway.
-        if welcome.device.is_none() {
+        if welcome.is_some_and(|welcome| welcome.device.is_none()) {
             return Err(StartError::Removed { device: me.0 });
         }
         let evidence = Arc::new(Evidence::new(config.state_dir.join("evidence"), config.address.file_system));
@@ -101,15 +117,13 @@ impl Engine {
             remote.clone(),
         );
         let tables = Arc::new(TableCache::default());
-        // Replaced by the first fetch, before anybody can read from it.
-        let nobody = Membership::founding("-", "-", signer.floor().superuser);
-        let base = Arc::new(Base::new(
-            Arc::default(),
-            Arc::new(nobody),
-            me,
-            Arc::new(store.clone()),
-            tables.clone(),
-        ));
+        let (view, members) = match is_away {
+            true => (signer.floor().view.clone(), known_members(signer.floor(), &store)?),
+            // Replaced by the first fetch, before anybody can read from it.
+            false => (View::default(), Membership::founding("-", "-", signer.floor().superuser)),
+        };
+        let blocks = Arc::new(store.clone());
+        let base = Arc::new(Base::new(Arc::new(view), Arc::new(members), me, blocks, tables.clone()));
         let address = config.address.to_string();
         let floor = Arc::new(signer.floor().clone());
         let run =
@@ -131,6 +145,19 @@ impl Engine {
         // The last one ends last: see `Engine::stop`.
         let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
         let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, threads });
+        if is_away {
+            tracing::warn!("no server answers; starting from what is known here");
+            // Unless somebody asks, no connection is made.
+            let asking = spawn("first-fetch", move || {
+                while let Err(FsError::Unreachable(_)) = shared.fetch()
+                    && !shared.queue.is_stopped()
+                {
+                    std::thread::sleep(FIRST_PAUSE);
+                }
+            })?;
+            engine.threads.lock().insert(0, asking);
+            return Ok(engine);
+        }
         match shared.fetch() {
             Ok(_) => Ok(engine),
             Err(error) => {
@@ -144,6 +171,25 @@ impl Engine {
             }
         }
     }
+}
+
+/// A connection to a server that answers soon, or to whichever answers later.
+fn connect_or_go_on(connector: Connector, config: &EngineConfig) -> Result<Connection, StartError> {
+    let local = |source| StartError::Local { what: "starting the network thread".to_owned(), source };
+    let connection = connector.start().map_err(local)?;
+    match connection.wait_until_connected(config.deadline.min(AWAY_PATIENCE)) {
+        Err(error) if !error.is_transient() => Err(explain(error, config)),
+        _ => Ok(connection),
+    }
+}
+
+/// The members as of the last view that was accepted here.
+fn known_members(floor: &Floor, store: &VerifiedStore) -> Result<Membership, StartError> {
+    let unknown = |why: String| {
+        StartError::Unreachable(format!("and what is known here is not enough to do without it: {why}"))
+    };
+    let reference = membership_wanted(floor, &floor.view).map_err(|alarm| unknown(alarm.explain()))?;
+    Membership::load(&store.near(), &reference).map_err(|error| unknown(error.to_string()))
 }
 
 /// A number that tells this run from others of the same device.
@@ -218,7 +264,8 @@ fn frozen(state: &State) -> Result<(), StartError> {
 
 /// The first start of a key on this machine. The server is only looked at: were this key's state elsewhere, a
 /// signature made here would use one of its numbers twice.
-fn enrol(remote: &dyn Remote, welcome: &Welcome, config: &EngineConfig) -> Result<Signer, StartError> {
+fn enrol(remote: &dyn Remote, config: &EngineConfig) -> Result<Signer, StartError> {
+    let welcome = remote.welcome().ok_or_else(|| StartError::Unreachable("no greeting".into()))?;
     let Some((superuser, _)) = &welcome.file_system else {
         return Err(StartError::WrongServer("it showed no proof for this file system".to_owned()));
     };
