@@ -60,7 +60,10 @@ struct Moved {
 pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Outcome {
     let meant = opening::meant(&arguments.opening, directories)?;
     if absolute(&arguments.new_key) == meant.about.key {
-        return Err(Failure::new(Exit::Usage, "the new key file is the old one; name another"));
+        return Err(Failure::new(
+            Exit::Usage,
+            "the volume is under this key already; to move it to another, name a file that is not there yet",
+        ));
     }
     let (secret, _) = Secret::read_or_make(&arguments.new_key)?;
     let wanted = Wanted {
