@@ -696,3 +696,144 @@ fn memory_is_short() {
     assert_eq!(memory["locked"], true, "{memory}");
     assert!(memory["cgroup"].is_string(), "{memory}");
 }
+
+/// A TPM 2 in software, with a memory of its own.
+struct Tpm {
+    process: std::process::Child,
+    port: u16,
+}
+
+impl Tpm {
+    fn start(memory: &Path) -> Tpm {
+        fs::create_dir_all(memory).expect("a directory");
+        // The port after it is for control.
+        let port = loop {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let port = port.local_addr().expect("bound").port();
+            if port < u16::MAX && std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+                break port;
+            }
+        };
+        let process = Command::new("swtpm")
+            .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
+            .args(["--tpmstate", &format!("dir={}", memory.display())])
+            .args(["--server", &format!("type=tcp,port={port}")])
+            .args(["--ctrl", &format!("type=tcp,port={}", port + 1)])
+            .spawn()
+            .expect("swtpm (Debian's package swtpm) runs");
+        let tpm = Tpm { process, port };
+        eventually("the TPM answers", || {
+            tpm.with(&mut Command::new("tpm2_getcap"))
+                .arg("handles-nv-index")
+                .output()
+                .is_ok_and(|it| it.status.success())
+        });
+        tpm
+    }
+
+    fn with<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.env("TPM2TOOLS_TCTI", format!("swtpm:host=127.0.0.1,port={}", self.port))
+    }
+}
+
+impl Drop for Tpm {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Proves: bound to a TPM, an older state of everything that is on disks - volume, log, anchor, and what this machine
+/// remembers - is refused; also one from before it was bound; what is newest passes, also after a cut between file and
+/// counter; another TPM passes for nothing; and the counter goes with the volume.
+#[test]
+fn the_tpm_knows_what_is_newest() {
+    let home = Home::new();
+    let tpm = Tpm::start(&home.path("tpm"));
+    let mut expected = home.image("disk.img", 2 * MIB);
+    home.protect("disk.img");
+    let with_tpm = |arguments: &[&str]| {
+        let mut command = home.volume(arguments);
+        tpm.with(&mut command);
+        command
+    };
+    let copy = |from: &str, to: &str| {
+        let _ = fs::remove_dir_all(home.path(to));
+        fs::create_dir(home.path(to)).expect("a directory");
+        for name in ["disk.img", "disk.img.log", "state"] {
+            run(Command::new("cp")
+                .args(["-a", "--sparse=always"])
+                .arg(home.path(from).join(name))
+                .arg(home.path(to)));
+        }
+    };
+    let put_back = |from: &str| {
+        for name in ["disk.img", "disk.img.log", "state"] {
+            run(Command::new("rm").arg("-rf").arg(home.path(name)));
+            run(Command::new("cp").arg("-a").arg(home.path(from).join(name)).arg(home.path("")));
+        }
+    };
+    let write = |round: u8, arguments: &[&str]| {
+        let file: PathBuf = run(&mut with_tpm(arguments)).trim().into();
+        let open = File::options().write(true).open(&file).expect("opened");
+        open.write_all_at(&[round; 4096], u64::from(round) * 8192).expect("written");
+        open.sync_all().expect("synced");
+        drop(open);
+        run(&mut with_tpm(&["detach", "disk.img"]));
+    };
+    copy("", "unbound");
+    write(1, &["attach", "disk.img", "--tpm"]);
+    copy("", "first");
+    // Remembered.
+    write(2, &["attach", "disk.img"]);
+    copy("", "second");
+    for round in [1, 2] {
+        expected[usize::from(round) * 8192..][..4096].fill(round);
+    }
+    put_back("first");
+    ends_with(&mut with_tpm(&["attach", "disk.img"]), 80, &["an older state was put back"]);
+    ends_with(&mut with_tpm(&["recover", "disk.img"]), 80, &["an older state was put back"]);
+    put_back("unbound");
+    ends_with(&mut with_tpm(&["attach", "disk.img", "--tpm"]), 80, &["it is an older copy"]);
+    put_back("second");
+    let every = ["attach", "disk.img", "--anchor-every-flush"];
+    ends_with(&mut with_tpm(&every), 64, &["wear out"]);
+    // What is behind by more than a cut can make it, is not the newest: somebody has counted.
+    let place = {
+        let listed = text(
+            &tpm.with(&mut Command::new("tpm2_getcap")).arg("handles-nv-index").output().expect("it runs"),
+        );
+        listed.trim().trim_start_matches("- ").to_owned()
+    };
+    let anchor = fs::read_dir(home.path("state/volumes"))
+        .expect("a directory")
+        .map(|entry| entry.expect("read").path());
+    let anchor =
+        anchor.into_iter().find(|path| path.extension().is_some_and(|it| it == "anchor")).expect("an anchor");
+    let newest = fs::read_to_string(&anchor).expect("read");
+    assert_eq!(home.status("disk.img")["anchor"]["tpm"], true);
+    // A count that is right with a tag that is not.
+    let forged = newest.replace("tpm ", "tpm 1");
+    fs::write(&anchor, forged).expect("written");
+    ends_with(&mut with_tpm(&["attach", "disk.img"]), 65, &["damaged"]);
+    fs::write(&anchor, &newest).expect("written");
+    {
+        let other = Tpm::start(&home.path("other-tpm"));
+        let mut attach = home.volume(&["attach", "disk.img"]);
+        ends_with(other.with(&mut attach), 80, &["this TPM does not have"]);
+    }
+    ends_with(&mut home.volume(&["attach", "disk.img"]).env("PATH", "/nowhere"), 66, &["tpm2-tools"]);
+    let file: PathBuf = run(&mut with_tpm(&["attach", "disk.img"])).trim().into();
+    assert!(fs::read(file).expect("read") == expected);
+    run(&mut with_tpm(&["detach", "disk.img"]));
+    run(tpm.with(&mut Command::new("tpm2_nvincrement")).args([&place, "-C", "o"]));
+    ends_with(&mut with_tpm(&["attach", "disk.img"]), 80, &["an older state was put back"]);
+    // The way out, for who is sure.
+    fs::remove_file(&anchor).expect("removed");
+    run(&mut with_tpm(&["attach", "disk.img", "--freshness-unknown"]));
+    run(&mut with_tpm(&["detach", "disk.img"]));
+    run(&mut with_tpm(&["unprotect", "disk.img"]));
+    assert!(fs::read(home.path("disk.img")).expect("read") == expected);
+    let left = tpm.with(&mut Command::new("tpm2_getcap")).arg("handles-nv-index").output().expect("it runs");
+    assert_eq!(text(&left).trim(), "");
+}

@@ -11,6 +11,7 @@ pub struct VolumeKey {
     blocks: [u8; 32],
     nodes: [u8; 32],
     header: [u8; 32],
+    anchor: [u8; 32],
 }
 
 impl fmt::Debug for VolumeKey {
@@ -34,6 +35,7 @@ impl VolumeKey {
             blocks: derived("holdfast 2026 volume block v1"),
             nodes: derived("holdfast 2026 volume map node v1"),
             header: derived("holdfast 2026 volume header v1"),
+            anchor: derived("holdfast 2026 volume anchor v1"),
         }
     }
 
@@ -45,6 +47,11 @@ impl VolumeKey {
     /// The tag that `bytes` have as block `number`.
     pub fn block_tag(&self, number: u64, bytes: &[u8; crate::BLOCK_BYTES]) -> Tag {
         self.block(number, bytes)
+    }
+
+    /// The tag of what an anchor says of a counter.
+    pub fn anchor_tag(&self, bytes: &[u8]) -> Tag {
+        tag(&self.anchor, &[bytes])
     }
 
     pub(crate) fn ring(&self) -> RingKey {

@@ -66,6 +66,10 @@ pub struct Opening {
     /// File that remembers how new the volume is [default: in the state directory, or as given before].
     #[arg(long, value_name = "FILE")]
     pub anchor: Option<PathBuf>,
+    /// Bind the anchor to a counter of this machine's TPM 2: an older copy of the anchor is refused then, whoever puts it
+    /// back. Remembered; to be said each time if what this machine remembers may be put back as well.
+    #[arg(long)]
+    pub tpm: bool,
     /// Accept a volume of which nothing is known here: an older state of disk and log together is not noticed, this once.
     #[arg(long)]
     pub freshness_unknown: bool,

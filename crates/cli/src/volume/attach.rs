@@ -34,6 +34,10 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
         return host::run_in_background();
     }
     let meant = opening::meant(&arguments.opening, directories)?;
+    if meant.about.tpm && arguments.anchor_every_flush {
+        let message = "a TPM is too slow to count every flush, and would wear out";
+        return Err(Failure::new(Exit::Usage, message).hint("leave out --anchor-every-flush, or --tpm"));
+    }
     // Said at once, rather than by a process in the background.
     opening::known_anchor(&meant.place, &meant.anchor, arguments.opening.freshness_unknown)?;
     meant.place.make()?;
@@ -55,7 +59,7 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     };
     let job = Job {
         secret: *meant.secret.bytes(),
-        anchor: meant.anchor.clone(),
+        anchor: meant.anchor.path.clone(),
         anchor_every_flush: arguments.anchor_every_flush,
         freshness_unknown: arguments.opening.freshness_unknown,
         export,

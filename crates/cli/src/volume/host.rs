@@ -1,7 +1,7 @@
 //! The process that has a volume attached: it opens it, offers it, keeps its anchor, obeys the control socket, and ends
 //! when it is detached.
 
-use super::anchor::Keeper;
+use super::anchor::{Keeper, Kept};
 use super::export::{Export, Exported};
 use super::media::Medium;
 use super::memory::{self, Memory};
@@ -174,14 +174,15 @@ impl Host {
         let lock = job.place.lock()?;
         let disk = Medium::open(&job.about.disk)?;
         let log = Medium::open(&job.about.log)?;
-        let known = opening::known_anchor(&job.place, &job.anchor, job.freshness_unknown)?;
         let key = Secret::new(job.secret).of(&job.place.volume);
+        let kept = Kept::new(job.anchor.clone(), job.about.tpm, &key);
+        let known = opening::known_anchor(&job.place, &kept, job.freshness_unknown)?;
         let opened =
             Volume::open(disk.device, log.device, &key, Default::default(), known.as_ref(), opening::salt()?);
         let (volume, report) = opened?;
         opening::tell(&report);
         let volume = Arc::new(volume);
-        let keeper = Arc::new(Keeper::new(job.anchor.clone()));
+        let keeper = Arc::new(Keeper::new(kept));
         keeper.keep(&volume)?;
         opening::keep_one_anchor(&job.place, &job.anchor);
         let mut about = job.about.clone();

@@ -18,6 +18,7 @@ mod scrub;
 mod secret;
 mod served;
 mod status;
+mod tpm;
 mod watchdog;
 
 use crate::control::Client;

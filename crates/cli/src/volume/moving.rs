@@ -133,7 +133,7 @@ fn relocate(
     };
     let whole = Volume::adopt(disk, log.device.clone(), &key, opening::salt()?, Some(&opened.volume), &step);
     bar.finish_and_clear();
-    anchor::write(&meant.anchor, &opened.volume.anchor())?;
+    meant.anchor.write(&opened.volume.anchor())?;
     if let Some(failure) = failed.take() {
         return Err(failure);
     }
@@ -150,6 +150,8 @@ fn relocate(
         size_bytes: moving.size_bytes,
         protected: true,
         anchor: meant.about.anchor.clone(),
+        // It has a name of its own, and no counter yet.
+        tpm: false,
     };
     // In this order: whatever is interrupted, one of the two logs is in its place, with its anchor.
     finish(meant, &place, &about, &end, takes_place.then_some((&log.path, &opened.log.path)))?;
@@ -175,6 +177,7 @@ fn finish(
         anchor::write(file, end)?;
         opening::keep_one_anchor(place, file);
     }
+    meant.anchor.release();
     meant.place.forget()
 }
 

@@ -1,17 +1,18 @@
 //! Opening a volume that is not attached: which log, which key, which anchor.
 
+use super::anchor::{self, Kept};
 use super::args::Opening;
+use super::media;
 use super::media::Medium;
 use super::places::{About, Place, Places, absolute};
 use super::secret::Secret;
-use super::{anchor, media};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::paths::Directories;
 use holdfast_log::ring::Anchor;
 use holdfast_volume::{Header, Report, Volume};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What is meant by the command line and by what this machine remembers.
 pub struct Meant {
@@ -21,8 +22,8 @@ pub struct Meant {
     pub about: About,
     /// The secret.
     pub secret: Secret,
-    /// The file of the anchor.
-    pub anchor: PathBuf,
+    /// Where the anchor is.
+    pub anchor: Kept,
 }
 
 /// Finds out what is meant, and reads the key.
@@ -65,8 +66,9 @@ pub fn meant(opening: &Opening, directories: &Directories) -> Outcome<Meant> {
     let place = places.of(&volume);
     let anchor = opening.anchor.as_deref().map(absolute).or_else(|| remembered?.anchor.clone());
     let disk = absolute(&opening.device);
-    let about = About { disk, log, key, size_bytes: 0, protected: true, anchor };
-    let anchor = place.anchor_of(&about);
+    let tpm = opening.tpm || remembered.is_some_and(|about| about.tpm);
+    let about = About { disk, log, key, size_bytes: 0, protected: true, anchor, tpm };
+    let anchor = Kept::new(place.anchor_of(&about), tpm, &secret.of(&volume));
     Ok(Meant { place, about, secret, anchor })
 }
 
@@ -80,17 +82,18 @@ fn verified_name(log: &Path, secret: &Secret) -> Outcome<[u8; 16]> {
     Ok(Header::read(&*device, &secret.of(&claimed))?.volume)
 }
 
-/// What is known of how new a volume is: the anchor in `file`, or in its usual place if that is newer.
+/// What is known of how new a volume is: its anchor, or one in the usual place if that is newer and no TPM counts.
 ///
 /// # Errors
 /// Nothing is, and that is not accepted.
-pub fn known_anchor(place: &Place, file: &Path, freshness_unknown: bool) -> Outcome<Option<Anchor>> {
-    let both = [anchor::read(file)?, anchor::read(&place.anchor)?];
+pub fn known_anchor(place: &Place, kept: &Kept, freshness_unknown: bool) -> Outcome<Option<Anchor>> {
+    let usual = if kept.is_bound() { None } else { anchor::read(&place.anchor)? };
+    let both = [kept.read()?, usual];
     let known = both.into_iter().flatten().max_by_key(|anchor| anchor.number);
     if known.is_none() && !freshness_unknown {
         let message = format!(
             "{}: there is no anchor, so nothing tells whether disk and log are the newest or old copies",
-            file.display()
+            kept.path.display()
         );
         return Err(Failure::new(Exit::NotAllowed, message).hint(
             "bring the anchor from where the volume was last attached (`holdfast volume anchor export`, `import`); or \
@@ -155,8 +158,8 @@ impl Meant {
         let devices = (disk.device.clone(), log.device.clone());
         let (volume, report) =
             Volume::open(devices.0, devices.1, &key, Default::default(), known.as_ref(), salt()?)?;
-        anchor::write(&self.anchor, &volume.anchor())?;
-        keep_one_anchor(&self.place, &self.anchor);
+        self.anchor.write(&volume.anchor())?;
+        keep_one_anchor(&self.place, &self.anchor.path);
         Ok(Opened { volume, report, disk, log, _lock: lock })
     }
 }

@@ -38,6 +38,9 @@ pub struct About {
     pub protected: bool,
     /// Absolute path of the anchor, where the operator chose one.
     pub anchor: Option<PathBuf>,
+    /// Whether a counter of this machine's TPM says which anchor is the newest.
+    #[serde(default)]
+    pub tpm: bool,
 }
 
 /// The places of one volume.

@@ -5,7 +5,8 @@ use super::media::Medium;
 use super::places::{Places, sync_parent};
 use super::protect::Interrupt;
 use super::status::Recovery;
-use super::{anchor, attached_at, opening};
+use super::tpm::Counter;
+use super::{attached_at, opening};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar};
 use crate::paths::Directories;
@@ -29,7 +30,7 @@ pub fn recover(arguments: &Recover, directories: &Directories, format: Format) -
     let meant = opening::meant(&arguments.opening, directories)?;
     let opened = meant.open(arguments.opening.freshness_unknown)?;
     opened.volume.close()?;
-    anchor::write(&meant.anchor, &opened.volume.anchor())?;
+    meant.anchor.write(&opened.volume.anchor())?;
     let done = Recovered {
         volume: meant.place.name(),
         device: opened.disk.path,
@@ -62,7 +63,7 @@ pub fn unprotect(arguments: &Unprotect, directories: &Directories, format: Forma
     let whole = opened.volume.release(&|done, of| interrupt.step(&bar, done, of));
     bar.finish_and_clear();
     let whole = whole?;
-    anchor::write(&meant.anchor, &opened.volume.anchor())?;
+    meant.anchor.write(&opened.volume.anchor())?;
     if !whole {
         return Err(interrupt.stopped("the volume is protected as before"));
     }
@@ -70,9 +71,10 @@ pub fn unprotect(arguments: &Unprotect, directories: &Directories, format: Forma
     if arguments.remove_log {
         remove_log(&opened.log)?;
     }
+    meant.anchor.release();
     meant.place.forget()?;
-    if meant.anchor != meant.place.anchor {
-        let _ = std::fs::remove_file(&meant.anchor);
+    if meant.anchor.path != meant.place.anchor {
+        let _ = std::fs::remove_file(&meant.anchor.path);
     }
     let done = Released { device: opened.disk.path.clone(), log, log_removed: arguments.remove_log };
     format.print(&done, |done| {
@@ -106,6 +108,11 @@ pub fn forget(arguments: &Forget, directories: &Directories, format: Format) -> 
     let (place, about) = places.find(&arguments.which.volume, attached_at)?;
     {
         let _lock = place.lock()?;
+        if about.tpm
+            && let Err(failure) = Counter::of(&place.volume).remove()
+        {
+            tracing::warn!(error = failure.message, "its counter stays in the TPM");
+        }
         place.forget()?;
     }
     let done = Forgotten { volume: place.name(), device: about.disk };

@@ -67,6 +67,7 @@ pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Ou
         size_bytes,
         protected: false,
         anchor: None,
+        tpm: false,
     };
     place.remember(&about)?;
     let key = secret.of(&place.volume);
@@ -291,6 +292,7 @@ fn must_be_unfinished(
             size_bytes: 0,
             protected: true,
             anchor: None,
+            tpm: false,
         }));
     }
     Ok(look)

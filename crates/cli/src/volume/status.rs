@@ -141,6 +141,8 @@ impl From<&holdfast_volume::BadBlock> for Bad {
 pub struct Anchored {
     /// The file.
     pub file: PathBuf,
+    /// Whether a counter of the TPM says that it is the newest.
+    pub tpm: bool,
     /// The log block that it names; `None`: there is none.
     pub log_block: Option<u64>,
     /// Log blocks made durable since; `None`: not attached.
@@ -174,6 +176,7 @@ pub fn of(place: &Place, about: &About) -> Outcome<VolumeStatus> {
         attached: None,
         anchor: Anchored {
             file: place.anchor_of(about),
+            tpm: about.tpm,
             log_block,
             blocks_behind: None,
             every_flush: false,
@@ -203,7 +206,8 @@ fn words(status: &VolumeStatus) -> String {
         (Some(behind), false) => format!(", {behind} log blocks behind"),
         (Some(behind), true) => format!(", {behind} log blocks behind, written at every flush"),
     };
-    row("anchor", format!("{}: {block}{behind}", anchor.file.display()));
+    let tpm = if anchor.tpm { ", bound to the TPM" } else { "" };
+    row("anchor", format!("{}: {block}{behind}{tpm}", anchor.file.display()));
     if let Some(why) = &anchor.failed {
         row("anchor stays behind", why.clone());
     }
