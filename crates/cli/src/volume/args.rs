@@ -119,6 +119,7 @@ pub struct Protect {
   holdfast volume attach disk.img --log disk.log --key disk.key
   holdfast volume attach disk.img --loop
   holdfast volume attach /dev/sdb --loop --anchor-every-flush
+  holdfast volume attach /dev/sdb --loop --tpm
   holdfast volume attach disk.img --nbd unix:/run/disk.sock
   holdfast volume attach disk.img --ublk
   holdfast volume attach disk.img --log disk.log --key disk.key --freshness-unknown
