@@ -822,7 +822,7 @@ fn the_tpm_knows_what_is_newest() {
         let mut attach = home.volume(&["attach", "disk.img"]);
         ends_with(other.with(&mut attach), 80, &["this TPM does not have"]);
     }
-    ends_with(&mut home.volume(&["attach", "disk.img"]).env("PATH", "/nowhere"), 66, &["tpm2-tools"]);
+    ends_with(home.volume(&["attach", "disk.img"]).env("PATH", "/nowhere"), 66, &["tpm2-tools"]);
     let file: PathBuf = run(&mut with_tpm(&["attach", "disk.img"])).trim().into();
     assert!(fs::read(file).expect("read") == expected);
     run(&mut with_tpm(&["detach", "disk.img"]));

@@ -21,7 +21,7 @@ impl Counter {
     /// That of the volume of this name.
     pub fn of(volume: &[u8; 16]) -> Counter {
         let name = u32::from_le_bytes(volume[..4].try_into().expect("4 of 16 bytes"));
-        Counter { index: OWNERS | name % PLACES }
+        Counter { index: OWNERS | (name % PLACES) }
     }
 
     /// Its place in the TPM, for people.
