@@ -1,7 +1,6 @@
 //! A real ext4 on a protected volume, crashed at any write below the volume: the file system is whole after its journal is
 //! replayed, and files that were synced have what was synced.
 
-use holdfast_fuse::device_file::Disk;
 use holdfast_fuse::{Manner, Options as MountOptions, mount_disk};
 use holdfast_log::simulated_device::Devices;
 use holdfast_sim::random::Random;
@@ -9,7 +8,7 @@ use holdfast_sim::volume::crash::Moment;
 use holdfast_sim::volume::{DISK, content, key, order, pair};
 use holdfast_volume::{BLOCK_BYTES, Options, Plan, Volume, VolumeError};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,35 +17,6 @@ use std::time::Duration;
 
 const DISK_BYTES: u64 = 24 << 20;
 const RING_BYTES: u64 = 1 << 20;
-
-struct Protected(Arc<Volume>);
-
-fn told(error: VolumeError) -> io::Error {
-    eprintln!("{error}");
-    io::Error::from_raw_os_error(libc::EIO)
-}
-
-impl Disk for Protected {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, buffer).map_err(told)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write(offset, bytes).map_err(told)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush().map_err(told)
-    }
-
-    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.write_zeroes(offset, length).map_err(told)
-    }
-}
 
 /// Runs a command that ends with a path; its output, and whether it ended well.
 fn try_run(command: &str, path: &Path) -> (bool, String) {
@@ -148,8 +118,7 @@ fn ext4_crashes() {
         no_exec: true,
         local_locks: false,
     };
-    let session =
-        mount_disk(Arc::new(Protected(volume.clone())), "disk", &at, &mount, || ()).expect("mounted");
+    let session = mount_disk(volume.clone(), "disk", &at, &mount, || ()).expect("mounted");
     let device = PathBuf::from(run("losetup --show --direct-io=on -f", &at.join("disk")).trim());
     run(&format!("mount {}", device.display()), &tree);
     let mut random = Random::new(11);

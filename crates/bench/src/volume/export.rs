@@ -5,7 +5,7 @@ use anyhow::{Context, ensure};
 use holdfast_fuse::device_file::Disk;
 use holdfast_fuse::{Manner, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
-use holdfast_volume::{Plan, Volume, VolumeError, VolumeKey};
+use holdfast_volume::{Plan, Volume, VolumeKey};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
@@ -106,35 +106,6 @@ impl Disk for Through {
     }
 }
 
-struct Protected(Arc<Volume>);
-
-fn told(error: VolumeError) -> io::Error {
-    eprintln!("{error}");
-    io::Error::other(error)
-}
-
-impl Disk for Protected {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, buffer).map_err(told)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write(offset, bytes).map_err(told)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush().map_err(told)
-    }
-
-    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.write_zeroes(offset, length).map_err(told)
-    }
-}
-
 fn count(volume: Option<&Volume>) -> anyhow::Result<Counts> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
@@ -165,7 +136,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         None => None,
     };
     let exported: Arc<dyn Disk> = match &volume {
-        Some(volume) => Arc::new(Protected(Arc::clone(volume))),
+        Some(volume) => volume.clone(),
         None => Arc::new(Through(disk)),
     };
     let mount = holdfast_fuse::Options {

@@ -1,12 +1,11 @@
 //! A protected image under a file system: exported by a process of its own that can be killed, or by this one, and
 //! mounted by way of a loop device. Whatever a test leaves behind is removed.
 
-use holdfast_fuse::device_file::Disk;
 use holdfast_fuse::{Manner, Options, Session, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
-use holdfast_volume::{Plan, Volume, VolumeError, VolumeKey};
+use holdfast_volume::{Plan, Volume, VolumeKey};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -139,35 +138,6 @@ pub fn protect(image: &Path, log: &Path) {
     assert!(done.expect("adopted"));
 }
 
-struct Protected(Arc<Volume>);
-
-fn told(error: VolumeError) -> io::Error {
-    eprintln!("{error}");
-    io::Error::from_raw_os_error(libc::EIO)
-}
-
-impl Disk for Protected {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, buffer).map_err(told)
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write(offset, bytes).map_err(told)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.0.flush().map_err(told)
-    }
-
-    fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.write_zeroes(offset, length).map_err(told)
-    }
-}
-
 /// A volume exported by this process.
 pub struct Attached {
     pub volume: Arc<Volume>,
@@ -190,7 +160,7 @@ impl Attached {
             no_exec: true,
             local_locks: false,
         };
-        let disk = Arc::new(Protected(volume.clone()));
+        let disk = volume.clone();
         let session = mount_disk(disk, "disk", at, &options, || ()).expect("mounted");
         Attached { volume, session }
     }
