@@ -155,6 +155,14 @@ impl Buffers {
         self.put_version(block, bytes, true);
     }
 
+    /// A block is written by a record that describes it whole, and is in the log already.
+    pub fn put_logged(&mut self, block: u64, bytes: Bytes, place: &Range<Lsn>, value: Value) {
+        self.put_version(block, bytes.clone(), false);
+        let task =
+            Task { block, version: self.versions, bytes, is_part: false, start: place.start, end: place.end };
+        self.logged(&task, place, Candidate { start: place.start, value, is_whole: true });
+    }
+
     fn put_version(&mut self, block: u64, bytes: Bytes, is_part: bool) {
         self.versions += 1;
         let version = self.versions;

@@ -53,6 +53,11 @@ pub fn claims(log: Arc<dyn Device>, key: &VolumeKey) -> Result<Vec<Claim>, Volum
             Record::Discard { first, count } => {
                 (first..first.saturating_add(count)).for_each(|block| claim(block, None, true));
             }
+            Record::Together { blocks } => {
+                blocks
+                    .iter()
+                    .for_each(|(block, bytes)| claim(*block, Some(key.block(*block, &bytes[..])), true));
+            }
             Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
         }
     }

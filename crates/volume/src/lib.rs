@@ -38,6 +38,9 @@ mod release;
 mod taking_over_tests;
 #[cfg(test)]
 mod tests;
+mod together;
+#[cfg(test)]
+mod together_tests;
 mod volume;
 
 pub use disk::{Disk, refused_at};

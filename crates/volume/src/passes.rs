@@ -30,13 +30,13 @@ fn runs(tasks: &[Task], longest: usize) -> impl Iterator<Item = &[Task]> {
 
 impl Inner {
     /// Bytes that a batch may add to the log.
-    fn batch_bytes(&self) -> u64 {
+    pub fn batch_bytes(&self) -> u64 {
         let (bytes, _) = self.ring.room();
         (bytes / 16).min((BATCH_BLOCKS * BLOCK_BYTES) as u64)
     }
 
     /// Makes sure that a batch fits into the log; who appends holds the lock of `hashing`, so that nobody else takes it.
-    fn have_room(&self) -> Result<(), VolumeError> {
+    pub fn have_room(&self) -> Result<(), VolumeError> {
         let (bytes, used) = self.ring.room();
         if used + 2 * self.batch_bytes() > bytes / 2 {
             let wanted = Lsn(self.ring.end().0.saturating_sub(bytes / 4));
@@ -122,7 +122,7 @@ impl Inner {
     }
 
     /// Before these blocks get one more hash: at their limit, those that they have are made stable.
-    fn keep_few_candidates(&self, blocks: impl Iterator<Item = u64>) -> Result<(), VolumeError> {
+    pub fn keep_few_candidates(&self, blocks: impl Iterator<Item = u64>) -> Result<(), VolumeError> {
         let most = self.buffers.lock().candidates_of(blocks);
         if most >= self.options.candidates_max.max(1) {
             self.settle_before(self.ring.end())?;

@@ -12,6 +12,10 @@ pub const DISCARD: u8 = 3;
 pub const STABLE: u8 = 4;
 pub const CHECKPOINT: u8 = 5;
 pub const OPENED: u8 = 6;
+pub const TOGETHER: u8 = 7;
+
+/// A block as records carry it.
+pub type Block = Box<[u8; BLOCK_BYTES]>;
 
 /// A record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,10 +33,23 @@ pub enum Record {
     Checkpoint { root: Tag, adopted: u64, from: Lsn },
     /// A process begins to use the volume.
     Opened,
+    /// These blocks are about to have this content, which is safe here: all of them, or, without the record, none.
+    Together { blocks: Vec<(u64, Block)> },
 }
 
 fn number(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Numbers of blocks, then the blocks.
+fn together(body: &[u8]) -> Option<Vec<(u64, Block)>> {
+    const ENTRY_BYTES: usize = 8 + BLOCK_BYTES;
+    if !body.len().is_multiple_of(ENTRY_BYTES) {
+        return None;
+    }
+    let (numbers, blocks) = body.split_at(body.len() / ENTRY_BYTES * 8);
+    let numbers = numbers.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number));
+    Some(numbers.zip(blocks.as_chunks::<BLOCK_BYTES>().0.iter().map(|block| Box::new(*block))).collect())
 }
 
 impl Record {
@@ -54,6 +71,7 @@ impl Record {
                 Record::Checkpoint { root, adopted: number(body, 16)?, from: Lsn(number(body, 24)?) }
             }
             OPENED => Record::Opened,
+            TOGETHER => Record::Together { blocks: together(body)? },
             _ => return None,
         })
     }

@@ -386,6 +386,11 @@ fn collect(
                     note(block, Value::Discarded, true)?;
                 }
             }
+            Record::Together { blocks } => {
+                for (block, bytes) in blocks {
+                    note(block, Value::Known(key.block(block, &bytes[..])), true)?;
+                }
+            }
             Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
         }
     }
@@ -447,14 +452,27 @@ fn replay(
 ) -> Result<(), VolumeError> {
     for record in found.cursor(CLIENT) {
         let record = record?;
-        let Record::Inline { first, bytes } = decode(&record)? else { continue };
-        for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        let mut put_back = |block: u64, bytes: &[u8]| {
             let is_newest =
                 candidates.get(&block).is_some_and(|known| known.newest_whole == Some(record.start));
             if is_newest {
                 io(disk, "writing", disk.write_at(block * BLOCK_BYTES as u64, bytes))?;
                 report.replayed += 1;
             }
+            Ok::<_, VolumeError>(())
+        };
+        match decode(&record)? {
+            Record::Inline { first, bytes } => {
+                for (block, bytes) in (first..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+                    put_back(block, bytes)?;
+                }
+            }
+            Record::Together { blocks } => {
+                for (block, bytes) in &blocks {
+                    put_back(*block, &bytes[..])?;
+                }
+            }
+            _ => {}
         }
     }
     Ok(())

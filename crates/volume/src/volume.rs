@@ -112,7 +112,8 @@ pub(crate) struct Inner {
     pub processors: usize,
     flushing: Mutex<Flushing>,
     flushed: Condvar,
-    partial: Mutex<()>,
+    /// One change of parts of blocks at a time.
+    pub partial: Mutex<()>,
     bad: Mutex<BTreeMap<u64, BadBlock>>,
     failed: Mutex<Option<String>>,
     stopping: AtomicBool,
@@ -410,7 +411,7 @@ fn background(weak: &Weak<Inner>) {
 }
 
 impl Inner {
-    fn check(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
+    pub fn check(&self, offset: u64, length: u64) -> Result<(), VolumeError> {
         let size = self.header.blocks * BLOCK_BYTES as u64;
         let end = offset.checked_add(length).filter(|end| *end <= size);
         let is_aligned = offset.is_multiple_of(SECTOR_BYTES) && length.is_multiple_of(SECTOR_BYTES);
@@ -436,7 +437,7 @@ impl Inner {
         error
     }
 
-    fn wait_for_room(&self) -> Result<(), VolumeError> {
+    pub fn wait_for_room(&self) -> Result<(), VolumeError> {
         let mut buffers = self.buffers.lock();
         while buffers.dirty() >= self.options.dirty_max {
             drop(buffers);
