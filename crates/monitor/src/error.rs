@@ -1,0 +1,91 @@
+//! Why the monitor refused, or failed.
+
+use crate::{BlockId, PageId, RegionId, Status};
+use holdfast_volume::VolumeError;
+
+/// Why a request was not done. Nothing was changed, unless the medium failed.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// The name under which the request was made may not do this.
+    #[error("{0} is not permitted to whoever asked")]
+    Denied(&'static str),
+    /// There is no such region, or no longer.
+    #[error("there is no region {0:?}")]
+    NoRegion(RegionId),
+    /// The page has no block.
+    #[error("{0:?} has no block")]
+    NoPage(PageId),
+    /// The page has a block already.
+    #[error("{0:?} has a block already")]
+    Assigned(PageId),
+    /// The block is in another page.
+    #[error("{block:?} is cached in {page:?}")]
+    Cached {
+        /// The block.
+        block: BlockId,
+        /// Where it is.
+        page: PageId,
+    },
+    /// There is no such block.
+    #[error("{0:?} is on no disk of this monitor")]
+    NoBlock(BlockId),
+    /// The page is another block's.
+    #[error("{page:?} is for {expected:?}, not for {found:?}")]
+    WrongBlock {
+        /// The page.
+        page: PageId,
+        /// Whose it is.
+        expected: BlockId,
+        /// Whose the request takes it for.
+        found: BlockId,
+    },
+    /// The page's state does not allow this.
+    #[error("{page:?} is {found:?}, where {expected:?} is needed")]
+    WrongStatus {
+        /// The page.
+        page: PageId,
+        /// What it had to be.
+        expected: Status,
+        /// What it is.
+        found: Status,
+    },
+    /// A transfer of this page is under way.
+    #[error("{0:?} is being transferred")]
+    Busy(PageId),
+    /// The region still has blocks.
+    #[error("{0:?} still has blocks")]
+    InUse(RegionId),
+    /// A region, or a request, of more pages than there may be.
+    #[error("{found} pages at once; at most {pages_max}")]
+    TooLong {
+        /// As asked for.
+        found: usize,
+        /// At most.
+        pages_max: usize,
+    },
+    /// All pages are taken.
+    #[error("all {pages_max} pages of the cache are taken; free some first")]
+    NoMemory {
+        /// How many there are.
+        pages_max: usize,
+    },
+    /// Content of the wrong length.
+    #[error("{found} bytes for a block of {expected}")]
+    WrongLength {
+        /// The block's.
+        expected: usize,
+        /// The request's.
+        found: usize,
+    },
+    /// The volume refused the block, or failed.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The cache's memory failed.
+    #[error("the memory of {region:?}: {error}")]
+    Memory {
+        /// The region.
+        region: RegionId,
+        /// What the system said.
+        error: String,
+    },
+}

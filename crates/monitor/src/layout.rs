@@ -1,0 +1,70 @@
+//! Where on a volume the blocks of a disk are. Pure.
+//!
+//! A block has 4,096 bytes at its number's place, as in the paper, where file systems allow it. Those whose clusters are
+//! smaller, or begin in the middle of a block of the volume, have a stretch of their own, so that no block ever holds
+//! what two owners have. Stretches do not overlap: two numbers are never the same bytes.
+
+use crate::PAGE_BYTES;
+
+/// A stretch of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Extent {
+    /// Where it begins on the volume, in bytes; a multiple of 512.
+    pub offset: u64,
+    /// Bytes of each block: 512, 1024, 2048 or 4096.
+    pub block_bytes: u16,
+    /// How many there are.
+    pub blocks: u64,
+}
+
+impl Extent {
+    fn bytes(&self) -> Option<u64> {
+        self.blocks.checked_mul(self.block_bytes.into())
+    }
+}
+
+/// The stretches of a disk, numbered through in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Layout(Vec<Extent>);
+
+impl Layout {
+    /// Checks that the stretches are on a volume of `size_bytes`, and disjoint.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn new(extents: Vec<Extent>, size_bytes: u64) -> Result<Layout, String> {
+        let mut places = Vec::with_capacity(extents.len());
+        for extent in &extents {
+            let allowed = [512, 1024, 2048, PAGE_BYTES as u16].contains(&extent.block_bytes);
+            let end = extent.bytes().and_then(|bytes| extent.offset.checked_add(bytes));
+            match end.filter(|end| *end <= size_bytes) {
+                Some(end) if allowed && extent.offset.is_multiple_of(512) => places.push((extent.offset, end)),
+                _ => return Err(format!("{extent:?} is not a stretch of a disk of {size_bytes} bytes")),
+            }
+        }
+        places.sort_unstable();
+        match places.windows(2).find(|pair| pair[1].0 < pair[0].1) {
+            Some(pair) => Err(format!("the stretches at bytes {} and {} overlap", pair[0].0, pair[1].0)),
+            None => Ok(Layout(extents)),
+        }
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u64 {
+        self.0.iter().map(|extent| extent.blocks).sum()
+    }
+
+    /// Where a block is, and its length in bytes; and how many blocks follow it in its stretch, itself included.
+    pub fn find(&self, number: u64) -> Option<(u64, usize, u64)> {
+        let mut first = 0;
+        for extent in &self.0 {
+            if number < first + extent.blocks {
+                let bytes = u64::from(extent.block_bytes);
+                let at = number - first;
+                return Some((extent.offset + at * bytes, bytes as usize, extent.blocks - at));
+            }
+            first += extent.blocks;
+        }
+        None
+    }
+}

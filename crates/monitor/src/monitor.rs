@@ -1,0 +1,457 @@
+//! Requests, their guards, and what they do.
+
+use crate::regions::{Lose, Regions};
+use crate::{BlockId, Layout, MonitorError, PageId, REGION_PAGES_MAX, RegionId, Status};
+use holdfast_access::{Access, Acl, Alias, Limit, Objects, Principal};
+use holdfast_volume::Volume;
+use parking_lot::Mutex;
+use std::ops::Range;
+
+/// Bytes of a page, and of the largest block.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A page's content.
+pub type Page = [u8; PAGE_BYTES];
+
+/// The memory of regions, which holds bytes and decides nothing.
+pub trait Memory {
+    /// What lets a process read, or read and write, a region by itself.
+    type View;
+
+    /// Makes a region's memory, zeroes.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn create(&self, region: RegionId, pages: usize) -> Result<(), String>;
+
+    /// Copies a page out.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn read(&self, page: PageId, into: &mut Page) -> Result<(), String>;
+
+    /// Copies a page in.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn write(&self, page: PageId, from: &Page) -> Result<(), String>;
+
+    /// A page is zeroes again, and takes no memory.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn clear(&self, page: PageId) -> Result<(), String>;
+
+    /// Lets a process at a region.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn view(&self, region: RegionId, access: Access) -> Result<Self::View, String>;
+
+    /// Takes all views of a region from whoever has them. The content stays.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn revoke(&self, region: RegionId) -> Result<(), String>;
+
+    /// Gives up a region's memory, and its views.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn remove(&self, region: RegionId) -> Result<(), String>;
+}
+
+/// A disk.
+pub struct Disk {
+    /// What verifies it.
+    pub volume: Volume,
+    /// Where its blocks are.
+    pub layout: Layout,
+    /// Who transfers: the DiskDriver of its bus.
+    pub driver: Principal,
+}
+
+/// Components that the monitor knows by what they run, whatever their process is called.
+pub struct Names {
+    /// Makes regions.
+    pub policy_manager: Principal,
+    /// Sees what pages have.
+    pub cache_manager: Principal,
+}
+
+/// Where a transfer goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub enum Direction {
+    /// From the disk to memory.
+    Fill,
+    /// From memory to the disk.
+    Drain,
+}
+
+/// A block's new content, for [`Monitor::write_together`].
+#[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Write {
+    /// Where it is cached.
+    pub page: PageId,
+    /// All of it.
+    pub bytes: Vec<u8>,
+}
+
+/// See the crate. Every method takes the name that the request was stamped with.
+pub struct Monitor<M> {
+    regions: Mutex<Regions>,
+    memory: M,
+    disks: Vec<Disk>,
+    names: Names,
+    /// One change at a time, so that memory and disk agree on which was last.
+    writing: Mutex<()>,
+}
+
+fn named(by: &Alias, principal: &Principal, what: &'static str) -> Result<(), MonitorError> {
+    // Somebody who speaks for a component on some things only is not it.
+    let is_it = by.principal() == principal && *by.scope() == holdfast_access::Scope::EVERYTHING;
+    if is_it { Ok(()) } else { Err(MonitorError::Denied(what)) }
+}
+
+impl<M: Memory> Monitor<M> {
+    /// A monitor of these disks, named by their place in the list, with room for `pages_max` pages.
+    pub fn new(memory: M, disks: Vec<Disk>, names: Names, pages_max: usize) -> Monitor<M> {
+        Monitor { regions: Mutex::new(Regions::new(pages_max)), memory, disks, names, writing: Mutex::new(()) }
+    }
+
+    fn disk(&self, number: u16) -> Result<&Disk, MonitorError> {
+        let none = MonitorError::NoBlock(BlockId { disk: number, number: 0 });
+        self.disks.get(usize::from(number)).ok_or(none)
+    }
+
+    /// Where a block is, its length, and how many follow it there, itself included.
+    fn place(&self, block: BlockId) -> Result<(&Disk, u64, usize, u64), MonitorError> {
+        let disk = self.disk(block.disk)?;
+        let (offset, bytes, more) = disk.layout.find(block.number).ok_or(MonitorError::NoBlock(block))?;
+        Ok((disk, offset, bytes, more))
+    }
+
+    /// PolicyMgr makes a region of pages without blocks.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::TooLong`], [`MonitorError::Memory`].
+    pub fn create_region(&self, by: &Alias, acl: Acl, pages: usize) -> Result<RegionId, MonitorError> {
+        named(by, &self.names.policy_manager, "making regions")?;
+        let mut regions = self.regions.lock();
+        let id = regions.create(acl, pages)?;
+        let made = self.memory.create(id, pages).map_err(|error| MonitorError::Memory { region: id, error });
+        made.inspect_err(|_| regions.remove(id).expect("it is there and has no blocks"))?;
+        Ok(id)
+    }
+
+    /// PolicyMgr gives pages of a region to blocks, all or none. They must be for whoever is on the region's ACL.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::NoRegion`], [`MonitorError::TooLong`],
+    /// [`MonitorError::Assigned`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
+    pub fn assign(&self, by: &Alias, region: RegionId, first: u32, blocks: &[BlockId]) -> Result<(), MonitorError> {
+        named(by, &self.names.policy_manager, "giving regions blocks")?;
+        blocks.iter().try_for_each(|block| self.place(*block).map(|_| ()))?;
+        self.regions.lock().assign(region, first, blocks)
+    }
+
+    /// PolicyMgr changes a region's ACL. Nobody has a view of it afterwards who does not ask again.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Memory`].
+    pub fn set_acl(&self, by: &Alias, region: RegionId, acl: Acl) -> Result<(), MonitorError> {
+        named(by, &self.names.policy_manager, "changing the ACL of a region")?;
+        let mut regions = self.regions.lock();
+        regions.set_acl(region, acl)?;
+        self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error })
+    }
+
+    /// PolicyMgr gives up pages that are not dirty, all or none.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Busy`], [`MonitorError::WrongStatus`],
+    /// [`MonitorError::Memory`].
+    pub fn free(&self, by: &Alias, region: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
+        named(by, &self.names.policy_manager, "freeing pages")?;
+        self.drop_pages(&mut self.regions.lock(), region, pages, Lose::Nothing)
+    }
+
+    fn drop_pages(
+        &self,
+        regions: &mut Regions,
+        region: RegionId,
+        pages: Range<u32>,
+        lose: Lose,
+    ) -> Result<(), MonitorError> {
+        for index in regions.free(region, pages, lose)? {
+            let cleared = self.memory.clear(PageId { region, index });
+            cleared.map_err(|error| MonitorError::Memory { region, error })?;
+        }
+        Ok(())
+    }
+
+    /// PolicyMgr gives up a region that has no blocks.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::InUse`], [`MonitorError::Memory`].
+    pub fn remove_region(&self, by: &Alias, region: RegionId) -> Result<(), MonitorError> {
+        named(by, &self.names.policy_manager, "giving up regions")?;
+        let mut regions = self.regions.lock();
+        regions.remove(region)?;
+        self.memory.remove(region).map_err(|error| MonitorError::Memory { region, error })
+    }
+
+    /// PolicyMgr erases blocks, in memory and on the disk, before somebody else owns them. The volume's log has it before
+    /// whatever is written later, so no crash brings the content back to a new owner.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::Busy`], [`MonitorError::Volume`].
+    pub fn erase(&self, by: &Alias, first: BlockId, count: u64) -> Result<(), MonitorError> {
+        named(by, &self.names.policy_manager, "erasing blocks")?;
+        let last = first.number.checked_add(count).ok_or(MonitorError::NoBlock(first))?;
+        if count == 0 {
+            return Ok(());
+        }
+        self.place(BlockId { number: last - 1, ..first })?;
+        let _one = self.writing.lock();
+        {
+            let mut regions = self.regions.lock();
+            for page in regions.places_of(first, count) {
+                self.drop_pages(&mut regions, page.region, page.index..page.index + 1, Lose::Content)?;
+            }
+        }
+        let mut number = first.number;
+        while number < last {
+            let (disk, offset, bytes, more) = self.place(BlockId { number, ..first })?;
+            let blocks = more.min(last - number);
+            erase_bytes(&disk.volume, offset..offset + blocks * bytes as u64)?;
+            number += blocks;
+        }
+        Ok(())
+    }
+
+    /// A DiskDriver transfers neighbouring blocks, from or to these pages. Pages whose checks fail are refused before
+    /// anything is done; a block that is not what was written fails all of them.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::TooLong`], [`MonitorError::NoRegion`],
+    /// [`MonitorError::NoPage`], [`MonitorError::WrongBlock`], [`MonitorError::WrongStatus`], [`MonitorError::Busy`],
+    /// [`MonitorError::Volume`], [`MonitorError::Memory`].
+    pub fn transfer(
+        &self,
+        by: &Alias,
+        direction: Direction,
+        first: BlockId,
+        pages: &[PageId],
+    ) -> Result<(), MonitorError> {
+        let (disk, offset, bytes, more) = self.place(first)?;
+        named(by, &disk.driver, "transferring blocks of this disk")?;
+        let count = pages.len();
+        if count > REGION_PAGES_MAX || count as u64 > more {
+            return Err(MonitorError::TooLong { found: count, pages_max: REGION_PAGES_MAX.min(more as usize) });
+        }
+        // Checks (i) and (ii): regions are PolicyMgr's, or would not be there.
+        let mut regions = self.regions.lock();
+        for (at, page) in pages.iter().enumerate() {
+            let block = BlockId { number: first.number + at as u64, ..first };
+            let begun = match direction {
+                Direction::Fill => regions.begin_fill(*page, block),
+                Direction::Drain => regions.begin_drain(*page, block),
+            };
+            if let Err(error) = begun {
+                let before = if direction == Direction::Fill { Status::Empty } else { Status::Dirty };
+                pages[..at].iter().for_each(|page| regions.end(*page, before));
+                return Err(error);
+            }
+        }
+        drop(regions);
+        let mut buffer = vec![0; count * bytes];
+        let moved = match direction {
+            Direction::Fill => self.fill(disk, offset, bytes, &mut buffer, pages),
+            Direction::Drain => self.drain(disk, offset, bytes, &mut buffer, pages),
+        };
+        let after = match (direction, &moved) {
+            (_, Ok(())) => Status::Clean,
+            (Direction::Fill, Err(_)) => Status::Empty,
+            (Direction::Drain, Err(_)) => Status::Dirty,
+        };
+        let mut regions = self.regions.lock();
+        pages.iter().for_each(|page| regions.end(*page, after));
+        moved
+    }
+
+    fn fill(
+        &self,
+        disk: &Disk,
+        offset: u64,
+        bytes: usize,
+        buffer: &mut [u8],
+        pages: &[PageId],
+    ) -> Result<(), MonitorError> {
+        disk.volume.read(offset, buffer)?;
+        for (page, block) in pages.iter().zip(buffer.chunks_exact(bytes)) {
+            self.put(*page, block)?;
+        }
+        Ok(())
+    }
+
+    /// What is written is what was copied first: nobody changes it between its hash and the disk.
+    fn drain(
+        &self,
+        disk: &Disk,
+        offset: u64,
+        bytes: usize,
+        buffer: &mut [u8],
+        pages: &[PageId],
+    ) -> Result<(), MonitorError> {
+        let mut whole = [0; PAGE_BYTES];
+        for (page, block) in pages.iter().zip(buffer.chunks_exact_mut(bytes)) {
+            let read = self.memory.read(*page, &mut whole);
+            read.map_err(|error| MonitorError::Memory { region: page.region, error })?;
+            block.copy_from_slice(&whole[..bytes]);
+        }
+        Ok(disk.volume.write(offset, buffer)?)
+    }
+
+    fn put(&self, page: PageId, block: &[u8]) -> Result<(), MonitorError> {
+        let mut whole = [0; PAGE_BYTES];
+        whole[..block.len()].copy_from_slice(block);
+        let written = self.memory.write(page, &whole);
+        written.map_err(|error| MonitorError::Memory { region: page.region, error })
+    }
+
+    /// The DiskDriver makes durable what was transferred and what was [written together](Monitor::write_together).
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::Volume`].
+    pub fn flush(&self, by: &Alias, disk: u16) -> Result<(), MonitorError> {
+        let disk = self.disk(disk)?;
+        named(by, &disk.driver, "flushing this disk")?;
+        Ok(disk.volume.flush()?)
+    }
+
+    /// Lets somebody at a region whose ACL has their name. A name that holds for some blocks only gets no view, as a view
+    /// is of all that the region has, now and later; [`Monitor::read`] is for it.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Memory`].
+    pub fn view(&self, by: &Alias, region: RegionId, access: Access) -> Result<M::View, MonitorError> {
+        // Held, so that a change of the ACL is before or after it.
+        let regions = self.regions.lock();
+        let everywhere = Objects { first: 0, last: u128::MAX };
+        let is_whole = *by.scope().objects() == Limit::Every;
+        if !is_whole || !regions.acl(region)?.permits(by, access, everywhere) {
+            return Err(MonitorError::Denied("a view of this region"));
+        }
+        self.memory.view(region, access).map_err(|error| MonitorError::Memory { region, error })
+    }
+
+    /// Copies a filled page out, for somebody on the ACL.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::WrongStatus`],
+    /// [`MonitorError::Memory`].
+    pub fn read(&self, by: &Alias, page: PageId, into: &mut Page) -> Result<(), MonitorError> {
+        let regions = self.regions.lock();
+        self.permits(&regions, by, page, Access::Read)?;
+        let (_, status) = regions.look(page)?;
+        if status == Status::Empty {
+            return Err(MonitorError::WrongStatus { page, expected: Status::Clean, found: status });
+        }
+        let read = self.memory.read(page, into);
+        read.map_err(|error| MonitorError::Memory { region: page.region, error })
+    }
+
+    fn permits(&self, regions: &Regions, by: &Alias, page: PageId, access: Access) -> Result<(), MonitorError> {
+        let (block, _) = regions.look(page)?;
+        let objects = Objects::blocks(block.disk, block.number, 1).ok_or(MonitorError::NoBlock(block))?;
+        let is_permitted = regions.acl(page.region)?.permits(by, access, objects);
+        let what = if access == Access::Read { "reading this page" } else { "changing this page" };
+        if is_permitted { Ok(()) } else { Err(MonitorError::Denied(what)) }
+    }
+
+    /// Somebody who may write says that they did, through a view.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
+    pub fn mark_dirty(&self, by: &Alias, region: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
+        let mut regions = self.regions.lock();
+        for index in pages.clone() {
+            self.permits(&regions, by, PageId { region, index }, Access::ReadWrite)?;
+        }
+        regions.dirty(region, pages)
+    }
+
+    /// Somebody who may write replaces whole blocks of one disk, all of them or, after a crash, none; calls are there in
+    /// their order. This is the journal of the file systems' metadata and of the policy table. Durable after a flush.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`],
+    /// [`MonitorError::WrongLength`], [`MonitorError::TooLong`], [`MonitorError::Volume`], [`MonitorError::Memory`].
+    pub fn write_together(&self, by: &Alias, disk: u16, writes: &[Write]) -> Result<(), MonitorError> {
+        let disk_of = self.disk(disk)?;
+        let pages_max = disk_of.volume.together_max();
+        if writes.len() > pages_max {
+            return Err(MonitorError::TooLong { found: writes.len(), pages_max });
+        }
+        let _one = self.writing.lock();
+        let mut together: Vec<(u64, &[u8])> = Vec::with_capacity(writes.len());
+        {
+            let mut regions = self.regions.lock();
+            for write in writes {
+                self.permits(&regions, by, write.page, Access::ReadWrite)?;
+                let block = regions.is_still(write.page)?;
+                if block.disk != disk {
+                    return Err(MonitorError::NoBlock(block));
+                }
+                let (_, offset, bytes, _) = self.place(block)?;
+                if write.bytes.len() != bytes {
+                    return Err(MonitorError::WrongLength { expected: bytes, found: write.bytes.len() });
+                }
+                together.push((offset, &write.bytes));
+            }
+            // Under the lock: between the disk and the memory nobody frees, fills or drains these pages.
+            disk_of.volume.write_together(&together)?;
+            for write in writes {
+                self.put(write.page, &write.bytes)?;
+                regions.replace(write.page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a page has: for CacheMgr, and for who may read it.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
+    pub fn status(&self, by: &Alias, page: PageId) -> Result<Status, MonitorError> {
+        let regions = self.regions.lock();
+        if named(by, &self.names.cache_manager, "seeing what pages have").is_err() {
+            self.permits(&regions, by, page, Access::Read)?;
+        }
+        Ok(regions.look(page)?.1)
+    }
+
+    /// Where blocks are cached: for PolicyMgr, which frees and moves them.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`].
+    pub fn places(&self, by: &Alias, first: BlockId, count: u64) -> Result<Vec<PageId>, MonitorError> {
+        named(by, &self.names.policy_manager, "seeing where blocks are cached")?;
+        Ok(self.regions.lock().places_of(first, count))
+    }
+}
+
+/// Blocks of the volume are discarded, which its log has at once; parts of them are written together, for the same
+/// reason.
+fn erase_bytes(volume: &Volume, bytes: Range<u64>) -> Result<(), MonitorError> {
+    let whole = PAGE_BYTES as u64;
+    let first = bytes.start.next_multiple_of(whole).min(bytes.end);
+    let last = (bytes.end / whole * whole).max(first);
+    let zeroes = [0; PAGE_BYTES];
+    let head = (bytes.start, &zeroes[..(first - bytes.start) as usize]);
+    let tail = (last, &zeroes[..(bytes.end - last) as usize]);
+    let parts: Vec<(u64, &[u8])> = [head, tail].into_iter().filter(|(_, part)| !part.is_empty()).collect();
+    volume.write_together(&parts)?;
+    Ok(volume.discard(first, last - first)?)
+}

@@ -1,0 +1,302 @@
+//! Regions: memory that holds blocks, as pages, with an owner and an ACL (paper, sections 3.2 and 4.4 to 4.7). Pure.
+//!
+//! Invariants:
+//! - a block is in one page at most, so that nobody sees an older copy of it;
+//! - a page is filled from its own block only, and written to its own block only;
+//! - a dirty page is given up only together with the block's content;
+//! - names of regions are never used again.
+
+use crate::MonitorError;
+use holdfast_access::Acl;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// A block of a disk (the paper's ⟨bus, disk, block⟩; the bus follows from the disk).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct BlockId {
+    /// The disk.
+    pub disk: u16,
+    /// The block's number on it.
+    pub number: u64,
+}
+
+/// A region.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct RegionId(pub u64);
+
+/// A page of a region: what a cache reference names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct PageId {
+    /// The region.
+    pub region: RegionId,
+    /// Which of its pages.
+    pub index: u32,
+}
+
+/// Whether changes may go that the disk was not given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lose {
+    /// No.
+    Nothing,
+    /// Yes: the block is erased.
+    Content,
+}
+
+/// What a page has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub enum Status {
+    /// It has no block, or the block was not read yet.
+    Empty,
+    /// What the disk has.
+    Clean,
+    /// What the disk is still to be given.
+    Dirty,
+}
+
+#[derive(Clone, Copy)]
+struct Page {
+    block: BlockId,
+    status: Status,
+    /// A transfer is under way. A page that is being written is clean unless it was changed meanwhile.
+    is_moving: bool,
+}
+
+struct Region {
+    acl: Acl,
+    pages: Vec<Option<Page>>,
+}
+
+/// All regions. See the module.
+pub struct Regions {
+    regions: HashMap<RegionId, Region>,
+    places: BTreeMap<BlockId, PageId>,
+    next: u64,
+    pages_max: usize,
+}
+
+impl Regions {
+    /// None yet, with room for `pages_max` pages.
+    pub fn new(pages_max: usize) -> Regions {
+        Regions { regions: HashMap::new(), places: BTreeMap::new(), next: 1, pages_max }
+    }
+
+    fn region(&self, id: RegionId) -> Result<&Region, MonitorError> {
+        self.regions.get(&id).ok_or(MonitorError::NoRegion(id))
+    }
+
+    fn region_mut(&mut self, id: RegionId) -> Result<&mut Region, MonitorError> {
+        self.regions.get_mut(&id).ok_or(MonitorError::NoRegion(id))
+    }
+
+    fn page(&self, id: PageId) -> Result<Page, MonitorError> {
+        let page = self.region(id.region)?.pages.get(id.index as usize).copied().flatten();
+        page.ok_or(MonitorError::NoPage(id))
+    }
+
+    fn page_mut(&mut self, id: PageId) -> Result<&mut Page, MonitorError> {
+        let page = self.region_mut(id.region)?.pages.get_mut(id.index as usize);
+        page.and_then(Option::as_mut).ok_or(MonitorError::NoPage(id))
+    }
+
+    /// A region of pages without blocks.
+    ///
+    /// # Errors
+    /// [`MonitorError::TooLong`].
+    pub fn create(&mut self, acl: Acl, pages: usize) -> Result<RegionId, MonitorError> {
+        if pages > REGION_PAGES_MAX {
+            return Err(MonitorError::TooLong { found: pages, pages_max: REGION_PAGES_MAX });
+        }
+        let id = RegionId(self.next);
+        self.next += 1;
+        self.regions.insert(id, Region { acl, pages: vec![None; pages] });
+        Ok(id)
+    }
+
+    /// Gives pages to blocks, all of them or none; they are empty.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
+    pub fn assign(&mut self, id: RegionId, first: u32, blocks: &[BlockId]) -> Result<(), MonitorError> {
+        if self.places.len() + blocks.len() > self.pages_max {
+            return Err(MonitorError::NoMemory { pages_max: self.pages_max });
+        }
+        let range = first as usize..(first as usize).saturating_add(blocks.len());
+        let pages = &self.region(id)?.pages;
+        let Some(free) = pages.get(range.clone()) else {
+            return Err(MonitorError::TooLong { found: range.end, pages_max: pages.len() });
+        };
+        if let Some(at) = free.iter().position(Option::is_some) {
+            return Err(MonitorError::Assigned(PageId { region: id, index: first + at as u32 }));
+        }
+        let mut places = HashMap::with_capacity(blocks.len());
+        for (index, block) in (first..).zip(blocks) {
+            let page = PageId { region: id, index };
+            let other = self.places.get(block).copied().or(places.insert(*block, page));
+            if let Some(page) = other {
+                return Err(MonitorError::Cached { block: *block, page });
+            }
+        }
+        self.places.extend(places);
+        for (page, block) in self.region_mut(id)?.pages[range].iter_mut().zip(blocks) {
+            *page = Some(Page { block: *block, status: Status::Empty, is_moving: false });
+        }
+        Ok(())
+    }
+
+    /// The ACL of a region.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`].
+    pub fn acl(&self, id: RegionId) -> Result<&Acl, MonitorError> {
+        Ok(&self.region(id)?.acl)
+    }
+
+    /// Changes an ACL.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`].
+    pub fn set_acl(&mut self, id: RegionId, acl: Acl) -> Result<(), MonitorError> {
+        self.region_mut(id)?.acl = acl;
+        Ok(())
+    }
+
+    /// The block that a page is for, and what the page has of it.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
+    pub fn look(&self, id: PageId) -> Result<(BlockId, Status), MonitorError> {
+        let page = self.page(id)?;
+        Ok((page.block, page.status))
+    }
+
+    /// Where blocks are cached.
+    pub fn places_of(&self, first: BlockId, count: u64) -> Vec<PageId> {
+        let end = BlockId { number: first.number.saturating_add(count), ..first };
+        self.places.range(first..end).map(|(_, page)| *page).collect()
+    }
+
+    /// A transfer from the disk begins: `block` must be the page's, and the page empty (checks iii and iv).
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::WrongBlock`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Busy`].
+    pub fn begin_fill(&mut self, id: PageId, block: BlockId) -> Result<(), MonitorError> {
+        self.begin(id, block, Status::Empty)?.is_moving = true;
+        Ok(())
+    }
+
+    /// A transfer to the disk begins: `block` must be the page's, and the page dirty (checks iii and iv). It is clean from
+    /// now on, so that a change while it is copied makes it dirty again.
+    ///
+    /// # Errors
+    /// As [`Regions::begin_fill`].
+    pub fn begin_drain(&mut self, id: PageId, block: BlockId) -> Result<(), MonitorError> {
+        let page = self.begin(id, block, Status::Dirty)?;
+        (page.is_moving, page.status) = (true, Status::Clean);
+        Ok(())
+    }
+
+    fn begin(&mut self, id: PageId, block: BlockId, needed: Status) -> Result<&mut Page, MonitorError> {
+        let page = self.still(id)?;
+        if page.block != block {
+            return Err(MonitorError::WrongBlock { page: id, expected: page.block, found: block });
+        }
+        if page.status != needed {
+            return Err(MonitorError::WrongStatus { page: id, expected: needed, found: page.status });
+        }
+        Ok(page)
+    }
+
+    /// A page that is not being transferred.
+    fn still(&mut self, id: PageId) -> Result<&mut Page, MonitorError> {
+        match self.page_mut(id)? {
+            page if page.is_moving => Err(MonitorError::Busy(id)),
+            page => Ok(page),
+        }
+    }
+
+    /// A transfer ended. The page has `status`, unless it was made dirty meanwhile. Nobody can have freed it.
+    pub fn end(&mut self, id: PageId, status: Status) {
+        let page = self.page_mut(id).expect("a page that is being transferred stays");
+        page.is_moving = false;
+        if page.status != Status::Dirty {
+            page.status = status;
+        }
+    }
+
+    /// The pages were changed in memory. Empty ones count as filled: with what was put there, over zeroes.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`] for one that is being filled.
+    pub fn dirty(&mut self, id: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
+        for index in pages.clone() {
+            let page = PageId { region: id, index };
+            let found = self.page(page)?;
+            if found.is_moving && found.status == Status::Empty {
+                return Err(MonitorError::Busy(page));
+            }
+        }
+        for index in pages {
+            self.page_mut(PageId { region: id, index })?.status = Status::Dirty;
+        }
+        Ok(())
+    }
+
+    /// A page's whole content, which memory and disk have both, replaces what it had. Its block.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
+    pub fn replace(&mut self, id: PageId) -> Result<(), MonitorError> {
+        self.still(id)?.status = Status::Clean;
+        Ok(())
+    }
+
+    /// Whether the page is there and not being transferred.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
+    pub fn is_still(&mut self, id: PageId) -> Result<BlockId, MonitorError> {
+        Ok(self.still(id)?.block)
+    }
+
+    /// Gives up pages, all of them or none, and says which had blocks. Dirty ones are not given up unless `lose` says that
+    /// their content goes.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::Busy`], [`MonitorError::WrongStatus`].
+    pub fn free(&mut self, id: RegionId, pages: Range<u32>, lose: Lose) -> Result<Vec<u32>, MonitorError> {
+        let end = pages.end.min(self.region(id)?.pages.len() as u32);
+        let mut taken = Vec::new();
+        for index in pages.start.min(end)..end {
+            let page = PageId { region: id, index };
+            let Ok(found) = self.page(page) else { continue };
+            if found.is_moving {
+                return Err(MonitorError::Busy(page));
+            }
+            if found.status == Status::Dirty && lose == Lose::Nothing {
+                return Err(MonitorError::WrongStatus { page, expected: Status::Clean, found: found.status });
+            }
+            taken.push((index, found.block));
+        }
+        for (index, block) in &taken {
+            self.places.remove(block);
+            self.region_mut(id)?.pages[*index as usize] = None;
+        }
+        Ok(taken.into_iter().map(|(index, _)| index).collect())
+    }
+
+    /// Gives up a region without pages that hold a block.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::InUse`].
+    pub fn remove(&mut self, id: RegionId) -> Result<(), MonitorError> {
+        if self.region(id)?.pages.iter().any(Option::is_some) {
+            return Err(MonitorError::InUse(id));
+        }
+        self.regions.remove(&id);
+        Ok(())
+    }
+}
+
+/// Most pages of a region. A long file has several: so an ACL that changes, and the copying that it makes, is bounded.
+pub const REGION_PAGES_MAX: usize = 256;
