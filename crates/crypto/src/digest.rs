@@ -110,6 +110,18 @@ pub enum Domain {
     ReleasePath = 45,
     /// Revocation of a writable file system, as signed.
     FileSystemRevocation = 46,
+    /// Principal of the access logic.
+    Principal = 60,
+    /// Code and configuration of a process: its hash group.
+    Program = 61,
+    /// Credential, as signed or spoken.
+    Credential = 62,
+    /// Principal together with a restriction: an alias.
+    Alias = 63,
+    /// Block of a policy table.
+    PolicyBlock = 64,
+    /// Owner and ACL of blocks, as interned by a policy table.
+    PolicyLabel = 65,
 }
 
 /// Inputs up to this many bytes are digested in one call.

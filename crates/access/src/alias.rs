@@ -1,0 +1,166 @@
+//! Alias tables: what a process has proved, so that a message names an index instead of carrying a proof.
+//!
+//! Invariants: entry 0 is the process itself; every other entry was proved about this very process; a look-up
+//! answers only while every premise stands, so a revocation takes effect at the next look-up. While nothing has
+//! ended since, that costs one comparison of generations.
+
+use crate::{AccessError, Premise, Principal, ProcessName, Proven, Scope, Standing};
+use holdfast_crypto::{Digest, DigestKey, Domain, encode};
+
+/// The most entries in a table, the process itself included.
+pub const ALIASES_MAX: usize = 64;
+
+/// Under whose name a message was sent: what a guard compares.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Alias {
+    principal: Principal,
+    scope: Scope,
+}
+
+impl Alias {
+    /// An alias by the caller's word: for the runtime, which resolves what a message is stamped with.
+    pub fn attested(principal: Principal, scope: Scope) -> Alias {
+        Alias { principal, scope }
+    }
+
+    /// In whose name.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// On what.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// What messages are stamped with. Without restriction it is the principal's digest; with one it is another,
+    /// so a guard that knows only principals never takes a restricted alias for the whole.
+    pub fn digest(&self) -> Digest {
+        if self.scope == Scope::EVERYTHING {
+            self.principal.digest()
+        } else {
+            DigestKey::WELL_KNOWN.digest(Domain::Alias, &encode(&(&self.principal, &self.scope)))
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    alias: Alias,
+    premises: Vec<Premise>,
+    /// The earliest end of a premise.
+    expires_s: Option<u64>,
+    /// The generation at which all premises were last seen to stand.
+    generation: u64,
+}
+
+/// The aliases of one process.
+#[derive(Clone, Debug)]
+pub struct AliasTable {
+    process: ProcessName,
+    entries: Vec<Option<Entry>>,
+}
+
+impl AliasTable {
+    /// The table of a process that has started: entry 0 only.
+    ///
+    /// # Errors
+    /// [`AccessError::Ended`] if the process does not live.
+    pub fn new(process: ProcessName, standing: &Standing) -> Result<AliasTable, AccessError> {
+        if !standing.lives(process) {
+            return Err(AccessError::Ended);
+        }
+        let alias = Alias::attested(Principal::Process(process), Scope::EVERYTHING);
+        let generation = standing.generation();
+        let itself = Entry { alias, premises: Vec::new(), expires_s: None, generation };
+        Ok(AliasTable { process, entries: vec![Some(itself)] })
+    }
+
+    /// Adds what was proved. The index is the lowest that is free.
+    ///
+    /// # Errors
+    /// [`AccessError::NotAboutYou`], [`AccessError::TooManyAliases`].
+    pub fn add(&mut self, proven: Proven) -> Result<u16, AccessError> {
+        if *proven.delegate() != Principal::Process(self.process) {
+            return Err(AccessError::NotAboutYou(proven.delegate().clone()));
+        }
+        let index = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
+        if index >= ALIASES_MAX {
+            return Err(AccessError::TooManyAliases);
+        }
+        let entry = Entry {
+            alias: Alias::attested(proven.principal().clone(), proven.scope().clone()),
+            expires_s: proven.premises().iter().filter_map(|premise| premise.expires_s).min(),
+            premises: proven.premises().to_vec(),
+            // Not the generation of the check, which may be past: the first look-up asks.
+            generation: u64::MAX,
+        };
+        if index == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[index] = Some(entry);
+        Ok(index as u16)
+    }
+
+    /// Removes an entry. Entry 0 stays.
+    ///
+    /// # Errors
+    /// [`AccessError::NoSuchAlias`].
+    pub fn remove(&mut self, index: u16) -> Result<(), AccessError> {
+        match self.entries.get_mut(usize::from(index)) {
+            Some(entry @ Some(_)) if index > 0 => {
+                *entry = None;
+                Ok(())
+            }
+            _ => Err(AccessError::NoSuchAlias(index)),
+        }
+    }
+
+    /// The alias at an index, if all that it rests on stands at `now_s` (seconds since 1970). One that does not is
+    /// removed.
+    ///
+    /// # Errors
+    /// [`AccessError::NoSuchAlias`], [`AccessError::Revoked`], [`AccessError::Expired`], [`AccessError::Ended`].
+    pub fn look_up(&mut self, index: u16, standing: &Standing, now_s: u64) -> Result<&Alias, AccessError> {
+        let place = usize::from(index);
+        let entry =
+            self.entries.get_mut(place).and_then(Option::as_mut).ok_or(AccessError::NoSuchAlias(index))?;
+        if let Err(why) = entry.renew(self.process, standing, now_s) {
+            self.entries[place] = None;
+            return Err(why);
+        }
+        Ok(&self.entries[place].as_ref().expect("it was just there").alias)
+    }
+
+    /// Every index with its alias.
+    pub fn entries(&self) -> impl Iterator<Item = (u16, &Alias)> {
+        (0..).zip(&self.entries).filter_map(|(index, entry)| Some((index, &entry.as_ref()?.alias)))
+    }
+
+    /// Removes all that no longer stands, and says which it was, for whoever keeps copies.
+    pub fn sweep(&mut self, standing: &Standing, now_s: u64) -> Vec<u16> {
+        let indices: Vec<u16> = self.entries().map(|(index, _)| index).collect();
+        indices.into_iter().filter(|index| self.look_up(*index, standing, now_s).is_err()).collect()
+    }
+}
+
+impl Entry {
+    fn renew(&mut self, process: ProcessName, standing: &Standing, now_s: u64) -> Result<(), AccessError> {
+        if self.expires_s.is_some_and(|last| last < now_s) {
+            let over = |premise: &&Premise| premise.expires_s == self.expires_s;
+            let premise = self.premises.iter().find(over).expect("it is the least of theirs");
+            return Err(AccessError::Expired { issuer: premise.issuer.clone(), serial: premise.serial });
+        }
+        if self.generation == standing.generation() {
+            return Ok(());
+        }
+        if !standing.lives(process) {
+            return Err(AccessError::Ended);
+        }
+        if let Some(premise) = self.premises.iter().find(|p| !standing.stands(&p.issuer, p.serial)) {
+            return Err(AccessError::Revoked { issuer: premise.issuer.clone(), serial: premise.serial });
+        }
+        self.generation = standing.generation();
+        Ok(())
+    }
+}

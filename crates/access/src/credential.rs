@@ -1,0 +1,169 @@
+//! What principals say, and the proof that they said it.
+//!
+//! Invariant: a [`Heard`] credential really is its issuer's. Only [`Heard::signed`], which verifies, and
+//! [`Heard::spoken`], which the runtime calls for the channel it read from, make one; so nothing that takes a
+//! `Heard` can forget to ask.
+
+use crate::{AccessError, Manifest, Principal, ProcessName, Scope};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, DigestKey, Domain, Signature, SigningKey, decode, encode};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The longest signed credential, in bytes.
+pub const CREDENTIAL_BYTES_MAX: usize = 64 << 10;
+/// The most credentials held for one process.
+pub const HEARD_MAX: usize = 256;
+
+/// What is said. The order of the variants is part of the signed format.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Statement {
+    /// `delegate` speaksfor `principal` within `scope`.
+    SpeaksFor {
+        /// Who may speak.
+        delegate: Principal,
+        /// For whom.
+        principal: Principal,
+        /// On what.
+        scope: Scope,
+    },
+    /// The process runs what the manifest describes. Counts only if the machine says it.
+    Runs {
+        /// The process.
+        process: ProcessName,
+        /// What it runs.
+        manifest: Manifest,
+    },
+    /// Earlier credentials of the same issuer end.
+    Ends(Ending),
+}
+
+/// Which credentials of an issuer end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Ending {
+    /// The one with this serial.
+    Serial(u64),
+    /// All with a lower serial.
+    Before(u64),
+    /// All, for good: a lost key, a dismissed user.
+    Everything,
+}
+
+/// `issuer says statement`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Credential {
+    /// Who says it.
+    pub issuer: Principal,
+    /// The issuer's number for it, by which it can be revoked. Issuers count upwards.
+    pub serial: u64,
+    /// When it stops counting, in seconds since 1970; the last second still counts.
+    pub expires_s: Option<u64>,
+    /// What is said.
+    pub statement: Statement,
+}
+
+/// The digest that names a credential in proofs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct CredentialId(pub Digest);
+
+impl fmt::Display for CredentialId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.short())
+    }
+}
+
+/// The bytes that travel: version 1 of the format.
+#[derive(BorshSerialize, BorshDeserialize)]
+enum Signed {
+    V1(Credential, Signature),
+}
+
+impl Credential {
+    /// Its name in proofs.
+    pub fn id(&self) -> CredentialId {
+        CredentialId(DigestKey::WELL_KNOWN.digest(Domain::Credential, &encode(self)))
+    }
+
+    /// Signs it, for [`Heard::signed`]. `issuer` should be the key's principal: else nobody will hear it.
+    pub fn sign(self, key: &SigningKey) -> Vec<u8> {
+        let signature = key.sign(Domain::Credential, &encode(&self));
+        encode(&Signed::V1(self, signature))
+    }
+}
+
+/// A credential whose issuer really said it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Heard(Credential);
+
+impl Heard {
+    /// Reads and verifies a signed credential.
+    ///
+    /// # Errors
+    /// [`AccessError::Malformed`], [`AccessError::NotTheirs`], [`AccessError::BadSignature`].
+    pub fn signed(bytes: &[u8]) -> Result<Heard, AccessError> {
+        let what = "signed credential";
+        if bytes.len() > CREDENTIAL_BYTES_MAX {
+            return Err(AccessError::Malformed { what, why: "longer than 64 KiB".to_owned() });
+        }
+        let Signed::V1(credential, signature) =
+            decode(bytes).map_err(|error| AccessError::Malformed { what, why: error.why })?;
+        let Principal::Key(key) = &credential.issuer else {
+            return Err(AccessError::NotTheirs { issuer: credential.issuer });
+        };
+        if !key.verify(Domain::Credential, &encode(&credential), &signature) {
+            return Err(AccessError::BadSignature(credential.issuer));
+        }
+        Ok(Heard(credential))
+    }
+
+    /// Takes what `speaker`, a process or the machine, said over its own channel. The caller vouches for the
+    /// channel. Nobody speaks under an alias: what a process says dies with it, and its chain with the alias.
+    ///
+    /// # Errors
+    /// [`AccessError::NotTheirs`].
+    pub fn spoken(speaker: &Principal, credential: Credential) -> Result<Heard, AccessError> {
+        let speaks = matches!(speaker, Principal::Process(_) | Principal::Machine);
+        if speaks && credential.issuer == *speaker {
+            Ok(Heard(credential))
+        } else {
+            Err(AccessError::NotTheirs { issuer: credential.issuer })
+        }
+    }
+
+    /// The credential.
+    pub fn credential(&self) -> &Credential {
+        &self.0
+    }
+}
+
+/// The credentials held for one process, by name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Credentials(BTreeMap<CredentialId, Heard>);
+
+impl Credentials {
+    /// Keeps a credential for the proofs to come.
+    ///
+    /// # Errors
+    /// [`AccessError::TooManyCredentials`].
+    pub fn keep(&mut self, heard: Heard) -> Result<CredentialId, AccessError> {
+        let id = heard.credential().id();
+        if self.0.len() >= HEARD_MAX && !self.0.contains_key(&id) {
+            return Err(AccessError::TooManyCredentials);
+        }
+        self.0.insert(id, heard);
+        Ok(id)
+    }
+
+    /// Forgets a credential. Aliases proved with it stay: to end those, revoke it.
+    pub fn forget(&mut self, id: CredentialId) -> bool {
+        self.0.remove(&id).is_some()
+    }
+
+    /// A credential by name.
+    ///
+    /// # Errors
+    /// [`AccessError::NotHeard`].
+    pub fn get(&self, id: CredentialId) -> Result<&Credential, AccessError> {
+        self.0.get(&id).map(Heard::credential).ok_or(AccessError::NotHeard(id))
+    }
+}

@@ -1,0 +1,50 @@
+//! Who may do what: principals, access control lists, credentials, proofs and alias tables (the Principled
+//! Filesystem paper, 3.1). The inference rules and the text forms are in `docs/access.md`.
+//!
+//! How a request is decided. A principal says things: a process over its channel to the runtime, a key by signing
+//! ([`Heard`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`] follows it
+//! step by step and searches for nothing. What was proved goes into the process's [`AliasTable`], and from then on
+//! each message names an entry of it; a guard compares that [`Alias`] with an owner or an [`Acl`]. When somebody
+//! takes back a credential ([`Standing::end`]), the aliases that rest on it fail at the next look-up.
+//!
+//! Invariants:
+//! - nothing speaks for anything unless a rule of `docs/access.md` says so (the tests hold [`check`] to a model);
+//! - no process name is ever stored;
+//! - everything a peer sends is bounded, none of it is deep, and malformed bytes are refused, never a panic.
+//!
+//! The trusted base holds every module but [`text`] and [`prove`], which print, parse and assemble what the others
+//! judge. This crate is pure: time is an argument, and so is what was heard.
+#![forbid(unsafe_code)]
+
+mod acl;
+mod alias;
+mod credential;
+mod error;
+mod manifest;
+mod name;
+mod predicate;
+mod principal;
+mod proof;
+pub mod prove;
+mod scope;
+mod standing;
+pub mod text;
+
+pub use acl::{Access, Acl, ENTRIES_MAX};
+pub use alias::{ALIASES_MAX, Alias, AliasTable};
+pub use credential::{
+    CREDENTIAL_BYTES_MAX, Credential, CredentialId, Credentials, Ending, HEARD_MAX, Heard, Statement,
+};
+pub use error::AccessError;
+pub use manifest::{Condition, Conditions, Manifest};
+pub use name::{NAME_BYTES_MAX, Name, ProcessName, TEXT_BYTES_MAX, Text};
+pub use predicate::{Predicate, TERMS_MAX, Term};
+pub use principal::{KeyName, Principal, ProgramHash};
+pub use proof::{Premise, Proof, Proven, STEPS_MAX, Step, check};
+pub use scope::{Limit, Objects, Operation, RANGES_MAX, Scope};
+pub use standing::{ISSUERS_MAX, SERIALS_MAX, Standing};
+
+/// A decoder's complaint.
+fn malformed(why: impl ToString) -> borsh::io::Error {
+    borsh::io::Error::new(borsh::io::ErrorKind::InvalidData, why.to_string())
+}

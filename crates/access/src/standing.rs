@@ -1,0 +1,166 @@
+//! What still stands: which credentials were taken back, and which processes live.
+//!
+//! Invariants: what has ended never stands again, over restarts too (the driver stores [`Standing::encode`] before
+//! it acknowledges an ending); what a process said stands only while it lives, so ended processes take no room; the
+//! generation grows with every change, so one comparison tells that nothing ended since.
+
+use crate::{AccessError, Credential, Ending, Heard, Principal, ProcessName, Statement};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{decode, encode};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most issuers with endings, and the most processes alive.
+pub const ISSUERS_MAX: usize = 4096;
+/// The most serials of one issuer ended one by one.
+pub const SERIALS_MAX: usize = 1024;
+
+/// What has ended of one issuer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
+struct Ended {
+    everything: bool,
+    /// Serials below have ended.
+    before: u64,
+    /// And these, none of them below.
+    serials: BTreeSet<u64>,
+}
+
+/// The stored form: version 1.
+#[derive(BorshSerialize, BorshDeserialize)]
+enum Stored {
+    V1(BTreeMap<Principal, Ended>),
+}
+
+/// Revocations and living processes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    generation: u64,
+    ended: BTreeMap<Principal, Ended>,
+    alive: BTreeSet<ProcessName>,
+}
+
+impl Standing {
+    /// Nothing ended, nobody alive.
+    pub fn new() -> Standing {
+        Standing::default()
+    }
+
+    /// The endings as they are stored. What processes ended is not among them: they end themselves.
+    pub fn encode(&self) -> Vec<u8> {
+        let lasting = self.ended.iter().filter(|(issuer, _)| !matches!(issuer, Principal::Process(_)));
+        encode(&Stored::V1(lasting.map(|(issuer, ended)| (issuer.clone(), ended.clone())).collect()))
+    }
+
+    /// Reads stored endings, at the start of a run.
+    ///
+    /// # Errors
+    /// [`AccessError::Malformed`]: then nothing may be taken to stand.
+    pub fn decode(bytes: &[u8]) -> Result<Standing, AccessError> {
+        let what = "store of revocations";
+        let Stored::V1(ended) =
+            decode(bytes).map_err(|error| AccessError::Malformed { what, why: error.why })?;
+        let fits = ended.values().all(|one| one.serials.len() <= SERIALS_MAX);
+        if ended.len() > ISSUERS_MAX || !fits {
+            return Err(AccessError::Malformed {
+                what,
+                why: "more entries than are ever written".to_owned(),
+            });
+        }
+        Ok(Standing { generation: 0, ended, alive: BTreeSet::new() })
+    }
+
+    /// Grows whenever something ends.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// A process started.
+    ///
+    /// # Errors
+    /// [`AccessError::TooManyIssuers`].
+    pub fn started(&mut self, process: ProcessName) -> Result<(), AccessError> {
+        if self.alive.len() >= ISSUERS_MAX {
+            return Err(AccessError::TooManyIssuers);
+        }
+        self.alive.insert(process);
+        Ok(())
+    }
+
+    /// A process ended, and with it all that it said.
+    pub fn stopped(&mut self, process: ProcessName) {
+        self.generation += 1;
+        self.alive.remove(&process);
+        self.ended.remove(&Principal::Process(process));
+    }
+
+    /// Whether the process lives.
+    pub fn lives(&self, process: ProcessName) -> bool {
+        self.alive.contains(&process)
+    }
+
+    /// Carries out a statement that credentials end.
+    ///
+    /// # Errors
+    /// As [`Standing::end`]; [`AccessError::Malformed`] for another statement.
+    pub fn hear(&mut self, heard: &Heard) -> Result<(), AccessError> {
+        match &heard.credential().statement {
+            Statement::Ends(ending) => self.end(&heard.credential().issuer, *ending),
+            _ => Err(AccessError::Malformed { what: "ending", why: "it says something else".to_owned() }),
+        }
+    }
+
+    /// Ends credentials of an issuer, from the next look-up on.
+    ///
+    /// # Errors
+    /// [`AccessError::TooManyIssuers`] when there is no room: then nothing has ended. `Everything` and `Before` of
+    /// an issuer that is known always have room.
+    pub fn end(&mut self, issuer: &Principal, ending: Ending) -> Result<(), AccessError> {
+        if matches!(issuer, Principal::Process(process) if !self.lives(*process)) {
+            return Ok(());
+        }
+        if self.ended.len() >= ISSUERS_MAX && !self.ended.contains_key(issuer) {
+            return Err(AccessError::TooManyIssuers);
+        }
+        let ended = self.ended.entry(issuer.clone()).or_default();
+        match ending {
+            Ending::Serial(serial) if serial < ended.before => {}
+            Ending::Serial(serial) => {
+                if ended.serials.len() >= SERIALS_MAX && !ended.serials.contains(&serial) {
+                    return Err(AccessError::TooManyIssuers);
+                }
+                ended.serials.insert(serial);
+            }
+            Ending::Before(serial) => {
+                ended.before = ended.before.max(serial);
+                ended.serials = ended.serials.split_off(&ended.before);
+            }
+            Ending::Everything => ended.everything = true,
+        }
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// Whether what this issuer said under this serial stands.
+    pub fn stands(&self, issuer: &Principal, serial: u64) -> bool {
+        if matches!(issuer, Principal::Process(process) if !self.lives(*process)) {
+            return false;
+        }
+        self.ended.get(issuer).is_none_or(|ended| {
+            !ended.everything && serial >= ended.before && !ended.serials.contains(&serial)
+        })
+    }
+
+    /// Whether the credential counts at `now_s`, seconds since 1970.
+    ///
+    /// # Errors
+    /// [`AccessError::Revoked`], [`AccessError::Expired`].
+    pub fn counts(&self, credential: &Credential, now_s: u64) -> Result<(), AccessError> {
+        let (issuer, serial) = (credential.issuer.clone(), credential.serial);
+        if !self.stands(&issuer, serial) {
+            Err(AccessError::Revoked { issuer, serial })
+        } else if credential.expires_s.is_some_and(|last| last < now_s) {
+            Err(AccessError::Expired { issuer, serial })
+        } else {
+            Ok(())
+        }
+    }
+}

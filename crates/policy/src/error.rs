@@ -1,0 +1,76 @@
+//! Refusals, in words that say what to do.
+
+use holdfast_access::Principal;
+
+/// Why a request was refused. Nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// The requester does not speak for the owner on this.
+    #[error("these blocks are not yours: ask their owner, or use an alias that speaks for the owner on this")]
+    NotOwner,
+    /// The range has blocks of several owners.
+    #[error("from block {0} on the blocks have another owner: ask for each part by itself")]
+    MixedOwners(u64),
+    /// Blocks of a region would have different owners or ACLs.
+    #[error("from block {0} on the owner or the ACL differs: such blocks cannot share a region")]
+    MixedAcls(u64),
+    /// No such blocks.
+    #[error("the disk has only {0} blocks")]
+    BeyondDisk(u64),
+    /// The table's own blocks.
+    #[error("these blocks hold the policy table")]
+    Reserved,
+    /// A principal that must not be stored.
+    #[error("{0} cannot own blocks: name the user, key or program behind it")]
+    NotStorable(Principal),
+    /// The ACL after the change would be too long.
+    #[error("the ACL would have too many entries: put the principals into a group and list that")]
+    AclTooLong,
+    /// Nobody nominated the requester for exactly this range.
+    #[error("you are not nominated for exactly these blocks: have their owner nominate you")]
+    NotNominated,
+    /// Too many nominations await acceptance.
+    #[error("too many nominations await acceptance: accept some, or nominate larger ranges")]
+    TooManyNominations,
+    /// The table is full.
+    #[error(
+        "the policy table is full: use fewer different ACLs and larger ranges, or format the disk with a larger table"
+    )]
+    Full,
+    /// A disk whose table range is too small.
+    #[error("a policy table takes 3 blocks or more")]
+    TableTooSmall,
+    /// An earlier change was not carried out.
+    #[error("an earlier change is not yet carried out: wait for it, or open the table anew")]
+    Unfinished,
+    /// Not the administrator.
+    #[error("only the administrator may do this")]
+    NotAdministrator,
+}
+
+/// Why a stored table was refused. Nothing on the disk may be used then.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Damage {
+    /// A block could not be read.
+    #[error("block {block} of the policy table cannot be read: {why}")]
+    Unreadable {
+        /// Which, from the table's first.
+        block: u64,
+        /// The reader's words.
+        why: String,
+    },
+    /// A block is not what was written there.
+    #[error("block {block} of the policy table is damaged: {why}; recover the volume, or format the disk")]
+    Malformed {
+        /// Which, from the table's first.
+        block: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A table of a later format.
+    #[error("the policy table has format {0}, this Holdfast knows 1: use the one that wrote it")]
+    Newer(u16),
+    /// A table of another disk, or of this one before it was resized.
+    #[error("the policy table is of another disk, or of one with another size or place of the table")]
+    OtherDisk,
+}

@@ -1,0 +1,334 @@
+//! The guard: who may change the table, and in what order the world follows.
+//!
+//! Invariants: one change at a time, and none is decided before the last one is carried out; a nomination names
+//! exactly one range and is gone once the owner of any of its blocks changes, or after a restart.
+
+use crate::table::Table;
+use crate::{Block, BlockRange, Damage, Disk, Image, Label, Refused};
+use holdfast_access::{Access, Acl, Alias, Objects, Operation, Principal};
+use std::collections::BTreeMap;
+
+/// The most nominations that await acceptance.
+pub const NOMINATIONS_MAX: usize = 4096;
+/// The most of them by one owner.
+pub const NOMINATIONS_PER_OWNER_MAX: usize = 1024;
+
+/// How an ACL changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AclChange {
+    /// The principal gets exactly this access.
+    Set(Principal, Access),
+    /// The principal gets none.
+    Remove(Principal),
+    /// This list instead.
+    Replace(Acl),
+}
+
+/// What the driver does, each before the next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Take the regions that show these blocks from everybody who holds them, and do so with their dirty pages.
+    Withdraw(BlockRange, DirtyPages),
+    /// Make what the blocks held unreadable for good; durable before the next effect.
+    Erase(BlockRange),
+    /// Commit these blocks of the table as one: after a crash all of them are there, or none.
+    Store(Vec<Image>),
+}
+
+/// What becomes of pages that were changed in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DirtyPages {
+    /// They are written: the blocks keep their owner.
+    Write,
+    /// They are dropped: nothing of the old owner may reach the new one.
+    Drop,
+}
+
+/// A decision that is to be carried out, in order; then [`Policy::carried_out`] takes it back. A driver that cannot
+/// carry it out drops the [`Policy`] and opens the table anew.
+#[must_use = "nothing else is decided until this is carried out"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Change {
+    effects: Vec<Effect>,
+    generation: u64,
+}
+
+impl Change {
+    /// What to do, in order.
+    pub fn effects(&self) -> &[Effect] {
+        &self.effects
+    }
+}
+
+/// How large things are: all that an administrator sees of a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Blocks of the disk.
+    pub disk_blocks: u64,
+    /// Extents in the table.
+    pub extents: u64,
+    /// Different pairs of owner and ACL.
+    pub labels: u64,
+    /// Pages of extents that the table can still take.
+    pub free_pages: u64,
+}
+
+struct Nomination {
+    range: BlockRange,
+    by: Principal,
+    to: Principal,
+}
+
+/// The policy of one disk.
+pub struct Policy {
+    table: Table,
+    administrator: Principal,
+    /// By first block; none overlaps another.
+    nominations: BTreeMap<u64, Nomination>,
+    unfinished: bool,
+}
+
+impl Policy {
+    /// A disk that has no table: the administrator becomes owner of all of it, and it is erased.
+    ///
+    /// # Errors
+    /// [`Refused::TableTooSmall`], [`Refused::NotStorable`], [`Refused::BeyondDisk`] for a disk without blocks.
+    pub fn create(disk: Disk, administrator: Principal) -> Result<(Policy, Change), Refused> {
+        disk.table().ok_or(Refused::TableTooSmall)?;
+        let label = Label { acl: only(&administrator)?, owner: administrator.clone() };
+        let erase = everything_but_the_table(&disk)?;
+        let (table, images) = Table::create(disk, label, 1)?;
+        let mut policy = Policy { table, administrator, nominations: BTreeMap::new(), unfinished: false };
+        let change = policy.change(&erase, DirtyPages::Drop, images);
+        Ok((policy, change))
+    }
+
+    /// Opens the table of a disk. `read` reads a block, counted from the table's first.
+    ///
+    /// # Errors
+    /// [`Damage`]: then nobody may use the disk.
+    pub fn open(
+        disk: Disk,
+        administrator: Principal,
+        read: impl FnMut(u64) -> Result<Box<Block>, String>,
+    ) -> Result<Policy, Damage> {
+        disk.table().ok_or(Damage::OtherDisk)?;
+        let table = Table::open(disk, read)?;
+        Ok(Policy { table, administrator, nominations: BTreeMap::new(), unfinished: false })
+    }
+
+    /// The driver has carried out every effect of the change.
+    ///
+    /// # Panics
+    /// If it is not the change that was decided last: a driver's fault that must not go on.
+    pub fn carried_out(&mut self, change: Change) {
+        assert!(self.unfinished && change.generation == self.table.generation(), "a change of another time");
+        self.unfinished = false;
+    }
+
+    /// Changes the ACL of each block in the range.
+    ///
+    /// # Errors
+    /// Those of the guard ([`Refused::NotOwner`], [`Refused::MixedOwners`], [`Refused::BeyondDisk`],
+    /// [`Refused::Reserved`], [`Refused::Unfinished`]); [`Refused::NotStorable`], [`Refused::AclTooLong`],
+    /// [`Refused::Full`].
+    pub fn change_acls(
+        &mut self,
+        by: &Alias,
+        range: BlockRange,
+        change: &AclChange,
+    ) -> Result<Change, Refused> {
+        self.authorise(by, Operation::ChangeAcls, range)?;
+        let mut new = BTreeMap::new();
+        for (_, number) in self.table.extents(range) {
+            if !new.contains_key(&number) {
+                let Label { owner, acl } = self.table.label(number).clone();
+                new.insert(number, Label { owner, acl: changed(acl, change)? });
+            }
+        }
+        let images = self.table.relabel(range, new)?;
+        Ok(self.change(&[range], DirtyPages::Write, images))
+    }
+
+    /// Proposes a new owner, for as long as the machine runs. Takes the place of nominations that it overlaps.
+    ///
+    /// # Errors
+    /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`], [`Refused::TooManyNominations`].
+    pub fn chown_nominate(&mut self, by: &Alias, range: BlockRange, to: Principal) -> Result<(), Refused> {
+        self.authorise(by, Operation::Chown, range)?;
+        if !to.is_storable() {
+            return Err(Refused::NotStorable(to));
+        }
+        // Counted without those that go, so that a nomination can always be replaced.
+        let others = self.nominations.values().filter(|one| !one.range.overlaps(&range));
+        let (total, own) = others
+            .fold((0, 0), |(total, own), one| (total + 1, own + usize::from(one.by == *by.principal())));
+        if total >= NOMINATIONS_MAX || own >= NOMINATIONS_PER_OWNER_MAX {
+            return Err(Refused::TooManyNominations);
+        }
+        self.forget_nominations(range);
+        let nomination = Nomination { range, by: by.principal().clone(), to };
+        self.nominations.insert(range.first(), nomination);
+        Ok(())
+    }
+
+    /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased.
+    ///
+    /// # Errors
+    /// [`Refused::NotNominated`], [`Refused::Full`], [`Refused::AclTooLong`], [`Refused::Unfinished`].
+    pub fn chown_accept(&mut self, by: &Alias, range: BlockRange, acl: Acl) -> Result<Change, Refused> {
+        self.ready()?;
+        let nominated = self.nominations.get(&range.first()).ok_or(Refused::NotNominated)?;
+        let within = self.covers(by, Operation::Chown, range);
+        if nominated.range != range || nominated.to != *by.principal() || !within {
+            return Err(Refused::NotNominated);
+        }
+        let label = Label { owner: nominated.to.clone(), acl };
+        let new = self.table.extents(range).map(|(_, number)| (number, label.clone())).collect();
+        let images = self.table.relabel(range, new)?;
+        self.forget_nominations(range);
+        Ok(self.change(&[range], DirtyPages::Drop, images))
+    }
+
+    /// The owner and the ACL of a block, for its owner, and how far they reach.
+    ///
+    /// # Errors
+    /// Those of the guard (see [`Policy::change_acls`]).
+    pub fn look(&self, by: &Alias, block: u64) -> Result<(BlockRange, &Label), Refused> {
+        let range = BlockRange::new(block, 1).ok_or(Refused::BeyondDisk(self.table.disk().blocks))?;
+        self.authorise(by, Operation::Look, range)?;
+        let (extent, number) = self.table.extents(range).next().expect("every block is in an extent");
+        Ok((extent, self.table.label(number)))
+    }
+
+    /// The owner and the ACL of a region that shows these blocks. For the monitor, not for requesters.
+    ///
+    /// # Errors
+    /// [`Refused::MixedAcls`] unless all blocks have the same; [`Refused::BeyondDisk`], [`Refused::Reserved`],
+    /// [`Refused::Unfinished`]. [`Refused::MixedAcls`] for no blocks at all, too.
+    pub fn region_policy(&self, ranges: &[BlockRange]) -> Result<&Label, Refused> {
+        self.ready()?;
+        let mut common = None;
+        for range in ranges {
+            self.in_bounds(*range)?;
+            for (extent, number) in self.table.extents(*range) {
+                if *common.get_or_insert(number) != number {
+                    return Err(Refused::MixedAcls(extent.first().max(range.first())));
+                }
+            }
+        }
+        common.map(|number| self.table.label(number)).ok_or(Refused::MixedAcls(0))
+    }
+
+    /// Erases the whole disk and makes the administrator its owner.
+    ///
+    /// # Errors
+    /// [`Refused::NotAdministrator`]; [`Refused::Unfinished`].
+    pub fn format(&mut self, by: &Alias) -> Result<Change, Refused> {
+        self.ready()?;
+        self.authorise_administrator(by, Operation::Format)?;
+        let disk = self.table.disk().clone();
+        let label = Label { acl: only(&self.administrator)?, owner: self.administrator.clone() };
+        let erase = everything_but_the_table(&disk)?;
+        let (table, images) = Table::create(disk, label, self.table.generation() + 1)?;
+        self.table = table;
+        self.nominations.clear();
+        Ok(self.change(&erase, DirtyPages::Drop, images))
+    }
+
+    /// How large things are, for the administrator.
+    ///
+    /// # Errors
+    /// [`Refused::NotAdministrator`].
+    pub fn sizes(&self, by: &Alias) -> Result<Sizes, Refused> {
+        self.authorise_administrator(by, Operation::Look)?;
+        let (extents, labels, free_pages) = self.table.counts();
+        Ok(Sizes { disk_blocks: self.table.disk().blocks, extents, labels, free_pages })
+    }
+
+    /// The guard of PDAC: the alias is the owner's, of every block in the range, and its scope covers this.
+    fn authorise(&self, by: &Alias, operation: Operation, range: BlockRange) -> Result<(), Refused> {
+        self.ready()?;
+        self.in_bounds(range)?;
+        if !self.covers(by, operation, range) {
+            return Err(Refused::NotOwner);
+        }
+        for (extent, number) in self.table.extents(range) {
+            if self.table.label(number).owner != *by.principal() {
+                let begins = extent.first() <= range.first();
+                return Err(if begins { Refused::NotOwner } else { Refused::MixedOwners(extent.first()) });
+            }
+        }
+        Ok(())
+    }
+
+    fn authorise_administrator(&self, by: &Alias, operation: Operation) -> Result<(), Refused> {
+        let disk = self.table.disk();
+        let whole = BlockRange::new(0, disk.blocks).ok_or(Refused::BeyondDisk(0))?;
+        let may = *by.principal() == self.administrator && self.covers(by, operation, whole);
+        if may { Ok(()) } else { Err(Refused::NotAdministrator) }
+    }
+
+    fn covers(&self, by: &Alias, operation: Operation, range: BlockRange) -> bool {
+        Objects::blocks(self.table.disk().number, range.first(), range.count())
+            .is_some_and(|blocks| by.scope().covers(operation, blocks))
+    }
+
+    fn ready(&self) -> Result<(), Refused> {
+        if self.unfinished { Err(Refused::Unfinished) } else { Ok(()) }
+    }
+
+    fn in_bounds(&self, range: BlockRange) -> Result<(), Refused> {
+        let disk = self.table.disk();
+        if range.end() > disk.blocks {
+            return Err(Refused::BeyondDisk(disk.blocks));
+        }
+        match disk.table() {
+            Some(table) if !table.overlaps(&range) => Ok(()),
+            _ => Err(Refused::Reserved),
+        }
+    }
+
+    fn forget_nominations(&mut self, range: BlockRange) {
+        self.nominations.retain(|_, nomination| !nomination.range.overlaps(&range));
+    }
+
+    fn change(&mut self, ranges: &[BlockRange], dirty: DirtyPages, images: Vec<Image>) -> Change {
+        self.unfinished = true;
+        let mut effects: Vec<Effect> = ranges.iter().map(|range| Effect::Withdraw(*range, dirty)).collect();
+        if dirty == DirtyPages::Drop {
+            effects.extend(ranges.iter().map(|range| Effect::Erase(*range)));
+        }
+        effects.push(Effect::Store(images));
+        Change { effects, generation: self.table.generation() }
+    }
+}
+
+fn only(principal: &Principal) -> Result<Acl, Refused> {
+    Acl::of(principal.clone(), Access::ReadWrite).map_err(|_| Refused::NotStorable(principal.clone()))
+}
+
+fn changed(mut acl: Acl, change: &AclChange) -> Result<Acl, Refused> {
+    match change {
+        AclChange::Replace(other) => return Ok(other.clone()),
+        AclChange::Remove(principal) => {
+            acl.remove(principal);
+        }
+        AclChange::Set(principal, _) if !principal.is_storable() => {
+            return Err(Refused::NotStorable(principal.clone()));
+        }
+        AclChange::Set(principal, access) => {
+            acl.set(principal.clone(), *access).map_err(|_| Refused::AclTooLong)?;
+        }
+    }
+    Ok(acl)
+}
+
+/// The disk's blocks before and after its policy table.
+fn everything_but_the_table(disk: &Disk) -> Result<Vec<BlockRange>, Refused> {
+    let table = disk.table().ok_or(Refused::TableTooSmall)?;
+    let before = BlockRange::new(0, table.first().min(disk.blocks));
+    let after = BlockRange::new(table.end(), disk.blocks.saturating_sub(table.end()));
+    let parts: Vec<BlockRange> = before.into_iter().chain(after).collect();
+    if parts.is_empty() { Err(Refused::BeyondDisk(disk.blocks)) } else { Ok(parts) }
+}

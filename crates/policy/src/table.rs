@@ -1,0 +1,266 @@
+//! The policy table: sorted extents in pages, all of them in memory, so that no look-up ever reads the disk.
+//!
+//! Invariants: the first page begins at block 0 and a page lasts until the next one, so every block is in exactly
+//! one extent; within a page extents ascend and neighbours have different labels; a page fits into a block. A change
+//! touches the pages of its range (and merges a page that became small with the next), so it rewrites few blocks.
+
+use crate::format::{self, Body, EXTENTS_PER_PAGE_MAX, FORMAT, Header, Image, body, image};
+use crate::labels::{Label, Labels};
+use crate::{Block, BlockRange, Damage, Disk, Refused};
+use std::collections::{BTreeMap, BTreeSet};
+
+struct Page {
+    slot: u32,
+    /// First block and label's number.
+    extents: Vec<(u64, u32)>,
+}
+
+pub(crate) struct Table {
+    disk: Disk,
+    generation: u64,
+    /// By first block.
+    pages: BTreeMap<u64, Page>,
+    /// Slots that were used and hold no page now.
+    free: BTreeSet<u32>,
+    /// How many slots were ever used.
+    slots: u32,
+    labels: Labels,
+}
+
+impl Table {
+    /// A table with one label for the whole disk, and the blocks that store it.
+    pub fn create(disk: Disk, label: Label, generation: u64) -> Result<(Table, Vec<Image>), Refused> {
+        let mut labels = Labels::new(format::label_blocks(&disk));
+        let number = labels.intern(label)?;
+        labels.add_use(number);
+        let page = Page { slot: 0, extents: vec![(0, number)] };
+        let pages = BTreeMap::from([(0, page)]);
+        let mut table = Table { disk, generation, pages, free: BTreeSet::new(), slots: 1, labels };
+        let images = table.images(&[(0, Some(0))]);
+        Ok((table, images))
+    }
+
+    /// Reads a stored table whole. `read` reads a block, counted from the table's first.
+    pub fn open(
+        disk: Disk,
+        mut read: impl FnMut(u64) -> Result<Box<Block>, String>,
+    ) -> Result<Table, Damage> {
+        let mut next = |block: u64| {
+            let bytes = read(block).map_err(|why| Damage::Unreadable { block, why })?;
+            body(&disk, block, &bytes)
+        };
+        let malformed = |block, why| Damage::Malformed { block, why };
+        let Body::Header(header) = next(0)? else { return Err(malformed(0, "it is not the header")) };
+        if header.disk != (Disk { number: header.disk.number, ..disk.clone() }) {
+            return Err(Damage::OtherDisk);
+        }
+        let (labels_max, slots_max) = (format::label_blocks(&disk), format::page_slots(&disk));
+        if u64::from(header.label_blocks) > labels_max || u64::from(header.page_slots) > slots_max {
+            return Err(malformed(0, "it counts more blocks than the table has"));
+        }
+        let mut labels = Labels::new(labels_max);
+        for block in 1..=u64::from(header.label_blocks) {
+            let Body::Labels(stored) = next(block)? else {
+                return Err(malformed(block, "it holds no labels"));
+            };
+            labels.load(stored).map_err(|why| malformed(block, why))?;
+        }
+        let (mut pages, mut free) = (BTreeMap::new(), BTreeSet::new());
+        for slot in 0..header.page_slots {
+            let block = 1 + labels_max + u64::from(slot);
+            let Body::Page(extents) = next(block)? else { return Err(malformed(block, "it is not a page")) };
+            let Some((first, _)) = extents.first().copied() else {
+                free.insert(slot);
+                continue;
+            };
+            let rising = |pair: &[(u64, u32)]| pair[0].0 < pair[1].0 && pair[0].1 != pair[1].1;
+            if extents.len() > EXTENTS_PER_PAGE_MAX || !extents.windows(2).all(rising) {
+                return Err(malformed(block, "its extents are out of order"));
+            }
+            if !extents.iter().all(|(first, number)| *first < disk.blocks && labels.add_use(*number)) {
+                return Err(malformed(block, "an extent is beyond the disk, or its label is unknown"));
+            }
+            if pages.insert(first, Page { slot, extents }).is_some() {
+                return Err(malformed(block, "two pages begin at the same block"));
+            }
+        }
+        if pages.keys().next() != Some(&0) {
+            return Err(malformed(0, "no page begins at block 0"));
+        }
+        let overlap = pages.values().zip(pages.keys().skip(1)).find(|(page, next)| page.last() >= **next);
+        if let Some((page, _)) = overlap {
+            return Err(malformed(1 + labels_max + u64::from(page.slot), "it overlaps the next page"));
+        }
+        if !labels.all_used() {
+            return Err(malformed(0, "a label is used by no extent"));
+        }
+        let (generation, slots) = (header.generation, header.page_slots);
+        Ok(Table { disk, generation, pages, free, slots, labels })
+    }
+
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Extents, label numbers and free page slots.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let extents = self.pages.values().map(|page| page.extents.len() as u64).sum();
+        (extents, self.labels.len() as u64, self.free_slots())
+    }
+
+    fn free_slots(&self) -> u64 {
+        format::page_slots(&self.disk) - u64::from(self.slots) + self.free.len() as u64
+    }
+
+    pub fn label(&self, number: u32) -> &Label {
+        self.labels.get(number).expect("extents use labels that are there")
+    }
+
+    /// The extents that have blocks in the range, whole, in order, with their labels' numbers. Neighbours in
+    /// different pages may have the same label.
+    pub fn extents(&self, range: BlockRange) -> impl Iterator<Item = (BlockRange, u32)> {
+        let first_page = self.page_of(range.first());
+        self.pages.range(first_page..range.end()).flat_map(move |(first, page)| {
+            let ends = page.extents.iter().skip(1).map(|extent| extent.0).chain([self.end_of(*first)]);
+            let whole = page.extents.iter().zip(ends).map(|((first, number), end)| {
+                let extent = BlockRange::new(*first, end - first).expect("extents are not empty");
+                (extent, *number)
+            });
+            whole.filter(move |(extent, _)| extent.overlaps(&range))
+        })
+    }
+
+    /// The first block of the page that has this block.
+    fn page_of(&self, block: u64) -> u64 {
+        *self.pages.range(..=block).next_back().expect("the first page begins at block 0").0
+    }
+
+    /// Where the page that begins here ends.
+    fn end_of(&self, first: u64) -> u64 {
+        self.pages.range(first + 1..).next().map_or(self.disk.blocks, |(next, _)| *next)
+    }
+
+    /// Gives the blocks of the range new labels: each old number in `new` becomes that label. Answers the blocks to
+    /// be stored, as one set.
+    pub fn relabel(&mut self, range: BlockRange, new: BTreeMap<u32, Label>) -> Result<Vec<Image>, Refused> {
+        let mut touched: Vec<u64> =
+            self.pages.range(self.page_of(range.first())..range.end()).map(|(first, _)| *first).collect();
+        let mut old: Vec<(u64, u32)> =
+            touched.iter().flat_map(|first| self.pages[first].extents.iter().copied()).collect();
+        let rest = self.pages.range(range.end()..);
+        for (first, page) in rest {
+            if old.len() + page.extents.len() > EXTENTS_PER_PAGE_MAX / 2 {
+                break;
+            }
+            touched.push(*first);
+            old.extend(&page.extents);
+        }
+        let end = self.end_of(*touched.last().expect("a range has a page"));
+        // A range in the middle of an extent makes three of it.
+        let needed = (old.len() + 2).div_ceil(EXTENTS_PER_PAGE_MAX);
+        if needed as u64 > touched.len() as u64 + self.free_slots() {
+            return Err(Refused::Full);
+        }
+        let numbers = self.intern(new)?;
+        let extents = relabelled(&old, end, range, &numbers);
+        extents.iter().for_each(|(_, number)| assert!(self.labels.add_use(*number), "just interned"));
+        old.iter().for_each(|(_, number)| self.labels.drop_use(*number));
+        old.iter().map(|(_, number)| number).chain(numbers.values()).for_each(|n| self.labels.unuse(*n));
+        let mut slots: Vec<u32> =
+            touched.iter().map(|first| self.pages.remove(first).expect("it was touched").slot).collect();
+        slots.reverse();
+        let mut stored = Vec::new();
+        let per_page = extents.len().div_ceil(extents.len().div_ceil(EXTENTS_PER_PAGE_MAX));
+        for part in extents.chunks(per_page) {
+            let slot = slots.pop().or_else(|| self.free.pop_first()).unwrap_or_else(|| {
+                self.slots += 1;
+                self.slots - 1
+            });
+            self.pages.insert(part[0].0, Page { slot, extents: part.to_vec() });
+            stored.push((slot, Some(part[0].0)));
+        }
+        for slot in slots {
+            self.free.insert(slot);
+            stored.push((slot, None));
+        }
+        self.generation += 1;
+        Ok(self.images(&stored))
+    }
+
+    /// The numbers of new labels; on failure none is left behind.
+    fn intern(&mut self, new: BTreeMap<u32, Label>) -> Result<BTreeMap<u32, u32>, Refused> {
+        let mut numbers = BTreeMap::new();
+        for (old, label) in new {
+            match self.labels.intern(label) {
+                Ok(number) => numbers.insert(old, number),
+                Err(why) => {
+                    numbers.values().for_each(|number| self.labels.unuse(*number));
+                    return Err(why);
+                }
+            };
+        }
+        Ok(numbers)
+    }
+
+    /// The header, the label blocks that changed, and these slots: each with the page that it holds, by its first
+    /// block, or with none.
+    fn images(&mut self, slots: &[(u32, Option<u64>)]) -> Vec<Image> {
+        let header = Header {
+            format: FORMAT,
+            disk: self.disk.clone(),
+            generation: self.generation,
+            label_blocks: self.labels.blocks_used() as u32,
+            page_slots: self.slots,
+        };
+        let mut images = vec![image(&self.disk, 0, &Body::Header(header))];
+        for block in std::mem::take(&mut self.labels.changed) {
+            images.push(image(&self.disk, 1 + block as u64, &Body::Labels(self.labels.stored(block))));
+        }
+        for (slot, first) in slots {
+            let extents = first.map_or(Vec::new(), |first| self.pages[&first].extents.clone());
+            let block = 1 + format::label_blocks(&self.disk) + u64::from(*slot);
+            images.push(image(&self.disk, block, &Body::Page(extents)));
+        }
+        images
+    }
+}
+
+impl Page {
+    /// Where its last extent begins.
+    fn last(&self) -> u64 {
+        self.extents.last().expect("pages are not empty").0
+    }
+}
+
+/// `old`, which ends at `end`, with the labels in the range replaced, and neighbours of one label made one.
+fn relabelled(
+    old: &[(u64, u32)],
+    end: u64,
+    range: BlockRange,
+    numbers: &BTreeMap<u32, u32>,
+) -> Vec<(u64, u32)> {
+    let mut extents: Vec<(u64, u32)> = Vec::with_capacity(old.len() + 2);
+    let mut push = |first: u64, number: u32| {
+        if extents.last().is_none_or(|last| last.1 != number) {
+            extents.push((first, number));
+        }
+    };
+    let ends = old.iter().skip(1).map(|extent| extent.0).chain([end]);
+    for ((first, number), end) in old.iter().copied().zip(ends) {
+        let (inside, after) = (range.first().max(first), range.end().max(first).min(end));
+        if first < range.first() || inside >= after {
+            push(first, number);
+        }
+        if inside < after {
+            push(inside, numbers[&number]);
+            if after < end {
+                push(after, number);
+            }
+        }
+    }
+    extents
+}
