@@ -38,7 +38,9 @@ impl Layout {
             let allowed = [512, 1024, 2048, PAGE_BYTES as u16].contains(&extent.block_bytes);
             let end = extent.bytes().and_then(|bytes| extent.offset.checked_add(bytes));
             match end.filter(|end| *end <= size_bytes) {
-                Some(end) if allowed && extent.offset.is_multiple_of(512) => places.push((extent.offset, end)),
+                Some(end) if allowed && extent.offset.is_multiple_of(512) => {
+                    places.push((extent.offset, end))
+                }
                 _ => return Err(format!("{extent:?} is not a stretch of a disk of {size_bytes} bytes")),
             }
         }

@@ -116,7 +116,13 @@ fn named(by: &Alias, principal: &Principal, what: &'static str) -> Result<(), Mo
 impl<M: Memory> Monitor<M> {
     /// A monitor of these disks, named by their place in the list, with room for `pages_max` pages.
     pub fn new(memory: M, disks: Vec<Disk>, names: Names, pages_max: usize) -> Monitor<M> {
-        Monitor { regions: Mutex::new(Regions::new(pages_max)), memory, disks, names, writing: Mutex::new(()) }
+        Monitor {
+            regions: Mutex::new(Regions::new(pages_max)),
+            memory,
+            disks,
+            names,
+            writing: Mutex::new(()),
+        }
     }
 
     fn disk(&self, number: u16) -> Result<&Disk, MonitorError> {
@@ -149,7 +155,13 @@ impl<M: Memory> Monitor<M> {
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::NoRegion`], [`MonitorError::TooLong`],
     /// [`MonitorError::Assigned`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
-    pub fn assign(&self, by: &Alias, region: RegionId, first: u32, blocks: &[BlockId]) -> Result<(), MonitorError> {
+    pub fn assign(
+        &self,
+        by: &Alias,
+        region: RegionId,
+        first: u32,
+        blocks: &[BlockId],
+    ) -> Result<(), MonitorError> {
         named(by, &self.names.policy_manager, "giving regions blocks")?;
         blocks.iter().try_for_each(|block| self.place(*block).map(|_| ()))?;
         self.regions.lock().assign(region, first, blocks)
@@ -248,7 +260,10 @@ impl<M: Memory> Monitor<M> {
         named(by, &disk.driver, "transferring blocks of this disk")?;
         let count = pages.len();
         if count > REGION_PAGES_MAX || count as u64 > more {
-            return Err(MonitorError::TooLong { found: count, pages_max: REGION_PAGES_MAX.min(more as usize) });
+            return Err(MonitorError::TooLong {
+                found: count,
+                pages_max: REGION_PAGES_MAX.min(more as usize),
+            });
         }
         // Checks (i) and (ii): regions are PolicyMgr's, or would not be there.
         let mut regions = self.regions.lock();
@@ -362,7 +377,13 @@ impl<M: Memory> Monitor<M> {
         read.map_err(|error| MonitorError::Memory { region: page.region, error })
     }
 
-    fn permits(&self, regions: &Regions, by: &Alias, page: PageId, access: Access) -> Result<(), MonitorError> {
+    fn permits(
+        &self,
+        regions: &Regions,
+        by: &Alias,
+        page: PageId,
+        access: Access,
+    ) -> Result<(), MonitorError> {
         let (block, _) = regions.look(page)?;
         let objects = Objects::blocks(block.disk, block.number, 1).ok_or(MonitorError::NoBlock(block))?;
         let is_permitted = regions.acl(page.region)?.permits(by, access, objects);

@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// A block of a disk (the paper's ⟨bus, disk, block⟩; the bus follows from the disk).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
+)]
 pub struct BlockId {
     /// The disk.
     pub disk: u16,
@@ -21,11 +23,15 @@ pub struct BlockId {
 }
 
 /// A region.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
+)]
 pub struct RegionId(pub u64);
 
 /// A page of a region: what a cache reference names.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
+)]
 pub struct PageId {
     /// The region.
     pub region: RegionId,

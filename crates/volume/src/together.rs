@@ -11,6 +11,7 @@ use crate::map::Value;
 use crate::records::{CLIENT, TOGETHER};
 use crate::volume::{Inner, Volume};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -75,15 +76,17 @@ impl Inner {
                 let block = offset / BLOCK_BYTES as u64;
                 let skipped = (offset % BLOCK_BYTES as u64) as usize;
                 let (now, after) = rest.split_at(rest.len().min(BLOCK_BYTES - skipped));
-                if !images.contains_key(&block) {
-                    let mut image = Image { bytes: [0; BLOCK_BYTES], before: None };
-                    if now.len() < BLOCK_BYTES {
-                        image.before = Some(self.buffers.lock().stamp(block));
-                        self.read_blocks(block..block + 1, &mut image.bytes)?;
+                let image = match images.entry(block) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => {
+                        let mut image = Image { bytes: [0; BLOCK_BYTES], before: None };
+                        if now.len() < BLOCK_BYTES {
+                            image.before = Some(self.buffers.lock().stamp(block));
+                            self.read_blocks(block..block + 1, &mut image.bytes)?;
+                        }
+                        place.insert(image)
                     }
-                    images.insert(block, image);
-                }
-                let image = images.get_mut(&block).expect("it was put there");
+                };
                 image.bytes[skipped..skipped + now.len()].copy_from_slice(now);
                 (offset, rest) = (offset + now.len() as u64, after);
             }

@@ -1,0 +1,207 @@
+//! Who may do what: every request by everybody, and each check of a transfer.
+
+mod common;
+
+use common::{LARGE, acl, alias, devices, monitor, user};
+use holdfast_access::{Access, Alias, Limit, Objects, Scope};
+use holdfast_monitor::{BlockId, Direction, MonitorError, PAGE_BYTES, PageId, Write};
+
+fn block(number: u64) -> BlockId {
+    BlockId { disk: 0, number }
+}
+
+/// Speaks for `name`, but on block 1 only.
+fn restricted(name: &str) -> Alias {
+    let only = Objects::blocks(0, 1, 1).expect("one block");
+    let scope = Scope::new(Limit::Every, Limit::Only(vec![only])).expect("a scope");
+    Alias::attested(user(name), scope)
+}
+
+/// Proves: of all requests, each name may make exactly those that its component needs (the table of
+/// `docs/components.md`'s monitor); a name that holds for one block is refused what goes beyond it.
+#[test]
+fn requests_by_name() {
+    type Request = fn(&Alias) -> Result<(), MonitorError>;
+    // Every request on a fresh monitor: region 1 is alice's, with blocks 1 (dirty) and 2 (empty); bob may read.
+    fn on_fresh(
+        by: &Alias,
+        what: fn(&holdfast_monitor::Monitor<common::Map>, &Alias) -> Result<(), MonitorError>,
+    ) -> Result<(), MonitorError> {
+        let devices = devices();
+        let (monitor, _) = monitor(&devices, 64);
+        let policy = alias("policy");
+        let mut list = acl("alice", Access::ReadWrite);
+        list.set(user("bob"), Access::Read).expect("room");
+        let region = monitor.create_region(&policy, list, 8).expect("made");
+        monitor.assign(&policy, region, 0, &[block(1), block(2)]).expect("assigned");
+        monitor.mark_dirty(&alias("alice"), region, 0..1).expect("hers");
+        what(&monitor, by)
+    }
+    const REGION: holdfast_monitor::RegionId = holdfast_monitor::RegionId(1);
+    const FIRST: PageId = PageId { region: REGION, index: 0 };
+    const SECOND: PageId = PageId { region: REGION, index: 1 };
+    let requests: Vec<(&str, Request)> = vec![
+        ("make a region", |by| {
+            on_fresh(by, |m, by| m.create_region(by, acl("eve", Access::Read), 1).map(|_| ()))
+        }),
+        ("give it a block", |by| on_fresh(by, |m, by| m.assign(by, REGION, 4, &[block(9)]))),
+        ("change its ACL", |by| on_fresh(by, |m, by| m.set_acl(by, REGION, acl("eve", Access::Read)))),
+        ("free a page", |by| on_fresh(by, |m, by| m.free(by, REGION, 1..2))),
+        ("erase a block", |by| on_fresh(by, |m, by| m.erase(by, block(1), 1))),
+        ("see where blocks are", |by| on_fresh(by, |m, by| m.places(by, block(0), 9).map(|_| ()))),
+        ("fill a page", |by| on_fresh(by, |m, by| m.transfer(by, Direction::Fill, block(2), &[SECOND]))),
+        ("drain a page", |by| on_fresh(by, |m, by| m.transfer(by, Direction::Drain, block(1), &[FIRST]))),
+        ("flush", |by| on_fresh(by, |m, by| m.flush(by, 0))),
+        ("see what a page has", |by| on_fresh(by, |m, by| m.status(by, FIRST).map(|_| ()))),
+        ("view it", |by| on_fresh(by, |m, by| m.view(by, REGION, Access::Read).map(|_| ()))),
+        ("view it to write", |by| on_fresh(by, |m, by| m.view(by, REGION, Access::ReadWrite).map(|_| ()))),
+        ("read a page", |by| on_fresh(by, |m, by| m.read(by, FIRST, &mut [0; PAGE_BYTES]))),
+        ("say that it changed", |by| on_fresh(by, |m, by| m.mark_dirty(by, REGION, 0..1))),
+        ("change a page", |by| {
+            on_fresh(by, |m, by| m.write_together(by, 0, &[Write { page: FIRST, bytes: vec![1; 4096] }]))
+        }),
+        ("change another", |by| {
+            on_fresh(by, |m, by| m.write_together(by, 0, &[Write { page: SECOND, bytes: vec![1; 4096] }]))
+        }),
+    ];
+    let names = [
+        (
+            "policy",
+            alias("policy"),
+            "make a region, give it a block, change its ACL, free a page, erase a block, see where blocks are",
+        ),
+        ("driver", alias("driver"), "fill a page, drain a page, flush"),
+        ("cache", alias("cache"), "see what a page has"),
+        (
+            "alice",
+            alias("alice"),
+            "see what a page has, view it, view it to write, read a page, say that it changed, change a page, change another",
+        ),
+        ("bob", alias("bob"), "see what a page has, view it, read a page"),
+        ("eve", alias("eve"), ""),
+        (
+            "alice's helper",
+            restricted("alice"),
+            "see what a page has, read a page, say that it changed, change a page",
+        ),
+        ("half a driver", restricted("driver"), ""),
+        ("half a policy", restricted("policy"), ""),
+    ];
+    for (name, by, expected) in names {
+        let mut done = Vec::new();
+        for (what, request) in &requests {
+            match request(&by) {
+                Ok(()) => done.push(*what),
+                Err(MonitorError::Denied(_)) => {}
+                Err(error) => panic!("{name}, {what}: {error}"),
+            }
+        }
+        assert_eq!(done.join(", "), expected, "{name}");
+    }
+}
+
+/// Proves: the checks of a transfer (paper, section 4.7), each by a request that fails it alone; nothing moved, and the
+/// right request still works after.
+#[test]
+fn checks_of_transfers() {
+    let devices = devices();
+    let (monitor, _) = monitor(&devices, 64);
+    let (policy, driver, alice) = (alias("policy"), alias("driver"), alias("alice"));
+    let region = monitor.create_region(&policy, acl("alice", Access::ReadWrite), 8).expect("made");
+    let page = |index| PageId { region, index };
+    monitor.assign(&policy, region, 0, &[block(1), block(2), block(3)]).expect("assigned");
+    let fill = |block, pages: &[PageId]| monitor.transfer(&driver, Direction::Fill, block, pages);
+    let drain = |block, pages: &[PageId]| monitor.transfer(&driver, Direction::Drain, block, pages);
+
+    // (i) the page is in some region.
+    let nowhere = PageId { region: holdfast_monitor::RegionId(77), index: 0 };
+    assert!(matches!(fill(block(1), &[nowhere]), Err(MonitorError::NoRegion(_))));
+    assert!(matches!(fill(block(4), &[page(3)]), Err(MonitorError::NoPage(_))));
+    assert!(matches!(fill(block(4), &[page(99)]), Err(MonitorError::NoPage(_))));
+    // (iii) of its own block; for all of a run.
+    assert!(matches!(fill(block(2), &[page(0)]), Err(MonitorError::WrongBlock { .. })));
+    assert!(matches!(fill(block(1), &[page(0), page(2)]), Err(MonitorError::WrongBlock { .. })));
+    assert!(matches!(fill(block(1), &[page(0), page(0)]), Err(MonitorError::Busy(_))));
+    // (iv) the right way.
+    assert!(matches!(drain(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "empty");
+    fill(block(1), &[page(0), page(1)]).expect("filled");
+    assert!(matches!(fill(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "filled already");
+    assert!(matches!(drain(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "clean");
+    let view = monitor.view(&alice, region, Access::ReadWrite).expect("hers");
+    assert!(view.write(0, &[7; PAGE_BYTES]));
+    monitor.mark_dirty(&alice, region, 0..1).expect("hers");
+    assert!(matches!(fill(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "dirty");
+    assert!(matches!(monitor.free(&policy, region, 0..1), Err(MonitorError::WrongStatus { .. })), "dirty");
+    drain(block(1), &[page(0)]).expect("drained");
+    // A block has one page.
+    let other = monitor.create_region(&policy, acl("eve", Access::Read), 8).expect("made");
+    let again = monitor.assign(&policy, other, 0, &[block(20), block(1)]);
+    assert!(matches!(again, Err(MonitorError::Cached { .. })));
+    let twice = monitor.assign(&policy, other, 0, &[block(20), block(20)]);
+    assert!(matches!(twice, Err(MonitorError::Cached { .. })));
+    let taken = monitor.assign(&policy, region, 1, &[block(21)]);
+    assert!(matches!(taken, Err(MonitorError::Assigned(_))));
+    assert!(matches!(
+        monitor.assign(&policy, other, 7, &[block(20), block(21)]),
+        Err(MonitorError::TooLong { .. })
+    ));
+    assert!(matches!(
+        monitor.assign(&policy, other, u32::MAX, &[block(20)]),
+        Err(MonitorError::TooLong { .. })
+    ));
+    monitor.assign(&policy, other, 0, &[block(20)]).expect("what failed left nothing behind");
+    // Blocks that are on no disk.
+    for number in [LARGE + common::SMALL, u64::MAX] {
+        assert!(matches!(monitor.assign(&policy, other, 1, &[block(number)]), Err(MonitorError::NoBlock(_))));
+        assert!(matches!(monitor.erase(&policy, block(number), 1), Err(MonitorError::NoBlock(_))));
+        assert!(matches!(fill(block(number), &[page(0)]), Err(MonitorError::NoBlock(_))));
+    }
+    assert!(matches!(monitor.erase(&policy, block(1), u64::MAX), Err(MonitorError::NoBlock(_))));
+    let elsewhere = BlockId { disk: 1, number: 0 };
+    assert!(matches!(monitor.assign(&policy, other, 1, &[elsewhere]), Err(MonitorError::NoBlock(_))));
+    assert!(matches!(monitor.flush(&driver, 1), Err(MonitorError::NoBlock(_))));
+    // A run does not go over the edge of a stretch.
+    monitor.assign(&policy, other, 1, &[block(LARGE - 1), block(LARGE)]).expect("assigned");
+    let pages = [1, 2].map(|index| PageId { region: other, index });
+    assert!(matches!(fill(block(LARGE - 1), &pages), Err(MonitorError::TooLong { .. })));
+    fill(block(LARGE), &pages[1..]).expect("alone it goes");
+    // Memory is bounded.
+    let full = monitor.create_region(&policy, acl("eve", Access::Read), 64).expect("made");
+    let many: Vec<_> = (0..60).map(|at| block(LARGE + 100 + at)).collect();
+    assert!(matches!(monitor.assign(&policy, full, 0, &many), Err(MonitorError::NoMemory { .. })));
+    assert!(matches!(
+        monitor.create_region(&policy, acl("eve", Access::Read), 100_000),
+        Err(MonitorError::TooLong { .. })
+    ));
+    assert!(matches!(monitor.remove_region(&policy, region), Err(MonitorError::InUse(_))));
+    monitor.free(&policy, region, 0..u32::MAX).expect("all are clean");
+    monitor.remove_region(&policy, region).expect("empty");
+    assert!(view.read(0).is_none(), "a view ends with its region");
+}
+
+/// Proves: an ACL that changes takes views away from those who have them, also from those who still may, who get a new
+/// one with what was there; the content is not lost, and changes not yet on the disk neither.
+#[test]
+fn acls_on_live_views() {
+    let devices = devices();
+    let (monitor, _) = monitor(&devices, 64);
+    let (policy, driver) = (alias("policy"), alias("driver"));
+    let mut list = acl("alice", Access::ReadWrite);
+    list.set(user("bob"), Access::ReadWrite).expect("room");
+    let region = monitor.create_region(&policy, list.clone(), 1).expect("made");
+    monitor.assign(&policy, region, 0, &[block(5)]).expect("assigned");
+    let hers = monitor.view(&alias("alice"), region, Access::ReadWrite).expect("hers");
+    let his = monitor.view(&alias("bob"), region, Access::ReadWrite).expect("his");
+    assert!(hers.write(0, &[3; PAGE_BYTES]));
+    monitor.mark_dirty(&alias("alice"), region, 0..1).expect("hers");
+    list.remove(&user("bob"));
+    monitor.set_acl(&policy, region, list).expect("changed");
+    assert!(his.read(0).is_none() && !his.write(0, &[9; PAGE_BYTES]), "what he had is gone");
+    assert!(monitor.view(&alias("bob"), region, Access::Read).is_err());
+    assert!(monitor.mark_dirty(&alias("bob"), region, 0..1).is_err());
+    let again = monitor.view(&alias("alice"), region, Access::ReadWrite).expect("hers still");
+    assert_eq!(again.read(0), Some([3; PAGE_BYTES]));
+    monitor
+        .transfer(&driver, Direction::Drain, block(5), &[PageId { region, index: 0 }])
+        .expect("still dirty");
+}
