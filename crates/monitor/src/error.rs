@@ -1,6 +1,6 @@
 //! Why the monitor refused, or failed.
 
-use crate::{BlockId, PageId, RegionId, Status};
+use crate::{BlockId, PageId, Reference, RegionId, Status};
 use holdfast_volume::VolumeError;
 
 /// Why a request was not done. Nothing was changed, unless the medium failed.
@@ -15,6 +15,9 @@ pub enum MonitorError {
     /// The page has no block.
     #[error("{0:?} has no block")]
     NoPage(PageId),
+    /// The page is another block's now, or nobody's: ask for the block again.
+    #[error("{0:?} is outdated; ask for the block again")]
+    Outdated(Reference),
     /// The page has a block already.
     #[error("{0:?} has a block already")]
     Assigned(PageId),

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | PolicyMgr | make regions, give them blocks and ACLs, free pages, erase blocks |
 //! | the DiskDriver of a bus | transfer between a page and its own block, in the direction that the page's state allows; flush |
-//! | who is on a region's ACL | see and change its pages, as the ACL says |
+//! | who is on a region's ACL | read and change its pages, as the ACL says; reading goes through a view, without asking |
 //! | CacheMgr | see what pages have, but not what is in them |
 //!
 //! Invariants:
@@ -27,5 +27,5 @@ mod regions;
 
 pub use error::MonitorError;
 pub use layout::{Extent, Layout};
-pub use monitor::{Direction, Disk, Memory, Monitor, Names, PAGE_BYTES, Page, Write};
-pub use regions::{BlockId, PageId, REGION_PAGES_MAX, RegionId, Status};
+pub use monitor::{Direction, Disk, Memory, Monitor, Names, PAGE_BYTES, Page, Write, word};
+pub use regions::{BlockId, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};

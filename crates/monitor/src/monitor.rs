@@ -1,7 +1,7 @@
 //! Requests, their guards, and what they do.
 
 use crate::regions::{Lose, Regions};
-use crate::{BlockId, Layout, MonitorError, PageId, REGION_PAGES_MAX, RegionId, Status};
+use crate::{BlockId, Layout, MonitorError, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};
 use holdfast_access::{Access, Acl, Alias, Limit, Objects, Principal};
 use holdfast_volume::Volume;
 use parking_lot::Mutex;
@@ -15,8 +15,12 @@ pub type Page = [u8; PAGE_BYTES];
 
 /// The memory of regions, which holds bytes and decides nothing.
 pub trait Memory {
-    /// What lets a process read, or read and write, a region by itself.
+    /// What lets a process read a region by itself, and its words, which say what pages have.
     type View;
+
+    /// Says in a region's words what a page has ([`word`]). It is seen before what is done next, and after what was done
+    /// before.
+    fn note(&self, page: PageId, word: u64);
 
     /// Makes a region's memory, zeroes.
     ///
@@ -42,11 +46,11 @@ pub trait Memory {
     /// What the system said.
     fn clear(&self, page: PageId) -> Result<(), String>;
 
-    /// Lets a process at a region.
+    /// Lets a process read a region.
     ///
     /// # Errors
     /// What the system said.
-    fn view(&self, region: RegionId, access: Access) -> Result<Self::View, String>;
+    fn view(&self, region: RegionId) -> Result<Self::View, String>;
 
     /// Takes all views of a region from whoever has them. The content stays.
     ///
@@ -89,12 +93,19 @@ pub enum Direction {
 }
 
 /// A block's new content, for [`Monitor::write_together`].
-#[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
     /// Where it is cached.
-    pub page: PageId,
+    pub at: Reference,
     /// All of it.
     pub bytes: Vec<u8>,
+}
+
+/// What a region's words say of a page: the reference's generation, and whether the page is filled. Who reads a page by a
+/// view looks here before and after: if both times it is the word of a filled page of their reference, what they read is
+/// the block.
+pub fn word(generation: u32, is_filled: bool) -> u64 {
+    u64::from(generation) << 1 | u64::from(is_filled)
 }
 
 /// See the crate. Every method takes the name that the request was stamped with.
@@ -161,10 +172,13 @@ impl<M: Memory> Monitor<M> {
         region: RegionId,
         first: u32,
         blocks: &[BlockId],
-    ) -> Result<(), MonitorError> {
+    ) -> Result<Vec<Reference>, MonitorError> {
         named(by, &self.names.policy_manager, "giving regions blocks")?;
         blocks.iter().try_for_each(|block| self.place(*block).map(|_| ()))?;
-        self.regions.lock().assign(region, first, blocks)
+        let mut regions = self.regions.lock();
+        let references = regions.assign(region, first, blocks)?;
+        references.iter().for_each(|at| self.memory.note(at.page, word(at.generation, false)));
+        Ok(references)
     }
 
     /// PolicyMgr changes a region's ACL. Nobody has a view of it afterwards who does not ask again.
@@ -196,8 +210,10 @@ impl<M: Memory> Monitor<M> {
         lose: Lose,
     ) -> Result<(), MonitorError> {
         for index in regions.free(region, pages, lose)? {
-            let cleared = self.memory.clear(PageId { region, index });
-            cleared.map_err(|error| MonitorError::Memory { region, error })?;
+            let page = PageId { region, index };
+            // Nobody takes what comes next for what was there.
+            self.memory.note(page, 0);
+            self.memory.clear(page).map_err(|error| MonitorError::Memory { region, error })?;
         }
         Ok(())
     }
@@ -291,8 +307,18 @@ impl<M: Memory> Monitor<M> {
             (Direction::Drain, Err(_)) => Status::Dirty,
         };
         let mut regions = self.regions.lock();
-        pages.iter().for_each(|page| regions.end(*page, after));
+        for page in pages {
+            regions.end(*page, after);
+            self.note(&regions, *page);
+        }
         moved
+    }
+
+    /// Says in the words of a page's region what it has.
+    fn note(&self, regions: &Regions, page: PageId) {
+        if let Ok((at, _, status)) = regions.reference(page) {
+            self.memory.note(page, word(at.generation, status != Status::Empty));
+        }
     }
 
     fn fill(
@@ -345,36 +371,64 @@ impl<M: Memory> Monitor<M> {
         Ok(disk.volume.flush()?)
     }
 
-    /// Lets somebody at a region whose ACL has their name. A name that holds for some blocks only gets no view, as a view
+    /// Lets somebody read a region whose ACL has their name. A name that holds for some blocks only gets no view, as a view
     /// is of all that the region has, now and later; [`Monitor::read`] is for it.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Memory`].
-    pub fn view(&self, by: &Alias, region: RegionId, access: Access) -> Result<M::View, MonitorError> {
+    pub fn view(&self, by: &Alias, region: RegionId) -> Result<M::View, MonitorError> {
         // Held, so that a change of the ACL is before or after it.
         let regions = self.regions.lock();
         let everywhere = Objects { first: 0, last: u128::MAX };
         let is_whole = *by.scope().objects() == Limit::Every;
-        if !is_whole || !regions.acl(region)?.permits(by, access, everywhere) {
+        if !is_whole || !regions.acl(region)?.permits(by, Access::Read, everywhere) {
             return Err(MonitorError::Denied("a view of this region"));
         }
-        self.memory.view(region, access).map_err(|error| MonitorError::Memory { region, error })
+        self.memory.view(region).map_err(|error| MonitorError::Memory { region, error })
     }
 
     /// Copies a filled page out, for somebody on the ACL.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::WrongStatus`],
+    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongStatus`],
     /// [`MonitorError::Memory`].
-    pub fn read(&self, by: &Alias, page: PageId, into: &mut Page) -> Result<(), MonitorError> {
+    pub fn read(&self, by: &Alias, at: Reference, into: &mut Page) -> Result<(), MonitorError> {
         let regions = self.regions.lock();
-        self.permits(&regions, by, page, Access::Read)?;
-        let (_, status) = regions.look(page)?;
+        let (_, status) = regions.current(at)?;
+        self.permits(&regions, by, at.page, Access::Read)?;
         if status == Status::Empty {
-            return Err(MonitorError::WrongStatus { page, expected: Status::Clean, found: status });
+            return Err(MonitorError::WrongStatus { page: at.page, expected: Status::Clean, found: status });
         }
-        let read = self.memory.read(page, into);
-        read.map_err(|error| MonitorError::Memory { region: page.region, error })
+        let read = self.memory.read(at.page, into);
+        read.map_err(|error| MonitorError::Memory { region: at.page.region, error })
+    }
+
+    /// Changes a part of a block in memory, from `skipped` bytes on, for somebody on the ACL; the whole of it also where the
+    /// page is empty. The disk has it when the page was drained.
+    ///
+    /// # Errors
+    /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongLength`],
+    /// [`MonitorError::WrongStatus`], [`MonitorError::Busy`], [`MonitorError::Memory`].
+    pub fn write(&self, by: &Alias, at: Reference, skipped: usize, bytes: &[u8]) -> Result<(), MonitorError> {
+        let mut regions = self.regions.lock();
+        let (block, _) = regions.current(at)?;
+        self.permits(&regions, by, at.page, Access::ReadWrite)?;
+        let (_, _, length, _) = self.place(block)?;
+        let end = skipped.saturating_add(bytes.len());
+        if end > length {
+            return Err(MonitorError::WrongLength { expected: length, found: end });
+        }
+        let memory = |error| MonitorError::Memory { region: at.page.region, error };
+        let is_whole = bytes.len() == length;
+        let mut whole = [0; PAGE_BYTES];
+        if !is_whole {
+            self.memory.read(at.page, &mut whole).map_err(memory)?;
+        }
+        regions.dirty(at.page, is_whole)?;
+        whole[skipped..end].copy_from_slice(bytes);
+        self.memory.write(at.page, &whole).map_err(memory)?;
+        self.note(&regions, at.page);
+        Ok(())
     }
 
     fn permits(
@@ -384,30 +438,18 @@ impl<M: Memory> Monitor<M> {
         page: PageId,
         access: Access,
     ) -> Result<(), MonitorError> {
-        let (block, _) = regions.look(page)?;
+        let (_, block, _) = regions.reference(page)?;
         let objects = Objects::blocks(block.disk, block.number, 1).ok_or(MonitorError::NoBlock(block))?;
         let is_permitted = regions.acl(page.region)?.permits(by, access, objects);
         let what = if access == Access::Read { "reading this page" } else { "changing this page" };
         if is_permitted { Ok(()) } else { Err(MonitorError::Denied(what)) }
     }
 
-    /// Somebody who may write says that they did, through a view.
-    ///
-    /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
-    pub fn mark_dirty(&self, by: &Alias, region: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
-        let mut regions = self.regions.lock();
-        for index in pages.clone() {
-            self.permits(&regions, by, PageId { region, index }, Access::ReadWrite)?;
-        }
-        regions.dirty(region, pages)
-    }
-
     /// Somebody who may write replaces whole blocks of one disk, all of them or, after a crash, none; calls are there in
     /// their order. This is the journal of the file systems' metadata and of the policy table. Durable after a flush.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`],
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Outdated`], [`MonitorError::Busy`],
     /// [`MonitorError::WrongLength`], [`MonitorError::TooLong`], [`MonitorError::Volume`], [`MonitorError::Memory`].
     pub fn write_together(&self, by: &Alias, disk: u16, writes: &[Write]) -> Result<(), MonitorError> {
         let disk_of = self.disk(disk)?;
@@ -420,8 +462,9 @@ impl<M: Memory> Monitor<M> {
         {
             let mut regions = self.regions.lock();
             for write in writes {
-                self.permits(&regions, by, write.page, Access::ReadWrite)?;
-                let block = regions.is_still(write.page)?;
+                let (block, _) = regions.current(write.at)?;
+                self.permits(&regions, by, write.at.page, Access::ReadWrite)?;
+                regions.is_still(write.at.page)?;
                 if block.disk != disk {
                     return Err(MonitorError::NoBlock(block));
                 }
@@ -434,8 +477,9 @@ impl<M: Memory> Monitor<M> {
             // Under the lock: between the disk and the memory nobody frees, fills or drains these pages.
             disk_of.volume.write_together(&together)?;
             for write in writes {
-                self.put(write.page, &write.bytes)?;
-                regions.replace(write.page)?;
+                self.put(write.at.page, &write.bytes)?;
+                regions.replace(write.at.page)?;
+                self.note(&regions, write.at.page);
             }
         }
         Ok(())
@@ -450,16 +494,22 @@ impl<M: Memory> Monitor<M> {
         if named(by, &self.names.cache_manager, "seeing what pages have").is_err() {
             self.permits(&regions, by, page, Access::Read)?;
         }
-        Ok(regions.look(page)?.1)
+        Ok(regions.reference(page)?.2)
     }
 
-    /// Where blocks are cached: for PolicyMgr, which frees and moves them.
+    /// Where blocks are cached, and what their pages have: for PolicyMgr, which frees and moves them.
     ///
     /// # Errors
     /// [`MonitorError::Denied`].
-    pub fn places(&self, by: &Alias, first: BlockId, count: u64) -> Result<Vec<PageId>, MonitorError> {
+    pub fn places(
+        &self,
+        by: &Alias,
+        first: BlockId,
+        count: u64,
+    ) -> Result<Vec<(Reference, BlockId, Status)>, MonitorError> {
         named(by, &self.names.policy_manager, "seeing where blocks are cached")?;
-        Ok(self.regions.lock().places_of(first, count))
+        let regions = self.regions.lock();
+        Ok(regions.places_of(first, count).iter().filter_map(|page| regions.reference(*page).ok()).collect())
     }
 }
 

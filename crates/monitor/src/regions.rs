@@ -28,7 +28,7 @@ pub struct BlockId {
 )]
 pub struct RegionId(pub u64);
 
-/// A page of a region: what a cache reference names.
+/// A page of a region.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
 )]
@@ -37,6 +37,18 @@ pub struct PageId {
     pub region: RegionId,
     /// Which of its pages.
     pub index: u32,
+}
+
+/// A cache reference: a page as long as it is one block's. Who has an old one is told so, and never sees or changes the
+/// block that the page was given to since.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
+)]
+pub struct Reference {
+    /// The page.
+    pub page: PageId,
+    /// Grows when the page is given to a block.
+    pub generation: u32,
 }
 
 /// Whether changes may go that the disk was not given.
@@ -70,6 +82,8 @@ struct Page {
 struct Region {
     acl: Acl,
     pages: Vec<Option<Page>>,
+    /// Of the block that each page was given to last.
+    generations: Vec<u32>,
 }
 
 /// All regions. See the module.
@@ -114,7 +128,8 @@ impl Regions {
         }
         let id = RegionId(self.next);
         self.next += 1;
-        self.regions.insert(id, Region { acl, pages: vec![None; pages] });
+        let region = Region { acl, pages: vec![None; pages], generations: vec![0; pages] };
+        self.regions.insert(id, region);
         Ok(id)
     }
 
@@ -122,7 +137,12 @@ impl Regions {
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
-    pub fn assign(&mut self, id: RegionId, first: u32, blocks: &[BlockId]) -> Result<(), MonitorError> {
+    pub fn assign(
+        &mut self,
+        id: RegionId,
+        first: u32,
+        blocks: &[BlockId],
+    ) -> Result<Vec<Reference>, MonitorError> {
         if self.places.len() + blocks.len() > self.pages_max {
             return Err(MonitorError::NoMemory { pages_max: self.pages_max });
         }
@@ -143,10 +163,37 @@ impl Regions {
             }
         }
         self.places.extend(places);
-        for (page, block) in self.region_mut(id)?.pages[range].iter_mut().zip(blocks) {
-            *page = Some(Page { block: *block, status: Status::Empty, is_moving: false });
+        let region = self.region_mut(id)?;
+        let mut references = Vec::with_capacity(blocks.len());
+        for (index, block) in range.zip(blocks) {
+            region.pages[index] = Some(Page { block: *block, status: Status::Empty, is_moving: false });
+            // What a wrap would make true again is older than four thousand million blocks.
+            region.generations[index] = region.generations[index].wrapping_add(1);
+            let page = PageId { region: id, index: index as u32 };
+            references.push(Reference { page, generation: region.generations[index] });
         }
-        Ok(())
+        Ok(references)
+    }
+
+    /// The reference of a page, with what it has. Readers without a lock see this in the region's words.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
+    pub fn reference(&self, id: PageId) -> Result<(Reference, BlockId, Status), MonitorError> {
+        let page = self.page(id)?;
+        let generation = self.region(id.region)?.generations[id.index as usize];
+        Ok((Reference { page: id, generation }, page.block, page.status))
+    }
+
+    /// The block of a reference that is still good, and what its page has.
+    ///
+    /// # Errors
+    /// [`MonitorError::Outdated`].
+    pub fn current(&self, reference: Reference) -> Result<(BlockId, Status), MonitorError> {
+        match self.reference(reference.page) {
+            Ok((now, block, status)) if now == reference => Ok((block, status)),
+            _ => Err(MonitorError::Outdated(reference)),
+        }
     }
 
     /// The ACL of a region.
@@ -166,16 +213,7 @@ impl Regions {
         Ok(())
     }
 
-    /// The block that a page is for, and what the page has of it.
-    ///
-    /// # Errors
-    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
-    pub fn look(&self, id: PageId) -> Result<(BlockId, Status), MonitorError> {
-        let page = self.page(id)?;
-        Ok((page.block, page.status))
-    }
-
-    /// Where blocks are cached.
+    /// Pages of blocks.
     pub fn places_of(&self, first: BlockId, count: u64) -> Vec<PageId> {
         let end = BlockId { number: first.number.saturating_add(count), ..first };
         self.places.range(first..end).map(|(_, page)| *page).collect()
@@ -230,25 +268,28 @@ impl Regions {
         }
     }
 
-    /// The pages were changed in memory. Empty ones count as filled: with what was put there, over zeroes.
+    /// A page is about to be changed in memory: wholly, or where it is filled.
     ///
     /// # Errors
-    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`] for one that is being filled.
-    pub fn dirty(&mut self, id: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
-        for index in pages.clone() {
-            let page = PageId { region: id, index };
-            let found = self.page(page)?;
-            if found.is_moving && found.status == Status::Empty {
-                return Err(MonitorError::Busy(page));
+    /// [`MonitorError::Busy`] for one that is being filled, [`MonitorError::WrongStatus`] for an empty one of which a part
+    /// is to be changed; [`MonitorError::NoPage`].
+    pub fn dirty(&mut self, id: PageId, is_whole: bool) -> Result<(), MonitorError> {
+        let page = self.page_mut(id)?;
+        match (page.status, page.is_moving) {
+            (Status::Empty, true) => return Err(MonitorError::Busy(id)),
+            (Status::Empty, false) if !is_whole => {
+                return Err(MonitorError::WrongStatus {
+                    page: id,
+                    expected: Status::Clean,
+                    found: Status::Empty,
+                });
             }
-        }
-        for index in pages {
-            self.page_mut(PageId { region: id, index })?.status = Status::Dirty;
+            _ => page.status = Status::Dirty,
         }
         Ok(())
     }
 
-    /// A page's whole content, which memory and disk have both, replaces what it had. Its block.
+    /// A page's whole content, which memory and disk have both, replaces what it had.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
@@ -261,8 +302,8 @@ impl Regions {
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`], [`MonitorError::Busy`].
-    pub fn is_still(&mut self, id: PageId) -> Result<BlockId, MonitorError> {
-        Ok(self.still(id)?.block)
+    pub fn is_still(&mut self, id: PageId) -> Result<(), MonitorError> {
+        self.still(id).map(|_| ())
     }
 
     /// Gives up pages, all of them or none, and says which had blocks. Dirty ones are not given up unless `lose` says that

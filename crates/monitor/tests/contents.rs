@@ -5,7 +5,7 @@ mod common;
 use common::{LARGE, SMALL, acl, alias, devices, monitor};
 use holdfast_access::Access;
 use holdfast_log::simulated_device::{Devices, Unflushed};
-use holdfast_monitor::{BlockId, Direction, Extent, Layout, PAGE_BYTES, PageId, Write};
+use holdfast_monitor::{BlockId, Direction, Extent, Layout, PAGE_BYTES, Reference, Write};
 use std::collections::BTreeMap;
 
 struct Random(u64);
@@ -32,11 +32,10 @@ fn read(devices: &Devices, number: u64) -> Vec<u8> {
     let (monitor, _) = monitor(devices, 8);
     let policy = alias("policy");
     let region = monitor.create_region(&policy, acl("eve", Access::Read), 1).expect("made");
-    let page = PageId { region, index: 0 };
-    monitor.assign(&policy, region, 0, &[block(number)]).expect("assigned");
-    monitor.transfer(&alias("driver"), Direction::Fill, block(number), &[page]).expect("filled");
+    let at = monitor.assign(&policy, region, 0, &[block(number)]).expect("assigned")[0];
+    monitor.transfer(&alias("driver"), Direction::Fill, block(number), &[at.page]).expect("filled");
     let mut found = [0; PAGE_BYTES];
-    monitor.read(&alias("eve"), page, &mut found).expect("permitted");
+    monitor.read(&alias("eve"), at, &mut found).expect("permitted");
     assert!(found[bytes_of(number)..].iter().all(|byte| *byte == 0), "beyond the block there is nothing");
     found[..bytes_of(number)].to_vec()
 }
@@ -54,37 +53,41 @@ fn as_a_map() {
         let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         // What is cached: the page, and whether memory has it.
         let region = monitor.create_region(&policy, acl("alice", Access::ReadWrite), 32).expect("made");
-        let view = monitor.view(&owner, region, Access::ReadWrite).expect("hers");
-        let mut cached: BTreeMap<u64, (u32, bool, bool)> = BTreeMap::new();
+        let view = monitor.view(&owner, region).expect("hers");
+        let mut cached: BTreeMap<u64, (Reference, bool)> = BTreeMap::new();
         for number in 1..=1500_u64 {
             let at = if random.below(2) == 0 { random.below(12) } else { LARGE + random.below(24) };
             let bytes = vec![(number % 251) as u8; bytes_of(at)];
-            let page = |index| PageId { region, index };
             match (random.below(10), cached.get(&at).copied()) {
                 (0..5, None) => {
-                    let free = (0..32).find(|index| !cached.values().any(|(taken, ..)| taken == index));
+                    let free =
+                        (0..32).find(|index| !cached.values().any(|(taken, _)| taken.page.index == *index));
                     let Some(index) = free else { continue };
-                    monitor.assign(&policy, region, index, &[block(at)]).expect("assigned");
-                    monitor.transfer(&driver, Direction::Fill, block(at), &[page(index)]).expect("filled");
-                    cached.insert(at, (index, true, false));
+                    let place = monitor.assign(&policy, region, index, &[block(at)]).expect("assigned")[0];
+                    monitor.transfer(&driver, Direction::Fill, block(at), &[place.page]).expect("filled");
+                    cached.insert(at, (place, false));
                 }
-                (0..3, Some((index, true, _))) => {
+                (0..3, Some((place, _))) => {
                     let mut found = [0; PAGE_BYTES];
-                    monitor.read(&owner, page(index), &mut found).expect("hers");
+                    monitor.read(&owner, place, &mut found).expect("hers");
                     let expected = model.get(&at).cloned().unwrap_or(vec![0; bytes_of(at)]);
                     assert!(found[..bytes_of(at)] == expected, "seed {seed}, step {number}, block {at}");
+                    assert_eq!(view.block(place), Some(found));
                 }
-                (3..5, Some((index, _, _))) => {
-                    assert!(view.write(index, &bytes));
-                    monitor.mark_dirty(&owner, region, index..index + 1).expect("hers");
-                    cached.insert(at, (index, true, true));
-                    model.insert(at, bytes);
+                (3..5, Some((place, _))) => {
+                    let skipped =
+                        random.below(bytes.len() as u64) as usize * usize::from(random.below(2) == 0);
+                    let part = &bytes[skipped..];
+                    monitor.write(&owner, place, skipped, part).expect("hers");
+                    cached.insert(at, (place, true));
+                    model.entry(at).or_insert_with(|| vec![0; bytes_of(at)])[skipped..].copy_from_slice(part);
                 }
-                (5, Some((index, _, true))) => {
-                    monitor.transfer(&driver, Direction::Drain, block(at), &[page(index)]).expect("drained");
-                    cached.insert(at, (index, true, false));
+                (5, Some((place, true))) => {
+                    monitor.transfer(&driver, Direction::Drain, block(at), &[place.page]).expect("drained");
+                    cached.insert(at, (place, false));
                 }
-                (6, Some((index, _, false))) => {
+                (6, Some((place, false))) => {
+                    let index = place.page.index;
                     monitor.free(&policy, region, index..index + 1).expect("clean");
                     cached.remove(&at);
                 }
@@ -92,8 +95,8 @@ fn as_a_map() {
                     let mut writes = Vec::new();
                     for (other, place) in cached.iter_mut().take(5) {
                         let bytes = vec![(number % 251) as u8 ^ 0x55; bytes_of(*other)];
-                        writes.push(Write { page: page(place.0), bytes: bytes.clone() });
-                        *place = (place.0, true, false);
+                        writes.push(Write { at: place.0, bytes: bytes.clone() });
+                        place.1 = false;
                         model.insert(*other, bytes);
                     }
                     monitor.write_together(&owner, 0, &writes).expect("hers");
@@ -110,10 +113,9 @@ fn as_a_map() {
                 _ => {}
             }
         }
-        for (at, (index, _, is_dirty)) in &cached {
-            let page = PageId { region, index: *index };
+        for (at, (place, is_dirty)) in &cached {
             if *is_dirty {
-                monitor.transfer(&driver, Direction::Drain, block(*at), &[page]).expect("drained");
+                monitor.transfer(&driver, Direction::Drain, block(*at), &[place.page]).expect("drained");
             }
         }
         monitor.flush(&driver, 0).expect("flushed");
@@ -134,18 +136,16 @@ fn erased_before_the_next_owner() {
         let (monitor, _) = monitor(&devices, 32);
         let (policy, driver) = (alias("policy"), alias("driver"));
         let mine = monitor.create_region(&policy, acl("alice", Access::ReadWrite), 1).expect("made");
-        monitor.assign(&policy, mine, 0, &[block(number)]).expect("assigned");
+        let at = monitor.assign(&policy, mine, 0, &[block(number)]).expect("assigned")[0];
         let secret = vec![0xaa; bytes_of(number)];
-        let page = PageId { region: mine, index: 0 };
-        monitor.write_together(&alias("alice"), 0, &[Write { page, bytes: secret.clone() }]).expect("hers");
+        monitor.write_together(&alias("alice"), 0, &[Write { at, bytes: secret.clone() }]).expect("hers");
         monitor.flush(&driver, 0).expect("flushed");
         let before = devices.events();
         monitor.erase(&policy, block(number), 1).expect("erased");
         // The policy table says that it is another's.
         let table = monitor.create_region(&policy, acl("policy", Access::ReadWrite), 1).expect("made");
-        monitor.assign(&policy, table, 0, &[block(0)]).expect("assigned");
-        let page = PageId { region: table, index: 0 };
-        let entry = Write { page, bytes: vec![1; 4096] };
+        let at = monitor.assign(&policy, table, 0, &[block(0)]).expect("assigned")[0];
+        let entry = Write { at, bytes: vec![1; 4096] };
         monitor.write_together(&policy, 0, &[entry]).expect("its own");
         monitor.flush(&driver, 0).expect("flushed");
         drop(monitor);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{LARGE, acl, alias, devices, monitor, user};
 use holdfast_access::{Access, Alias, Limit, Objects, Scope};
-use holdfast_monitor::{BlockId, Direction, MonitorError, PAGE_BYTES, PageId, Write};
+use holdfast_monitor::{BlockId, Direction, MonitorError, PAGE_BYTES, PageId, Reference, Write};
 
 fn block(number: u64) -> BlockId {
     BlockId { disk: 0, number }
@@ -34,34 +34,35 @@ fn requests_by_name() {
         list.set(user("bob"), Access::Read).expect("room");
         let region = monitor.create_region(&policy, list, 8).expect("made");
         monitor.assign(&policy, region, 0, &[block(1), block(2)]).expect("assigned");
-        monitor.mark_dirty(&alias("alice"), region, 0..1).expect("hers");
+        monitor.write(&alias("alice"), FIRST, 0, &[6; PAGE_BYTES]).expect("hers");
         what(&monitor, by)
     }
     const REGION: holdfast_monitor::RegionId = holdfast_monitor::RegionId(1);
-    const FIRST: PageId = PageId { region: REGION, index: 0 };
-    const SECOND: PageId = PageId { region: REGION, index: 1 };
+    const FIRST: Reference = Reference { page: PageId { region: REGION, index: 0 }, generation: 1 };
+    const SECOND: Reference = Reference { page: PageId { region: REGION, index: 1 }, generation: 1 };
     let requests: Vec<(&str, Request)> = vec![
         ("make a region", |by| {
             on_fresh(by, |m, by| m.create_region(by, acl("eve", Access::Read), 1).map(|_| ()))
         }),
-        ("give it a block", |by| on_fresh(by, |m, by| m.assign(by, REGION, 4, &[block(9)]))),
+        ("give it a block", |by| on_fresh(by, |m, by| m.assign(by, REGION, 4, &[block(9)]).map(|_| ()))),
         ("change its ACL", |by| on_fresh(by, |m, by| m.set_acl(by, REGION, acl("eve", Access::Read)))),
         ("free a page", |by| on_fresh(by, |m, by| m.free(by, REGION, 1..2))),
         ("erase a block", |by| on_fresh(by, |m, by| m.erase(by, block(1), 1))),
         ("see where blocks are", |by| on_fresh(by, |m, by| m.places(by, block(0), 9).map(|_| ()))),
-        ("fill a page", |by| on_fresh(by, |m, by| m.transfer(by, Direction::Fill, block(2), &[SECOND]))),
-        ("drain a page", |by| on_fresh(by, |m, by| m.transfer(by, Direction::Drain, block(1), &[FIRST]))),
+        ("fill a page", |by| on_fresh(by, |m, by| m.transfer(by, Direction::Fill, block(2), &[SECOND.page]))),
+        ("drain a page", |by| {
+            on_fresh(by, |m, by| m.transfer(by, Direction::Drain, block(1), &[FIRST.page]))
+        }),
         ("flush", |by| on_fresh(by, |m, by| m.flush(by, 0))),
-        ("see what a page has", |by| on_fresh(by, |m, by| m.status(by, FIRST).map(|_| ()))),
-        ("view it", |by| on_fresh(by, |m, by| m.view(by, REGION, Access::Read).map(|_| ()))),
-        ("view it to write", |by| on_fresh(by, |m, by| m.view(by, REGION, Access::ReadWrite).map(|_| ()))),
+        ("see what a page has", |by| on_fresh(by, |m, by| m.status(by, FIRST.page).map(|_| ()))),
+        ("view it", |by| on_fresh(by, |m, by| m.view(by, REGION).map(|_| ()))),
         ("read a page", |by| on_fresh(by, |m, by| m.read(by, FIRST, &mut [0; PAGE_BYTES]))),
-        ("say that it changed", |by| on_fresh(by, |m, by| m.mark_dirty(by, REGION, 0..1))),
+        ("write into a page", |by| on_fresh(by, |m, by| m.write(by, FIRST, 9, &[1]))),
         ("change a page", |by| {
-            on_fresh(by, |m, by| m.write_together(by, 0, &[Write { page: FIRST, bytes: vec![1; 4096] }]))
+            on_fresh(by, |m, by| m.write_together(by, 0, &[Write { at: FIRST, bytes: vec![1; 4096] }]))
         }),
         ("change another", |by| {
-            on_fresh(by, |m, by| m.write_together(by, 0, &[Write { page: SECOND, bytes: vec![1; 4096] }]))
+            on_fresh(by, |m, by| m.write_together(by, 0, &[Write { at: SECOND, bytes: vec![1; 4096] }]))
         }),
     ];
     let names = [
@@ -75,14 +76,14 @@ fn requests_by_name() {
         (
             "alice",
             alias("alice"),
-            "see what a page has, view it, view it to write, read a page, say that it changed, change a page, change another",
+            "see what a page has, view it, read a page, write into a page, change a page, change another",
         ),
         ("bob", alias("bob"), "see what a page has, view it, read a page"),
         ("eve", alias("eve"), ""),
         (
             "alice's helper",
             restricted("alice"),
-            "see what a page has, read a page, say that it changed, change a page",
+            "see what a page has, read a page, write into a page, change a page",
         ),
         ("half a driver", restricted("driver"), ""),
         ("half a policy", restricted("policy"), ""),
@@ -127,9 +128,17 @@ fn checks_of_transfers() {
     fill(block(1), &[page(0), page(1)]).expect("filled");
     assert!(matches!(fill(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "filled already");
     assert!(matches!(drain(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "clean");
-    let view = monitor.view(&alice, region, Access::ReadWrite).expect("hers");
-    assert!(view.write(0, &[7; PAGE_BYTES]));
-    monitor.mark_dirty(&alice, region, 0..1).expect("hers");
+    let view = monitor.view(&alice, region).expect("hers");
+    let first = Reference { page: page(0), generation: 1 };
+    monitor.write(&alice, first, 0, &[7; PAGE_BYTES]).expect("hers");
+    assert_eq!(view.block(first), Some([7; PAGE_BYTES]));
+    for (skipped, bytes) in [(1, 4096), (4096, 1), (usize::MAX, 1)] {
+        let written = monitor.write(&alice, first, skipped, &vec![1; bytes]);
+        assert!(matches!(written, Err(MonitorError::WrongLength { .. })), "{skipped}, {bytes}");
+    }
+    let third = Reference { page: page(2), generation: 1 };
+    let part = monitor.write(&alice, third, 0, &[1]);
+    assert!(matches!(part, Err(MonitorError::WrongStatus { .. })), "a part of an empty page");
     assert!(matches!(fill(block(1), &[page(0)]), Err(MonitorError::WrongStatus { .. })), "dirty");
     assert!(matches!(monitor.free(&policy, region, 0..1), Err(MonitorError::WrongStatus { .. })), "dirty");
     drain(block(1), &[page(0)]).expect("drained");
@@ -189,19 +198,55 @@ fn acls_on_live_views() {
     let mut list = acl("alice", Access::ReadWrite);
     list.set(user("bob"), Access::ReadWrite).expect("room");
     let region = monitor.create_region(&policy, list.clone(), 1).expect("made");
-    monitor.assign(&policy, region, 0, &[block(5)]).expect("assigned");
-    let hers = monitor.view(&alias("alice"), region, Access::ReadWrite).expect("hers");
-    let his = monitor.view(&alias("bob"), region, Access::ReadWrite).expect("his");
-    assert!(hers.write(0, &[3; PAGE_BYTES]));
-    monitor.mark_dirty(&alias("alice"), region, 0..1).expect("hers");
+    let at = monitor.assign(&policy, region, 0, &[block(5)]).expect("assigned")[0];
+    let hers = monitor.view(&alias("alice"), region).expect("hers");
+    let his = monitor.view(&alias("bob"), region).expect("his");
+    monitor.write(&alias("alice"), at, 0, &[3; PAGE_BYTES]).expect("hers");
+    assert_eq!((hers.block(at), his.block(at)), (Some([3; PAGE_BYTES]), Some([3; PAGE_BYTES])));
     list.remove(&user("bob"));
     monitor.set_acl(&policy, region, list).expect("changed");
-    assert!(his.read(0).is_none() && !his.write(0, &[9; PAGE_BYTES]), "what he had is gone");
-    assert!(monitor.view(&alias("bob"), region, Access::Read).is_err());
-    assert!(monitor.mark_dirty(&alias("bob"), region, 0..1).is_err());
-    let again = monitor.view(&alias("alice"), region, Access::ReadWrite).expect("hers still");
-    assert_eq!(again.read(0), Some([3; PAGE_BYTES]));
-    monitor
-        .transfer(&driver, Direction::Drain, block(5), &[PageId { region, index: 0 }])
-        .expect("still dirty");
+    assert!(his.read(0).is_none() && hers.read(0).is_none(), "what they had is gone");
+    assert!(monitor.view(&alias("bob"), region).is_err());
+    assert!(monitor.write(&alias("bob"), at, 0, &[4; PAGE_BYTES]).is_err());
+    let again = monitor.view(&alias("alice"), region).expect("hers still");
+    assert_eq!(again.block(at), Some([3; PAGE_BYTES]));
+    monitor.transfer(&driver, Direction::Drain, block(5), &[at.page]).expect("still dirty");
+}
+
+/// Proves: a reference ends when its page is freed or its block erased. Who has an old one neither sees nor changes what
+/// the page has next, by a view or by asking.
+#[test]
+fn old_references() {
+    let devices = devices();
+    let (monitor, _) = monitor(&devices, 64);
+    let (policy, driver, alice) = (alias("policy"), alias("driver"), alias("alice"));
+    let region = monitor.create_region(&policy, acl("alice", Access::ReadWrite), 2).expect("made");
+    let view = monitor.view(&alice, region).expect("hers");
+    let old = monitor.assign(&policy, region, 0, &[block(1)]).expect("assigned")[0];
+    assert_eq!(view.block(old), None, "not filled yet");
+    monitor.write(&alice, old, 0, &[1; PAGE_BYTES]).expect("hers");
+    monitor.transfer(&driver, Direction::Drain, block(1), &[old.page]).expect("drained");
+    for erase in [false, true] {
+        if erase {
+            monitor.erase(&policy, block(2), 1).expect("erased");
+        } else {
+            monitor.free(&policy, region, 0..1).expect("clean");
+        }
+        assert_eq!(view.block(old), None);
+        assert_eq!(view.read(0), Some([0; PAGE_BYTES]), "nothing is left behind");
+        let next = monitor.assign(&policy, region, 0, &[block(2)]).expect("assigned")[0];
+        assert_ne!(next, old);
+        monitor.write(&alice, next, 0, &[2; PAGE_BYTES]).expect("hers");
+        assert_eq!((view.block(old), view.block(next)), (None, Some([2; PAGE_BYTES])));
+        let denied = [
+            monitor.write(&alice, old, 0, &[9; PAGE_BYTES]),
+            monitor.read(&alice, old, &mut [0; PAGE_BYTES]),
+            monitor.write_together(&alice, 0, &[Write { at: old, bytes: vec![9; 4096] }]),
+        ];
+        assert!(denied.iter().all(|denied| matches!(denied, Err(MonitorError::Outdated(_)))), "{denied:?}");
+        assert_eq!(view.block(next), Some([2; PAGE_BYTES]));
+        if !erase {
+            monitor.transfer(&driver, Direction::Drain, block(2), &[next.page]).expect("drained");
+        }
+    }
 }

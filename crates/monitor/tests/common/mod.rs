@@ -2,7 +2,9 @@
 
 use holdfast_access::{Access, Acl, Alias, Name, Principal, Scope};
 use holdfast_log::simulated_device::Devices;
-use holdfast_monitor::{Disk, Extent, Layout, Memory, Monitor, Names, PAGE_BYTES, Page, PageId, RegionId};
+use holdfast_monitor::{
+    Disk, Extent, Layout, Memory, Monitor, Names, PAGE_BYTES, Page, PageId, Reference, RegionId, word,
+};
 use holdfast_volume::{Options, Volume, VolumeKey};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,12 +14,15 @@ type Bytes = Arc<Mutex<Option<Vec<u8>>>>;
 
 /// Memory of regions.
 #[derive(Default, Clone)]
-pub struct Map(Arc<Mutex<HashMap<RegionId, Bytes>>>);
+pub struct Map(Arc<Mutex<HashMap<RegionId, (Bytes, Words)>>>);
 
-/// A view, through which its holder reads and perhaps writes without asking.
+/// A region's words.
+type Words = Arc<Mutex<Vec<u64>>>;
+
+/// A view, through which its holder reads without asking.
 pub struct View {
     bytes: Bytes,
-    access: Access,
+    words: Words,
 }
 
 impl View {
@@ -29,23 +34,20 @@ impl View {
         Some(bytes.as_ref()?[from..from + PAGE_BYTES].try_into().expect("a page"))
     }
 
-    /// Changes a page.
-    #[allow(dead_code, reason = "not every test writes")]
-    pub fn write(&self, index: u32, page: &[u8]) -> bool {
-        let from = index as usize * PAGE_BYTES;
-        match (self.access, self.bytes.lock().expect("locked").as_mut()) {
-            (Access::ReadWrite, Some(bytes)) => {
-                bytes[from..from + page.len()].copy_from_slice(page);
-                true
-            }
-            _ => false,
-        }
+    /// What is seen of a block by its reference, as components read: nothing if the page is not its block's any more, or
+    /// not filled.
+    #[allow(dead_code, reason = "not every test looks")]
+    pub fn block(&self, at: Reference) -> Option<Page> {
+        let is_it =
+            || self.words.lock().expect("locked")[at.page.index as usize] == word(at.generation, true);
+        let page = is_it().then(|| self.read(at.page.index))??;
+        is_it().then_some(page)
     }
 }
 
 impl Map {
     fn with<T>(&self, region: RegionId, what: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T, String> {
-        let bytes = self.0.lock().expect("locked").get(&region).cloned().ok_or("no memory")?;
+        let bytes = self.0.lock().expect("locked").get(&region).cloned().ok_or("no memory")?.0;
         let mut bytes = bytes.lock().expect("locked");
         Ok(what(bytes.as_mut().ok_or("revoked")?))
     }
@@ -61,7 +63,8 @@ impl Memory for Map {
 
     fn create(&self, region: RegionId, pages: usize) -> Result<(), String> {
         let bytes = Arc::new(Mutex::new(Some(vec![0; pages * PAGE_BYTES])));
-        self.0.lock().expect("locked").insert(region, bytes);
+        let words = Arc::new(Mutex::new(vec![0; pages]));
+        self.0.lock().expect("locked").insert(region, (bytes, words));
         Ok(())
     }
 
@@ -77,15 +80,21 @@ impl Memory for Map {
         self.write(page, &[0; PAGE_BYTES])
     }
 
-    fn view(&self, region: RegionId, access: Access) -> Result<View, String> {
-        let bytes = self.0.lock().expect("locked").get(&region).cloned().ok_or("no memory")?;
-        Ok(View { bytes, access })
+    fn note(&self, page: PageId, word: u64) {
+        let (_, words) = self.0.lock().expect("locked").get(&page.region).cloned().expect("a region");
+        words.lock().expect("locked")[page.index as usize] = word;
+    }
+
+    fn view(&self, region: RegionId) -> Result<View, String> {
+        let (bytes, words) = self.0.lock().expect("locked").get(&region).cloned().ok_or("no memory")?;
+        Ok(View { bytes, words })
     }
 
     fn revoke(&self, region: RegionId) -> Result<(), String> {
         let mut regions = self.0.lock().expect("locked");
-        let old = regions.get(&region).ok_or("no memory")?.lock().expect("locked").take();
-        regions.insert(region, Arc::new(Mutex::new(old)));
+        let (bytes, words) = regions.get(&region).cloned().ok_or("no memory")?;
+        let old = bytes.lock().expect("locked").take();
+        regions.insert(region, (Arc::new(Mutex::new(old)), words));
         Ok(())
     }
 
