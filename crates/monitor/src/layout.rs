@@ -11,7 +11,7 @@ use crate::PAGE_BYTES;
 pub struct Extent {
     /// Where it begins on the volume, in bytes; a multiple of 512.
     pub offset: u64,
-    /// Bytes of each block: 512, 1024, 2048 or 4096.
+    /// Bytes of each block: a multiple of 512, at most 4096.
     pub block_bytes: u16,
     /// How many there are.
     pub blocks: u64,
@@ -35,7 +35,8 @@ impl Layout {
     pub fn new(extents: Vec<Extent>, size_bytes: u64) -> Result<Layout, String> {
         let mut places = Vec::with_capacity(extents.len());
         for extent in &extents {
-            let allowed = [512, 1024, 2048, PAGE_BYTES as u16].contains(&extent.block_bytes);
+            let bytes = usize::from(extent.block_bytes);
+            let allowed = (512..=PAGE_BYTES).contains(&bytes) && bytes.is_multiple_of(512);
             let end = extent.bytes().and_then(|bytes| extent.offset.checked_add(bytes));
             match end.filter(|end| *end <= size_bytes) {
                 Some(end) if allowed && extent.offset.is_multiple_of(512) => {

@@ -485,16 +485,22 @@ impl<M: Memory> Monitor<M> {
         Ok(())
     }
 
-    /// What a page has: for CacheMgr, and for who may read it.
+    /// What pages have, nothing for outdated references: for CacheMgr, and for who may read them.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
-    pub fn status(&self, by: &Alias, page: PageId) -> Result<Status, MonitorError> {
+    /// [`MonitorError::Denied`], [`MonitorError::NoRegion`].
+    pub fn look(&self, by: &Alias, references: &[Reference]) -> Result<Vec<Option<Status>>, MonitorError> {
         let regions = self.regions.lock();
-        if named(by, &self.names.cache_manager, "seeing what pages have").is_err() {
-            self.permits(&regions, by, page, Access::Read)?;
-        }
-        Ok(regions.reference(page)?.2)
+        let is_cache = named(by, &self.names.cache_manager, "seeing what pages have").is_ok();
+        let look = |at: &Reference| match regions.current(*at) {
+            Err(_) => Ok(None),
+            Ok((_, status)) if is_cache => Ok(Some(status)),
+            Ok((_, status)) => {
+                self.permits(&regions, by, at.page, Access::Read)?;
+                Ok(Some(status))
+            }
+        };
+        references.iter().map(look).collect()
     }
 
     /// Where blocks are cached, and what their pages have: for PolicyMgr, which frees and moves them.

@@ -54,7 +54,7 @@ fn requests_by_name() {
             on_fresh(by, |m, by| m.transfer(by, Direction::Drain, block(1), &[FIRST.page]))
         }),
         ("flush", |by| on_fresh(by, |m, by| m.flush(by, 0))),
-        ("see what a page has", |by| on_fresh(by, |m, by| m.status(by, FIRST.page).map(|_| ()))),
+        ("see what a page has", |by| on_fresh(by, |m, by| m.look(by, &[FIRST]).map(|_| ()))),
         ("view it", |by| on_fresh(by, |m, by| m.view(by, REGION).map(|_| ()))),
         ("read a page", |by| on_fresh(by, |m, by| m.read(by, FIRST, &mut [0; PAGE_BYTES]))),
         ("write into a page", |by| on_fresh(by, |m, by| m.write(by, FIRST, 9, &[1]))),

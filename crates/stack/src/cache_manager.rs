@@ -1,0 +1,218 @@
+//! CacheMgr: which blocks are in memory (paper, section 4.4). It sees which blocks are wanted and what pages have, and
+//! has no right to read one.
+
+use crate::asking::{ask, nonsense};
+use crate::protocol::{
+    AskCache, AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, CacheSays, DriverSays, MonitorSays, PolicySays,
+};
+use holdfast_components::{Answer, Asker, ComponentError, Context, Refusal, Request};
+use holdfast_monitor::{Direction, PageId, Reference, Status};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::process::ExitCode;
+
+/// Threads that answer: who waits for a disk does not hold up the others.
+const THREADS: usize = 4;
+/// Pages given up at once.
+const EVICTED: usize = 64;
+/// How often a block is brought in again when its page was taken away meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// How much memory there is.
+#[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Configuration {
+    /// Pages to be filled.
+    pub pages_max: u32,
+}
+
+type Block = (u16, u64);
+
+/// What is in memory, by when it was wanted last.
+#[derive(Default)]
+struct Recent {
+    places: HashMap<Block, (Reference, u64)>,
+    order: BTreeMap<u64, Block>,
+    tick: u64,
+}
+
+impl Recent {
+    fn touch(&mut self, block: Block, at: Reference) {
+        self.tick += 1;
+        if let Some((_, before)) = self.places.insert(block, (at, self.tick)) {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.tick, block);
+    }
+
+    fn forget(&mut self, block: Block) {
+        if let Some((_, tick)) = self.places.remove(&block) {
+            self.order.remove(&tick);
+        }
+    }
+}
+
+struct Cache {
+    pages_max: usize,
+    monitor: Asker<AskMonitor, MonitorSays>,
+    policy: Asker<AskPolicy, PolicySays>,
+    driver: Asker<AskDriver, DriverSays>,
+    recent: Mutex<Recent>,
+    /// One brings blocks in at a time; others find them.
+    bringing: Mutex<()>,
+}
+
+/// Runs the component.
+pub fn main(context: Context) -> ExitCode {
+    crate::component(&context, |configuration: Configuration| {
+        let ports = &context.ports;
+        let cache = Cache {
+            pages_max: configuration.pages_max as usize,
+            monitor: ports.asker("monitor")?,
+            policy: ports.asker("policy")?,
+            driver: ports.asker("driver")?,
+            recent: Mutex::default(),
+            bringing: Mutex::new(()),
+        };
+        ports.serve_with_threads(THREADS, |request| cache.answer(&request)).map_err(ComponentError::from)
+    })
+}
+
+impl Cache {
+    fn answer(&self, request: &Request) -> Answer {
+        let done = request.question().and_then(|question| match question {
+            AskCache::Want { blocks, ahead, .. } if blocks.len() + ahead.len() > BLOCKS_MAX => Err(Refusal::Malformed),
+            AskCache::Clean { blocks, .. } if blocks.len() > BLOCKS_MAX => Err(Refusal::Malformed),
+            AskCache::Want { disk, blocks, fill, ahead } => {
+                let references = self.bring(disk, &blocks, fill)?;
+                // Not asked for by name, so no failure of theirs is told.
+                let _ = self.bring(disk, &ahead, true);
+                Ok(CacheSays::References(references))
+            }
+            AskCache::Clean { disk, blocks, flush } => {
+                self.clean(disk, &blocks)?;
+                if flush {
+                    ask(&self.driver, &AskDriver::Flush { disk })?;
+                }
+                Ok(CacheSays::Done)
+            }
+        });
+        done.into()
+    }
+
+    /// What pages have, by their references: nothing for outdated ones.
+    fn look(&self, references: &[Reference]) -> Result<Vec<Option<Status>>, Refusal> {
+        match ask(&self.monitor, &AskMonitor::Look(references.to_vec()))? {
+            MonitorSays::Look(statuses) if statuses.len() == references.len() => Ok(statuses),
+            _ => Err(nonsense("the monitor")),
+        }
+    }
+
+    fn bring(&self, disk: u16, blocks: &[u64], fill: bool) -> Result<Vec<Reference>, Refusal> {
+        for _ in 0..ATTEMPTS {
+            if let Some(references) = self.try_bring(disk, blocks, fill)? {
+                return Ok(references);
+            }
+        }
+        Err(Refusal::Failed("blocks are taken from memory faster than they are brought in".to_owned()))
+    }
+
+    fn try_bring(&self, disk: u16, blocks: &[u64], fill: bool) -> Result<Option<Vec<Reference>>, Refusal> {
+        let distinct: HashSet<u64> = blocks.iter().copied().collect();
+        let _one = self.bringing.lock();
+        self.make_room(distinct.len())?;
+        let question = AskPolicy::Cache { disk, blocks: blocks.to_vec() };
+        let PolicySays::References(references) = ask(&self.policy, &question)? else {
+            return Err(nonsense("PolicyMgr"));
+        };
+        if references.len() != blocks.len() {
+            return Err(nonsense("PolicyMgr"));
+        }
+        {
+            let mut recent = self.recent.lock();
+            for (block, at) in blocks.iter().zip(&references) {
+                recent.touch((disk, *block), *at);
+            }
+        }
+        if !fill {
+            return Ok(Some(references));
+        }
+        let statuses = self.look(&references)?;
+        let mut empty: Vec<(u64, PageId)> = Vec::new();
+        for ((block, at), status) in blocks.iter().zip(&references).zip(statuses) {
+            match status {
+                None => return Ok(None),
+                Some(Status::Empty) => empty.push((*block, at.page)),
+                Some(_) => {}
+            }
+        }
+        empty.sort_unstable();
+        empty.dedup();
+        if !empty.is_empty() {
+            let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: empty };
+            if let Err(refusal) = ask(&self.driver, &question) {
+                let AskDriver::Transfer { blocks: empty, .. } = question else { unreachable!("it was one") };
+                if blocks.len() == 1 {
+                    // Somebody else may have filled it, or taken it away: another look tells.
+                    return match self.look(&references)?[0] {
+                        Some(Status::Empty) => Err(refusal),
+                        status => Ok(status.map(|_| references)),
+                    };
+                }
+                // One that cannot be read does not keep the others; who wants it learns why when it asks for it alone.
+                for one in empty {
+                    let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: vec![one] };
+                    let _ = ask(&self.driver, &question);
+                }
+            }
+        }
+        Ok(Some(references))
+    }
+
+    /// Gives up what was not wanted for longest, where there is no room for more.
+    fn make_room(&self, wanted: usize) -> Result<(), Refusal> {
+        loop {
+            let oldest: Vec<Block> = {
+                let recent = self.recent.lock();
+                let excess = (recent.places.len() + wanted).saturating_sub(self.pages_max);
+                recent.order.values().take(if excess == 0 { 0 } else { excess.max(EVICTED) }).copied().collect()
+            };
+            if oldest.is_empty() {
+                return Ok(());
+            }
+            let mut by_disk: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+            oldest.iter().for_each(|(disk, block)| by_disk.entry(*disk).or_default().push(*block));
+            for (disk, blocks) in by_disk {
+                for blocks in blocks.chunks(BLOCKS_MAX) {
+                    ask(&self.policy, &AskPolicy::Evict { disk, blocks: blocks.to_vec() })?;
+                    let mut recent = self.recent.lock();
+                    blocks.iter().for_each(|block| recent.forget((disk, *block)));
+                }
+            }
+        }
+    }
+
+    /// Writes what of these blocks was changed.
+    fn clean(&self, disk: u16, blocks: &[u64]) -> Result<(), Refusal> {
+        for _ in 0..ATTEMPTS {
+            let known: Vec<(u64, Reference)> = {
+                let recent = self.recent.lock();
+                let place = |block: &u64| Some((*block, recent.places.get(&(disk, *block))?.0));
+                blocks.iter().filter_map(place).collect()
+            };
+            let references: Vec<Reference> = known.iter().map(|(_, at)| *at).collect();
+            let statuses = self.look(&references)?;
+            let is_dirty = |(at, status): (&(u64, Reference), Option<Status>)| {
+                (status == Some(Status::Dirty)).then_some((at.0, at.1.page))
+            };
+            let dirty: Vec<(u64, PageId)> = known.iter().zip(statuses).filter_map(is_dirty).collect();
+            if dirty.is_empty() {
+                return Ok(());
+            }
+            let question = AskDriver::Transfer { direction: Direction::Drain, disk, blocks: dirty };
+            if ask(&self.driver, &question).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(Refusal::Failed("changed blocks could not be written".to_owned()))
+    }
+}

@@ -1,0 +1,172 @@
+//! Reading blocks by views of regions: without asking anybody, where the block is in memory and the view is known.
+//!
+//! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
+//! at before and after the copy. Where that fails the cache is asked again, so what is read is the block, or an error.
+
+use crate::asking::{ask, ask_for_files, nonsense};
+use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
+use holdfast_components::{Access, Asker, Refusal, View};
+use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, word};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// References that are remembered.
+const REFERENCES_MAX: usize = 1 << 16;
+/// Views that are kept open.
+const VIEWS_MAX: usize = 64;
+/// How often a block is asked for again when its page was taken away meanwhile.
+const ATTEMPTS: usize = 16;
+
+/// A region as its readers see it.
+pub(crate) struct RegionView {
+    bytes: View,
+    words: View,
+}
+
+impl RegionView {
+    /// Asks the monitor for it, under an alias.
+    pub(crate) fn open(
+        monitor: &Asker<AskMonitor, MonitorSays>,
+        alias: u16,
+        region: RegionId,
+    ) -> Result<RegionView, Refusal> {
+        let (answer, files) = ask_for_files(monitor, alias, &AskMonitor::View(region))?;
+        match (answer, <[_; 2]>::try_from(files)) {
+            (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
+                bytes: View::new(bytes, Access::Read, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
+                words: View::new(words, Access::Read, (REGION_PAGES_MAX * 8) as u64),
+            }),
+            _ => Err(nonsense("the monitor")),
+        }
+    }
+
+    /// A page, if it is filled and still what the reference means.
+    pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
+        let is_it = || {
+            let mut bytes = [0; 8];
+            let read = self.words.read_at(u64::from(at.page.index) * 8, &mut bytes);
+            read.is_ok() && u64::from_le_bytes(bytes) == word(at.generation, true)
+        };
+        is_it() && self.bytes.read_at(u64::from(at.page.index) * PAGE_BYTES as u64, into).is_ok() && is_it()
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    references: HashMap<u64, Reference>,
+    views: HashMap<RegionId, Arc<RegionView>>,
+}
+
+/// Reads blocks of one disk in one name.
+pub(crate) struct Reader {
+    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+    cache: Arc<Asker<AskCache, CacheSays>>,
+    alias: u16,
+    disk: u16,
+    known: Mutex<Known>,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+        cache: Arc<Asker<AskCache, CacheSays>>,
+        alias: u16,
+        disk: u16,
+    ) -> Reader {
+        Reader { monitor, cache, alias, disk, known: Mutex::default() }
+    }
+
+    /// Reads blocks, giving each to `found` by its place in `blocks`. Those `ahead` may be fetched meanwhile.
+    pub(crate) fn read(
+        &self,
+        blocks: &[u64],
+        ahead: &[u64],
+        mut found: impl FnMut(usize, &Page),
+    ) -> Result<(), Refusal> {
+        let mut page = [0; PAGE_BYTES];
+        let mut missing: Vec<usize> = Vec::new();
+        for (at, block) in blocks.iter().enumerate() {
+            match self.read_known(*block, &mut page)? {
+                true => found(at, &page),
+                false => missing.push(at),
+            }
+        }
+        for attempt in 0..ATTEMPTS {
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let wanted: Vec<u64> = missing.iter().map(|at| blocks[*at]).collect();
+            let ahead = if attempt == 0 { ahead } else { &[] };
+            self.reference(&wanted, true, ahead)?;
+            let mut still = Vec::new();
+            for at in missing {
+                match self.read_known(blocks[at], &mut page)? {
+                    true => found(at, &page),
+                    false => still.push(at),
+                }
+            }
+            missing = still;
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Refusal::Failed("blocks are taken from memory faster than they can be read".to_owned()))
+    }
+
+    /// References of blocks, from the cache; filled if so.
+    pub(crate) fn reference(&self, blocks: &[u64], fill: bool, ahead: &[u64]) -> Result<Vec<Reference>, Refusal> {
+        let (disk, blocks, ahead) = (self.disk, blocks.to_vec(), ahead.to_vec());
+        let question = AskCache::Want { disk, blocks: blocks.clone(), fill, ahead };
+        let CacheSays::References(references) = ask(&self.cache, &question)? else {
+            return Err(nonsense("the cache"));
+        };
+        if references.len() != blocks.len() {
+            return Err(nonsense("the cache"));
+        }
+        let mut known = self.known.lock();
+        if known.references.len() + blocks.len() > REFERENCES_MAX {
+            known.references.clear();
+        }
+        known.references.extend(blocks.into_iter().zip(references.iter().copied()));
+        Ok(references)
+    }
+
+    /// The reference of a block, if one is known: it may be outdated.
+    pub(crate) fn known(&self, block: u64) -> Option<Reference> {
+        self.known.lock().references.get(&block).copied()
+    }
+
+    /// Forgets where blocks were.
+    pub(crate) fn forget(&self, blocks: impl Iterator<Item = u64>) {
+        let mut known = self.known.lock();
+        for block in blocks {
+            known.references.remove(&block);
+        }
+    }
+
+    fn read_known(&self, block: u64, page: &mut Page) -> Result<bool, Refusal> {
+        let Some(at) = self.known(block) else { return Ok(false) };
+        if self.view(at.page.region)?.read(at, page) {
+            return Ok(true);
+        }
+        let mut known = self.known.lock();
+        known.references.remove(&block);
+        // It may have been taken away, with the region or after a change of its ACL.
+        known.views.remove(&at.page.region);
+        Ok(false)
+    }
+
+    fn view(&self, region: RegionId) -> Result<Arc<RegionView>, Refusal> {
+        if let Some(view) = self.known.lock().views.get(&region) {
+            return Ok(Arc::clone(view));
+        }
+        let view = Arc::new(RegionView::open(&self.monitor, self.alias, region)?);
+        let mut known = self.known.lock();
+        if known.views.len() >= VIEWS_MAX {
+            known.views.clear();
+        }
+        known.views.insert(region, Arc::clone(&view));
+        Ok(view)
+    }
+}
