@@ -9,7 +9,7 @@ use holdfast_access::{Access, Acl, Alias, Objects, Operation, Principal};
 use std::collections::BTreeMap;
 
 /// The most nominations that await acceptance.
-pub const NOMINATIONS_MAX: usize = 4096;
+pub const NOMINATIONS_MAX: usize = 16_384;
 /// The most of them by one owner.
 pub const NOMINATIONS_PER_OWNER_MAX: usize = 1024;
 
