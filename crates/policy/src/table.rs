@@ -9,6 +9,11 @@ use crate::labels::{Label, Labels};
 use crate::{Block, BlockRange, Damage, Disk, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The most pages that one change rewrites, so that the set to be committed atomically stays small.
+pub const PAGES_PER_CHANGE_MAX: usize = 64;
+/// The most pages beside them that it merges with, if they are small.
+const NEIGHBOURS_PER_CHANGE_MAX: usize = 4;
+
 struct Page {
     slot: u32,
     /// First block and label's number.
@@ -149,14 +154,16 @@ impl Table {
     pub fn relabel(&mut self, range: BlockRange, new: BTreeMap<u32, Label>) -> Result<Vec<Image>, Refused> {
         let (mut from, mut to) = (self.page_of(range.first()), range.end());
         let mut held: usize = self.pages.range(from..to).map(|(_, page)| page.extents.len()).sum();
-        let small = |held: usize, page: &Page| held + page.extents.len() <= EXTENTS_PER_PAGE_MAX / 2;
-        while let Some((first, page)) =
-            self.pages.range(..from).next_back().filter(|(_, one)| small(held, one))
-        {
-            (from, held) = (*first, held + page.extents.len());
+        if self.pages.range(from..to).count() > PAGES_PER_CHANGE_MAX {
+            return Err(Refused::TooScattered);
         }
-        while let Some((first, page)) = self.pages.range(to..).next().filter(|(_, one)| small(held, one)) {
-            (to, held) = (*first + 1, held + page.extents.len());
+        for _ in 0..NEIGHBOURS_PER_CHANGE_MAX {
+            let small = |(_, page): &(_, &Page)| held + page.extents.len() <= EXTENTS_PER_PAGE_MAX / 2;
+            if let Some((first, page)) = self.pages.range(..from).next_back().filter(small) {
+                (from, held) = (*first, held + page.extents.len());
+            } else if let Some((first, page)) = self.pages.range(to..).next().filter(small) {
+                (to, held) = (*first + 1, held + page.extents.len());
+            }
         }
         let touched: Vec<u64> = self.pages.range(from..to).map(|(first, _)| *first).collect();
         let old: Vec<(u64, u32)> =

@@ -225,6 +225,31 @@ fn a_full_table_refuses_and_works_on() {
     assert_eq!(driven.reopened().sizes(&alias(&admin())), driven.policy.sizes(&alias(&admin())));
 }
 
+/// One change rewrites a bounded number of blocks, however scattered its range is.
+#[test]
+fn a_scattered_range_is_refused_whole() {
+    let mut driven = Driven::new(disk(100_000, 400));
+    let alice = user("alice");
+    let scattered = PAGES_PER_CHANGE_MAX as u64 * EXTENTS_PER_PAGE_MAX as u64 / 2 + 1;
+    for number in 0..scattered {
+        driven.give(&admin(), range(500 + number * 2, 1), &alice).expect("room");
+        driven
+            .change_acls(&alice, range(500 + number * 2, 1), &AclChange::Remove(alice.clone()))
+            .expect("hers");
+    }
+    for number in 0..scattered {
+        driven.give(&admin(), range(501 + number * 2, 1), &alice).expect("room");
+    }
+    let whole = range(500, scattered * 2);
+    let before = driven.stored.clone();
+    let change = AclChange::Set(user("bob"), Access::Read);
+    assert_eq!(driven.change_acls(&alice, whole, &change), Err(Refused::TooScattered));
+    assert_eq!(driven.stored, before);
+    driven.change_acls(&alice, range(500, scattered), &change).expect("half of it");
+    assert!(driven.written <= PAGES_PER_CHANGE_MAX + 3, "{}", driven.written);
+    assert_eq!(at(&driven.reopened(), 501).acl.granted_to(&user("bob")), Some(Access::Read));
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
