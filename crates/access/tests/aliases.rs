@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use holdfast_access::prove::Prover;
 use holdfast_access::*;
+use holdfast_crypto::PublicKey;
 use std::collections::BTreeSet;
 
 /// Process 1 for user alice, by the machine's credential of this serial.
@@ -166,8 +167,12 @@ fn what_has_ended_never_stands_again() {
         let reopened = Standing::decode(&standing.encode()).expect("what was stored");
         for issuer in &issuers {
             for one in 0..12 {
-                // Processes of an earlier run say nothing any more.
-                let stands = !matches!(issuer, Principal::Process(_)) && standing.stands(issuer, one);
+                // Processes of an earlier run say nothing any more; the machine speaks anew.
+                let stands = match issuer {
+                    Principal::Process(_) => false,
+                    Principal::Machine => true,
+                    _ => standing.stands(issuer, one),
+                };
                 assert_eq!(reopened.stands(issuer, one), stands, "seed {seed}: {issuer} {one}");
             }
         }
@@ -205,12 +210,22 @@ fn standing_is_bounded_and_refuses_loudly() {
     standing.end(&key(1), Ending::Before(10_000)).expect("this always has room");
     standing.end(&key(1), Ending::Serial(20_000)).expect("and made room");
     assert!(!standing.stands(&key(1), 1) && !standing.stands(&key(1), 20_000));
+    let key_of = |number: u64| {
+        let mut bytes = [0xEE; 32];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        Principal::Key(PublicKey(bytes))
+    };
     for number in 1..ISSUERS_MAX as u64 {
-        standing.end(&user(&number.to_string()), Ending::Everything).expect("room");
+        standing.end(&key_of(number), Ending::Everything).expect("room");
     }
-    assert_eq!(standing.end(&user("late"), Ending::Everything), Err(AccessError::TooManyIssuers));
+    assert_eq!(standing.end(&key_of(0), Ending::Everything), Err(AccessError::TooManyIssuers));
     standing.end(&key(1), Ending::Everything).expect("a known issuer always has room");
     Standing::decode(&standing.encode()).expect("a full store reads back");
+    let mut standing = Standing::new();
+    for serial in 0..3 * SERIALS_MAX as u64 {
+        standing.end(&Principal::Machine, Ending::Serial(serial)).expect("the machine's own are not bounded");
+    }
+    assert_eq!(standing.encode(), Standing::new().encode(), "what it spoke is not heard in a later run");
 }
 
 /// Processes that end take no room, however many come and go.

@@ -66,7 +66,7 @@ fn digests_stay() {
     let mut standing = Standing::new();
     standing.end(&key(1), Ending::Before(7)).expect("room");
     standing.end(&key(1), Ending::Serial(9)).expect("room");
-    standing.end(&user("alice"), Ending::Everything).expect("room");
+    standing.end(&key(2), Ending::Everything).expect("room");
     let credential = Credential {
         expires_s: Some(1_000),
         ..within(key(1), 3, process(1), key(1), scope(&[Operation::Read], &[blocks(5, 6)]))
@@ -100,7 +100,7 @@ fn digests_stay() {
         ("manifest", "3b71e39cf24f"),
         ("signed", "8945b40c1844"),
         ("proof", "0e5c9726da4e"),
-        ("standing", "ec5b90ad4a07"),
+        ("standing", "8ffab00dc8d6"),
     ];
     let golden: Vec<(&str, String)> = golden.map(|(what, digest)| (what, digest.to_owned())).to_vec();
     assert_eq!(found.to_vec(), golden);
@@ -193,7 +193,7 @@ fn hostile_bytes_never_panic() {
     ];
     let mut numbers = Numbers(3);
     let mut read = 0;
-    for _ in 0..60_000 {
+    for _ in 0..20_000 {
         let mut bytes = numbers.pick(&originals).clone();
         for _ in 0..1 + numbers.below(3) {
             let place = numbers.below(bytes.len());

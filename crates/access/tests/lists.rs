@@ -237,7 +237,7 @@ impl Tree {
 fn predicates_mean_what_they_say() {
     let mut numbers = Numbers(1);
     let (mut kept, mut held) = (0, 0);
-    for _ in 0..5_000 {
+    for _ in 0..1_500 {
         let tree = Tree::random(&mut numbers, 4);
         let mut terms = Vec::new();
         tree.flatten(&mut terms);
@@ -252,7 +252,7 @@ fn predicates_mean_what_they_say() {
         kept += 1;
         held += usize::from(tree.value());
     }
-    assert!(kept > 3_000 && held > 1_000 && kept - held > 1_000, "{kept} {held}");
+    assert!(kept > 900 && held > 300 && kept - held > 300, "{kept} {held}");
 }
 
 #[test]
