@@ -2,7 +2,8 @@
 //!
 //! Invariants: what has ended never stands again, over restarts too (the driver stores [`Standing::encode`] before
 //! it acknowledges an ending); what a process said stands only while it lives, so ended processes take no room; the
-//! generation grows with every change, so one comparison tells that nothing ended since.
+//! generation grows with every change, so one comparison tells that nothing ended since. What is spoken is not heard
+//! again in a later run, so only endings of what keys signed are stored.
 
 use crate::{AccessError, Credential, Ending, Heard, Principal, ProcessName, Statement};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The most issuers with endings, and the most processes alive.
 pub const ISSUERS_MAX: usize = 4096;
-/// The most serials of one issuer ended one by one.
+/// The most serials of one issuer ended one by one; of the machine, which is trusted, as many as it wants.
 pub const SERIALS_MAX: usize = 1024;
 
 /// What has ended of one issuer.
@@ -44,9 +45,9 @@ impl Standing {
         Standing::default()
     }
 
-    /// The endings as they are stored. What processes ended is not among them: they end themselves.
+    /// The endings as they are stored: those of keys.
     pub fn encode(&self) -> Vec<u8> {
-        let lasting = self.ended.iter().filter(|(issuer, _)| !matches!(issuer, Principal::Process(_)));
+        let lasting = self.ended.iter().filter(|(issuer, _)| matches!(issuer, Principal::Key(_)));
         encode(&Stored::V1(lasting.map(|(issuer, ended)| (issuer.clone(), ended.clone())).collect()))
     }
 
@@ -124,7 +125,8 @@ impl Standing {
         match ending {
             Ending::Serial(serial) if serial < ended.before => {}
             Ending::Serial(serial) => {
-                if ended.serials.len() >= SERIALS_MAX && !ended.serials.contains(&serial) {
+                let bounded = *issuer != Principal::Machine;
+                if bounded && ended.serials.len() >= SERIALS_MAX && !ended.serials.contains(&serial) {
                     return Err(AccessError::TooManyIssuers);
                 }
                 ended.serials.insert(serial);

@@ -139,10 +139,9 @@ fn provable(universe: &Universe) -> Vec<(Proven, Vec<Step>)> {
     let mut found: Vec<(Proven, Vec<Step>)> = Vec::new();
     let mut take = |steps: Vec<Step>, found: &mut Vec<(Proven, Vec<Step>)>| {
         let proof = Proof(steps);
-        if let Ok(proven) = check(&proof, &credentials, &standing, 0) {
-            if seen.insert((proven.delegate().clone(), proven.principal().clone(), proven.scope().clone())) {
-                found.push((proven, proof.0));
-            }
+        let Ok(proven) = check(&proof, &credentials, &standing, 0) else { return };
+        if seen.insert((proven.delegate().clone(), proven.principal().clone(), proven.scope().clone())) {
+            found.push((proven, proof.0));
         }
     };
     for principal in &universe.principals {

@@ -37,6 +37,9 @@ pub enum Refused {
         "the policy table is full: use fewer different ACLs and larger ranges, or format the disk with a larger table"
     )]
     Full,
+    /// The range has too many extents for one change.
+    #[error("the range is scattered over more than 64 pages of the policy table: ask for smaller ranges")]
+    TooScattered,
     /// A disk whose table range is too small.
     #[error("a policy table takes 3 blocks or more")]
     TableTooSmall,

@@ -32,3 +32,4 @@ pub use policy::{
     AclChange, Change, DirtyPages, Effect, NOMINATIONS_MAX, NOMINATIONS_PER_OWNER_MAX, Policy, Sizes,
 };
 pub use range::{BlockRange, Disk, TABLE_BLOCKS_MIN};
+pub use table::PAGES_PER_CHANGE_MAX;

@@ -6,10 +6,10 @@
 use crate::table::Table;
 use crate::{Block, BlockRange, Damage, Disk, Image, Label, Refused};
 use holdfast_access::{Access, Acl, Alias, Objects, Operation, Principal};
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 /// The most nominations that await acceptance.
-pub const NOMINATIONS_MAX: usize = 4096;
+pub const NOMINATIONS_MAX: usize = 16_384;
 /// The most of them by one owner.
 pub const NOMINATIONS_PER_OWNER_MAX: usize = 1024;
 
@@ -141,9 +141,9 @@ impl Policy {
         self.authorise(by, Operation::ChangeAcls, range)?;
         let mut new = BTreeMap::new();
         for (_, number) in self.table.extents(range) {
-            if !new.contains_key(&number) {
+            if let Entry::Vacant(place) = new.entry(number) {
                 let Label { owner, acl } = self.table.label(number).clone();
-                new.insert(number, Label { owner, acl: changed(acl, change)? });
+                place.insert(Label { owner, acl: changed(acl, change)? });
             }
         }
         let images = self.table.relabel(range, new)?;

@@ -2,12 +2,17 @@
 //!
 //! Invariants: the first page begins at block 0 and a page lasts until the next one, so every block is in exactly
 //! one extent; within a page extents ascend and neighbours have different labels; a page fits into a block. A change
-//! touches the pages of its range (and merges a page that became small with the next), so it rewrites few blocks.
+//! touches the pages of its range (and merges pages that became small with their neighbours), so it rewrites few blocks.
 
 use crate::format::{self, Body, EXTENTS_PER_PAGE_MAX, FORMAT, Header, Image, body, image};
 use crate::labels::{Label, Labels};
 use crate::{Block, BlockRange, Damage, Disk, Refused};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The most pages that one change rewrites, so that the set to be committed atomically stays small.
+pub const PAGES_PER_CHANGE_MAX: usize = 64;
+/// The most pages beside them that it merges with, if they are small.
+const NEIGHBOURS_PER_CHANGE_MAX: usize = 4;
 
 struct Page {
     slot: u32,
@@ -147,18 +152,22 @@ impl Table {
     /// Gives the blocks of the range new labels: each old number in `new` becomes that label. Answers the blocks to
     /// be stored, as one set.
     pub fn relabel(&mut self, range: BlockRange, new: BTreeMap<u32, Label>) -> Result<Vec<Image>, Refused> {
-        let mut touched: Vec<u64> =
-            self.pages.range(self.page_of(range.first())..range.end()).map(|(first, _)| *first).collect();
-        let mut old: Vec<(u64, u32)> =
-            touched.iter().flat_map(|first| self.pages[first].extents.iter().copied()).collect();
-        let rest = self.pages.range(range.end()..);
-        for (first, page) in rest {
-            if old.len() + page.extents.len() > EXTENTS_PER_PAGE_MAX / 2 {
-                break;
-            }
-            touched.push(*first);
-            old.extend(&page.extents);
+        let (mut from, mut to) = (self.page_of(range.first()), range.end());
+        let mut held: usize = self.pages.range(from..to).map(|(_, page)| page.extents.len()).sum();
+        if self.pages.range(from..to).count() > PAGES_PER_CHANGE_MAX {
+            return Err(Refused::TooScattered);
         }
+        for _ in 0..NEIGHBOURS_PER_CHANGE_MAX {
+            let small = |(_, page): &(_, &Page)| held + page.extents.len() <= EXTENTS_PER_PAGE_MAX / 2;
+            if let Some((first, page)) = self.pages.range(..from).next_back().filter(small) {
+                (from, held) = (*first, held + page.extents.len());
+            } else if let Some((first, page)) = self.pages.range(to..).next().filter(small) {
+                (to, held) = (*first + 1, held + page.extents.len());
+            }
+        }
+        let touched: Vec<u64> = self.pages.range(from..to).map(|(first, _)| *first).collect();
+        let old: Vec<(u64, u32)> =
+            self.pages.range(from..to).flat_map(|(_, page)| page.extents.iter().copied()).collect();
         let end = self.end_of(*touched.last().expect("a range has a page"));
         // A range in the middle of an extent makes three of it.
         let needed = (old.len() + 2).div_ceil(EXTENTS_PER_PAGE_MAX);
@@ -167,9 +176,15 @@ impl Table {
         }
         let numbers = self.intern(new)?;
         let extents = relabelled(&old, end, range, &numbers);
-        extents.iter().for_each(|(_, number)| assert!(self.labels.add_use(*number), "just interned"));
-        old.iter().for_each(|(_, number)| self.labels.drop_use(*number));
-        old.iter().map(|(_, number)| number).chain(numbers.values()).for_each(|n| self.labels.unuse(*n));
+        for (_, number) in &extents {
+            self.labels.add_use(*number);
+        }
+        for (_, number) in &old {
+            self.labels.drop_use(*number);
+        }
+        for (_, number) in &old {
+            self.labels.unuse(*number);
+        }
         let mut slots: Vec<u32> =
             touched.iter().map(|first| self.pages.remove(first).expect("it was touched").slot).collect();
         slots.reverse();
