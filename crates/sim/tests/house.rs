@@ -8,10 +8,11 @@ use std::process::Command;
 /// of its own layer or below. `log` and the pure crates do not know of each other.
 const LAYERS: &[&[&str]] = &[
     &["crypto"],
-    &["content", "access"],
+    &["content", "access", "fat"],
     &["protocol", "log", "policy"],
-    &["store", "rpc", "volume"],
-    &["server", "client", "export", "ublk"],
+    &["store", "rpc", "volume", "components"],
+    &["server", "client", "export", "ublk", "monitor"],
+    &["stack"],
     &["fuse"],
     &["release"],
     &["cli"],

@@ -1,0 +1,278 @@
+//! The answering side: one loop over all ports that a process serves, on one thread or on several.
+//!
+//! Each turn takes at most one packet of each channel, so a flood over one leaves the others their share. An answer
+//! that does not fit into a channel's queue waits, and nothing more is read from that channel until it has gone: a peer
+//! that does not read waits for itself.
+
+use super::packet::wait;
+use super::{Channel, Kind, Packet, Patience, Refusal};
+use crate::alias::Alias;
+use crate::error::{ComponentError, Result};
+use crate::ports::Ports;
+use borsh::{BorshDeserialize, BorshSerialize};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How long a turn waits at most before it looks whether ports have changed.
+const TURN: Duration = Duration::from_millis(200);
+
+/// A request, from whom it is proven to be.
+pub struct Request<'a> {
+    /// The port it came over.
+    pub port: &'a str,
+    /// Who asks: resolved in the sender's page at the moment of receipt.
+    pub alias: Alias,
+    /// Its number: the same when it is asked again.
+    pub number: u64,
+    /// Untrusted.
+    pub body: &'a [u8],
+    /// What came with it. Untrusted: a file of the sender's choice.
+    pub files: Vec<OwnedFd>,
+}
+
+impl Request<'_> {
+    /// The body as a question.
+    ///
+    /// # Errors
+    /// It is none; the answer to be given.
+    pub fn question<Q: BorshDeserialize>(&self) -> std::result::Result<Q, Refusal> {
+        borsh::from_slice(self.body).map_err(|_| Refusal::Malformed)
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    /// The alias it is given under.
+    pub alias: u16,
+    /// What it says.
+    pub outcome: std::result::Result<Vec<u8>, Refusal>,
+    /// What goes with it.
+    pub files: Vec<OwnedFd>,
+}
+
+impl Answer {
+    /// A plain answer, under the answering process's own name.
+    pub fn of<A: BorshSerialize>(answer: &A) -> Answer {
+        let body = borsh::to_vec(answer).expect("a vector takes everything");
+        Answer { alias: 0, outcome: Ok(body), files: Vec::new() }
+    }
+
+    /// A refusal.
+    pub fn refuse(refusal: Refusal) -> Answer {
+        Answer { alias: 0, outcome: Err(refusal), files: Vec::new() }
+    }
+}
+
+impl<A: BorshSerialize> From<std::result::Result<A, Refusal>> for Answer {
+    fn from(outcome: std::result::Result<A, Refusal>) -> Answer {
+        match outcome {
+            Ok(answer) => Answer::of(&answer),
+            Err(refusal) => Answer::refuse(refusal),
+        }
+    }
+}
+
+/// Why a loop ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The supervisor asked for it.
+    Stopped,
+    /// The supervisor is gone.
+    Orphaned,
+}
+
+/// A channel being served.
+struct Line {
+    port: String,
+    generation: u64,
+    channel: Arc<Channel>,
+    /// Answers that did not fit yet; while there are any, nothing is read.
+    unsent: Mutex<VecDeque<(u64, Answer)>>,
+    gone: AtomicBool,
+}
+
+impl Ports {
+    /// Answers requests on all ports to be served, until the end.
+    ///
+    /// # Errors
+    /// The system fails; never something a peer does.
+    pub fn serve(&self, mut answer: impl FnMut(Request) -> Answer) -> Result<Ended> {
+        let lines = Mutex::new((0, Vec::new()));
+        self.turns(&lines, &mut answer)
+    }
+
+    /// Answers requests with several threads. A process with [`crate::Door::Threads`] may.
+    ///
+    /// # Errors
+    /// The system fails; never something a peer does.
+    pub fn serve_with_threads(
+        &self,
+        threads: usize,
+        answer: impl Fn(Request) -> Answer + Sync,
+    ) -> Result<Ended> {
+        let lines = Mutex::new((0, Vec::new()));
+        std::thread::scope(|scope| {
+            let started: std::io::Result<Vec<_>> = (1..threads.max(1))
+                .map(|_| {
+                    std::thread::Builder::new()
+                        .name("serve".to_owned())
+                        .spawn_scoped(scope, || self.turns(&lines, &mut |request| answer(request)))
+                })
+                .collect();
+            // The others end with this one: all of them see the order to stop, or the end of the supervisor.
+            let own = self.turns(&lines, &mut |request| answer(request));
+            match started {
+                Ok(_) => own,
+                Err(source) => Err(ComponentError::System { what: "starting a thread", source }),
+            }
+        })
+    }
+
+    fn turns(
+        &self,
+        shared: &Mutex<(u64, Vec<Arc<Line>>)>,
+        answer: &mut dyn FnMut(Request) -> Answer,
+    ) -> Result<Ended> {
+        let mut buffer = Vec::new();
+        loop {
+            if self.is_stopping() {
+                return Ok(Ended::Stopped);
+            }
+            let lines = self.lines(shared);
+            let open: Vec<&Arc<Line>> = lines.iter().filter(|line| !line.gone.load(Relaxed)).collect();
+            let mut events: Vec<PollFd> = open
+                .iter()
+                .map(|line| {
+                    let blocked = !line.unsent.lock().is_empty();
+                    PollFd::new(&line.channel, if blocked { PollFlags::OUT } else { PollFlags::IN })
+                })
+                .collect();
+            if let Some(control) = self.control() {
+                events.push(PollFd::from_borrowed_fd(control, PollFlags::IN));
+            }
+            match wait(&mut events, Some(TURN)) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    let source = std::io::Error::other(format!("{error:?}"));
+                    return Err(ComponentError::System { what: "waiting for requests", source });
+                }
+            }
+            if events.len() > open.len() && !events[open.len()].revents().is_empty() {
+                match self.take_orders(Patience::Never) {
+                    Ok(()) => {}
+                    Err(ComponentError::Disconnected(_)) => return Ok(Ended::Orphaned),
+                    Err(error) => return Err(error),
+                }
+            }
+            for (line, event) in open.iter().zip(&events) {
+                if !event.revents().is_empty() {
+                    line.turn(&mut buffer, answer);
+                }
+            }
+        }
+    }
+
+    /// The channels to be served, as they are now. A new channel takes the place of the one before.
+    fn lines(&self, shared: &Mutex<(u64, Vec<Arc<Line>>)>) -> Vec<Arc<Line>> {
+        let mut shared = shared.lock();
+        let version = self.version();
+        if shared.0 != version {
+            let before = std::mem::take(&mut shared.1);
+            shared.1 = self
+                .serving()
+                .into_iter()
+                .map(|(port, generation, channel)| {
+                    let same = before.iter().find(|line| line.port == port && line.generation == generation);
+                    same.cloned().unwrap_or_else(|| {
+                        let unsent = Mutex::default();
+                        Arc::new(Line { port, generation, channel, unsent, gone: false.into() })
+                    })
+                })
+                .collect();
+            shared.0 = version;
+        }
+        shared.1.clone()
+    }
+}
+
+impl Line {
+    /// Sends what waits, or takes one packet.
+    fn turn(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Answer) {
+        let result = match self.drain() {
+            Ok(true) => self.take_one(buffer, answer),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match result {
+            // Another thread took it.
+            Ok(()) | Err(ComponentError::TimedOut(_)) => {}
+            Err(ComponentError::PeerMisbehaved { port, offence }) => {
+                tracing::warn!(port, offence, "a packet was dropped");
+            }
+            Err(_) => self.gone.store(true, Relaxed),
+        }
+    }
+
+    fn take_one(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Answer) -> Result<()> {
+        let bytes = self.channel.buffer_bytes();
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        let Packet { kind, number, alias, body, files } =
+            self.channel.receive(&mut buffer[..bytes], Patience::Never)?;
+        if kind != Kind::Request {
+            return Err(ComponentError::PeerMisbehaved {
+                port: self.port.clone(),
+                offence: "it answers where it may only ask",
+            });
+        }
+        let given = match alias {
+            None => Answer::refuse(Refusal::AliasInvalid),
+            Some(alias) => answer(Request { port: &self.port, alias, number, body, files }),
+        };
+        let mut unsent = self.unsent.lock();
+        unsent.push_back((number, given));
+        self.send_all(&mut unsent).map(|_| ())
+    }
+
+    /// Sends answers that wait; whether none is left.
+    fn drain(&self) -> Result<bool> {
+        self.send_all(&mut self.unsent.lock())
+    }
+
+    fn send_all(&self, unsent: &mut VecDeque<(u64, Answer)>) -> Result<bool> {
+        while let Some((number, answer)) = unsent.front() {
+            let files = super::packet::borrowed(&answer.files);
+            let refusal;
+            let (kind, body) = match &answer.outcome {
+                Ok(body) => (Kind::Reply, body),
+                Err(why) => {
+                    refusal = why.encode();
+                    (Kind::Refusal, &refusal)
+                }
+            };
+            match self.channel.send(kind, *number, answer.alias, body, &files, Patience::Never) {
+                Ok(()) => {
+                    unsent.pop_front();
+                }
+                Err(ComponentError::PeerDoesNotRead(_)) => return Ok(false),
+                Err(ComponentError::TooLarge { .. } | ComponentError::TooManyFiles { .. }) => {
+                    // Our own answer is too large for this channel: whoever asked learns that it failed.
+                    let words = "the answer is larger than the channel carries".to_owned();
+                    let number = *number;
+                    unsent[0] = (number, Answer::refuse(Refusal::Failed(words)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}

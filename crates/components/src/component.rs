@@ -1,0 +1,117 @@
+//! A component from inside: how a program becomes one, and what it finds there.
+
+use crate::channel::packet::{self, Patience};
+use crate::error::{ComponentError, During, Result};
+use crate::kernel;
+use crate::ports::{Ports, Word};
+use crate::sandbox::{self, Orders};
+use crate::selfcheck;
+use crate::spawn::{ARGUMENT, REGIONS};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen, open_tree,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a component waits for its supervisor to take its first word.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a component finds.
+pub struct Context {
+    /// The name it was started under.
+    pub name: String,
+    /// Its ports, regions and files.
+    pub ports: Arc<Ports>,
+    /// What its plan says to it.
+    pub configuration: Vec<u8>,
+}
+
+/// A component's code. It runs in its sandbox, on its first thread.
+pub type Main = fn(Context) -> ExitCode;
+
+/// If this process was started as a component, shuts it in, runs it, and returns how it ended. To be called first
+/// thing in `main`: before there are threads, files or arguments looked at.
+pub fn run_if_component(table: &[(&str, Main)]) -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next()? != ARGUMENT {
+        return None;
+    }
+    let name = arguments.next().unwrap_or_default();
+    let argument = arguments.next().unwrap_or_default();
+    let control = match kernel::inherited(kernel::CONTROL) {
+        Ok(control) => control,
+        Err(_) => {
+            eprintln!("{ARGUMENT} is how this program starts parts of itself; it is not a command");
+            return Some(ExitCode::from(2));
+        }
+    };
+    if name == REGIONS {
+        return Some(match make_mounts(&control, &argument) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    let own: &[(&str, Main)] = &[(selfcheck::PROBE, selfcheck::probe)];
+    let main = own.iter().chain(table).find(|(known, _)| *known == name).map(|(_, main)| *main);
+    Some(match begin(name, &argument, control, main) {
+        Ok((context, main)) => main(context),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> Result<(Context, Main)> {
+    let say = |word: &Word, files: &[OwnedFd]| {
+        let bytes = borsh::to_vec(word).expect("a vector takes everything");
+        packet::send(control.as_fd(), &[&bytes], &packet::borrowed(files), Patience::of(PATIENCE))
+            .map_err(|_| ComponentError::Disconnected("control".to_owned()))
+    };
+    let prepared = || -> Result<(OwnedFd, Main)> {
+        let main = main.ok_or_else(|| ComponentError::NoSuchComponent(name.clone()))?;
+        let orders = Orders::from_argument(argument)
+            .ok_or_else(|| ComponentError::Plan("a component's argument is not orders".to_owned()))?;
+        Ok((sandbox::enter(&orders)?, main))
+    };
+    let (listener, main) = match prepared() {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            say(&Word::Failed(error.to_string()), &[])?;
+            return Err(error);
+        }
+    };
+    // The listener goes, and no copy stays: nobody answers for its own violations.
+    say(&Word::Guarded, std::slice::from_ref(&listener))?;
+    drop(listener);
+    let ports = Ports::new(Some(control));
+    let (configuration, _) = ports.wait_for_begin()?;
+    Ok((Context { name, ports, configuration }, main))
+}
+
+/// Makes the two mounts of regions, in the namespaces this process was started in, and hands them over.
+fn make_mounts(control: &OwnedFd, bytes_max: &str) -> Result<()> {
+    let what = "making mounts for regions";
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).during(what)?;
+    for (key, value) in [("size", bytes_max), ("mode", "0700"), ("nr_inodes", "65536")] {
+        fsconfig_set_string(&context, key, value).during(what)?;
+    }
+    fsconfig_create(&context).during(what)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let writable = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).during(what)?;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let readable = open_tree(&writable, "", flags).during("copying the mount for regions")?;
+    kernel::make_mount_read_only(readable.as_fd()).during("making a mount read-only")?;
+    let files = [writable.as_fd(), readable.as_fd()];
+    packet::send(control.as_fd(), &[b"mounts"], &files, Patience::of(PATIENCE))
+        .map_err(|_| ComponentError::Disconnected("control".to_owned()))
+}

@@ -1,0 +1,49 @@
+//! Processes that trust each other with nothing: a runtime that starts parts of a program in sandboxes, gives each the
+//! channels and regions that its task needs, and starts a crashed one anew (the paper's section 2 and 3.2; where the
+//! paper has a kernel of its own, this has Linux).
+//!
+//! ```text
+//! Plan ── Supervisor ──┬─ control ─ component A ─┐ ports: channels, each packet under a proven alias
+//!                      ├─ control ─ component B ─┘ regions: views that read, or read and write
+//!                      └─ violations, ends, restarts, listing
+//! ```
+//!
+//! What it answers for: a component reaches nothing but what was handed to it (`sandbox`); no message is acted
+//! upon that was not sent under an alias proven to the runtime; what a component could do to another through a channel
+//! is what the other's guard lets pass; a crash costs what was in flight, and who asked learns that it is unknown
+//! whether that was done. Host root, the kernel, and the supervisor's own process are trusted.
+//!
+//! See `docs/components.md`.
+#![deny(unsafe_code)]
+
+mod alias;
+mod channel;
+mod component;
+mod error;
+mod kernel;
+mod listing;
+mod memory;
+mod plan;
+mod ports;
+mod region;
+mod sandbox;
+mod selfcheck;
+
+mod spawn;
+mod supervisor;
+
+pub use alias::{ALIASES, Alias, AliasPage, AliasView, PrincipalDigest};
+pub use channel::{
+    Answer, Asker, BODY_BYTES_MAX, Bounds, Channel, Ended, FILES_MAX, Kind, Packet, Patience, Refusal, Reply,
+    Request, Ticket,
+};
+pub use component::{Context, Main, run_if_component};
+pub use error::{ComponentError, Result};
+pub use listing::{ComponentListing, Listing, listings, runtime_directory, trusted_lines};
+pub use plan::{ChannelPlan, ComponentPlan, End, Plan, RegionGrant, Restart};
+pub use ports::{Ports, Role};
+pub use region::{Access, Mapped, PAGE_BYTES, Region, Regions, View};
+pub use sandbox::{Door, Profile, Wall, call_name, permitted_calls};
+pub use selfcheck::{Expected, Verdict, attempt_names, selfcheck};
+pub use spawn::{ARGUMENT, Program, USER_BASE};
+pub use supervisor::{Event, ProcessName, Supervisor};

@@ -1,0 +1,281 @@
+//! What a process holds: its ports, regions and files by name, as the runtime hands them out.
+//!
+//! A component gets them over its control channel, which is also how a new end of a channel arrives when the component
+//! at the other end was started anew. The supervisor's own process may hold ends as well; it gets them directly. Only
+//! the supervisor holds the other end of a control channel, so what comes over it is believed.
+
+use crate::channel::packet::{self, PacketError};
+use crate::channel::{Asker, Bounds, Channel, Patience};
+use crate::error::{ComponentError, Result};
+use crate::region::{Access, View};
+use borsh::{BorshDeserialize, BorshSerialize};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most bytes of a control message.
+pub(crate) const CONTROL_BYTES_MAX: usize = 32 << 10;
+/// How long one thread waits for control messages before it lets another look.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// What one may do with an end of a channel.
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It asks.
+    Asks,
+    /// It answers.
+    Serves,
+}
+
+/// From the supervisor to a component.
+#[derive(Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) enum Order {
+    /// A port that the component has, before or without a channel.
+    Port { port: String, role: Role },
+    /// An end of a channel, and the page of the other's aliases: two files.
+    Attach { port: String, role: Role, generation: u64, bounds: Bounds },
+    /// A view of a region: one file.
+    Region { name: String, access: Access, bytes: u64 },
+    /// A view that is no longer the component's.
+    Withdraw { name: String },
+    /// Something open: one file.
+    File { name: String },
+    /// Everything was handed out: begin. The component's configuration, and a number no run before has used.
+    Begin { configuration: Vec<u8>, run: u64 },
+    /// End.
+    Stop,
+}
+
+/// From a component to the supervisor.
+#[derive(Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) enum Word {
+    /// It is in its sandbox: one file, the listener for violations.
+    Guarded,
+    /// It could not shut itself in, and runs nothing.
+    Failed(String),
+}
+
+struct Port {
+    role: Role,
+    generation: u64,
+    /// None while the component at the other end is not up for the first time.
+    channel: Option<Arc<Channel>>,
+}
+
+#[derive(Default)]
+struct Held {
+    ports: BTreeMap<String, Port>,
+    regions: BTreeMap<String, Arc<View>>,
+    files: BTreeMap<String, OwnedFd>,
+    begun: Option<(Vec<u8>, u64)>,
+    stopping: bool,
+    /// Grows with every change.
+    version: u64,
+}
+
+/// The ports, regions and files of a process.
+pub struct Ports {
+    control: Option<OwnedFd>,
+    /// Held while receiving from `control`.
+    receiving: Mutex<Vec<u8>>,
+    held: Mutex<Held>,
+    changed: Condvar,
+}
+
+impl Ports {
+    pub(crate) fn new(control: Option<OwnedFd>) -> Arc<Ports> {
+        let receiving = Mutex::new(vec![0; if control.is_some() { CONTROL_BYTES_MAX } else { 0 }]);
+        Arc::new(Ports { control, receiving, held: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub(crate) fn control(&self) -> Option<BorrowedFd<'_>> {
+        self.control.as_ref().map(AsFd::as_fd)
+    }
+
+    /// An asker over a port. Give one port one asker, and share it.
+    ///
+    /// # Errors
+    /// No such port was handed out, or it is one to serve.
+    pub fn asker<Q: BorshSerialize, A: BorshDeserialize>(
+        self: &Arc<Ports>,
+        port: &str,
+    ) -> Result<Asker<Q, A>> {
+        let held = self.held.lock();
+        match held.ports.get(port) {
+            Some(known) if known.role == Role::Asks => {
+                // Numbers of different runs differ, so that the asked does not take a new request for a repetition.
+                let run = held.begun.as_ref().map_or(0, |(_, run)| *run);
+                Ok(Asker::new(port, Arc::clone(self), run << 40))
+            }
+            _ => Err(ComponentError::NoSuchPort(port.to_owned())),
+        }
+    }
+
+    /// The names of the ports with a role.
+    pub fn names(&self, role: Role) -> Vec<String> {
+        let held = self.held.lock();
+        held.ports.iter().filter(|(_, port)| port.role == role).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// A region that was handed out.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn region(&self, name: &str) -> Result<Arc<View>> {
+        let held = self.held.lock();
+        held.regions.get(name).cloned().ok_or_else(|| ComponentError::NoSuchRegion(name.to_owned()))
+    }
+
+    /// Takes a file that was handed out.
+    pub fn take_file(&self, name: &str) -> Option<OwnedFd> {
+        self.held.lock().files.remove(name)
+    }
+
+    /// Whether the supervisor asked for the end.
+    pub fn is_stopping(&self) -> bool {
+        self.held.lock().stopping
+    }
+
+    /// Grows with every port that is handed out.
+    pub(crate) fn version(&self) -> u64 {
+        self.held.lock().version
+    }
+
+    pub(crate) fn serving(&self) -> Vec<(String, u64, Arc<Channel>)> {
+        let held = self.held.lock();
+        let served = held.ports.iter().filter(|(_, port)| port.role == Role::Serves);
+        served
+            .filter_map(|(name, port)| Some((name.clone(), port.generation, port.channel.clone()?)))
+            .collect()
+    }
+
+    /// The channel of a port, if it is newer than `generation`; waits for one.
+    pub(crate) fn channel_after(
+        &self,
+        port: &str,
+        generation: u64,
+        patience: Patience,
+    ) -> Result<(u64, Arc<Channel>)> {
+        loop {
+            let mut held = self.held.lock();
+            match held.ports.get(port) {
+                Some(Port { channel: Some(channel), generation: newer, .. }) if *newer > generation => {
+                    return Ok((*newer, Arc::clone(channel)));
+                }
+                Some(_) if !held.stopping => {}
+                Some(_) => return Err(ComponentError::Disconnected(port.to_owned())),
+                None => return Err(ComponentError::NoSuchPort(port.to_owned())),
+            }
+            let left = patience.left();
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(ComponentError::Disconnected(port.to_owned()));
+            }
+            let slice = left.map_or(SLICE, |left| left.min(SLICE));
+            if self.control.is_none() {
+                self.changed.wait_for(&mut held, slice);
+                continue;
+            }
+            drop(held);
+            self.take_orders(Patience::of(slice))?;
+        }
+    }
+
+    /// Waits until everything was handed out; returns the configuration and the number of the run.
+    pub(crate) fn wait_for_begin(&self) -> Result<(Vec<u8>, u64)> {
+        loop {
+            if let Some(begun) = self.held.lock().begun.clone() {
+                return Ok(begun);
+            }
+            self.take_orders(Patience::Forever)?;
+        }
+    }
+
+    /// Receives orders: waits for the first, takes what else is there.
+    ///
+    /// # Errors
+    /// The supervisor is gone: so is everything this process is for.
+    pub(crate) fn take_orders(&self, patience: Patience) -> Result<()> {
+        let Some(control) = self.control() else { return Ok(()) };
+        let Some(mut buffer) = (match patience.left() {
+            None => Some(self.receiving.lock()),
+            Some(left) => self.receiving.try_lock_for(left),
+        }) else {
+            return Ok(());
+        };
+        let mut patience = patience;
+        loop {
+            match packet::receive(control, &mut buffer, packet::FILES_MAX, patience) {
+                Ok((bytes, files)) => self.obey(&buffer[..bytes], files)?,
+                Err(PacketError::Late) => return Ok(()),
+                Err(PacketError::Gone) => return Err(ComponentError::Disconnected("control".to_owned())),
+                Err(PacketError::System(source)) => {
+                    return Err(ComponentError::System { what: "receiving orders", source });
+                }
+                Err(PacketError::Large | PacketError::Files) => return Err(misunderstood()),
+            }
+            patience = Patience::Never;
+        }
+    }
+
+    fn obey(&self, bytes: &[u8], files: Vec<OwnedFd>) -> Result<()> {
+        let order: Order = borsh::from_slice(bytes).map_err(|_| misunderstood())?;
+        let mut files = files.into_iter();
+        let mut file = || files.next().ok_or_else(misunderstood);
+        match order {
+            Order::Port { port, role } => self.declare(&port, role),
+            Order::Attach { port, role, generation, bounds } => {
+                let (socket, page) = (file()?, file()?);
+                self.attach(role, generation, Channel::new(&port, socket, &page, bounds)?);
+            }
+            Order::Region { name, access, bytes } => {
+                let view = View::new(file()?, access, bytes);
+                self.held.lock().regions.insert(name, Arc::new(view));
+            }
+            Order::Withdraw { name } => {
+                self.held.lock().regions.remove(&name);
+            }
+            Order::File { name } => {
+                let file = file()?;
+                self.held.lock().files.insert(name, file);
+            }
+            Order::Begin { configuration, run } => self.held.lock().begun = Some((configuration, run)),
+            Order::Stop => {
+                self.held.lock().stopping = true;
+                self.changed.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a port known that has no channel yet.
+    pub(crate) fn declare(&self, port: &str, role: Role) {
+        let port_of = || Port { role, generation: 0, channel: None };
+        self.held.lock().ports.entry(port.to_owned()).or_insert_with(port_of);
+    }
+
+    /// Puts a channel in the place of the one of the same name.
+    pub(crate) fn attach(&self, role: Role, generation: u64, channel: Channel) {
+        let mut held = self.held.lock();
+        let name = channel.port().to_owned();
+        held.ports.insert(name, Port { role, generation, channel: Some(Arc::new(channel)) });
+        held.version += 1;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.held.lock().stopping = true;
+        self.changed.notify_all();
+    }
+}
+
+fn misunderstood() -> ComponentError {
+    ComponentError::PeerMisbehaved {
+        port: "control".to_owned(),
+        offence: "an order that this version does not understand",
+    }
+}

@@ -1,0 +1,373 @@
+//! Regions: memory that processes share, through views that read and write or only read.
+//!
+//! A region is a file on a private tmpfs that is mounted nowhere: it exists as two detached mounts, a writable one and
+//! a read-only one, which only the runtime holds. A view is an open file from one of them. From a read-only view
+//! nothing leads to writing: the descriptor cannot, a mapping of it cannot be made writable, and opening it again (by
+//! `/proc`, for who has one) meets the read-only mount. Each view is opened for itself, so holders share no position
+//! and no flags. Nothing on these mounts can be executed, so nothing of them can be mapped executable.
+//!
+//! To take a region away from who holds it, the runtime puts a copy in its place and truncates the original: reads of
+//! old views end at once with nothing, and touching an old mapping ends the process that does. What a holder writes
+//! between copy and truncation is lost, as if it had come too late.
+//!
+//! The mounts are made by a process in a user namespace of its own that ends when it is done, so an ordinary user
+//! can have regions too.
+
+use crate::error::{ComponentError, During, Result};
+use crate::memory::Mapping;
+use crate::spawn::{self, Program};
+use borsh::{BorshDeserialize, BorshSerialize};
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, fallocate, fstat, ftruncate, openat, seek, unlinkat,
+};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a page of a region.
+pub const PAGE_BYTES: u64 = 4096;
+/// Most revoked files that are watched for being filled again by who still holds them.
+const REVOKED_MAX: usize = 1024;
+
+/// What a view lets its holder do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Read.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// Where regions are made, and how much they take together.
+pub struct Regions {
+    writable: OwnedFd,
+    readable: OwnedFd,
+    bytes_max: u64,
+    bytes_used: Mutex<u64>,
+    next: AtomicU64,
+    revoked: Mutex<VecDeque<OwnedFd>>,
+}
+
+impl Regions {
+    /// A place for regions of `bytes_max` bytes together. Starts `program` for a moment.
+    ///
+    /// # Errors
+    /// The system lets nobody mount a tmpfs in a user namespace.
+    pub fn create(program: &Program, bytes_max: u64) -> Result<Arc<Regions>> {
+        // A revocation holds the old and the new for a moment.
+        let [writable, readable] = spawn::make_mounts(program, bytes_max.saturating_mul(2).max(1 << 20))?;
+        Ok(Arc::new(Regions {
+            writable,
+            readable,
+            bytes_max,
+            bytes_used: Mutex::new(0),
+            next: AtomicU64::new(0),
+            revoked: Mutex::default(),
+        }))
+    }
+
+    /// A region of zeros. Its size is rounded up to pages.
+    ///
+    /// # Errors
+    /// Regions would take more than they may together.
+    pub fn region(self: &Arc<Regions>, bytes: u64) -> Result<Region> {
+        self.sweep();
+        let full = |bytes_used| ComponentError::RegionsFull { bytes, bytes_used, bytes_max: self.bytes_max };
+        let rounded = bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or_else(|| full(0))?;
+        {
+            let mut used = self.bytes_used.lock();
+            match used.checked_add(rounded).filter(|sum| *sum <= self.bytes_max) {
+                Some(sum) => *used = sum,
+                None => return Err(full(*used)),
+            }
+        }
+        match self.file(rounded) {
+            Ok(place) => Ok(Region { regions: Arc::clone(self), bytes: rounded, place: Mutex::new(place) }),
+            Err(error) => {
+                *self.bytes_used.lock() -= rounded;
+                Err(error)
+            }
+        }
+    }
+
+    /// Bytes taken by all regions.
+    pub fn bytes_used(&self) -> u64 {
+        *self.bytes_used.lock()
+    }
+
+    fn file(&self, bytes: u64) -> Result<Place> {
+        let what = "making a region";
+        let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.writable, &name, flags, Mode::RUSR | Mode::WUSR).during(what)?;
+        let place = Place { name, file };
+        if let Err(error) = ftruncate(&place.file, bytes) {
+            self.remove(place);
+            return Err(error).during(what);
+        }
+        Ok(place)
+    }
+
+    /// Takes a file away from everybody who has it.
+    fn remove(&self, place: Place) {
+        // Neither can fail for a file and a name of ours; if one did, the bound on the tmpfs still holds.
+        let _ = ftruncate(&place.file, 0);
+        let _ = unlinkat(&self.writable, &place.name, AtFlags::empty());
+        let mut revoked = self.revoked.lock();
+        if revoked.len() == REVOKED_MAX {
+            revoked.pop_front();
+        }
+        revoked.push_back(place.file);
+    }
+
+    /// Empties revoked files that somebody who still holds a writable view has filled again.
+    fn sweep(&self) {
+        for file in self.revoked.lock().iter() {
+            if fstat(file).is_ok_and(|stat| stat.st_size > 0 || stat.st_blocks > 0) {
+                let _ = ftruncate(file, 0);
+            }
+        }
+    }
+}
+
+/// The file that holds a region at present.
+struct Place {
+    name: String,
+    file: OwnedFd,
+}
+
+/// A region, as its maker holds it. Dropped, it is gone for everybody.
+pub struct Region {
+    regions: Arc<Regions>,
+    bytes: u64,
+    place: Mutex<Place>,
+}
+
+impl Region {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A view to be handed out.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn view(&self, access: Access) -> Result<OwnedFd> {
+        let place = self.place.lock();
+        let (mount, flags) = match access {
+            Access::ReadOnly => (&self.regions.readable, OFlags::RDONLY),
+            Access::ReadWrite => (&self.regions.writable, OFlags::RDWR),
+        };
+        openat(mount, &place.name, flags | OFlags::CLOEXEC, Mode::empty())
+            .during("opening a view of a region")
+    }
+
+    /// Reads a part.
+    ///
+    /// # Errors
+    /// It is outside.
+    pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        read_at(&self.place.lock().file, self.bytes, offset, target)
+    }
+
+    /// Writes a part.
+    ///
+    /// # Errors
+    /// It is outside.
+    pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
+        write_at(&self.place.lock().file, self.bytes, offset, source)
+    }
+
+    /// Gives the memory of a page back; it reads as zeros for everybody.
+    ///
+    /// # Errors
+    /// It is outside.
+    pub fn punch(&self, page: u64) -> Result<()> {
+        let offset = page.checked_mul(PAGE_BYTES).filter(|offset| *offset < self.bytes);
+        let outside =
+            ComponentError::OutsideRegion { offset: u64::MAX, length: PAGE_BYTES, bytes: self.bytes };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.place.lock().file, flags, offset.ok_or(outside)?, PAGE_BYTES)
+            .during("emptying a page")
+    }
+
+    /// Takes the region away from everybody who has a view of it. What it holds stays, for new views.
+    ///
+    /// # Errors
+    /// There is no memory for a copy. Nothing is changed then.
+    pub fn revoke(&self) -> Result<()> {
+        self.regions.sweep();
+        let fresh = self.regions.file(self.bytes)?;
+        let mut place = self.place.lock();
+        if let Err(error) = copy(&place.file, &fresh.file, self.bytes) {
+            self.regions.remove(fresh);
+            return Err(error);
+        }
+        let old = std::mem::replace(&mut *place, fresh);
+        self.regions.remove(old);
+        Ok(())
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let name = std::mem::take(&mut self.place.get_mut().name);
+        if let Ok(file) = self.place.get_mut().file.try_clone() {
+            self.regions.remove(Place { name, file });
+        } else {
+            let _ = ftruncate(&self.place.get_mut().file, 0);
+            let _ = unlinkat(&self.regions.writable, &name, AtFlags::empty());
+        }
+        *self.regions.bytes_used.lock() -= self.bytes;
+    }
+}
+
+/// Copies what is there, and leaves holes holes. A holder may truncate the source meanwhile: then the rest is zeros.
+fn copy(from: &OwnedFd, to: &OwnedFd, bytes: u64) -> Result<()> {
+    let what = "copying a region";
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        at = match seek(from, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(()),
+            Err(error) => return Err(error).during(what),
+        };
+        if at >= bytes {
+            return Ok(());
+        }
+        let most = buffer.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
+        let read = rustix::io::pread(from, &mut buffer[..most], at).during(what)?;
+        if read == 0 {
+            return Ok(());
+        }
+        write_at(to, bytes, at, &buffer[..read])?;
+        at += read as u64;
+    }
+    Ok(())
+}
+
+fn outside(bytes: u64, offset: u64, length: usize) -> ComponentError {
+    ComponentError::OutsideRegion { offset, length: length as u64, bytes }
+}
+
+fn is_inside(bytes: u64, offset: u64, length: usize) -> bool {
+    offset.checked_add(length as u64).is_some_and(|end| end <= bytes)
+}
+
+fn read_at(file: &OwnedFd, bytes: u64, offset: u64, target: &mut [u8]) -> Result<()> {
+    if !is_inside(bytes, offset, target.len()) {
+        return Err(outside(bytes, offset, target.len()));
+    }
+    let mut done = 0;
+    while done < target.len() {
+        match rustix::io::pread(file, &mut target[done..], offset + done as u64) {
+            // It was truncated: revoked.
+            Ok(0) => return Err(outside(bytes, offset, target.len())),
+            Ok(read) => done += read,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error).during("reading a region"),
+        }
+    }
+    Ok(())
+}
+
+fn write_at(file: &OwnedFd, bytes: u64, offset: u64, source: &[u8]) -> Result<()> {
+    if !is_inside(bytes, offset, source.len()) {
+        return Err(outside(bytes, offset, source.len()));
+    }
+    let mut done = 0;
+    while done < source.len() {
+        match rustix::io::pwrite(file, &source[done..], offset + done as u64) {
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error).during("writing a region"),
+        }
+    }
+    Ok(())
+}
+
+/// A view of a region, as a component holds it.
+pub struct View {
+    file: OwnedFd,
+    access: Access,
+    bytes: u64,
+}
+
+impl View {
+    /// From a file that was handed out, with what was said about it.
+    pub fn new(file: OwnedFd, access: Access, bytes: u64) -> View {
+        View { file, access, bytes }
+    }
+
+    /// What it lets one do.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads a part.
+    ///
+    /// # Errors
+    /// It is outside, or the region was revoked.
+    pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        read_at(&self.file, self.bytes, offset, target)
+    }
+
+    /// Writes a part. In a revoked region this changes nothing that anybody sees.
+    ///
+    /// # Errors
+    /// It is outside, or the view is read-only.
+    pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
+        write_at(&self.file, self.bytes, offset, source)
+    }
+
+    /// The region in this process's memory. Touching it after it was revoked ends the process.
+    ///
+    /// # Errors
+    /// There are no addresses left for it.
+    pub fn map(&self) -> Result<Mapped> {
+        let bytes = usize::try_from(self.bytes).map_err(|_| outside(self.bytes, 0, usize::MAX))?;
+        let writable = self.access == Access::ReadWrite;
+        Ok(Mapped(Mapping::new(&self.file, bytes, writable).during("mapping a region")?))
+    }
+}
+
+/// A region in a process's memory: copied from and to, never referred to, as others change it.
+pub struct Mapped(Mapping);
+
+impl Mapped {
+    /// Copies a part out.
+    ///
+    /// # Errors
+    /// It is outside.
+    pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
+        let place = usize::try_from(offset).unwrap_or(usize::MAX);
+        match self.0.copy_out(place, target) {
+            true => Ok(()),
+            false => Err(outside(self.0.len() as u64, offset, target.len())),
+        }
+    }
+
+    /// Copies a part in.
+    ///
+    /// # Errors
+    /// It is outside, or the view is read-only.
+    pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
+        let place = usize::try_from(offset).unwrap_or(usize::MAX);
+        match self.0.copy_in(place, source) {
+            true => Ok(()),
+            false => Err(outside(self.0.len() as u64, offset, source.len())),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A look from inside whether the walls stand, before anything is read. What must fail is tried and has to fail.
+//!
+//! The filter of system calls is not tried here: trying it is dying. `crate::probe` does that, in processes of its own.
+
+use super::{Door, Orders, Wall};
+use crate::error::{ComponentError, During, Result};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::process::{DumpableBehavior, dumpable_behavior};
+use rustix::thread::{capabilities, no_new_privs};
+
+/// Sees that the walls hold.
+///
+/// # Errors
+/// The first that does not.
+pub(crate) fn holds(orders: &Orders, landlocked: bool) -> Result<()> {
+    let leak = |what| Err(ComponentError::SandboxLeaks(what));
+    let sets = capabilities(None).during("looking at capabilities")?;
+    if !(sets.effective | sets.permitted | sets.inheritable).is_empty() {
+        return leak("it has capabilities");
+    }
+    if !no_new_privs().during("looking at privileges")? {
+        return leak("it could gain privileges by executing a program");
+    }
+    if dumpable_behavior().during("looking at memory's openness")? != DumpableBehavior::NotDumpable {
+        return leak("its memory is open to processes of the same user");
+    }
+    let contained = !orders.lacking.contains(&Wall::Namespaces);
+    if contained && std::process::id() != 1 {
+        return leak("it sees other processes");
+    }
+    if contained || landlocked {
+        for path in ["/etc/passwd", "/proc/self/mem", "/dev/null", "/", "."] {
+            if openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok()
+                && (landlocked || !matches!(path, "/" | "."))
+            {
+                return leak("it can open files");
+            }
+        }
+        if openat(CWD, "made", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).is_ok() {
+            return leak("it can make files");
+        }
+    }
+    if contained && !orders.profile.has(Door::Connect) {
+        let nowhere = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
+        match socket(AddressFamily::INET, SocketType::DGRAM, None) {
+            Ok(outward) if rustix::net::connect(&outward, &nowhere) != Err(Errno::NETUNREACH) => {
+                return leak("it reaches a network");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

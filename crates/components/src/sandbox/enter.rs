@@ -1,0 +1,157 @@
+//! How a component shuts itself in: the first thing it does, on its only thread, before it reads a byte from anybody.
+//!
+//! Its namespaces and its user it got at birth ([`crate::spawn`]). What is done here, in this order, because each step
+//! needs something that the next takes away: die with the parent; an empty root that nobody can write; limits; no
+//! capabilities, and none to be had again; not dumpable, so that no process of the same user looks in; Landlock;
+//! a look whether all that holds; the filter of system calls.
+
+use super::filter::{filter, threads_filter};
+use super::{Door, Orders, Profile, Wall, check};
+use crate::error::{ComponentError, During, Result};
+use crate::kernel;
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus, Scope,
+};
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, unmount,
+};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, fchdir, pivot_root, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+};
+use std::os::fd::OwnedFd;
+
+/// The lowest Landlock that counts as one: files, truncation and TCP. What a newer one adds is used where it is there.
+const LANDLOCK_MIN: ABI = ABI::V4;
+/// The newest that this code was tested with.
+const LANDLOCK_KNOWN: ABI = ABI::V7;
+
+/// Shuts this process in, and returns the listener that tells of violations, for the supervisor.
+///
+/// # Errors
+/// A wall that was asked for is not to be had, or one was put up and does not hold.
+pub(crate) fn enter(orders: &Orders) -> Result<OwnedFd> {
+    let profile = &orders.profile;
+    set_parent_process_death_signal(Some(Signal::KILL)).during("asking to die with the parent")?;
+    if !orders.lacking.contains(&Wall::Namespaces) {
+        empty_root().during("changing to an empty root")?;
+    }
+    limit(profile).during("setting limits")?;
+    drop_capabilities().during("dropping capabilities")?;
+    set_no_new_privs(true).during("giving up new privileges")?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).during("closing memory to others")?;
+    let landlocked = landlock(profile)?;
+    check::holds(orders, landlocked)?;
+    if let Some(threads) = threads_filter(profile)? {
+        seccompiler::apply_filter(&threads).map_err(|error| ComponentError::SandboxLacks {
+            what: "a filter of system calls",
+            reason: error.to_string(),
+        })?;
+    }
+    let program = filter(profile, std::process::id())?;
+    kernel::install_filter(&program).map_err(|error| ComponentError::SandboxLacks {
+        what: "a filter of system calls",
+        reason: error.to_string(),
+    })
+}
+
+/// An empty directory that cannot be written becomes the root, and nothing else stays mounted.
+fn empty_root() -> rustix::io::Result<()> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [("size", "4096"), ("nr_inodes", "1"), ("mode", "0555")] {
+        fsconfig_set_string(&context, key, value)?;
+    }
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    // Any place that surely exists will do: it is gone in a moment, with everything around it.
+    move_mount(&root, "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    fchdir(&root)?;
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")
+}
+
+fn limit(profile: &Profile) -> rustix::io::Result<()> {
+    let threads = if profile.has(Door::Threads) { profile.threads_max } else { 1 };
+    // Code, read-only data, stacks' guards and the like take addresses beside memory and regions.
+    let overhead = 1 << 30;
+    let addresses =
+        profile.memory_bytes_max.saturating_add(profile.mapped_bytes_max).saturating_add(overhead);
+    for (resource, most) in [
+        (Resource::Data, profile.memory_bytes_max),
+        (Resource::As, addresses),
+        (Resource::Nofile, u64::from(profile.files_max)),
+        (Resource::Nproc, u64::from(threads)),
+        (Resource::Core, 0),
+        (Resource::Memlock, 0),
+        (Resource::Msgqueue, 0),
+        (Resource::Sigpending, 16),
+        (Resource::Locks, 0),
+    ] {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    Ok(())
+}
+
+fn drop_capabilities() -> rustix::io::Result<()> {
+    let keep_dropped = CapabilitiesSecureBits::NO_ROOT
+        | CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+        | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+    // Without namespaces an ordinary user's process has no capability to begin with, and may not set these bits.
+    let has_any = !rustix::thread::capabilities(None)?.permitted.is_empty();
+    if has_any {
+        for bit in 0..64 {
+            match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit)) {
+                // The kernel has no capability of this number, or of a higher one.
+                Err(rustix::io::Errno::INVAL) => break,
+                done => done?,
+            }
+        }
+        set_capabilities_secure_bits(keep_dropped)?;
+    }
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
+/// Landlock with all rights handled and none granted. Returns whether it is in force.
+fn landlock(profile: &Profile) -> Result<bool> {
+    let restricted = || {
+        let net = if profile.has(Door::Connect) {
+            AccessNet::BindTcp.into()
+        } else {
+            AccessNet::from_all(LANDLOCK_MIN)
+        };
+        Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessFs::from_all(LANDLOCK_MIN))?
+            .handle_access(net)?
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(LANDLOCK_KNOWN))?
+            .scope(Scope::from_all(LANDLOCK_KNOWN))?
+            .create()?
+            .restrict_self()
+    };
+    let lacks = |reason: String| ComponentError::SandboxLacks { what: "Landlock", reason };
+    match restricted() {
+        Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(true),
+        _ if profile.accepts_without(Wall::Landlock) => Ok(false),
+        Ok(_) => Err(lacks("the kernel did not put it in force".to_owned())),
+        Err(error) => Err(lacks(error.to_string())),
+    }
+}

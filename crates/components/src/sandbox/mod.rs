@@ -1,0 +1,161 @@
+//! The walls around a component, and which of its own doors it has.
+//!
+//! Everything not listed is refused: the profile of a component is the whole of what it may ask of the kernel, and its
+//! channels and regions are the whole of what it may ask of others. The walls overlap on purpose: a hole in one (a
+//! system call that slipped into a list, a bug in namespaces) leaves the others.
+
+mod check;
+mod enter;
+mod filter;
+
+pub(crate) use enter::enter;
+pub use filter::{call_name, permitted_calls};
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use serde::{Deserialize, Serialize};
+
+/// A door of the kernel that a component has beyond the base, which is: memory that is never executable, messages over
+/// what was handed to it, waiting, clocks, random bytes, and ending.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    BorshSerialize,
+    BorshDeserialize,
+    Serialize,
+    Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Door {
+    /// Threads of its own process.
+    Threads,
+    /// A session with the kernel's FUSE over a descriptor that was handed to it.
+    Fuse,
+    /// Reads, writes, flushes and discards of a device that was handed to it.
+    Device,
+    /// Accepting connections from a socket that was handed to it. No new sockets.
+    Network,
+    /// New connections over IPv4 and IPv6, from the network of whoever started it.
+    Connect,
+}
+
+impl Door {
+    /// Every door.
+    pub const ALL: [Door; 5] = [Door::Threads, Door::Fuse, Door::Device, Door::Network, Door::Connect];
+}
+
+/// A wall that may be lacking on a system, and that one may choose to do without. The filter of system calls is not among them.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    BorshSerialize,
+    BorshDeserialize,
+    Serialize,
+    Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wall {
+    /// A view of its own of users, mounts, processes, the network, queues, names and groups.
+    Namespaces,
+    /// Landlock: no file, no port and no signal beyond.
+    Landlock,
+}
+
+/// What a component may ask of the kernel and how much it may use.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
+pub struct Profile {
+    /// Doors beyond the base.
+    pub doors: Vec<Door>,
+    /// Most bytes of memory of its own.
+    pub memory_bytes_max: u64,
+    /// Most bytes of regions that it maps at a time.
+    pub mapped_bytes_max: u64,
+    /// Most descriptors.
+    pub files_max: u32,
+    /// Most threads, counting the first; more than one needs [`Door::Threads`].
+    pub threads_max: u32,
+    /// Walls it may be started without where the system does not have them.
+    pub accept_without: Vec<Wall>,
+}
+
+impl Default for Profile {
+    fn default() -> Profile {
+        Profile {
+            doors: Vec::new(),
+            memory_bytes_max: 256 << 20,
+            mapped_bytes_max: 4 << 30,
+            files_max: 256,
+            threads_max: 1,
+            accept_without: Vec::new(),
+        }
+    }
+}
+
+impl Profile {
+    /// The base with some doors.
+    pub fn with_doors(doors: &[Door]) -> Profile {
+        let threads_max = if doors.contains(&Door::Threads) { 16 } else { 1 };
+        Profile { doors: doors.to_vec(), threads_max, ..Profile::default() }
+    }
+
+    /// Whether it has a door.
+    pub fn has(&self, door: Door) -> bool {
+        self.doors.contains(&door)
+    }
+
+    /// Whether it may be started without a wall.
+    pub fn accepts_without(&self, wall: Wall) -> bool {
+        self.accept_without.contains(&wall)
+    }
+}
+
+/// What is told to a child before it is in its sandbox, in its arguments. There are no secrets in it.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Orders {
+    /// Its profile.
+    pub profile: Profile,
+    /// Walls that its parent could not put up.
+    pub lacking: Vec<Wall>,
+}
+
+impl Orders {
+    /// As an argument.
+    pub(crate) fn to_argument(&self) -> String {
+        let bytes = borsh::to_vec(self).expect("a vector takes everything");
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// From an argument.
+    pub(crate) fn from_argument(text: &str) -> Option<Orders> {
+        let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+        let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+        let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+        borsh::from_slice(&bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Orders survive their way through an argument, and what is not orders is not taken for some.
+    #[test]
+    fn orders_as_an_argument() {
+        let profile = Profile { accept_without: vec![Wall::Landlock], ..Profile::with_doors(&Door::ALL) };
+        let orders = Orders { profile, lacking: vec![Wall::Landlock] };
+        let text = orders.to_argument();
+        assert_eq!(Orders::from_argument(&text), Some(orders));
+        for wrong in ["", "0", "zz", &text[2..], &text[..text.len() - 2], "ää"] {
+            assert_eq!(Orders::from_argument(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The parent's half of a sandbox: a child in namespaces of its own, with a user of its own, that inherits three
+//! descriptors it may use (an empty input, a pipe for its words, its control channel) and nothing else.
+//!
+//! Started by root, a component gets a user and group that nobody else has: a number set aside plus that of its
+//! process, so two components that live at the same time never share one. Started by an ordinary user it stays that
+//! user, in a namespace where it is nobody else. The child waits until its identity has been written, and dies if its
+//! parent does before. The kernel ends a component together with the *thread* that started it, so whoever starts some
+//! must live as long as they.
+
+use crate::channel::packet::{self, Patience};
+use crate::error::{ComponentError, During, Result};
+use crate::kernel::{self, Recipe, STEPS};
+use crate::sandbox::{Door, Orders, Profile, Wall};
+use rustix::fs::{CWD, Mode, OFlags, fcntl_setfl, openat};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, getegid, geteuid, pidfd_send_signal, waitid};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// The argument that makes a program a component.
+pub const ARGUMENT: &str = "__component";
+/// The name under which a program makes the mounts of regions.
+pub(crate) const REGIONS: &str = "__regions";
+/// Users of components are this and the number of the process, which is below 2²²: in the range that distributions and
+/// systemd leave unused (1879048192 to 2147352575).
+pub const USER_BASE: u32 = 0x7840_0000;
+/// How long the maker of mounts may take.
+const MOUNTS_WAIT: Duration = Duration::from_secs(10);
+
+/// The program that components run: one file, opened once, so that what runs later is what was there then.
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// The running program itself.
+    ///
+    /// # Errors
+    /// There is no `/proc`.
+    pub fn current() -> Result<Program> {
+        Program::open(Path::new("/proc/self/exe"))
+    }
+
+    /// A program by its path.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> Result<Program> {
+        let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        Ok(Program(file.during("opening the program of components")?))
+    }
+}
+
+/// A child that was started and is shutting itself in.
+pub(crate) struct Child {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    pub control: OwnedFd,
+    /// What it says on its output and errors; never blocks.
+    pub words: OwnedFd,
+    pub uid: u32,
+    pub lacking: Vec<Wall>,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+/// Starts a component. It has its identity and its namespaces; it is about to do the rest itself.
+pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Result<Child> {
+    let mut namespaces = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+    if !profile.has(Door::Connect) {
+        namespaces |= libc::CLONE_NEWNET;
+    }
+    let start = |namespaces, lacking: Vec<Wall>| {
+        let orders = Orders { profile: profile.clone(), lacking: lacking.clone() };
+        let own_user = namespaces == 0 || geteuid().is_root();
+        let started = start(program, name, &orders.to_argument(), namespaces, own_user)?;
+        Ok(Child { lacking, ..started })
+    };
+    match start(namespaces, Vec::new()) {
+        Err(ComponentError::SandboxLacks { .. }) if profile.accepts_without(Wall::Namespaces) => {
+            start(0, vec![Wall::Namespaces])
+        }
+        outcome => outcome,
+    }
+}
+
+/// Has a process of its own make the two mounts of regions: writable and read-only.
+pub(crate) fn make_mounts(program: &Program, bytes_max: u64) -> Result<[OwnedFd; 2]> {
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
+    let child = start(program, REGIONS, &bytes_max.to_string(), namespaces, false)?;
+    let mut buffer = [0; 512];
+    let received = packet::receive(child.control.as_fd(), &mut buffer, 2, Patience::of(MOUNTS_WAIT));
+    if received.is_err() {
+        kill(&child.pidfd);
+    }
+    let exit = wait(&child.pidfd).during("waiting for the maker of mounts")?;
+    match received {
+        Ok((_, files)) => match <[OwnedFd; 2]>::try_from(files) {
+            Ok(mounts) => return Ok(mounts),
+            Err(_) => {
+                let reason = "a tmpfs in a user namespace was refused".to_owned();
+                return Err(ComponentError::SandboxLacks { what: "regions", reason });
+            }
+        },
+        Err(_) => {
+            let mut words = [0; 512];
+            let said = rustix::io::read(&child.words, &mut words).unwrap_or(0);
+            let reason = format!("{exit:?}: {}", printable(&words[..said]));
+            Err(ComponentError::SandboxLacks { what: "regions", reason })
+        }
+    }
+}
+
+/// A child's words, fit to be shown: they are whatever it chose.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Above every place that the child arranges descriptors at.
+fn high(fd: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(fcntl_dupfd_cloexec(fd, 16)?)
+}
+
+fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_user: bool) -> Result<Child> {
+    let what = "preparing a component";
+    let string =
+        |text: &str| CString::new(text).map_err(|_| ComponentError::NoSuchComponent(text.to_owned()));
+    let arguments = [string("holdfast")?, string(ARGUMENT)?, string(name)?, string(argument)?];
+    // One arena of memory: glibc would look into /proc and /sys for more.
+    let environment = [string("GLIBC_TUNABLES=glibc.malloc.arena_max=1")?];
+    let (control, its_control) = packet::pair().during(what)?;
+    let (words, its_words) = pipe_with(PipeFlags::CLOEXEC).during(what)?;
+    fcntl_setfl(&words, OFlags::NONBLOCK).during(what)?;
+    let (its_go, go) = pipe_with(PipeFlags::CLOEXEC).during(what)?;
+    let (report, its_report) = pipe_with(PipeFlags::CLOEXEC).during(what)?;
+    let null = openat(CWD, "/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).during(what)?;
+    let file = high(&program.0).during(what)?;
+    // The originals close here: a pipe ends when its last writer is gone.
+    let its_control = high(its_control).during(what)?;
+    let its_words = high(its_words).during(what)?;
+    let its_go = high(its_go).during(what)?;
+    let its_report = high(its_report).during(what)?;
+    let null = high(null).during(what)?;
+    let is_root = geteuid().is_root();
+    let contained = namespaces != 0;
+    let recipe = Recipe {
+        namespaces,
+        program: file.as_fd(),
+        arguments: &arguments,
+        environment: &environment,
+        null: null.as_fd(),
+        errors: its_words.as_fd(),
+        control: its_control.as_fd(),
+        go: its_go.as_fd(),
+        report: its_report.as_fd(),
+        // In its own namespace it is user 0 of one; outside of one, root's children take the number set aside.
+        identity: match (contained, is_root) {
+            (true, _) => 0,
+            (false, true) => USER_BASE,
+            (false, false) => geteuid().as_raw(),
+        },
+        add_pid: !contained && is_root,
+        drop_groups: is_root,
+    };
+    let (pid, pidfd) = kernel::start(&recipe).map_err(|error| ComponentError::SandboxLacks {
+        what: "namespaces",
+        reason: format!("{error} (see user.max_user_namespaces and the like in sysctl)"),
+    })?;
+    drop((its_control, its_words, its_go, its_report));
+    let child = Child { pid, pidfd, control, words, uid: 0, lacking: Vec::new() };
+    let uid = match (is_root && own_user, contained) {
+        (true, _) => USER_BASE + pid as u32,
+        (false, _) => geteuid().as_raw(),
+    };
+    let gid = if is_root && own_user { uid } else { getegid().as_raw() };
+    if contained {
+        if let Err(error) = write_identity(pid, uid, gid, is_root) {
+            abandon(&child.pidfd);
+            let reason = format!("its user could not be mapped: {error}");
+            return Err(ComponentError::SandboxLacks { what: "namespaces", reason });
+        }
+    }
+    if let Err(error) = rustix::io::write(&go, b"!") {
+        abandon(&child.pidfd);
+        return Err(error).during("letting a component begin");
+    }
+    let mut failure = [0; 2];
+    let told = loop {
+        match rustix::io::read(&report, &mut failure) {
+            Err(Errno::INTR) => {}
+            read => break read,
+        }
+    };
+    match told {
+        Ok(0) => Ok(Child { uid, ..child }),
+        _ => {
+            abandon(&child.pidfd);
+            let step = STEPS.get(usize::from(failure[0])).copied().unwrap_or("starting");
+            let error = io::Error::from_raw_os_error(failure[1].into());
+            Err(ComponentError::NotStarted { component: name.to_owned(), reason: format!("{step}: {error}") })
+        }
+    }
+}
+
+/// Says who the child is: nobody but user and group 0 of its namespace, which outside are `uid` and `gid`.
+fn write_identity(pid: i32, uid: u32, gid: u32, is_root: bool) -> io::Result<()> {
+    let write = |file: &str, text: &str| {
+        let file =
+            openat(CWD, format!("/proc/{pid}/{file}"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(&file, text.as_bytes()).map(|_| ())
+    };
+    // The kernel lets an ordinary user map groups only where supplementary ones cannot be given up.
+    if !is_root {
+        write("setgroups", "deny")?;
+    }
+    write("uid_map", &format!("0 {uid} 1"))?;
+    write("gid_map", &format!("0 {gid} 1"))?;
+    Ok(())
+}
+
+fn abandon(pidfd: &OwnedFd) {
+    kill(pidfd);
+    let _ = wait(pidfd);
+}
+
+/// Ends a process for good.
+pub(crate) fn kill(pidfd: &OwnedFd) {
+    // It fails only for a process that has ended.
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+}
+
+/// Waits until a child has ended.
+pub(crate) fn wait(pidfd: &OwnedFd) -> io::Result<Exit> {
+    loop {
+        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+            Ok(Some(status)) => {
+                return Ok(match status.terminating_signal() {
+                    Some(signal) => Exit::Signal(signal),
+                    None => Exit::Code(status.exit_status().unwrap_or(-1)),
+                });
+            }
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
