@@ -45,8 +45,6 @@ struct World {
     owners: u64,
     /// Files without a name that are still in use.
     open: Vec<(FileId, Known)>,
-    /// Files that wait in the limbo, and in whose use; `None` can be given back.
-    step: usize,
 }
 
 fn folded(name: &str) -> String {
@@ -56,7 +54,7 @@ fn folded(name: &str) -> String {
 impl World {
     fn new(path: &std::path::Path, seed: u64) -> World {
         let fat = mount(Image::open(path, 0).expect("FAT32"));
-        World { fat, model: BTreeMap::new(), random: Random(seed), owners: 0, open: Vec::new(), step: 0 }
+        World { fat, model: BTreeMap::new(), random: Random(seed), owners: 0, open: Vec::new() }
     }
 
     fn fsck(&self) {
@@ -344,21 +342,19 @@ impl World {
         bytes
     }
 
+    fn own_path(&self, path: &str) -> String {
+        match self.model.get(path) {
+            Some(known) => format!("{}/{}", self.own_path(&known.parent), known.name),
+            None => String::new(),
+        }
+    }
+
     /// The model, as paths with the names' own case.
     fn paths(&self) -> Vec<String> {
-        let full = |mut path: &str| {
-            let mut parts = Vec::new();
-            while let Some(known) = self.model.get(path) {
-                parts.push(known.name.clone());
-                path = &known.parent;
-            }
-            parts.reverse();
-            format!("/{}", parts.join("/"))
-        };
         let mut paths: Vec<String> = self
             .model
             .iter()
-            .map(|(path, known)| full(path) + if known.directory { "/" } else { "" })
+            .map(|(path, known)| self.own_path(path) + if known.directory { "/" } else { "" })
             .collect();
         paths.sort();
         paths
@@ -380,39 +376,36 @@ impl World {
     /// What mtools say, and a fresh mount whose check must find nothing.
     fn others_agree(&mut self) {
         let path = self.fat.metadata().path.clone();
-        let text = path.to_str().expect("text").to_string();
-        let seen: Vec<String> = mdir(&text).into_iter().filter(|path| !path.starts_with("/HOLDFAST.LBO")).collect();
-        assert_eq!(seen, self.paths());
-        for (own, known) in self.paths().iter().filter(|path| !path.ends_with('/')).zip(
-            // Both in the order of paths with the names' own case.
-            self.by_own_path().values().filter(|known| !known.directory),
-        ) {
-            let copied = output("mcopy", &["-i", &text, &format!("::{own}"), "-"]);
-            assert!(copied.status.success() && copied.stdout == known.content, "mcopy {own}");
-        }
         let fresh = Image::open(&path, 0).expect("FAT32");
         let mut findings = Vec::new();
         holdfast_fat::check(&fresh.layout, &fresh, &mut |finding| findings.push(finding)).expect("checked");
         assert_eq!(findings, []);
+        if fresh.layout.clusters < 65_525 {
+            return; // mtools would take it for FAT16.
+        }
+        let text = path.to_str().expect("text").to_string();
+        let seen: Vec<String> = mdir(&text).into_iter().filter(|path| !path.starts_with("/HOLDFAST.LBO")).collect();
+        // mtools show two underscores for a character of two units.
+        let mut expected: Vec<String> = self.paths().iter().map(|path| path.replace('😀', "__")).collect();
+        expected.sort();
+        assert_eq!(seen, expected);
+        for (own, known) in self.paths().iter().filter(|path| !path.ends_with('/')).zip(
+            // Both in the order of paths with the names' own case.
+            self.by_own_path().values().filter(|known| !known.directory),
+        ) {
+            if own.contains('😀') {
+                continue; // They do not find it by any name.
+            }
+            let copied = output("mcopy", &["-i", &text, &format!("::{own}"), "-"]);
+            assert!(copied.status.success() && copied.stdout == known.content, "mcopy {own}");
+        }
     }
 
     fn by_own_path(&self) -> BTreeMap<String, Known> {
-        let mut own = BTreeMap::new();
-        for path in self.model.keys() {
-            let mut parts = Vec::new();
-            let mut at = path.as_str();
-            while let Some(known) = self.model.get(at) {
-                parts.push(known.name.clone());
-                at = &known.parent;
-            }
-            parts.reverse();
-            own.insert(format!("/{}", parts.join("/")), self.model[path].clone());
-        }
-        own
+        self.model.iter().map(|(path, known)| (self.own_path(path), known.clone())).collect()
     }
 
     fn step(&mut self) {
-        self.step += 1;
         match self.random.below(16) {
             0..3 => self.create(Kind::File),
             3..5 => self.create(Kind::Directory),
@@ -497,27 +490,32 @@ fn play(options: &[&str], bytes: u64, seed: u64, steps: usize) {
 
 #[test]
 fn small_clusters() {
-    play(&["-s", "1"], 4 << 20, 1, 300);
+    play(&["-s", "1"], 40 << 20, 1, 300);
 }
 
 #[test]
 fn unaligned_data_area() {
-    play(&["-s", "8", "-a", "-R", "33"], 8 << 20, 2, 200);
+    play(&["-s", "8", "-a", "-R", "33"], 300 << 20, 2, 200);
 }
 
 #[test]
 fn large_clusters() {
-    play(&["-s", "64"], 16 << 20, 3, 200);
+    play(&["-s", "64"], 2200 << 20, 3, 200);
 }
 
 #[test]
 fn large_sectors() {
-    play(&["-S", "4096", "-s", "1"], 16 << 20, 4, 200);
+    play(&["-S", "4096", "-s", "1"], 300 << 20, 4, 200);
 }
 
 #[test]
 fn one_copy_of_the_table() {
-    play(&["-s", "2", "-f", "1"], 4 << 20, 5, 200);
+    play(&["-s", "2", "-f", "1"], 80 << 20, 5, 200);
+}
+
+#[test]
+fn few_clusters() {
+    play(&["-s", "1"], 4 << 20, 7, 300);
 }
 
 /// Proves that a disk that is full all the time is handled as well.
