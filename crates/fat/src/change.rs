@@ -47,6 +47,7 @@ impl<M: Metadata> Fat<M> {
         self.change(|state, draft| {
             let name = Name::new(name)?;
             let mut directory = state.directory(draft, parent)?;
+            crate::limbo::not_reserved(draft, &directory, &name)?;
             if directory.find(draft, &name)?.is_some() {
                 return Err(FatError::Exists(name.text().into()));
             }
@@ -102,6 +103,7 @@ impl<M: Metadata> Fat<M> {
             let (source, found) = existing(state, draft, from, name)?;
             let new_name = Name::new(new_name)?;
             let mut target = state.directory(draft, to)?;
+            crate::limbo::not_reserved(draft, &target, &new_name)?;
             let there = target.find(draft, &new_name)?;
             let same = source.first == target.first;
             if found.entry.is_directory() && !same {
@@ -111,7 +113,7 @@ impl<M: Metadata> Fat<M> {
             match there {
                 Some(there) if same && there.slot == found.slot => {}
                 Some(there) => {
-                    if replace == Replace::No || state.is_limbo(&there.entry) {
+                    if replace == Replace::No {
                         return Err(FatError::Exists(there.name));
                     }
                     match (found.entry.is_directory(), there.entry.is_directory()) {

@@ -23,6 +23,7 @@ use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::Entry;
 use crate::fs::{Change, Fat, Kind, State};
 use crate::layout::{BlockRange, Layout, Run};
+use crate::names::Name;
 use crate::nodes::Place;
 use crate::table::{cluster_at, total};
 use crate::time::Moment;
@@ -64,12 +65,21 @@ pub struct Returning {
 pub(crate) fn find(draft: &Draft, root: &Directory) -> Result<Option<u32>> {
     let mut scan = Scan::new(root, 0);
     while let Some(found) = scan.next(draft)? {
-        let Entry { short, first, .. } = found.entry;
-        if short == LIMBO && found.entry.is_directory() && draft.layout.is_cluster(first) {
+        let Entry { short, first, attributes, .. } = found.entry;
+        let bits = Entry::DIRECTORY | Entry::HIDDEN_SYSTEM;
+        if short == LIMBO && attributes & bits == bits && draft.layout.is_cluster(first) {
             return Ok(Some(first));
         }
     }
     Ok(None)
+}
+
+/// That a name in a directory is not the limbo's: nobody may take that.
+pub(crate) fn not_reserved(draft: &Draft, directory: &Directory, name: &Name) -> Result<()> {
+    match directory.first == draft.layout.root_cluster && name.is(&crate::names::shown_short(&LIMBO, 0)) {
+        true => Err(FatError::BadName { name: name.text().into(), reason: "it is kept for what waits to be freed" }),
+        false => Ok(()),
+    }
 }
 
 /// The limbo, made if there is none.
@@ -78,7 +88,7 @@ fn directory(state: &mut State, draft: &mut Draft, now: Moment) -> Result<Direct
         return state.directory_at(draft, first);
     }
     let mut root = state.directory_at(draft, draft.layout.root_cluster)?;
-    let name = crate::names::Name::new(&crate::names::shown_short(&LIMBO, 0)).expect("a sound name");
+    let name = Name::new(&crate::names::shown_short(&LIMBO, 0)).expect("a sound name");
     if let Some(found) = root.find(draft, &name)? {
         return Err(FatError::Exists(found.name));
     }

@@ -489,14 +489,14 @@ fn fuzz(seeds: std::ops::Range<u64>) {
 /// A sample of malformed file systems.
 #[test]
 fn malformed_file_systems() {
-    fuzz(0..3000);
+    fuzz(0..10_000);
 }
 
 /// Many: run with `--ignored`.
 #[test]
 #[ignore = "takes minutes"]
-fn a_hundred_thousand_malformed_file_systems() {
-    fuzz(10_000..110_000);
+fn a_million_malformed_file_systems() {
+    fuzz(10_000..1_010_000);
 }
 
 /// Proves that random bytes in the place of a boot sector are refused or make a layout that fits the partition.
