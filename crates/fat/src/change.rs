@@ -280,7 +280,13 @@ fn one(state: &mut State, draft: &Draft, near: Option<u32>) -> Result<Run> {
 }
 
 /// Adds an entry under a name, with the short name that is free there, and gives its slot.
-fn add(state: &mut State, draft: &mut Draft, directory: &mut Directory, name: &Name, entry: Entry) -> Result<u32> {
+fn add(
+    state: &mut State,
+    draft: &mut Draft,
+    directory: &mut Directory,
+    name: &Name,
+    entry: Entry,
+) -> Result<u32> {
     let short = directory.short_for(draft, name)?.ok_or(FatError::DirectoryFull)?;
     let entry = Entry { short: short.bytes, case_bits: short.case_bits, ..entry };
     let mut slots = if short.alone { Vec::new() } else { entry::pieces(name, short_sum(&short.bytes)) };
@@ -427,4 +433,3 @@ fn touch(state: &mut State, draft: &mut Draft, id: FileId, now: Moment) -> Resul
     entry.modified = Stored { hundredths: 0, ..state.stored(now) };
     directory.write(draft, place.slot, &entry.to_bytes())
 }
-

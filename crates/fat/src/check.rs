@@ -167,7 +167,13 @@ impl Check<'_> {
         self.claimed[(index / 64) as usize] >> (index % 64) & 1 == 1
     }
 
-    fn entry(&mut self, draft: &Draft, path: &str, parent: &Directory, found: &Found) -> Result<Option<Directory>> {
+    fn entry(
+        &mut self,
+        draft: &Draft,
+        path: &str,
+        parent: &Directory,
+        found: &Found,
+    ) -> Result<Option<Directory>> {
         let entry = &found.entry;
         if !crate::names::short_is_sound(&entry.short) {
             self.find(path, Problem::BadName);
@@ -233,7 +239,9 @@ impl Check<'_> {
         let mut start = FIRST_CLUSTER;
         while start < end {
             let group = start..end.min(start + GROUP);
-            let raw = |copy| group.clone().map(|cluster| draft.raw_link(copy, cluster)).collect::<Result<Vec<u32>>>();
+            let raw = |copy| {
+                group.clone().map(|cluster| draft.raw_link(copy, cluster)).collect::<Result<Vec<u32>>>()
+            };
             let read = raw(layout.read_copy())?;
             if layout.mirroring == Mirroring::All && layout.fats == 2 && !differs {
                 let other = raw(1)?;

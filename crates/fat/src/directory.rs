@@ -205,10 +205,9 @@ impl<'d> Scan<'d> {
                     self.broken |= pieces.is_some();
                     continue;
                 }
-                let long = pieces
-                    .as_ref()
-                    .filter(|_| !entry.is_label())
-                    .and_then(|pieces| names::shown_long(pieces.finish(&entry.short)?).map(|name| (name, pieces)));
+                let long = pieces.as_ref().filter(|_| !entry.is_label()).and_then(|pieces| {
+                    names::shown_long(pieces.finish(&entry.short)?).map(|name| (name, pieces))
+                });
                 self.broken |= pieces.is_some() && long.is_none();
                 return Ok(Some(match long {
                     Some((name, pieces)) => Found { first_slot: pieces.first_slot, slot, name, entry },

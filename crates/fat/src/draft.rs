@@ -84,7 +84,10 @@ impl<'a> Draft<'a> {
     }
 
     fn fetch(&self, block: BlockId) -> Result<Vec<u8>> {
-        assert!(block.index < self.layout.area_blocks(block.area), "{block} was computed from checked numbers");
+        assert!(
+            block.index < self.layout.area_blocks(block.area),
+            "{block} was computed from checked numbers"
+        );
         let mut bytes = vec![0; self.layout.place(block).1];
         self.metadata.read(block, &mut bytes).map_err(|reason| FatError::Medium { block, reason })?;
         Ok(bytes)

@@ -10,7 +10,9 @@ pub enum FatError {
     #[error("no FAT32 file system here: {0}")]
     NotFat32(String),
     /// The boot sector is one of FAT32, but says what cannot be.
-    #[error("the boot sector is absurd: {0}; the medium is damaged or was tampered with, and nothing of it is used")]
+    #[error(
+        "the boot sector is absurd: {0}; the medium is damaged or was tampered with, and nothing of it is used"
+    )]
     BadBootSector(String),
     /// The partition table cannot be used.
     #[error("the partition table cannot be used: {0}")]
@@ -24,7 +26,9 @@ pub enum FatError {
         reason: String,
     },
     /// What is stored contradicts itself. The thing named is refused; the rest can be read, and nothing is written.
-    #[error("{place}: {problem}; it is refused, the rest can be read, and nothing is written to this file system until it was checked and repaired (fsck.fat, chkdsk)")]
+    #[error(
+        "{place}: {problem}; it is refused, the rest can be read, and nothing is written to this file system until it was checked and repaired (fsck.fat, chkdsk)"
+    )]
     Unsound {
         /// Which file or directory, or which part of the file system.
         place: String,
@@ -35,7 +39,9 @@ pub enum FatError {
     #[error("the file system is read-only: {0}")]
     ReadOnly(String),
     /// Every cluster is in use.
-    #[error("the file system is full: {needed} more clusters are needed and {free} are free; delete something, and have the blocks of deleted files returned")]
+    #[error(
+        "the file system is full: {needed} more clusters are needed and {free} are free; delete something, and have the blocks of deleted files returned"
+    )]
     Full {
         /// Clusters wanted.
         needed: u64,
@@ -90,7 +96,9 @@ pub enum FatError {
     #[error("that transaction is not the one outstanding")]
     WrongTransaction,
     /// Blocks of too many deleted files have not come back.
-    #[error("{0} deleted or cut files still hold blocks that their owners have not given back; nothing more can be deleted until some are")]
+    #[error(
+        "{0} deleted or cut files still hold blocks that their owners have not given back; nothing more can be deleted until some are"
+    )]
     LimboFull(u32),
     /// The file still is open, or fewer clusters wait than were confirmed.
     #[error("there is nothing to free there: {0}")]

@@ -59,7 +59,8 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
         _ => 32_768,
     };
     let cluster_bytes = options.cluster_bytes.unwrap_or(usual.max(sector_bytes));
-    if !cluster_bytes.is_power_of_two() || cluster_bytes < sector_bytes || cluster_bytes / sector_bytes > 128 {
+    if !cluster_bytes.is_power_of_two() || cluster_bytes < sector_bytes || cluster_bytes / sector_bytes > 128
+    {
         return Err(FatError::BadOption(format!(
             "clusters of {cluster_bytes} bytes cannot be with sectors of {sector_bytes}"
         )));
@@ -67,7 +68,8 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
     let each = u64::from(cluster_bytes / sector_bytes);
     // The FAT is sized for the clusters there would be if it took no room; the rest of it stays unused.
     let fat_sectors = ((sectors / each + u64::from(FIRST_CLUSTER)) * 4).div_ceil(u64::from(sector_bytes));
-    let data_sector = (RESERVED_MIN + 2 * fat_sectors).next_multiple_of(each.max(4096 / u64::from(sector_bytes)));
+    let data_sector =
+        (RESERVED_MIN + 2 * fat_sectors).next_multiple_of(each.max(4096 / u64::from(sector_bytes)));
     let reserved = data_sector - 2 * fat_sectors;
     let clusters = sectors.saturating_sub(data_sector) / each;
     if clusters < CLUSTERS_MIN {
@@ -119,7 +121,8 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
     };
     let limbo_cluster = FIRST_CLUSTER + 1;
     let limbo_bits = entry::Entry::DIRECTORY | entry::Entry::HIDDEN_SYSTEM;
-    let mut root: Vec<u8> = label.map(|label| entry(label, entry::Entry::LABEL, 0)).into_iter().flatten().collect();
+    let mut root: Vec<u8> =
+        label.map(|label| entry(label, entry::Entry::LABEL, 0)).into_iter().flatten().collect();
     root.extend(entry(LIMBO, limbo_bits, limbo_cluster));
     let mut limbo = entry(entry::DOT, entry::Entry::DIRECTORY, limbo_cluster).to_vec();
     limbo.extend(entry(entry::DOT_DOT, entry::Entry::DIRECTORY, 0));
@@ -130,7 +133,8 @@ impl Formatted {
     /// The blocks, in order: the whole metadata area and the directories. Every other block of the data area may hold
     /// anything.
     pub fn blocks(&self) -> impl Iterator<Item = (BlockId, Vec<u8>)> + '_ {
-        let metadata = (0..self.layout.area_blocks(Area::Metadata)).map(|index| BlockId { area: Area::Metadata, index });
+        let metadata =
+            (0..self.layout.area_blocks(Area::Metadata)).map(|index| BlockId { area: Area::Metadata, index });
         let directories = 2 * u64::from(self.layout.blocks_each());
         let data = (0..directories).map(|index| BlockId { area: Area::Data, index });
         metadata.chain(data).map(|block| (block, self.block(block)))

@@ -126,8 +126,14 @@ pub(crate) struct State {
 
 impl State {
     /// The runs of a chain, followed to its end and checked.
-    pub(crate) fn runs(&mut self, draft: &Draft, first: u32, length: Length) -> std::result::Result<Arc<[Run]>, Broken> {
-        let in_draft = draft.effects.iter().any(|effect| matches!(effect, Effect::Chain(chain) if *chain == first));
+    pub(crate) fn runs(
+        &mut self,
+        draft: &Draft,
+        first: u32,
+        length: Length,
+    ) -> std::result::Result<Arc<[Run]>, Broken> {
+        let in_draft =
+            draft.effects.iter().any(|effect| matches!(effect, Effect::Chain(chain) if *chain == first));
         if !in_draft && let Some(runs) = self.chains.get(&first) {
             match length {
                 Length::Exactly(clusters) if total(runs) != clusters => {}

@@ -320,7 +320,9 @@ fn other_system(boot: &[u8]) -> Result<()> {
         _ => {}
     }
     if boot.iter().take(512).all(|byte| *byte == 0) {
-        return not("the boot sector is empty; the medium is not formatted, or what is there starts elsewhere");
+        return not(
+            "the boot sector is empty; the medium is not formatted, or what is there starts elsewhere",
+        );
     }
     if boot[510..512] != [0x55, 0xaa] {
         return not("the boot sector does not end with 55 AA");
@@ -384,7 +386,9 @@ mod tests {
             assert!(error.contains(words), "{words}: {error}");
         }
         assert!(Layout::from_boot_sector(&sound()[..100], bytes).is_err());
-        assert!(Layout::from_boot_sector(&[0; 512], bytes).unwrap_err().to_string().contains("not formatted"));
+        assert!(
+            Layout::from_boot_sector(&[0; 512], bytes).unwrap_err().to_string().contains("not formatted")
+        );
         assert!(Layout::from_boot_sector(&sound(), bytes - 1).unwrap_err().to_string().contains("cut off"));
     }
 

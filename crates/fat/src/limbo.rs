@@ -77,7 +77,10 @@ pub(crate) fn find(draft: &Draft, root: &Directory) -> Result<Option<u32>> {
 /// That a name in a directory is not the limbo's: nobody may take that.
 pub(crate) fn not_reserved(draft: &Draft, directory: &Directory, name: &Name) -> Result<()> {
     match directory.first == draft.layout.root_cluster && name.is(&crate::names::shown_short(&LIMBO, 0)) {
-        true => Err(FatError::BadName { name: name.text().into(), reason: "it is kept for what waits to be freed" }),
+        true => Err(FatError::BadName {
+            name: name.text().into(),
+            reason: "it is kept for what waits to be freed",
+        }),
         false => Ok(()),
     }
 }

@@ -140,7 +140,9 @@ pub(crate) fn label_bytes(label: &str) -> Result<Option<[u8; 11]>> {
     }
     let good = |c: char| c.is_ascii() && c != '\u{7f}' && !forbidden(c) && !".+,;=[]".contains(c);
     if kept.starts_with(' ') || !kept.chars().all(good) {
-        return bad("a label holds letters, digits and spaces of ASCII, but none of \" * + , . / : ; < = > ? [ \\ ] |");
+        return bad(
+            "a label holds letters, digits and spaces of ASCII, but none of \" * + , . / : ; < = > ? [ \\ ] |",
+        );
     }
     let mut bytes = [b' '; 11];
     bytes[..kept.len()].copy_from_slice(kept.to_ascii_uppercase().as_bytes());
@@ -305,7 +307,9 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be() {
-        for text in ["", ".", "..", "...", "a ", "a/b", "a\0b", "a:b", "a\\b", "tab\t", "q?", &"x".repeat(256)] {
+        for text in
+            ["", ".", "..", "...", "a ", "a/b", "a\0b", "a:b", "a\\b", "tab\t", "q?", &"x".repeat(256)]
+        {
             assert!(Name::new(text).is_err(), "{text:?}");
         }
         assert!(Name::new(&"😀".repeat(128)).is_err());

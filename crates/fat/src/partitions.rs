@@ -103,7 +103,9 @@ pub fn read(disk: &dyn Sectors) -> Result<Vec<Partition>> {
             continue;
         }
         if EXTENDED.contains(&kind) {
-            return bad(format!("partition {number} is an extended one; only the four of the table itself are read"));
+            return bad(format!(
+                "partition {number} is an extended one; only the four of the table itself are read"
+            ));
         }
         let holds = match kind {
             FAT32 | FAT32_BY_SECTOR => Holds::PerhapsFat32,
@@ -116,7 +118,8 @@ pub fn read(disk: &dyn Sectors) -> Result<Vec<Partition>> {
 }
 
 fn fetch(disk: &dyn Sectors, sector: u64, into: &mut [u8]) -> Result<()> {
-    disk.read(sector, into).map_err(|reason| FatError::BadPartitionTable(format!("reading sector {sector}: {reason}")))
+    disk.read(sector, into)
+        .map_err(|reason| FatError::BadPartitionTable(format!("reading sector {sector}: {reason}")))
 }
 
 /// That every partition is on the disk, behind its table, and none upon another.
@@ -203,7 +206,8 @@ pub fn mbr(disk_id: u32, partitions: &[(u32, u32)], disk_sectors: u64) -> Result
     sector[440..444].copy_from_slice(&disk_id.to_le_bytes());
     let mut end = 1u64;
     for (entry, (start, sectors)) in sector[TABLE..510].chunks_mut(16).zip(partitions) {
-        if u64::from(*start) < end || *sectors == 0 || u64::from(*start) + u64::from(*sectors) > disk_sectors {
+        if u64::from(*start) < end || *sectors == 0 || u64::from(*start) + u64::from(*sectors) > disk_sectors
+        {
             return bad("partitions of an MBR follow one another on the disk");
         }
         end = u64::from(*start) + u64::from(*sectors);

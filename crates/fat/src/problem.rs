@@ -114,12 +114,16 @@ impl fmt::Display for Problem {
             }
             Problem::CrossLinked(cluster) => write!(f, "cluster {cluster} is claimed twice"),
             Problem::DirectoryWithoutCluster => f.write_str("a directory without a cluster"),
-            Problem::BadDots(what) => write!(f, "the directory's {what} entry is missing or points elsewhere"),
+            Problem::BadDots(what) => {
+                write!(f, "the directory's {what} entry is missing or points elsewhere")
+            }
             Problem::TooDeep => f.write_str("nested deeper than 256 directories"),
             Problem::CopiesDiffer(cluster) => {
                 write!(f, "the copies of the FAT say different things of cluster {cluster}")
             }
-            Problem::BrokenLongName => f.write_str("pieces of a long name are out of order or do not belong here"),
+            Problem::BrokenLongName => {
+                f.write_str("pieces of a long name are out of order or do not belong here")
+            }
             Problem::DuplicateName => f.write_str("the name is there twice; only the first is reached"),
             Problem::DirectoryWithSize => f.write_str("a directory with a size"),
             Problem::BadName => f.write_str("the short name holds characters that no name may hold"),

@@ -123,7 +123,9 @@ impl Space {
             if !self.available(draft, index)? || contains(taken, index + FIRST_CLUSTER) {
                 row = 0;
                 // Sixty-four at a stride through what is full.
-                let word = self.groups[(index / GROUP) as usize].as_ref().map(|bits| bits[(index % GROUP / 64) as usize]);
+                let word = self.groups[(index / GROUP) as usize]
+                    .as_ref()
+                    .map(|bits| bits[(index % GROUP / 64) as usize]);
                 if word == Some(0) {
                     step += 63 - index % 64;
                 }
@@ -146,7 +148,9 @@ impl Space {
         let mut next = near.map(|cluster| cluster + 1 - FIRST_CLUSTER).filter(|index| *index < self.clusters);
         while left > 0 {
             let start = match next.take() {
-                Some(index) if self.available(draft, index)? && !contains(&runs, index + FIRST_CLUSTER) => index,
+                Some(index) if self.available(draft, index)? && !contains(&runs, index + FIRST_CLUSTER) => {
+                    index
+                }
                 _ => match self.new_piece(draft, left.min(RUN_WISHED), &runs)? {
                     Some(index) => index,
                     None => break,

@@ -94,9 +94,7 @@ impl Draft<'_> {
     /// What one copy says of a cluster, with the bits that do not count.
     pub(crate) fn raw_link(&self, copy: u8, cluster: u32) -> Result<u32> {
         let (block, at) = self.layout.entry_place(copy, cluster);
-        self.look(block, |bytes| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        })
+        self.look(block, |bytes| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
     }
 
     /// What the table says of a cluster.

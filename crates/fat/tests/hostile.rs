@@ -4,8 +4,8 @@
 mod support;
 
 use holdfast_fat::{
-    Area, BlockId, Checked, Fat, FatError, FileId, Finding, Kind, Layout, Metadata, Moment, Options, Problem, ROOT,
-    Replace, Transaction, Walked, check,
+    Area, BlockId, Checked, Fat, FatError, FileId, Finding, Kind, Layout, Metadata, Moment, Options, Problem,
+    ROOT, Replace, Transaction, Walked, check,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -170,44 +170,297 @@ struct Case {
 
 macro_rules! case {
     ($name:literal, $harm:expr, $place:literal, $problem:pat, $refused:expr) => {
-        Case { name: $name, harm: $harm, place: $place, problem: |problem| matches!(problem, $problem), refused: $refused }
+        Case {
+            name: $name,
+            harm: $harm,
+            place: $place,
+            problem: |problem| matches!(problem, $problem),
+            refused: $refused,
+        }
     };
 }
 
 const CASES: &[Case] = &[
-    case!("a file's chain is a loop", |b| { let a = first(b, b"A"); set_link(b, a + 2, a) }, "/A", Problem::ChainTooLong { needed: 3 }, &["/A"]),
-    case!("a directory's chain is a loop", |b| { let d = first(b, b"DIR"); set_link(b, d, d) }, "/DIR", Problem::DirectoryTooLong, &["/DIR"]),
-    case!("two files share clusters", |b| { let a = first(b, b"A"); set_first(b, b"B", a + 1) }, "/B", Problem::CrossLinked(_), &["/A", "/B"]),
-    case!("a chain is too short", |b| { let a = first(b, b"A"); set_link(b, a, 0x0fff_ffff) }, "/A", Problem::ChainTooShort { clusters: 1, needed: 3 }, &["/A"]),
-    case!("a chain is too long", |b| { let (a, e) = (first(b, b"A"), entry(b, b"A")); b[e + 28..e + 32].copy_from_slice(&5u32.to_le_bytes()); assert!(a > 2) }, "/A", Problem::ChainTooLong { needed: 1 }, &["/A"]),
-    case!("a chain leaves the medium", |b| { let a = first(b, b"A"); set_link(b, a, 0x0abc_def0) }, "/A", Problem::OutOfRange { next: 0x0abc_def0, .. }, &["/A"]),
-    case!("a chain runs through a free cluster", |b| { let a = first(b, b"A"); set_link(b, a + 1, 0) }, "/A", Problem::FreeInChain(_), &["/A"]),
-    case!("a chain runs through a bad cluster", |b| { let a = first(b, b"A"); set_link(b, a + 1, 0x0fff_fff7) }, "/A", Problem::BadInChain(_), &["/A"]),
-    case!("a file starts outside the medium", |b| set_first(b, b"A", 0x0fff_0000), "/A", Problem::OutOfRange { after: 0, .. }, &["/A"]),
-    case!("a file starts at cluster 1", |b| set_first(b, b"A", 1), "/A", Problem::OutOfRange { after: 0, next: 1 }, &["/A"]),
-    case!("a file with bytes has no cluster", |b| set_first(b, b"A", 0), "/A", Problem::ChainTooShort { clusters: 0, .. }, &["/A"]),
-    case!("an empty file has a cluster", |b| { let e = entry(b, b"B"); b[e + 28..e + 32].fill(0) }, "/B", Problem::ChainTooLong { needed: 0 }, &["/B"]),
-    case!("a directory has no cluster", |b| set_first(b, b"DIR", 0), "/DIR", Problem::DirectoryWithoutCluster, &["/DIR"]),
-    case!("a file says it is a directory", |b| { let e = entry(b, b"B"); b[e + 11] = 0x10 }, "/B", Problem::BadDots("."), &[]),
-    case!("a directory says it is a file", |b| { let e = entry(b, b"DIR"); b[e + 11] = 0x20 }, "/DIR", Problem::ChainTooLong { needed: 0 }, &["/DIR"]),
-    case!("`..` points elsewhere", |b| { let d = first(b, b"DIR"); b[cluster_at(d) + 32 + 26] = 9 }, "/DIR", Problem::BadDots(".."), &[]),
-    case!("`.` points elsewhere", |b| { let d = first(b, b"DIR"); b[cluster_at(d) + 26] += 1 }, "/DIR", Problem::BadDots("."), &[]),
-    case!("a directory is below itself", |b| { let d = first(b, b"DIR"); set_first(b, b"SUB", d) }, "/DIR/SUB", Problem::CrossLinked(_), &["/DIR"]),
-    case!("the root is below itself", |b| set_first(b, b"SUB", 2), "/DIR/SUB", Problem::CrossLinked(2), &["/"]),
-    case!("the copies of the table differ", |b| b[FAT_AT + FAT_SECTORS as usize * 512 + 40] ^= 3, "the file allocation table", Problem::CopiesDiffer(10), &[]),
+    case!(
+        "a file's chain is a loop",
+        |b| {
+            let a = first(b, b"A");
+            set_link(b, a + 2, a)
+        },
+        "/A",
+        Problem::ChainTooLong { needed: 3 },
+        &["/A"]
+    ),
+    case!(
+        "a directory's chain is a loop",
+        |b| {
+            let d = first(b, b"DIR");
+            set_link(b, d, d)
+        },
+        "/DIR",
+        Problem::DirectoryTooLong,
+        &["/DIR"]
+    ),
+    case!(
+        "two files share clusters",
+        |b| {
+            let a = first(b, b"A");
+            set_first(b, b"B", a + 1)
+        },
+        "/B",
+        Problem::CrossLinked(_),
+        &["/A", "/B"]
+    ),
+    case!(
+        "a chain is too short",
+        |b| {
+            let a = first(b, b"A");
+            set_link(b, a, 0x0fff_ffff)
+        },
+        "/A",
+        Problem::ChainTooShort { clusters: 1, needed: 3 },
+        &["/A"]
+    ),
+    case!(
+        "a chain is too long",
+        |b| {
+            let (a, e) = (first(b, b"A"), entry(b, b"A"));
+            b[e + 28..e + 32].copy_from_slice(&5u32.to_le_bytes());
+            assert!(a > 2)
+        },
+        "/A",
+        Problem::ChainTooLong { needed: 1 },
+        &["/A"]
+    ),
+    case!(
+        "a chain leaves the medium",
+        |b| {
+            let a = first(b, b"A");
+            set_link(b, a, 0x0abc_def0)
+        },
+        "/A",
+        Problem::OutOfRange { next: 0x0abc_def0, .. },
+        &["/A"]
+    ),
+    case!(
+        "a chain runs through a free cluster",
+        |b| {
+            let a = first(b, b"A");
+            set_link(b, a + 1, 0)
+        },
+        "/A",
+        Problem::FreeInChain(_),
+        &["/A"]
+    ),
+    case!(
+        "a chain runs through a bad cluster",
+        |b| {
+            let a = first(b, b"A");
+            set_link(b, a + 1, 0x0fff_fff7)
+        },
+        "/A",
+        Problem::BadInChain(_),
+        &["/A"]
+    ),
+    case!(
+        "a file starts outside the medium",
+        |b| set_first(b, b"A", 0x0fff_0000),
+        "/A",
+        Problem::OutOfRange { after: 0, .. },
+        &["/A"]
+    ),
+    case!(
+        "a file starts at cluster 1",
+        |b| set_first(b, b"A", 1),
+        "/A",
+        Problem::OutOfRange { after: 0, next: 1 },
+        &["/A"]
+    ),
+    case!(
+        "a file with bytes has no cluster",
+        |b| set_first(b, b"A", 0),
+        "/A",
+        Problem::ChainTooShort { clusters: 0, .. },
+        &["/A"]
+    ),
+    case!(
+        "an empty file has a cluster",
+        |b| {
+            let e = entry(b, b"B");
+            b[e + 28..e + 32].fill(0)
+        },
+        "/B",
+        Problem::ChainTooLong { needed: 0 },
+        &["/B"]
+    ),
+    case!(
+        "a directory has no cluster",
+        |b| set_first(b, b"DIR", 0),
+        "/DIR",
+        Problem::DirectoryWithoutCluster,
+        &["/DIR"]
+    ),
+    case!(
+        "a file says it is a directory",
+        |b| {
+            let e = entry(b, b"B");
+            b[e + 11] = 0x10
+        },
+        "/B",
+        Problem::BadDots("."),
+        &[]
+    ),
+    case!(
+        "a directory says it is a file",
+        |b| {
+            let e = entry(b, b"DIR");
+            b[e + 11] = 0x20
+        },
+        "/DIR",
+        Problem::ChainTooLong { needed: 0 },
+        &["/DIR"]
+    ),
+    case!(
+        "`..` points elsewhere",
+        |b| {
+            let d = first(b, b"DIR");
+            b[cluster_at(d) + 32 + 26] = 9
+        },
+        "/DIR",
+        Problem::BadDots(".."),
+        &[]
+    ),
+    case!(
+        "`.` points elsewhere",
+        |b| {
+            let d = first(b, b"DIR");
+            b[cluster_at(d) + 26] += 1
+        },
+        "/DIR",
+        Problem::BadDots("."),
+        &[]
+    ),
+    case!(
+        "a directory is below itself",
+        |b| {
+            let d = first(b, b"DIR");
+            set_first(b, b"SUB", d)
+        },
+        "/DIR/SUB",
+        Problem::CrossLinked(_),
+        &["/DIR"]
+    ),
+    case!(
+        "the root is below itself",
+        |b| set_first(b, b"SUB", 2),
+        "/DIR/SUB",
+        Problem::CrossLinked(2),
+        &["/"]
+    ),
+    case!(
+        "the copies of the table differ",
+        |b| b[FAT_AT + FAT_SECTORS as usize * 512 + 40] ^= 3,
+        "the file allocation table",
+        Problem::CopiesDiffer(10),
+        &[]
+    ),
     // What follows is only untidy.
-    case!("a long name's piece is missing", |b| { let e = entry(b, b"ALONGN~1TXT"); b[e - 32] = 0xe5 }, "/", Problem::BrokenLongName, &[]),
-    case!("a long name's sum is wrong", |b| { let e = entry(b, b"ALONGN~1TXT"); b[e - 32 + 13] ^= 1 }, "/", Problem::BrokenLongName, &[]),
-    case!("a long name's pieces are out of order", |b| { let e = entry(b, b"ALONGN~1TXT"); b[e - 32] = 7 }, "/", Problem::BrokenLongName, &[]),
-    case!("entries after the end", |b| { let d = first(b, b"SUB"); b[cluster_at(d) + 96..cluster_at(d) + 107].copy_from_slice(b"GHOST   TXT") }, "/DIR/SUB", Problem::AfterEnd, &[]),
-    case!("a directory with a size", |b| { let e = entry(b, b"DIR"); b[e + 28] = 1 }, "/DIR", Problem::DirectoryWithSize, &[]),
-    case!("a name that cannot be", |b| { let e = entry(b, b"B"); b[e] = b'*' }, "/\u{fffd}", Problem::BadName, &[]),
-    case!("a name twice", |b| { let e = entry(b, b"B"); b[e] = b'A' }, "/A", Problem::DuplicateName, &[]),
-    case!("lost clusters", |b| set_link(b, 300, 301), "the file allocation table", Problem::Lost { clusters: 1, first: 300 }, &[]),
+    case!(
+        "a long name's piece is missing",
+        |b| {
+            let e = entry(b, b"ALONGN~1TXT");
+            b[e - 32] = 0xe5
+        },
+        "/",
+        Problem::BrokenLongName,
+        &[]
+    ),
+    case!(
+        "a long name's sum is wrong",
+        |b| {
+            let e = entry(b, b"ALONGN~1TXT");
+            b[e - 32 + 13] ^= 1
+        },
+        "/",
+        Problem::BrokenLongName,
+        &[]
+    ),
+    case!(
+        "a long name's pieces are out of order",
+        |b| {
+            let e = entry(b, b"ALONGN~1TXT");
+            b[e - 32] = 7
+        },
+        "/",
+        Problem::BrokenLongName,
+        &[]
+    ),
+    case!(
+        "entries after the end",
+        |b| {
+            let d = first(b, b"SUB");
+            b[cluster_at(d) + 96..cluster_at(d) + 107].copy_from_slice(b"GHOST   TXT")
+        },
+        "/DIR/SUB",
+        Problem::AfterEnd,
+        &[]
+    ),
+    case!(
+        "a directory with a size",
+        |b| {
+            let e = entry(b, b"DIR");
+            b[e + 28] = 1
+        },
+        "/DIR",
+        Problem::DirectoryWithSize,
+        &[]
+    ),
+    case!(
+        "a name that cannot be",
+        |b| {
+            let e = entry(b, b"B");
+            b[e] = b'*'
+        },
+        "/\u{fffd}",
+        Problem::BadName,
+        &[]
+    ),
+    case!(
+        "a name twice",
+        |b| {
+            let e = entry(b, b"B");
+            b[e] = b'A'
+        },
+        "/A",
+        Problem::DuplicateName,
+        &[]
+    ),
+    case!(
+        "lost clusters",
+        |b| set_link(b, 300, 301),
+        "the file allocation table",
+        Problem::Lost { clusters: 1, first: 300 },
+        &[]
+    ),
     case!("a wrong summary", |b| b[512 + 488] ^= 1, "FSInfo", Problem::Summary { .. }, &[]),
     case!("no summary where one should be", |b| b[512] ^= 1, "FSInfo", Problem::BadFsInfo, &[]),
-    case!("another copy of the boot sector", |b| b[6 * 512 + 100] ^= 1, "the boot sector", Problem::BackupDiffers, &[]),
-    case!("not unmounted", |b| { let raw = 0x07ff_ffff; set_link(b, 1, raw) }, "the boot sector", Problem::NotUnmounted, &[]),
+    case!(
+        "another copy of the boot sector",
+        |b| b[6 * 512 + 100] ^= 1,
+        "the boot sector",
+        Problem::BackupDiffers,
+        &[]
+    ),
+    case!(
+        "not unmounted",
+        |b| {
+            let raw = 0x07ff_ffff;
+            set_link(b, 1, raw)
+        },
+        "the boot sector",
+        Problem::NotUnmounted,
+        &[]
+    ),
 ];
 
 /// Proves that each kind of harm is found by its name and place, that exactly the files concerned are refused, that
@@ -267,7 +520,11 @@ fn every_harm_has_its_name() {
         if forbids {
             for path in all {
                 let below = case.refused.iter().any(|refused| path.starts_with(&format!("{refused}/")));
-                assert!(sound.contains(path) || refused.contains(path) || below, "{}: {path} is not there", case.name);
+                assert!(
+                    sound.contains(path) || refused.contains(path) || below,
+                    "{}: {path} is not there",
+                    case.name
+                );
             }
         }
         // Every sound file can be mapped, every refused one cannot.
@@ -300,7 +557,10 @@ fn what_is_come_by_later_ends_changes() {
     fat.allow_changes(&Checked::as_we_left_it()).expect("nobody knows better");
     let (b, _) = fat.lookup(ROOT, "B").expect("sound");
     let (a, _) = fat.lookup(ROOT, "A").expect("its entry is sound");
-    assert!(matches!(fat.unlink(ROOT, "A", NOW), Err(FatError::Unsound { problem: Problem::ChainTooLong { .. }, .. })));
+    assert!(matches!(
+        fat.unlink(ROOT, "A", NOW),
+        Err(FatError::Unsound { problem: Problem::ChainTooLong { .. }, .. })
+    ));
     assert!(fat.map(a, 0, 100).is_err());
     assert!(matches!(fat.resize(b, 0, NOW), Err(FatError::ReadOnly(_))));
     assert_eq!(fat.map(b, 0, 2000).expect("B is sound").len(), 1);
@@ -333,7 +593,8 @@ fn harm(bytes: &mut [u8], random: &mut Random) {
                 3 => random.next() as u32,
                 _ => random.below(40) as u32,
             };
-            let cluster = if random.below(3) == 0 { random.below(u64::from(clusters)) } else { random.below(24) };
+            let cluster =
+                if random.below(3) == 0 { random.below(u64::from(clusters)) } else { random.below(24) };
             match random.below(4) {
                 0 => {
                     let at = FAT_AT + cluster as usize * 4;
@@ -365,7 +626,8 @@ fn harm(bytes: &mut [u8], random: &mut Random) {
 
 /// Does everything there is to do, a few times. Anything may fail; nothing may panic.
 fn exercise(fat: &mut Fat<Memory>, random: &mut Random) {
-    let names = ["A", "B", "DIR", "C", "SUB", "A long name.txt", "NEW", "ALONGN~1.TXT", "Some other long name"];
+    let names =
+        ["A", "B", "DIR", "C", "SUB", "A long name.txt", "NEW", "ALONGN~1.TXT", "Some other long name"];
     let mut known = vec![ROOT];
     for _ in 0..24 {
         let id = *random.of(&known);
@@ -466,12 +728,16 @@ fn fuzz(seeds: std::ops::Range<u64>) {
                 // What was sound stays sound.
                 let after = fat.metadata().clone();
                 let (found, _) = findings(&after);
-                let worse: Vec<_> = found.iter().filter(|finding| finding.problem.forbids_changes()).collect();
+                let worse: Vec<_> =
+                    found.iter().filter(|finding| finding.problem.forbids_changes()).collect();
                 assert!(worse.is_empty(), "seed {seed}: {worse:?}");
             } else {
                 let before = fat.metadata().bytes.borrow().clone();
                 exercise(&mut fat, &mut random);
-                assert!(before == *fat.metadata().bytes.borrow(), "seed {seed}: an unsound file system was changed");
+                assert!(
+                    before == *fat.metadata().bytes.borrow(),
+                    "seed {seed}: an unsound file system was changed"
+                );
             }
         }
         // And if somebody vouched for it falsely, or changes it meanwhile, nothing panics either.

@@ -6,7 +6,7 @@
 mod support;
 
 use holdfast_fat::{FatError, FileId, Kind, ROOT, Replace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use support::*;
 
 /// Names that differ by more than case, each in two cases.
@@ -45,6 +45,8 @@ struct World {
     owners: u64,
     /// Files without a name that are still in use.
     open: Vec<(FileId, Known)>,
+    /// Blocks that came back and are not free yet.
+    returned: BTreeSet<u64>,
 }
 
 fn folded(name: &str) -> String {
@@ -54,7 +56,14 @@ fn folded(name: &str) -> String {
 impl World {
     fn new(path: &std::path::Path, seed: u64) -> World {
         let fat = mount(Image::open(path, 0).expect("FAT32"));
-        World { fat, model: BTreeMap::new(), random: Random(seed), owners: 0, open: Vec::new() }
+        World {
+            fat,
+            model: BTreeMap::new(),
+            random: Random(seed),
+            owners: 0,
+            open: Vec::new(),
+            returned: BTreeSet::new(),
+        }
     }
 
     fn fsck(&self) {
@@ -83,8 +92,12 @@ impl World {
     }
 
     fn some(&mut self, directory: bool) -> Option<String> {
-        let paths: Vec<String> =
-            self.model.iter().filter(|(_, known)| known.directory == directory).map(|(path, _)| path.clone()).collect();
+        let paths: Vec<String> = self
+            .model
+            .iter()
+            .filter(|(_, known)| known.directory == directory)
+            .map(|(path, _)| path.clone())
+            .collect();
         (!paths.is_empty()).then(|| self.random.of(&paths).clone())
     }
 
@@ -107,7 +120,13 @@ impl World {
                 let (made, _) = apply(&mut self.fat, change);
                 self.owners += 1;
                 let directory = kind == Kind::Directory;
-                let known = Known { name, parent: parent.clone(), directory, content: Vec::new(), owner: self.owners };
+                let known = Known {
+                    name,
+                    parent: parent.clone(),
+                    directory,
+                    content: Vec::new(),
+                    owner: self.owners,
+                };
                 self.model.insert(path, known);
                 assert_eq!(self.fat.forget(made, 1), None);
             }
@@ -170,19 +189,75 @@ impl World {
             let each = u64::from(self.fat.layout().blocks_each());
             let clusters = if all { returning.clusters } else { returning.clusters / 2 };
             let mut left = u64::from(clusters) * each;
+            let mut blocks = Vec::new();
             for mut range in returning.blocks {
                 range.count = range.count.min(left);
                 left -= range.count;
-                self.fat.metadata().give_back(&[range]);
+                for start in range.start..range.start + range.count {
+                    if self.returned.insert(start) {
+                        self.fat.metadata().give_back(&[holdfast_fat::BlockRange { start, count: 1 }]);
+                    }
+                    blocks.push(start);
+                }
+            }
+            if self.random.below(12) == 0 {
+                // They came back, and then the machine stopped: they wait on.
+                self.crash();
+                return;
             }
             let change = self.fat.free(limbo, clusters).expect("it came back");
             let (done, _) = apply(&mut self.fat, change);
+            for block in blocks {
+                self.returned.remove(&block);
+            }
             self.fsck();
             assert_eq!(done, all && returning.last);
             if done {
                 break;
             }
         }
+    }
+
+    /// The machine stops: what the driver knew is gone, and files without a name are nobody's any more.
+    fn crash(&mut self) {
+        let image = self.fat.metadata();
+        let (path, owners) = (image.path.clone(), image.owners.take());
+        let image = Image::open(&path, 0).expect("FAT32");
+        *image.owners.borrow_mut() = owners;
+        self.fat = mount(image);
+        self.open.clear();
+        assert!(self.fat.limbo(None, 1000).expect("listed").iter().all(|item| !item.in_use));
+    }
+
+    /// The machine stops after a file became longer and before its owner accepted what it got.
+    fn crash_before_accepting(&mut self, path: &str, known: &mut Known, size: u64) {
+        let id = self.id(path);
+        let old = known.content.len() as u64;
+        let Ok(change) = self.fat.resize(id, size, NOW) else {
+            self.release(id);
+            return;
+        };
+        self.fat.metadata().commit(&change.transaction);
+        self.crash();
+        self.fsck();
+        // Whoever opens the file next finds blocks that are the driver's still, and gets them.
+        let id = self.id(path);
+        let size = self.fat.stat(id).expect("there").size;
+        let extents = self.fat.map(id, 0, size).expect("mapped");
+        for index in
+            extents.iter().flat_map(|extent| extent.blocks.start..extent.blocks.start + extent.blocks.count)
+        {
+            if !self.fat.metadata().owners.borrow().contains_key(&index) {
+                let one = holdfast_fat::BlockRange { start: index, count: 1 };
+                self.fat.metadata().nominate(&[one], known.owner);
+            }
+        }
+        if size > old {
+            let mut zero = vec![0; (size - old) as usize];
+            self.fat.metadata().transfer(&extents, known.owner, old, &mut zero, true);
+        }
+        known.content.resize(size as usize, 0);
+        self.release(id);
     }
 
     fn write(&mut self) {
@@ -193,6 +268,11 @@ impl World {
             1 => 0,
             _ => self.random.below(40_000),
         };
+        if self.random.below(10) == 0 {
+            self.crash_before_accepting(&path, &mut known, size);
+            self.model.insert(path, known);
+            return;
+        }
         let id = self.id(&path);
         self.resize(id, &mut known, size);
         self.model.insert(path, known);
@@ -384,7 +464,8 @@ impl World {
             return; // mtools would take it for FAT16.
         }
         let text = path.to_str().expect("text").to_string();
-        let seen: Vec<String> = mdir(&text).into_iter().filter(|path| !path.starts_with("/HOLDFAST.LBO")).collect();
+        let seen: Vec<String> =
+            mdir(&text).into_iter().filter(|path| !path.starts_with("/HOLDFAST.LBO")).collect();
         // mtools show two underscores for a character of two units.
         let mut expected: Vec<String> = self.paths().iter().map(|path| path.replace('😀', "__")).collect();
         expected.sort();
@@ -406,7 +487,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.random.below(16) {
+        match self.random.below(17) {
             0..3 => self.create(Kind::File),
             3..5 => self.create(Kind::Directory),
             5..8 => self.write(),
@@ -414,7 +495,8 @@ impl World {
             10 => self.rmdir(),
             11..14 => self.rename(),
             14 => self.close(),
-            _ => self.return_some(),
+            15 => self.return_some(),
+            _ => self.crash(),
         }
         self.fsck();
     }
@@ -437,7 +519,8 @@ impl World {
         while self.model.values().any(|known| !known.directory) {
             let before = self.model.len();
             self.unlink();
-            while let Some(item) = self.fat.limbo(None, 100).expect("listed").iter().find(|item| !item.in_use) {
+            while let Some(item) = self.fat.limbo(None, 100).expect("listed").iter().find(|item| !item.in_use)
+            {
                 let id = item.id;
                 self.give_back(id);
             }

@@ -17,12 +17,37 @@ fn folder() -> tempfile::TempDir {
 /// Names of many scripts and shapes, as people have them on their cards.
 fn names() -> Vec<String> {
     let mut names: Vec<String> = [
-        "README.TXT", "readme.txt2", "Straße in München.txt", "Ελληνικά αρχεία.doc", "Русский файл.txt",
-        "日本語のとても長いファイル名です。.txt", "한국어 파일.txt", "العربية.txt", "עברית.txt", "हिन्दी.txt",
-        "ไทย.txt", "Tiếng Việt đầy đủ dấu.txt", "IMG_0001.JPG", "DCIM", ".Trashes", "._resource fork", "a.b.c.d",
-        "no extension at all but long", "UPPER.lower", "lower.UPPER", "MiXeD.CaSe", "12345678.123", "123456789.1234",
-        "with [brackets] and +plus=equal;semi,comma", "tilde~1.txt", "TILDE~1.TXT2", "e\u{301} decomposed",
-        "\u{e9} composed", "ﬁ ligature", "Ａ fullwidth", "„quotes“ – dashes…",
+        "README.TXT",
+        "readme.txt2",
+        "Straße in München.txt",
+        "Ελληνικά αρχεία.doc",
+        "Русский файл.txt",
+        "日本語のとても長いファイル名です。.txt",
+        "한국어 파일.txt",
+        "العربية.txt",
+        "עברית.txt",
+        "हिन्दी.txt",
+        "ไทย.txt",
+        "Tiếng Việt đầy đủ dấu.txt",
+        "IMG_0001.JPG",
+        "DCIM",
+        ".Trashes",
+        "._resource fork",
+        "a.b.c.d",
+        "no extension at all but long",
+        "UPPER.lower",
+        "lower.UPPER",
+        "MiXeD.CaSe",
+        "12345678.123",
+        "123456789.1234",
+        "with [brackets] and +plus=equal;semi,comma",
+        "tilde~1.txt",
+        "TILDE~1.TXT2",
+        "e\u{301} decomposed",
+        "\u{e9} composed",
+        "ﬁ ligature",
+        "Ａ fullwidth",
+        "„quotes“ – dashes…",
     ]
     .map(String::from)
     .to_vec();
@@ -36,7 +61,13 @@ fn names() -> Vec<String> {
 /// Proves that what mtools wrote is read as written: names, contents, sizes, times and attributes.
 #[test]
 fn what_mtools_filled_is_read() {
-    for options in [&["-s", "1"][..], &["-s", "8"], &["-s", "64"], &["-S", "4096", "-s", "2"], &["-s", "4", "-a", "-R", "41"]] {
+    for options in [
+        &["-s", "1"][..],
+        &["-s", "8"],
+        &["-s", "64"],
+        &["-S", "4096", "-s", "2"],
+        &["-s", "4", "-a", "-R", "41"],
+    ] {
         let folder = folder();
         let sectors: u64 = options[options.len() - 1].parse().map_or(4, |each: u64| each.min(64));
         let bytes = (70_000 * sectors * if options[0] == "-S" { 8 } else { 1 } * 512).max(40 << 20);
@@ -54,7 +85,8 @@ fn what_mtools_filled_is_read() {
         for (at, name) in names.iter().enumerate() {
             let path = source.join(name);
             std::fs::write(&path, content(at)).expect("written");
-            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_500_000_000 + 86_402 * at as u64);
+            let time =
+                std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_500_000_000 + 86_402 * at as u64);
             File::options().write(true).open(&path).expect("there").set_modified(time).expect("set");
             // A bracket in the name of the source is no pattern; a target's would be.
             run("mcopy", &["-m", "-i", &text, path.to_str().expect("text"), "::dir/Ein Verzeichnis/"]);
@@ -64,7 +96,8 @@ fn what_mtools_filled_is_read() {
         expected.sort();
         fsck(&image);
         let offset = utc_offset_minutes();
-        let mut fat = mount_with(Image::open(&image, 0).expect("FAT32"), Options { utc_offset_minutes: offset });
+        let mut fat =
+            mount_with(Image::open(&image, 0).expect("FAT32"), Options { utc_offset_minutes: offset });
         assert_eq!(list(&mut fat), expected);
         assert_eq!(mdir(&text), expected);
         assert_eq!(fat.label().expect("read").as_deref(), Some("CARD"));
@@ -77,7 +110,11 @@ fn what_mtools_filled_is_read() {
             assert_eq!(stat.modified.seconds / 2, (1_500_000_000 + 86_402 * at as i64) / 2, "{name}");
             let attributes = stat.attributes;
             let hidden = name == "IMG_0001.JPG";
-            assert_eq!((attributes.read_only, attributes.hidden, attributes.system), (hidden, hidden, hidden), "{name}");
+            assert_eq!(
+                (attributes.read_only, attributes.hidden, attributes.system),
+                (hidden, hidden, hidden),
+                "{name}"
+            );
             let mut bytes = vec![0; expected.len()];
             let extents = fat.map(id, 0, stat.size).expect(name);
             for extent in &extents {
@@ -102,7 +139,8 @@ fn utc_offset_minutes() -> i16 {
 
 fn mount_with(image: Image, options: Options) -> Fat<Image> {
     let mut findings = Vec::new();
-    let checked = holdfast_fat::check(&image.layout, &image, &mut |finding| findings.push(finding)).expect("checked");
+    let checked =
+        holdfast_fat::check(&image.layout, &image, &mut |finding| findings.push(finding)).expect("checked");
     assert_eq!(findings, []);
     let layout = image.layout.clone();
     let mut fat = Fat::mount(layout, image, options).expect("mounted");
@@ -158,7 +196,10 @@ fn what_is_formatted_is_sound_to_others() {
         assert!(fat.prepare(NOW).expect("nothing to do").is_none(), "the limbo is there");
         assert_eq!(list(&mut fat), ["/From mtools.txt"]);
         let layout = fat.layout().clone();
-        assert_eq!(layout.area_start(holdfast_fat::Area::Data) % u64::from(layout.cluster_bytes).min(4096), 0);
+        assert_eq!(
+            layout.area_start(holdfast_fat::Area::Data) % u64::from(layout.cluster_bytes).min(4096),
+            0
+        );
     }
 }
 
@@ -250,7 +291,10 @@ fn a_card_with_a_partition_table() {
     write_format(&path, 2048 * 512, 90_000 * 512, &options(512, None));
     run("mkfs.fat", &["-F32", "-s", "1", "--offset=100000", &text, "40000"]);
     let found = partitions::read(&Disk(file)).expect("a table");
-    assert_eq!(found.iter().map(|found| (found.number, found.start, found.sectors)).collect::<Vec<_>>(), [(1, 2048, 90_000), (2, 100_000, 80_000)]);
+    assert_eq!(
+        found.iter().map(|found| (found.number, found.start, found.sectors)).collect::<Vec<_>>(),
+        [(1, 2048, 90_000), (2, 100_000, 80_000)]
+    );
     assert!(found.iter().all(|found| found.holds == Holds::PerhapsFat32));
     for partition in found {
         let mut fat = mount(Image::open(&path, partition.start * 512).expect("FAT32"));
@@ -294,7 +338,8 @@ fn a_walk_names_every_block() {
     }
     run("mdel", &["-i", &text, "::d/b"]);
     let image = Image::open(&image, 0).expect("FAT32");
-    let checked = holdfast_fat::check(&image.layout, &image, &mut |finding| panic!("{finding:?}")).expect("sound");
+    let checked =
+        holdfast_fat::check(&image.layout, &image, &mut |finding| panic!("{finding:?}")).expect("sound");
     let mut fat = Fat::mount(image.layout.clone(), image, Options::default()).expect("mounted");
     let mut seen = Vec::new();
     fat.walk(&checked, &mut |walked| match walked {

@@ -4,8 +4,8 @@
 #![allow(dead_code)]
 
 use holdfast_fat::{
-    Area, BlockId, BlockRange, Change, Extent, Fat, FatError, FileId, Kind, Layout, Metadata, Moment, Options, ROOT,
-    Transaction,
+    Area, BlockId, BlockRange, Change, Extent, Fat, FatError, FileId, Kind, Layout, Metadata, Moment,
+    Options, ROOT, Transaction,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -81,7 +81,11 @@ impl Image {
     /// Blocks get an owner, erased; they must have been the driver's.
     pub fn nominate(&self, ranges: &[BlockRange], owner: u64) {
         for index in ranges.iter().flat_map(|range| range.start..range.start + range.count) {
-            assert_eq!(self.owners.borrow_mut().insert(index, owner), None, "data block {index} has an owner");
+            assert_eq!(
+                self.owners.borrow_mut().insert(index, owner),
+                None,
+                "data block {index} has an owner"
+            );
             let block = BlockId { area: Area::Data, index };
             let zero = vec![0; self.layout.block_bytes as usize];
             self.file.write_all_at(&zero, self.at(block)).expect("written");
@@ -215,7 +219,8 @@ pub fn list<M: Metadata>(fat: &mut Fat<M>) -> Vec<String> {
 /// Mounts an image that must be sound, after a check that must find nothing.
 pub fn mount(image: Image) -> Fat<Image> {
     let mut findings = Vec::new();
-    let checked = holdfast_fat::check(&image.layout, &image, &mut |finding| findings.push(finding)).expect("checked");
+    let checked =
+        holdfast_fat::check(&image.layout, &image, &mut |finding| findings.push(finding)).expect("checked");
     assert_eq!(findings, []);
     let layout = image.layout.clone();
     let mut fat = Fat::mount(layout, image, Options::default()).expect("mounted");
