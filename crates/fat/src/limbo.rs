@@ -122,24 +122,27 @@ pub(crate) fn add(state: &mut State, draft: &mut Draft, entry: Entry, now: Momen
 /// The front of a chain that is given back at once.
 fn front(layout: &Layout, runs: &[Run], wanted: u32) -> Vec<Run> {
     let (mut front, mut left, mut blocks, mut before) = (Vec::new(), wanted.min(CLUSTERS_MAX), 0, None);
-    'runs: for run in runs {
-        let mut count = 0;
-        for cluster in run.start..run.start + run.count {
-            let block = layout.entry_place(0, cluster).0;
+    for run in runs {
+        let mut taken = Run { start: run.start, count: 0 };
+        while taken.count < run.count && left > 0 {
+            let block = layout.entry_place(0, run.start + taken.count).0;
             if before != Some(block) {
                 blocks += 1;
                 before = Some(block);
             }
-            if left == 0 || blocks > BLOCKS_MAX {
-                if count > 0 {
-                    front.push(Run { start: run.start, count });
-                }
-                break 'runs;
+            if blocks > BLOCKS_MAX {
+                left = 0;
+                break;
             }
             left -= 1;
-            count += 1;
+            taken.count += 1;
         }
-        front.push(*run);
+        if taken.count > 0 {
+            front.push(taken);
+        }
+        if left == 0 {
+            break;
+        }
     }
     front
 }

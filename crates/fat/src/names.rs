@@ -240,7 +240,8 @@ impl Short {
         if of_base.whole && of_extension.whole {
             let mixed = of_base.upper && of_base.lower || of_extension.upper && of_extension.lower;
             let bytes = compose(&base);
-            let bits = u8::from(of_base.lower) * LOWER_BASE | u8::from(of_extension.lower) * LOWER_EXTENSION;
+            let lower = |part: Part, bit| if part.lower { bit } else { 0 };
+            let bits = lower(of_base, LOWER_BASE) | lower(of_extension, LOWER_EXTENSION);
             // Taken by another's short name only, since the caller found no file of this name.
             if !taken(&bytes) {
                 return Some(Short { bytes, case_bits: if mixed { 0 } else { bits }, alone: !mixed });

@@ -64,7 +64,7 @@ impl Stored {
         let hundredths = (second % 2) as u32 * 100 + moment.nanoseconds.min(999_999_999) / 10_000_000;
         Stored {
             date: ((year - 1980) << 9 | month << 5 | day) as u16,
-            time: (second / 3600 << 11 | second / 60 % 60 << 5 | second % 60 / 2) as u16,
+            time: ((second / 3600) << 11 | (second / 60 % 60) << 5 | (second % 60 / 2)) as u16,
             hundredths: hundredths as u8,
         }
     }

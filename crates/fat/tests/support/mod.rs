@@ -3,6 +3,8 @@
 
 #![allow(dead_code)]
 
+pub mod memory;
+
 use holdfast_fat::{
     Area, BlockId, BlockRange, Change, Extent, Fat, FatError, FileId, Kind, Layout, Metadata, Moment,
     Options, ROOT, Transaction,
