@@ -1,0 +1,435 @@
+//! Changing names: create, remove, rename, and what an entry says.
+//!
+//! Each operation is one transaction. What a name loses is not free at once: a file's entry moves into the limbo
+//! (`limbo`), and only a directory's own clusters, which the driver itself owns, are freed here.
+
+use crate::directory::{Directory, Found};
+use crate::draft::{Draft, Effect, Metadata};
+use crate::entry::{self, Attributes, DOT, DOT_DOT, Entry};
+use crate::fs::{Change, Fat, Kind, State};
+use crate::layout::{ENTRIES_MAX, Run};
+use crate::names::{Name, short_sum};
+use crate::nodes::{Fate, FileId, Place, ROOT};
+use crate::problem::Problem;
+use crate::summary;
+use crate::table::{Link, last, link_run};
+use crate::time::{Moment, Stored};
+use crate::{FatError, LimboId, Result};
+
+/// Directories that are followed upwards at most.
+const DEPTH_MAX: usize = 4096;
+
+/// Whether a rename may take the place of a file that is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replace {
+    /// It may; a directory only of an empty one.
+    Yes,
+    /// It may not.
+    No,
+}
+
+/// What to change of what an entry says; what is `None` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Facts {
+    /// The attributes.
+    pub attributes: Option<Attributes>,
+    /// When the file was made.
+    pub created: Option<Moment>,
+    /// When it was written last.
+    pub modified: Option<Moment>,
+    /// When it was read last; the day is kept.
+    pub accessed: Option<Moment>,
+}
+
+impl<M: Metadata> Fat<M> {
+    /// Makes a file or a directory. Its number has one reference.
+    pub fn create(&mut self, parent: FileId, name: &str, kind: Kind, now: Moment) -> Result<Change<FileId>> {
+        self.change(|state, draft| {
+            let name = Name::new(name)?;
+            let mut directory = state.directory(draft, parent)?;
+            crate::limbo::not_reserved(draft, &directory, &name)?;
+            if directory.find(draft, &name)?.is_some() {
+                return Err(FatError::Exists(name.text().into()));
+            }
+            let id = state.nodes.new_id()?;
+            let first = match kind {
+                Kind::File => 0,
+                Kind::Directory => new_directory(state, draft, directory.first, now)?,
+            };
+            let entry = new_entry(state, kind, first, now);
+            let slot = add(state, draft, &mut directory, &name, entry)?;
+            touch(state, draft, parent, now)?;
+            let place = Place { directory: directory.first, slot };
+            let start = (kind == Kind::Directory).then_some(first);
+            draft.effects.push(Effect::Node(id, Fate::Made(place, start)));
+            Ok(id)
+        })
+    }
+
+    /// Removes a file's name. If the file holds blocks or is in use, its entry waits in the limbo: where, comes back.
+    pub fn unlink(&mut self, parent: FileId, name: &str, now: Moment) -> Result<Change<Option<LimboId>>> {
+        self.change(|state, draft| {
+            let (directory, found) = existing(state, draft, parent, name)?;
+            if found.entry.is_directory() {
+                return Err(FatError::IsADirectory(found.name));
+            }
+            let limbo = drop_file(state, draft, &directory, &found, now)?;
+            directory.remove(draft, found.first_slot, found.slot)?;
+            touch(state, draft, parent, now)?;
+            Ok(limbo)
+        })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&mut self, parent: FileId, name: &str, now: Moment) -> Result<Change<()>> {
+        self.change(|state, draft| {
+            let (directory, found) = existing(state, draft, parent, name)?;
+            drop_directory(state, draft, &directory, &found)?;
+            directory.remove(draft, found.first_slot, found.slot)?;
+            touch(state, draft, parent, now)
+        })
+    }
+
+    /// Renames a file or directory, in its directory or into another. What had the new name is removed; if it was a
+    /// file that holds blocks or is in use, where it waits comes back.
+    pub fn rename(
+        &mut self,
+        (from, name): (FileId, &str),
+        (to, new_name): (FileId, &str),
+        replace: Replace,
+        now: Moment,
+    ) -> Result<Change<Option<LimboId>>> {
+        self.change(|state, draft| {
+            let (source, found) = existing(state, draft, from, name)?;
+            let new_name = Name::new(new_name)?;
+            let mut target = state.directory(draft, to)?;
+            crate::limbo::not_reserved(draft, &target, &new_name)?;
+            let there = target.find(draft, &new_name)?;
+            let same = source.first == target.first;
+            if found.entry.is_directory() && !same {
+                not_below(state, draft, found.entry.first, target.first)?;
+            }
+            let mut limbo = None;
+            match there {
+                Some(there) if same && there.slot == found.slot => {}
+                Some(there) => {
+                    if replace == Replace::No {
+                        return Err(FatError::Exists(there.name));
+                    }
+                    match (found.entry.is_directory(), there.entry.is_directory()) {
+                        (false, false) => limbo = drop_file(state, draft, &target, &there, now)?,
+                        (true, true) => drop_directory(state, draft, &target, &there)?,
+                        (true, false) => return Err(FatError::NotADirectory(there.name)),
+                        (false, true) => return Err(FatError::IsADirectory(there.name)),
+                    }
+                    // The limbo may have made room for itself in this directory.
+                    target = state.directory(draft, to)?;
+                    target.remove(draft, there.first_slot, there.slot)?;
+                }
+                None => {}
+            }
+            source.remove(draft, found.first_slot, found.slot)?;
+            let slot = add(state, draft, &mut target, &new_name, found.entry)?;
+            if found.entry.is_directory() && !same {
+                set_dot_dot(state, draft, found.entry.first, target.first)?;
+            }
+            touch(state, draft, from, now)?;
+            if !same {
+                touch(state, draft, to, now)?;
+            }
+            if let Some(id) = state.nodes.at(Place { directory: source.first, slot: found.slot }) {
+                let place = Place { directory: target.first, slot };
+                draft.effects.push(Effect::Node(id, Fate::Moved(place)));
+            }
+            Ok(limbo)
+        })
+    }
+
+    /// Changes times and attributes. The root directory has none.
+    pub fn set(&mut self, id: FileId, facts: Facts) -> Result<Change<()>> {
+        self.change(|state, draft| {
+            if id == ROOT {
+                return Ok(());
+            }
+            let (directory, place, mut entry) = state.entry(draft, id)?;
+            if let Some(attributes) = facts.attributes {
+                entry.attributes = attributes.in_bits(entry.attributes);
+            }
+            if let Some(created) = facts.created {
+                entry.created = state.stored(created);
+            }
+            if let Some(modified) = facts.modified {
+                entry.modified = Stored { hundredths: 0, ..state.stored(modified) };
+            }
+            if let Some(accessed) = facts.accessed {
+                entry.accessed = state.stored(accessed).date;
+            }
+            directory.write(draft, place.slot, &entry.to_bytes())
+        })
+    }
+
+    /// The label: of the root directory's entry, if there is one.
+    pub fn label(&mut self) -> Result<Option<String>> {
+        self.read(|state, draft| {
+            let root = state.directory(draft, ROOT)?;
+            let label = find_label(draft, &root)?.map(|found| found.entry.short);
+            Ok(label.map(|short| crate::names::shown_label(&short)))
+        })
+    }
+
+    /// Sets the label, in the root directory and the boot sector; an empty one removes it.
+    pub fn set_label(&mut self, label: &str, now: Moment) -> Result<Change<()>> {
+        self.change(|state, draft| {
+            let bytes = crate::names::label_bytes(label)?;
+            let mut root = state.directory(draft, ROOT)?;
+            let found = find_label(draft, &root)?;
+            match (found, bytes) {
+                (Some(found), Some(short)) => {
+                    let modified = Stored { hundredths: 0, ..state.stored(now) };
+                    let entry = Entry { short, modified, ..found.entry };
+                    root.write(draft, found.slot, &entry.to_bytes())?;
+                }
+                (Some(found), None) => root.remove(draft, found.first_slot, found.slot)?,
+                (None, Some(short)) => {
+                    let mut entry = new_entry(state, Kind::File, 0, now);
+                    entry.attributes = Entry::LABEL;
+                    entry.short = short;
+                    add_slots(state, draft, &mut root, &[entry.to_bytes()])?;
+                }
+                (None, None) => {}
+            }
+            summary::set_boot_label(draft, &bytes.unwrap_or(*b"NO NAME    "))
+        })
+    }
+
+    /// Sets the marks by which other systems tell whether the file system was unmounted: in use while it is mounted.
+    pub fn set_in_use(&mut self, in_use: InUse) -> Result<Change<()>> {
+        self.change(|_, draft| summary::set_clean(draft, in_use == InUse::No))
+    }
+
+    /// Whether whoever used the file system last said that it unmounted it.
+    pub fn was_unmounted(&mut self) -> Result<bool> {
+        self.read(|_, draft| summary::is_clean(draft))
+    }
+}
+
+/// Whether somebody uses the file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InUse {
+    /// Mounted.
+    Yes,
+    /// Unmounted.
+    No,
+}
+
+fn find_label(draft: &Draft, root: &Directory) -> Result<Option<Found>> {
+    let mut scan = crate::directory::Scan::new(root, 0);
+    while let Some(found) = scan.next(draft)? {
+        if found.entry.is_label() && !found.entry.is_directory() {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn existing(state: &mut State, draft: &Draft, parent: FileId, name: &str) -> Result<(Directory, Found)> {
+    let directory = state.directory(draft, parent)?;
+    let not_found = || FatError::NotFound(name.into());
+    let wanted = Name::new(name).map_err(|_| not_found())?;
+    let found = directory.find(draft, &wanted)?.ok_or_else(not_found)?;
+    match state.is_limbo(&found.entry) {
+        true => Err(not_found()),
+        false => Ok((directory, found)),
+    }
+}
+
+pub(crate) fn new_entry(state: &State, kind: Kind, first: u32, now: Moment) -> Entry {
+    let stored = state.stored(now);
+    Entry {
+        short: [b' '; 11],
+        attributes: if kind == Kind::Directory { Entry::DIRECTORY } else { Entry::ARCHIVE },
+        case_bits: 0,
+        created: stored,
+        accessed: stored.date,
+        modified: Stored { hundredths: 0, ..stored },
+        first,
+        size: 0,
+    }
+}
+
+/// Makes an empty directory below the one that starts at `parent`, and gives its cluster.
+pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, now: Moment) -> Result<u32> {
+    state.space.require(draft, 1)?;
+    let run = one(state, draft, Some(parent))?;
+    link_run(draft, None, run)?;
+    draft.zero(run);
+    draft.directories.push(draft.layout.blocks(run));
+    let made = Directory { first: run.start, runs: vec![run].into() };
+    let up = if parent == draft.layout.root_cluster { 0 } else { parent };
+    for (slot, short, first) in [(0, DOT, run.start), (1, DOT_DOT, up)] {
+        let entry = Entry { short, ..new_entry(state, Kind::Directory, first, now) };
+        made.write(draft, slot, &entry.to_bytes())?;
+    }
+    Ok(run.start)
+}
+
+/// A free cluster, near another where possible.
+fn one(state: &mut State, draft: &Draft, near: Option<u32>) -> Result<Run> {
+    let chosen = state.space.choose(draft, near, 1)?;
+    chosen.first().copied().ok_or(FatError::Full { needed: 1, free: 0 })
+}
+
+/// Adds an entry under a name, with the short name that is free there, and gives its slot.
+fn add(
+    state: &mut State,
+    draft: &mut Draft,
+    directory: &mut Directory,
+    name: &Name,
+    entry: Entry,
+) -> Result<u32> {
+    let short = directory.short_for(draft, name)?.ok_or(FatError::DirectoryFull)?;
+    let entry = Entry { short: short.bytes, case_bits: short.case_bits, ..entry };
+    let mut slots = if short.alone { Vec::new() } else { entry::pieces(name, short_sum(&short.bytes)) };
+    slots.push(entry.to_bytes());
+    let first = add_slots(state, draft, directory, &slots)?;
+    Ok(first + slots.len() as u32 - 1)
+}
+
+/// Adds slots in a row, with clusters where the directory is too short, and gives the first.
+pub(crate) fn add_slots(
+    state: &mut State,
+    draft: &mut Draft,
+    directory: &mut Directory,
+    slots: &[[u8; entry::SIZE]],
+) -> Result<u32> {
+    let count = slots.len() as u32;
+    loop {
+        match directory.room(draft, count)? {
+            Ok(room) => {
+                directory.fill(draft, &room, slots)?;
+                return Ok(room.slot);
+            }
+            Err(missing) => {
+                if directory.slots(draft.layout) + missing > ENTRIES_MAX {
+                    return Err(FatError::DirectoryFull);
+                }
+                grow(state, draft, directory)?;
+            }
+        }
+    }
+}
+
+/// Adds a cluster to a directory.
+fn grow(state: &mut State, draft: &mut Draft, directory: &mut Directory) -> Result<()> {
+    state.space.require(draft, 1)?;
+    let end = last(&directory.runs);
+    let run = one(state, draft, end)?;
+    link_run(draft, end, run)?;
+    draft.zero(run);
+    draft.directories.push(draft.layout.blocks(run));
+    draft.effects.push(Effect::Chain(directory.first));
+    let mut runs = directory.runs.to_vec();
+    runs.push(run);
+    directory.runs = runs.into();
+    Ok(())
+}
+
+/// Moves a file's entry into the limbo, if it holds blocks or is in use. Its name is removed by the caller.
+fn drop_file(
+    state: &mut State,
+    draft: &mut Draft,
+    directory: &Directory,
+    found: &Found,
+    now: Moment,
+) -> Result<Option<LimboId>> {
+    let place = Place { directory: directory.first, slot: found.slot };
+    // Nothing of an unsound file is touched.
+    state.file_runs(draft, &found.entry, place)?;
+    let id = state.nodes.at(place);
+    if found.entry.size == 0 && id.is_none() {
+        return Ok(None);
+    }
+    let waits = crate::limbo::add(state, draft, found.entry, now)?;
+    if let Some(id) = id {
+        draft.effects.push(Effect::Node(id, Fate::Unlinked(waits)));
+    }
+    Ok(Some(LimboId(waits.slot)))
+}
+
+/// Frees the clusters of an empty directory. Its name is removed by the caller.
+fn drop_directory(state: &mut State, draft: &mut Draft, parent: &Directory, found: &Found) -> Result<()> {
+    if !found.entry.is_directory() {
+        return Err(FatError::NotADirectory(found.name.clone()));
+    }
+    let first = found.entry.first;
+    let removed = state.directory_at(draft, first)?;
+    if first == draft.layout.root_cluster || !removed.is_empty(draft)? {
+        return Err(FatError::NotEmpty(found.name.clone()));
+    }
+    free_runs(draft, first, &removed.runs)?;
+    for run in removed.runs.iter() {
+        draft.freed.push(draft.layout.blocks(*run));
+    }
+    if let Some(id) = state.nodes.at(Place { directory: parent.first, slot: found.slot }) {
+        draft.effects.push(Effect::Node(id, Fate::Gone));
+    }
+    Ok(())
+}
+
+/// Marks the clusters of a chain, or of its front, as free.
+pub(crate) fn free_runs(draft: &mut Draft, first: u32, runs: &[Run]) -> Result<()> {
+    draft.effects.push(Effect::Chain(first));
+    for run in runs {
+        for cluster in run.start..run.start + run.count {
+            let link = draft.link(cluster)?;
+            draft.set_link(cluster, link, Link::Free)?;
+        }
+        draft.effects.push(Effect::Freed(*run));
+    }
+    Ok(())
+}
+
+/// That a directory is not the one that starts at `moved`, nor below it.
+fn not_below(state: &mut State, draft: &Draft, moved: u32, mut directory: u32) -> Result<()> {
+    for _ in 0..DEPTH_MAX {
+        if directory == moved {
+            return Err(FatError::IntoItself);
+        }
+        if directory == draft.layout.root_cluster {
+            return Ok(());
+        }
+        let entry = state.directory_at(draft, directory)?.entry(draft, 1)?;
+        if entry.short != DOT_DOT || !entry.is_directory() {
+            return Err(FatError::Unsound {
+                place: format!("the directory at cluster {directory}"),
+                problem: Problem::BadDots(".."),
+            });
+        }
+        directory = if entry.first == 0 { draft.layout.root_cluster } else { entry.first };
+    }
+    Err(FatError::Unsound { place: format!("the directory at cluster {moved}"), problem: Problem::TooDeep })
+}
+
+/// Says in a directory that another is above it now.
+fn set_dot_dot(state: &mut State, draft: &mut Draft, directory: u32, parent: u32) -> Result<()> {
+    let directory = state.directory_at(draft, directory)?;
+    let mut entry = directory.entry(draft, 1)?;
+    if entry.short != DOT_DOT {
+        return Err(FatError::Unsound {
+            place: format!("the directory at cluster {}", directory.first),
+            problem: Problem::BadDots(".."),
+        });
+    }
+    entry.first = if parent == draft.layout.root_cluster { 0 } else { parent };
+    directory.write(draft, 1, &entry.to_bytes())
+}
+
+/// A directory was changed now.
+fn touch(state: &mut State, draft: &mut Draft, id: FileId, now: Moment) -> Result<()> {
+    if id == ROOT {
+        return Ok(());
+    }
+    let (directory, place, mut entry) = state.entry(draft, id)?;
+    entry.modified = Stored { hundredths: 0, ..state.stored(now) };
+    directory.write(draft, place.slot, &entry.to_bytes())
+}

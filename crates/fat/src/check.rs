@@ -1,0 +1,378 @@
+//! Checking a whole file system, and walking over it.
+//!
+//! `check` follows every chain once and marks its clusters in a bitmap, one bit a cluster. A cluster that is marked
+//! already is claimed twice: it is remembered as suspect, and from then on *every* file whose chain runs through a
+//! suspect cluster is refused, whichever came first, so nobody is handed a block that may be another's. `walk` then
+//! names the blocks of every sound file, for giving them their owners.
+//!
+//! Neither ends up in a loop: a directory is entered only if its clusters were not marked, and no chain is followed
+//! beyond what its entry allows.
+
+use crate::directory::{Directory, Found, Scan};
+use crate::draft::{Draft, Metadata};
+use crate::entry::{DELETED, DOT, DOT_DOT};
+use crate::fs::{Fat, Kind, State};
+use crate::layout::{BlockRange, FIRST_CLUSTER, Layout, Mirroring, Run};
+use crate::problem::Problem;
+use crate::summary;
+use crate::table::{Broken, Length, Link};
+use crate::{FatError, Result};
+use std::collections::BTreeSet;
+
+/// Directories below one another that are followed.
+const DEPTH_MAX: usize = 256;
+/// Suspect clusters that are remembered.
+const SUSPECTS_MAX: usize = 65_536;
+/// Clusters whose entries are compared at once.
+const GROUP: u32 = 4096;
+
+/// Something wrong, and where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// The path of the file or directory, or which part of the file system.
+    pub place: String,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// That somebody vouches for a whole file system: made by a check of it, or by who knows that it is as left.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checked {
+    pub(crate) suspects: BTreeSet<u32>,
+    /// Why nothing may be changed, if so: in words.
+    pub refusal: Option<String>,
+}
+
+impl Checked {
+    /// For a file system that was checked before and since changed by this driver only, which the caller knows from
+    /// hashes of every block. Without such knowledge, check it.
+    pub fn as_we_left_it() -> Checked {
+        Checked { suspects: BTreeSet::new(), refusal: None }
+    }
+}
+
+/// What a walk comes by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Walked {
+    /// A sound file or directory.
+    Sound {
+        /// Its path; what waits in the limbo is below `/HOLDFAST.LBO`.
+        path: String,
+        /// What it is.
+        kind: Kind,
+        /// Bytes of a file, 0 of a directory.
+        bytes: u64,
+        /// Its blocks: of a file, to be given to its owner; of a directory, the driver's.
+        blocks: Vec<BlockRange>,
+    },
+    /// One that is refused.
+    Refused(Finding),
+}
+
+/// What a traversal does next.
+enum Step<'a> {
+    /// An entry. What comes back is entered.
+    Entry { path: &'a str, parent: &'a Directory, found: &'a Found },
+    /// A directory came to its end; pieces of long names were passed over or not.
+    End { path: &'a str, broken: bool },
+    /// A directory too deep to be entered.
+    TooDeep { path: &'a str },
+}
+
+struct Frame {
+    directory: Directory,
+    slot: u32,
+    broken: bool,
+    path_bytes: usize,
+}
+
+/// Goes depth first through everything below a directory. Its memory is bounded by the depth.
+fn traverse(
+    draft: &Draft,
+    root: Directory,
+    visit: &mut dyn FnMut(Step) -> Result<Option<Directory>>,
+) -> Result<()> {
+    let mut path = String::new();
+    let mut frames = vec![Frame { directory: root, slot: 0, broken: false, path_bytes: 0 }];
+    while let Some(frame) = frames.last_mut() {
+        let mut scan = Scan::new(&frame.directory, frame.slot);
+        let found = scan.next(draft)?;
+        let (slot, broken) = (scan.slot(), scan.broken);
+        frame.slot = slot;
+        frame.broken |= broken;
+        path.truncate(frame.path_bytes);
+        let Some(found) = found else {
+            visit(Step::End { path: &path, broken: frame.broken })?;
+            frames.pop();
+            continue;
+        };
+        if found.entry.is_label() {
+            continue;
+        }
+        path.push('/');
+        path.push_str(&found.name);
+        let entered = visit(Step::Entry { path: &path, parent: &frame.directory, found: &found })?;
+        match entered {
+            Some(_) if frames.len() > DEPTH_MAX => {
+                visit(Step::TooDeep { path: &path })?;
+            }
+            Some(directory) => {
+                frames.push(Frame { directory, slot: 0, broken: false, path_bytes: path.len() });
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// A check under way.
+struct Check<'a> {
+    /// Bits of clusters that are some file's.
+    claimed: Vec<u64>,
+    checked: Checked,
+    report: &'a mut dyn FnMut(Finding),
+}
+
+impl Check<'_> {
+    fn find(&mut self, place: &str, problem: Problem) {
+        let place = if place.is_empty() { "/" } else { place };
+        if problem.forbids_changes() && self.checked.refusal.is_none() {
+            self.checked.refusal = Some(format!("the check found something unsound: {place}: {problem}"));
+        }
+        (self.report)(Finding { place: place.into(), problem });
+    }
+
+    /// Marks clusters; gives the first that was marked before.
+    fn claim(&mut self, runs: &[Run]) -> Result<Option<u32>> {
+        for run in runs {
+            for cluster in run.start..run.start + run.count {
+                let index = cluster - FIRST_CLUSTER;
+                let (word, bit) = (&mut self.claimed[(index / 64) as usize], 1u64 << (index % 64));
+                if *word & bit != 0 {
+                    if self.checked.suspects.len() >= SUSPECTS_MAX {
+                        let place = "the file allocation table".into();
+                        return Err(FatError::Unsound { place, problem: Problem::TooMuch });
+                    }
+                    self.checked.suspects.insert(cluster);
+                    return Ok(Some(cluster));
+                }
+                *word |= bit;
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_claimed(&self, cluster: u32) -> bool {
+        let index = cluster - FIRST_CLUSTER;
+        self.claimed[(index / 64) as usize] >> (index % 64) & 1 == 1
+    }
+
+    fn entry(
+        &mut self,
+        draft: &Draft,
+        path: &str,
+        parent: &Directory,
+        found: &Found,
+    ) -> Result<Option<Directory>> {
+        let entry = &found.entry;
+        if !crate::names::short_is_sound(&entry.short) {
+            self.find(path, Problem::BadName);
+        }
+        let length = match entry.is_directory() {
+            true => Length::Directory,
+            false => Length::Exactly(draft.layout.clusters_for(u64::from(entry.size))),
+        };
+        let runs = match draft.chain(entry.first, length) {
+            Ok(runs) => runs,
+            Err(Broken::Problem(problem)) => {
+                self.find(path, problem);
+                return Ok(None);
+            }
+            Err(broken) => return Err(broken.at(|| path.into())),
+        };
+        if let Some(cluster) = self.claim(&runs)? {
+            self.find(path, Problem::CrossLinked(cluster));
+            return Ok(None);
+        }
+        if !entry.is_directory() {
+            return Ok(None);
+        }
+        if entry.size != 0 {
+            self.find(path, Problem::DirectoryWithSize);
+        }
+        let directory = Directory { first: entry.first, runs: runs.into() };
+        let up = if parent.first == draft.layout.root_cluster { 0 } else { parent.first };
+        for (slot, short, first, name) in [(0, DOT, entry.first, "."), (1, DOT_DOT, up, "..")] {
+            let dots = directory.entry(draft, slot)?;
+            if dots.short != short || dots.first != first || !dots.is_directory() {
+                self.find(path, Problem::BadDots(name));
+            }
+        }
+        self.names(draft, path, &directory)?;
+        Ok(Some(directory))
+    }
+
+    /// What is wrong with a directory by itself: names that are there twice, entries after the end.
+    fn names(&mut self, draft: &Draft, path: &str, directory: &Directory) -> Result<()> {
+        let mut seen = BTreeSet::new();
+        let mut scan = Scan::new(directory, 0);
+        while let Some(found) = scan.next(draft)? {
+            if !found.entry.is_label() && !seen.insert(found.entry.short) {
+                self.find(&format!("{path}/{}", found.name), Problem::DuplicateName);
+            }
+        }
+        for slot in scan.slot()..directory.slots(draft.layout) {
+            if !matches!(directory.read(draft, slot)?[0], 0 | DELETED) {
+                self.find(path, Problem::AfterEnd);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the table with what was claimed, with its copy, and with the summary.
+    fn table(&mut self, draft: &Draft) -> Result<()> {
+        let layout = draft.layout;
+        let place = "the file allocation table";
+        let (mut free, mut lost, mut first_lost, mut differs) = (0u32, 0u64, 0, false);
+        let end = layout.clusters + FIRST_CLUSTER;
+        let mut start = FIRST_CLUSTER;
+        while start < end {
+            let group = start..end.min(start + GROUP);
+            let raw = |copy| {
+                group.clone().map(|cluster| draft.raw_link(copy, cluster)).collect::<Result<Vec<u32>>>()
+            };
+            let read = raw(layout.read_copy())?;
+            if layout.mirroring == Mirroring::All && layout.fats == 2 && !differs {
+                let other = raw(1)?;
+                let different = read.iter().zip(&other).position(|(a, b)| (a ^ b) & 0x0fff_ffff != 0);
+                if let Some(at) = different {
+                    differs = true;
+                    self.find(place, Problem::CopiesDiffer(start + at as u32));
+                }
+            }
+            for (cluster, raw) in group.clone().zip(read) {
+                match Link::of(raw, layout) {
+                    Link::Free => free += 1,
+                    Link::Bad => {}
+                    _ if self.is_claimed(cluster) => {}
+                    _ => {
+                        lost += 1;
+                        first_lost = if lost == 1 { cluster } else { first_lost };
+                    }
+                }
+            }
+            start = group.end;
+        }
+        if lost > 0 {
+            self.find(place, Problem::Lost { clusters: lost, first: first_lost });
+        }
+        match summary::read(draft)? {
+            Some((said, _)) if said != free && said != summary::UNKNOWN => {
+                self.find("FSInfo", Problem::Summary { said, found: free });
+            }
+            None if layout.info_sector.is_some() => self.find("FSInfo", Problem::BadFsInfo),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn boot(&mut self, draft: &Draft) -> Result<()> {
+        if let Some(backup) = draft.layout.backup_sector {
+            let sector = |sector| {
+                let (block, at) = summary::sector_place(draft, sector);
+                draft.look(block, |bytes| bytes[at..at + 512].to_vec())
+            };
+            if sector(0)? != sector(backup)? {
+                self.find("the boot sector", Problem::BackupDiffers);
+            }
+        }
+        if !summary::is_clean(draft)? {
+            self.find("the boot sector", Problem::NotUnmounted);
+        }
+        Ok(())
+    }
+}
+
+/// Checks a whole file system and reports what is wrong, in the order in which it is found. What could not be read
+/// ends it, and a root directory that is unsound.
+pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Finding)) -> Result<Checked> {
+    let draft = Draft::new(layout, metadata);
+    let words = (layout.clusters as usize).div_ceil(64);
+    let mut check = Check { claimed: vec![0; words], checked: Checked::as_we_left_it(), report };
+    check.boot(&draft)?;
+    let runs = draft
+        .chain(layout.root_cluster, Length::Directory)
+        .map_err(|broken| broken.at(|| "the root directory".into()))?;
+    check.claim(&runs)?;
+    let root = Directory { first: layout.root_cluster, runs: runs.into() };
+    check.names(&draft, "", &root)?;
+    traverse(&draft, root, &mut |step| match step {
+        Step::Entry { path, parent, found } => check.entry(&draft, path, parent, found),
+        Step::End { path, broken } => {
+            if broken {
+                check.find(path, Problem::BrokenLongName);
+            }
+            Ok(None)
+        }
+        Step::TooDeep { path } => {
+            check.find(path, Problem::TooDeep);
+            Ok(None)
+        }
+    })?;
+    check.table(&draft)?;
+    Ok(check.checked)
+}
+
+impl<M: Metadata> Fat<M> {
+    /// Names the blocks of every file and directory, one after another. What was found to share clusters is refused,
+    /// as is what cannot be followed. Give the `Checked` of a check first to `allow_changes`, whatever that says.
+    pub fn walk(&mut self, checked: &Checked, visit: &mut dyn FnMut(Walked)) -> Result<()> {
+        let _ = self.allow_changes(checked);
+        self.read(|state, draft| {
+            let root = state.directory_at(draft, draft.layout.root_cluster)?;
+            let blocks = root.runs.iter().map(|run| draft.layout.blocks(*run)).collect();
+            visit(Walked::Sound { path: "/".into(), kind: Kind::Directory, bytes: 0, blocks });
+            traverse(draft, root, &mut |step| {
+                let (path, found) = match step {
+                    Step::Entry { path, found, .. } => (path, found),
+                    Step::End { .. } => return Ok(None),
+                    Step::TooDeep { path } => {
+                        visit(Walked::Refused(Finding { place: path.into(), problem: Problem::TooDeep }));
+                        return Ok(None);
+                    }
+                };
+                walk_entry(state, draft, path, found, visit)
+            })
+        })
+    }
+}
+
+fn walk_entry(
+    state: &mut State,
+    draft: &Draft,
+    path: &str,
+    found: &Found,
+    visit: &mut dyn FnMut(Walked),
+) -> Result<Option<Directory>> {
+    let entry = &found.entry;
+    let (length, kind, bytes) = match entry.is_directory() {
+        true => (Length::Directory, Kind::Directory, 0),
+        false => {
+            let bytes = u64::from(entry.size);
+            (Length::Exactly(draft.layout.clusters_for(bytes)), Kind::File, bytes)
+        }
+    };
+    match state.runs(draft, entry.first, length) {
+        Ok(runs) => {
+            let blocks = runs.iter().map(|run| draft.layout.blocks(*run)).collect();
+            visit(Walked::Sound { path: path.into(), kind, bytes, blocks });
+            Ok(entry.is_directory().then_some(Directory { first: entry.first, runs }))
+        }
+        Err(Broken::Problem(problem)) => {
+            visit(Walked::Refused(Finding { place: path.into(), problem }));
+            Ok(None)
+        }
+        Err(broken) => Err(broken.at(|| path.into())),
+    }
+}

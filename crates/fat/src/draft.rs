@@ -1,0 +1,144 @@
+//! Metadata read through the caller, and changes gathered as whole blocks.
+//!
+//! An operation works on a `Draft`: what it reads comes from the caller, what it changes stays here. If it fails, the
+//! draft is dropped and nothing happened. If it succeeds, the draft becomes a `Transaction`, which the caller commits
+//! as a whole. So a crash falls between two transactions, and each leaves a file system that `fsck.fat` finds clean.
+//!
+//! Attack answered: the blocks live in memory that others can reach. Each is copied once before it is looked at, so
+//! what was checked is what is used.
+
+use crate::layout::{Area, BlockId, BlockRange, Layout, Run};
+use crate::{FatError, Result};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Blocks of metadata, as the caller has them. There is no way to ask for the contents of a file: the driver asks for
+/// blocks of the metadata area and of directories only.
+pub trait Metadata {
+    /// Fills `into` with a block, which is `Layout::place(block).1` bytes long, or says in words why not.
+    fn read(&self, block: BlockId, into: &mut [u8]) -> std::result::Result<(), String>;
+}
+
+impl<M: Metadata + ?Sized> Metadata for &M {
+    fn read(&self, block: BlockId, into: &mut [u8]) -> std::result::Result<(), String> {
+        (**self).read(block, into)
+    }
+}
+
+/// What a transaction changes in the driver's memory once it is applied.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    /// Clusters are in use now.
+    Used(Run),
+    /// Clusters are free now.
+    Freed(Run),
+    /// The chain that starts there is not what it was.
+    Chain(u32),
+    /// A file is known now, or elsewhere, or nowhere.
+    Node(crate::FileId, crate::nodes::Fate),
+    /// The directory of blocks to be given back is known.
+    Limbo(u32),
+}
+
+/// A change of the file system: whole blocks, to be committed all or none.
+#[derive(Debug)]
+#[must_use = "commit its blocks and give it to `applied`, or give it to `abandoned`"]
+pub struct Transaction {
+    pub(crate) number: u64,
+    pub(crate) effects: Vec<Effect>,
+    /// The blocks, each as it shall be. Every one is of the metadata area or of a directory.
+    pub blocks: BTreeMap<BlockId, Vec<u8>>,
+    /// Blocks that belong to a file from now on: to be nominated to the file's owner after the commit.
+    pub allocated: Vec<BlockRange>,
+    /// Blocks that belong to a directory from now on; the driver keeps owning them.
+    pub directories: Vec<BlockRange>,
+    /// Blocks that were a directory's and now are free; the driver keeps owning them.
+    pub freed: Vec<BlockRange>,
+}
+
+/// The blocks of an operation under way.
+pub(crate) struct Draft<'a> {
+    pub(crate) layout: &'a Layout,
+    metadata: &'a dyn Metadata,
+    blocks: BTreeMap<BlockId, Vec<u8>>,
+    /// The block read last: chains and directories are read in order.
+    last: RefCell<Option<(BlockId, Vec<u8>)>>,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) allocated: Vec<BlockRange>,
+    pub(crate) directories: Vec<BlockRange>,
+    pub(crate) freed: Vec<BlockRange>,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(layout: &'a Layout, metadata: &'a dyn Metadata) -> Draft<'a> {
+        Draft {
+            layout,
+            metadata,
+            blocks: BTreeMap::new(),
+            last: RefCell::new(None),
+            effects: Vec::new(),
+            allocated: Vec::new(),
+            directories: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    fn fetch(&self, block: BlockId) -> Result<Vec<u8>> {
+        assert!(
+            block.index < self.layout.area_blocks(block.area),
+            "{block} was computed from checked numbers"
+        );
+        let mut bytes = vec![0; self.layout.place(block).1];
+        self.metadata.read(block, &mut bytes).map_err(|reason| FatError::Medium { block, reason })?;
+        Ok(bytes)
+    }
+
+    /// Looks at a block as it is in this draft.
+    pub(crate) fn look<R>(&self, block: BlockId, look: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        if let Some(bytes) = self.blocks.get(&block) {
+            return Ok(look(bytes));
+        }
+        let mut last = self.last.borrow_mut();
+        match &*last {
+            Some((held, bytes)) if *held == block => Ok(look(bytes)),
+            _ => {
+                let bytes = self.fetch(block)?;
+                let (_, bytes) = last.insert((block, bytes));
+                Ok(look(bytes))
+            }
+        }
+    }
+
+    /// A block to be changed.
+    pub(crate) fn edit(&mut self, block: BlockId) -> Result<&mut Vec<u8>> {
+        if !self.blocks.contains_key(&block) {
+            let held = self.last.borrow_mut().take().filter(|(held, _)| *held == block);
+            let bytes = match held {
+                Some((_, bytes)) => bytes,
+                None => self.fetch(block)?,
+            };
+            self.blocks.insert(block, bytes);
+        }
+        Ok(self.blocks.get_mut(&block).expect("it was just put there"))
+    }
+
+    /// Makes all blocks of clusters zero, whatever they held.
+    pub(crate) fn zero(&mut self, run: Run) {
+        let range = self.layout.blocks(run);
+        for index in range.start..range.start + range.count {
+            let block = BlockId { area: Area::Data, index };
+            self.blocks.insert(block, vec![0; self.layout.block_bytes as usize]);
+        }
+    }
+
+    pub(crate) fn into_transaction(self, number: u64) -> Transaction {
+        Transaction {
+            number,
+            effects: self.effects,
+            blocks: self.blocks,
+            allocated: self.allocated,
+            directories: self.directories,
+            freed: self.freed,
+        }
+    }
+}

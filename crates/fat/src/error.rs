@@ -1,0 +1,112 @@
+//! Why the file system cannot do what it was asked. Three blames are kept apart: the medium (its bytes are no sound
+//! FAT32, or could not be read), the caller (a name that cannot be, a directory that is not empty), and room.
+
+use crate::problem::Problem;
+
+/// Why an operation failed. Nothing was changed by an operation that fails.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FatError {
+    /// The boot sector is not one of a FAT32 file system.
+    #[error("no FAT32 file system here: {0}")]
+    NotFat32(String),
+    /// The boot sector is one of FAT32, but says what cannot be.
+    #[error(
+        "the boot sector is absurd: {0}; the medium is damaged or was tampered with, and nothing of it is used"
+    )]
+    BadBootSector(String),
+    /// The partition table cannot be used.
+    #[error("the partition table cannot be used: {0}")]
+    BadPartitionTable(String),
+    /// A block of metadata could not be read.
+    #[error("reading {block}: {reason}")]
+    Medium {
+        /// Which.
+        block: crate::BlockId,
+        /// What the caller's reader said.
+        reason: String,
+    },
+    /// What is stored contradicts itself. The thing named is refused; the rest can be read, and nothing is written.
+    #[error(
+        "{place}: {problem}; it is refused, the rest can be read, and nothing is written to this file system until it was checked and repaired (fsck.fat, chkdsk)"
+    )]
+    Unsound {
+        /// Which file or directory, or which part of the file system.
+        place: String,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// Changes are refused because something unsound was seen before, or because nobody vouched for the file system.
+    #[error("the file system is read-only: {0}")]
+    ReadOnly(String),
+    /// Every cluster is in use.
+    #[error(
+        "the file system is full: {needed} more clusters are needed and {free} are free; delete something, and have the blocks of deleted files returned"
+    )]
+    Full {
+        /// Clusters wanted.
+        needed: u64,
+        /// Clusters free.
+        free: u64,
+    },
+    /// A directory has no room for another entry.
+    #[error("the directory is full: FAT allows 65536 entries of 32 bytes, and long names take several")]
+    DirectoryFull,
+    /// A file can be no larger.
+    #[error("a file on FAT32 holds at most 4294967295 bytes, and {0} were asked for")]
+    FileTooLarge(u64),
+    /// The file consists of more pieces than are kept in memory.
+    #[error("{0}: in more than 1048576 pieces; copy it to a file system with larger clusters")]
+    TooFragmented(String),
+    /// The name cannot be stored.
+    #[error("the name {name:?} cannot be stored: {reason}")]
+    BadName {
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// There is no such name in the directory.
+    #[error("there is no {0:?} in that directory")]
+    NotFound(String),
+    /// The name is taken, perhaps in other case or as another's short name.
+    #[error("{0:?} exists (names that differ only in case are the same)")]
+    Exists(String),
+    /// It should have been a directory.
+    #[error("{0:?} is not a directory")]
+    NotADirectory(String),
+    /// It should have been a file.
+    #[error("{0:?} is a directory")]
+    IsADirectory(String),
+    /// Only empty directories can be removed.
+    #[error("the directory {0:?} is not empty")]
+    NotEmpty(String),
+    /// A directory cannot be moved into itself.
+    #[error("a directory cannot be moved into itself or what is below it")]
+    IntoItself,
+    /// The handle names nothing: never given out, forgotten, or of a directory since removed.
+    #[error("no such file: it was forgotten or removed")]
+    Gone,
+    /// So many files are known to the caller that no more can be.
+    #[error("{0} files are in use at once, and no more can be; close some")]
+    TooManyFiles(usize),
+    /// An earlier transaction was neither applied nor abandoned.
+    #[error("an earlier transaction is neither applied nor abandoned")]
+    Outstanding,
+    /// A transaction was given back that is not the one outstanding.
+    #[error("that transaction is not the one outstanding")]
+    WrongTransaction,
+    /// Blocks of too many deleted files have not come back.
+    #[error(
+        "{0} deleted or cut files still hold blocks that their owners have not given back; nothing more can be deleted until some are"
+    )]
+    LimboFull(u32),
+    /// The file still is open, or fewer clusters wait than were confirmed.
+    #[error("there is nothing to free there: {0}")]
+    NothingToFree(&'static str),
+    /// A size or option cannot be.
+    #[error("{0}")]
+    BadOption(String),
+}
+
+/// What the operations give.
+pub type Result<T> = std::result::Result<T, FatError>;

@@ -1,0 +1,488 @@
+//! A mounted file system: what is known of it, and reading it.
+//!
+//! Invariants:
+//! * Changes are made one transaction at a time. What one changes in memory happens when it is applied; until then the
+//!   driver refuses the next.
+//! * Nothing is changed unless somebody vouched for the whole file system (`Checked`), and nothing any more once
+//!   something unsound was seen.
+//! * Every chain was followed to its end, and found as long as its file and free of clusters that another claims,
+//!   before a block of it is named to anybody.
+
+use crate::check::Checked;
+use crate::directory::{Directory, Found, Scan};
+use crate::draft::{Draft, Effect, Metadata, Transaction};
+use crate::entry::{Attributes, Entry};
+use crate::layout::{BlockRange, Layout, Run};
+use crate::names::Name;
+use crate::nodes::{FileId, Node, Nodes, Place};
+use crate::problem::Problem;
+use crate::space::Space;
+use crate::summary;
+use crate::table::{Broken, Length, cluster_at, total};
+use crate::time::{Moment, Stored};
+use crate::{FatError, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Pieces of chains that are kept in memory together.
+const CACHED_RUNS_MAX: usize = 1 << 18;
+/// Runs of blocks that one question gets at most.
+pub const EXTENTS_MAX: usize = 1024;
+
+/// How to see a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Options {
+    /// How far the local time that is stored is ahead of UTC.
+    pub utc_offset_minutes: i16,
+}
+
+/// A file or a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+}
+
+/// What is known about a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// File or directory.
+    pub kind: Kind,
+    /// Bytes of a file; of a directory, of its clusters.
+    pub size: u64,
+    /// When it was made.
+    pub created: Moment,
+    /// When it was written last.
+    pub modified: Moment,
+    /// The day it was read last.
+    pub accessed: Moment,
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// File or directory.
+    pub kind: Kind,
+    /// Its size, of a file.
+    pub size: u64,
+    /// A number that no other file has now: of its place. It changes when the file is renamed.
+    pub place_number: u64,
+    /// Where to go on after it.
+    pub cookie: u64,
+}
+
+/// A part of a file and the blocks that hold it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// The first byte, a multiple of the size of blocks.
+    pub offset: u64,
+    /// The blocks.
+    pub blocks: BlockRange,
+}
+
+/// How large the file system is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Bytes of a cluster.
+    pub cluster_bytes: u32,
+    /// Clusters.
+    pub clusters: u64,
+    /// Clusters that are free.
+    pub free: u64,
+}
+
+/// A transaction with what else the operation says.
+#[derive(Debug)]
+#[must_use = "commit its transaction and give that to `applied`, or give it to `abandoned`"]
+pub struct Change<T> {
+    /// What to commit.
+    pub transaction: Transaction,
+    /// What the operation says.
+    pub value: T,
+}
+
+/// What is known of a mounted file system, beside its blocks.
+pub(crate) struct State {
+    pub(crate) options: Options,
+    pub(crate) space: Space,
+    pub(crate) nodes: Nodes,
+    /// Where the directory of what waits to be given back starts.
+    pub(crate) limbo: Option<u32>,
+    chains: BTreeMap<u32, Arc<[Run]>>,
+    cached_runs: usize,
+    /// Clusters that two chains claim.
+    suspects: BTreeSet<u32>,
+    /// Why nothing may be changed.
+    read_only: Option<String>,
+    outstanding: Option<u64>,
+    transactions: u64,
+}
+
+impl State {
+    /// The runs of a chain, followed to its end and checked.
+    pub(crate) fn runs(
+        &mut self,
+        draft: &Draft,
+        first: u32,
+        length: Length,
+    ) -> std::result::Result<Arc<[Run]>, Broken> {
+        let in_draft =
+            draft.effects.iter().any(|effect| matches!(effect, Effect::Chain(chain) if *chain == first));
+        if !in_draft && let Some(runs) = self.chains.get(&first) {
+            match length {
+                Length::Exactly(clusters) if total(runs) != clusters => {}
+                _ => return Ok(runs.clone()),
+            }
+        }
+        let runs: Arc<[Run]> = draft.chain(first, length)?.into();
+        for run in runs.iter() {
+            if let Some(cluster) = self.suspects.range(run.start..run.start + run.count).next() {
+                return Err(Problem::CrossLinked(*cluster).into());
+            }
+        }
+        if !in_draft && !runs.is_empty() && runs.len() <= CACHED_RUNS_MAX {
+            if self.cached_runs + runs.len() > CACHED_RUNS_MAX {
+                self.chains.clear();
+                self.cached_runs = 0;
+            }
+            self.cached_runs += runs.len();
+            if let Some(old) = self.chains.insert(first, runs.clone()) {
+                self.cached_runs -= old.len();
+            }
+        }
+        Ok(runs)
+    }
+
+    fn forget_chain(&mut self, first: u32) {
+        if let Some(runs) = self.chains.remove(&first) {
+            self.cached_runs -= runs.len();
+        }
+    }
+
+    pub(crate) fn directory_at(&mut self, draft: &Draft, first: u32) -> Result<Directory> {
+        let runs = self
+            .runs(draft, first, Length::Directory)
+            .map_err(|broken| broken.at(|| format!("the directory at cluster {first}")))?;
+        Ok(Directory { first, runs })
+    }
+
+    /// A directory by its number.
+    pub(crate) fn directory(&mut self, draft: &Draft, id: FileId) -> Result<Directory> {
+        let node = self.nodes.get(id)?;
+        let first = node.directory.ok_or_else(|| FatError::NotADirectory(format!("file {}", id.0)))?;
+        if node.place.is_none() && id != crate::ROOT {
+            return Err(FatError::Gone);
+        }
+        self.directory_at(draft, first)
+    }
+
+    /// A file's entry, with the directory that holds it.
+    pub(crate) fn entry(&mut self, draft: &Draft, id: FileId) -> Result<(Directory, Place, Entry)> {
+        let place = self.nodes.get(id)?.place.ok_or(FatError::Gone)?;
+        let directory = self.directory_at(draft, place.directory)?;
+        if place.slot >= directory.slots(draft.layout) {
+            return Err(FatError::Gone);
+        }
+        let entry = directory.entry(draft, place.slot)?;
+        Ok((directory, place, entry))
+    }
+
+    /// The clusters of a file.
+    pub(crate) fn file_runs(&mut self, draft: &Draft, entry: &Entry, place: Place) -> Result<Arc<[Run]>> {
+        let clusters = draft.layout.clusters_for(u64::from(entry.size));
+        self.runs(draft, entry.first, Length::Exactly(clusters)).map_err(|broken| {
+            broken.at(|| {
+                let name = crate::names::shown_short(&entry.short, entry.case_bits);
+                format!("{name} (entry {} of the directory at cluster {})", place.slot, place.directory)
+            })
+        })
+    }
+
+    pub(crate) fn is_limbo(&self, entry: &Entry) -> bool {
+        self.limbo == Some(entry.first) && entry.is_directory()
+    }
+
+    fn stat(&self, entry: &Entry, size: u64) -> Stat {
+        let offset = self.options.utc_offset_minutes;
+        let day = Stored { date: entry.accessed, time: 0, hundredths: 0 };
+        Stat {
+            kind: if entry.is_directory() { Kind::Directory } else { Kind::File },
+            size,
+            created: entry.created.to_moment(offset),
+            modified: entry.modified.to_moment(offset),
+            accessed: day.to_moment(offset),
+            attributes: Attributes::of(entry.attributes),
+        }
+    }
+
+    pub(crate) fn stored(&self, moment: Moment) -> Stored {
+        Stored::from_moment(moment, self.options.utc_offset_minutes)
+    }
+
+    /// Remembers that something unsound was seen.
+    pub(crate) fn note<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error @ FatError::Unsound { problem, .. }) = &result
+            && problem.forbids_changes()
+            && self.read_only.is_none()
+        {
+            self.read_only = Some(format!("something unsound was seen: {error}"));
+        }
+        result
+    }
+}
+
+/// A mounted FAT32 file system.
+pub struct Fat<M> {
+    metadata: M,
+    layout: Layout,
+    state: State,
+}
+
+impl<M: Metadata> Fat<M> {
+    /// Takes a file system into use, for reading. The root directory must be sound.
+    pub fn mount(layout: Layout, metadata: M, options: Options) -> Result<Fat<M>> {
+        let state = State {
+            options,
+            space: Space::new(&layout),
+            nodes: Nodes::new(layout.root_cluster),
+            limbo: None,
+            chains: BTreeMap::new(),
+            cached_runs: 0,
+            suspects: BTreeSet::new(),
+            read_only: Some("nobody vouched for it; check it first".into()),
+            outstanding: None,
+            transactions: 0,
+        };
+        let mut fat = Fat { metadata, layout, state };
+        let draft = Draft::new(&fat.layout, &fat.metadata);
+        let root = fat.state.directory_at(&draft, fat.layout.root_cluster)?;
+        fat.state.limbo = crate::limbo::find(&draft, &root)?;
+        drop(draft);
+        Ok(fat)
+    }
+
+    /// Allows changes, to a file system that was checked. Where the check found clusters that two files claim, those
+    /// files are refused from here on, and changes too.
+    pub fn allow_changes(&mut self, checked: &Checked) -> Result<()> {
+        self.state.suspects = checked.suspects.clone();
+        self.state.chains.clear();
+        self.state.cached_runs = 0;
+        self.state.read_only = checked.refusal.clone();
+        match &checked.refusal {
+            Some(refusal) => Err(FatError::ReadOnly(refusal.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Why nothing may be changed, if so.
+    pub fn read_only(&self) -> Option<&str> {
+        self.state.read_only.as_deref()
+    }
+
+    /// Where everything is.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The caller's reader of blocks.
+    pub fn metadata(&self) -> &M {
+        &self.metadata
+    }
+
+    /// The caller's reader of blocks.
+    pub fn metadata_mut(&mut self) -> &mut M {
+        &mut self.metadata
+    }
+
+    /// Runs an operation that reads.
+    pub(crate) fn read<T>(&mut self, run: impl FnOnce(&mut State, &Draft) -> Result<T>) -> Result<T> {
+        let draft = Draft::new(&self.layout, &self.metadata);
+        let result = run(&mut self.state, &draft);
+        self.state.note(result)
+    }
+
+    /// Runs an operation that changes.
+    pub(crate) fn change<T>(
+        &mut self,
+        run: impl FnOnce(&mut State, &mut Draft) -> Result<T>,
+    ) -> Result<Change<T>> {
+        if let Some(why) = &self.state.read_only {
+            return Err(FatError::ReadOnly(why.clone()));
+        }
+        if self.state.outstanding.is_some() {
+            return Err(FatError::Outstanding);
+        }
+        let mut draft = Draft::new(&self.layout, &self.metadata);
+        let result = run(&mut self.state, &mut draft).and_then(|value| {
+            summary::update(&mut draft, &self.state.space)?;
+            Ok(value)
+        });
+        let value = self.state.note(result)?;
+        self.state.transactions += 1;
+        self.state.outstanding = Some(self.state.transactions);
+        Ok(Change { transaction: draft.into_transaction(self.state.transactions), value })
+    }
+
+    /// A transaction's blocks are what `Metadata::read` gives from now on, and no crash will tear them apart.
+    pub fn applied(&mut self, transaction: Transaction) -> Result<()> {
+        self.settle(&transaction)?;
+        for effect in transaction.effects {
+            match effect {
+                Effect::Used(run) => self.state.space.mark(run, false),
+                Effect::Freed(run) => self.state.space.mark(run, true),
+                Effect::Chain(first) => self.state.forget_chain(first),
+                Effect::Node(id, fate) => self.state.nodes.become_of(id, fate),
+                Effect::Limbo(first) => self.state.limbo = Some(first),
+            }
+        }
+        Ok(())
+    }
+
+    /// A transaction was not and will not be committed: it is as if it had not been asked for.
+    pub fn abandoned(&mut self, transaction: Transaction) -> Result<()> {
+        self.settle(&transaction)
+    }
+
+    fn settle(&mut self, transaction: &Transaction) -> Result<()> {
+        if self.state.outstanding != Some(transaction.number) {
+            return Err(FatError::WrongTransaction);
+        }
+        self.state.outstanding = None;
+        Ok(())
+    }
+
+    /// Finds a name in a directory. The number that comes back has one reference more; see `forget`.
+    pub fn lookup(&mut self, parent: FileId, name: &str) -> Result<(FileId, Stat)> {
+        self.read(|state, draft| {
+            let directory = state.directory(draft, parent)?;
+            let not_found = || FatError::NotFound(name.into());
+            // A name that cannot be stored is not there.
+            let wanted = Name::new(name).map_err(|_| not_found())?;
+            let found = directory.find(draft, &wanted)?.ok_or_else(not_found)?;
+            if state.is_limbo(&found.entry) {
+                return Err(not_found());
+            }
+            let (size, first) = sizes(state, draft, &found)?;
+            let place = Place { directory: directory.first, slot: found.slot };
+            let id = state.nodes.refer(place, first)?;
+            Ok((id, state.stat(&found.entry, size)))
+        })
+    }
+
+    /// Takes references away that `lookup` and `create` gave. If that was the last use of a file whose name is gone,
+    /// its blocks can be given back now: its place in the limbo comes back.
+    pub fn forget(&mut self, id: FileId, count: u64) -> Option<crate::LimboId> {
+        let place = self.state.nodes.forget(id, count)?;
+        (self.state.limbo == Some(place.directory)).then_some(crate::LimboId(place.slot))
+    }
+
+    /// What is known about a file.
+    pub fn stat(&mut self, id: FileId) -> Result<Stat> {
+        self.read(|state, draft| {
+            let Node { directory, .. } = *state.nodes.get(id)?;
+            if id == crate::ROOT {
+                let size = bytes(draft.layout, &state.directory(draft, id)?);
+                let none = Entry {
+                    short: *b"           ",
+                    attributes: Entry::DIRECTORY,
+                    case_bits: 0,
+                    created: Stored::default(),
+                    accessed: 0,
+                    modified: Stored::default(),
+                    first: 0,
+                    size: 0,
+                };
+                return Ok(state.stat(&none, size));
+            }
+            let (_, _, entry) = state.entry(draft, id)?;
+            let size = match directory {
+                Some(first) => bytes(draft.layout, &state.directory_at(draft, first)?),
+                None => u64::from(entry.size),
+            };
+            Ok(state.stat(&entry, size))
+        })
+    }
+
+    /// Names in a directory, from a cookie on (0 is the beginning), at most `count`. A cookie stays good however the
+    /// directory changes: what is there all along is listed once.
+    pub fn list(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<Listed>> {
+        self.read(|state, draft| {
+            let directory = state.directory(draft, parent)?;
+            let mut scan = Scan::new(&directory, u32::try_from(cookie).unwrap_or(u32::MAX));
+            let mut listed = Vec::new();
+            while listed.len() < count
+                && let Some(found) = scan.next(draft)?
+            {
+                if found.entry.is_label() || state.is_limbo(&found.entry) {
+                    continue;
+                }
+                let is_directory = found.entry.is_directory();
+                listed.push(Listed {
+                    name: found.name,
+                    kind: if is_directory { Kind::Directory } else { Kind::File },
+                    size: if is_directory { 0 } else { u64::from(found.entry.size) },
+                    place_number: u64::from(directory.first) << 16 | u64::from(found.slot),
+                    cookie: u64::from(scan.slot()),
+                });
+            }
+            Ok(listed)
+        })
+    }
+
+    /// The blocks of a part of a file, in order. At most `EXTENTS_MAX` come at once; ask again from where they end.
+    /// Nothing beyond the size is mapped.
+    pub fn map(&mut self, id: FileId, offset: u64, length: u64) -> Result<Vec<Extent>> {
+        self.read(|state, draft| {
+            if state.nodes.get(id)?.directory.is_some() {
+                return Err(FatError::IsADirectory(format!("file {}", id.0)));
+            }
+            let (_, place, entry) = state.entry(draft, id)?;
+            let runs = state.file_runs(draft, &entry, place)?;
+            let layout = draft.layout;
+            let end = offset.saturating_add(length).min(u64::from(entry.size));
+            let block = u64::from(layout.block_bytes);
+            let each = u64::from(layout.cluster_bytes);
+            let mut at = offset / block * block;
+            let mut extents = Vec::new();
+            while at < end && extents.len() < EXTENTS_MAX {
+                let run = cluster_at(&runs, at / each).expect("the chain is as long as the file");
+                let blocks = layout.blocks(run);
+                let skip = at % each / block;
+                let count = (blocks.count - skip).min((end - at).div_ceil(block));
+                extents.push(Extent { offset: at, blocks: BlockRange { start: blocks.start + skip, count } });
+                at += count * block;
+            }
+            Ok(extents)
+        })
+    }
+
+    /// How large the file system is and how much of it is free. Reads the whole table the first time.
+    pub fn sizes(&mut self) -> Result<Sizes> {
+        self.read(|state, draft| {
+            let free = state.space.free(draft)?;
+            let Layout { cluster_bytes, clusters, .. } = *draft.layout;
+            Ok(Sizes { cluster_bytes, clusters: u64::from(clusters), free })
+        })
+    }
+}
+
+/// The size of what was found, and where it starts if it is a directory.
+fn sizes(state: &mut State, draft: &Draft, found: &Found) -> Result<(u64, Option<u32>)> {
+    if !found.entry.is_directory() {
+        return Ok((u64::from(found.entry.size), None));
+    }
+    let runs = state
+        .runs(draft, found.entry.first, Length::Directory)
+        .map_err(|broken| broken.at(|| found.name.clone()))?;
+    Ok((total(&runs) * u64::from(draft.layout.cluster_bytes), Some(found.entry.first)))
+}
+
+fn bytes(layout: &Layout, directory: &Directory) -> u64 {
+    total(&directory.runs) * u64::from(layout.cluster_bytes)
+}

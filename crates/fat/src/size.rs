@@ -1,0 +1,93 @@
+//! Changing the size of a file: clusters are added near its end, or what is cut off waits in the limbo.
+//!
+//! A file always has exactly the clusters that its size needs. What is added is named in the transaction, to be
+//! nominated to the file's owner after the commit. If that fails, or a crash comes between, the file has blocks that
+//! its owner cannot reach yet: nothing is lost, nothing is another's, and they can be nominated again.
+
+use crate::draft::{Effect, Metadata};
+use crate::entry::Entry;
+use crate::fs::{Change, Fat};
+use crate::layout::Run;
+use crate::nodes::FileId;
+use crate::table::{Link, cluster_at, last, link_run, total};
+use crate::time::{Moment, Stored};
+use crate::{FatError, LimboId, Result};
+use std::ops::Range;
+
+/// The largest file, in bytes.
+pub const FILE_BYTES_MAX: u64 = u32::MAX as u64;
+/// Clusters added at once.
+const CLUSTERS_MAX: u64 = 65_536;
+
+/// What became of a file's size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resized {
+    /// The size after this transaction. Less than what was asked for if that takes several: ask again. That there is
+    /// room for all was checked.
+    pub size: u64,
+    /// Bytes in clusters that the file had before which now lie below its size. The driver cannot reach them; whoever
+    /// may write the file makes them zero before the new size is seen.
+    pub fill: Option<Range<u64>>,
+    /// Where the blocks that were cut off wait, if any were.
+    pub limbo: Option<LimboId>,
+}
+
+impl<M: Metadata> Fat<M> {
+    /// Makes a file longer or shorter.
+    pub fn resize(&mut self, id: FileId, size: u64, now: Moment) -> Result<Change<Resized>> {
+        self.change(|state, draft| {
+            if size > FILE_BYTES_MAX {
+                return Err(FatError::FileTooLarge(size));
+            }
+            if state.nodes.get(id)?.directory.is_some() {
+                return Err(FatError::IsADirectory(format!("file {}", id.0)));
+            }
+            let (directory, place, mut entry) = state.entry(draft, id)?;
+            let runs = state.file_runs(draft, &entry, place)?;
+            let old_size = u64::from(entry.size);
+            let has = total(&runs);
+            let needs = draft.layout.clusters_for(size);
+            let each = u64::from(draft.layout.cluster_bytes);
+            let mut limbo = None;
+            let mut reached = size;
+            if needs < has {
+                let cut = cluster_at(&runs, needs).expect("the chain is longer").start;
+                let rest = Entry { first: cut, size: (old_size - needs * each) as u32, ..entry };
+                match needs {
+                    0 => entry.first = 0,
+                    _ => {
+                        let end = cluster_at(&runs, needs - 1).expect("the chain is longer").start;
+                        draft.set_link(end, Link::Next(cut), Link::End)?;
+                    }
+                }
+                limbo = Some(LimboId(crate::limbo::add(state, draft, rest, now)?.slot));
+                draft.effects.push(Effect::Chain(runs[0].start));
+            } else if needs > has {
+                state.space.require(draft, needs - has)?;
+                let mut end = last(&runs);
+                let wanted = (needs - has).min(CLUSTERS_MAX) as u32;
+                let added: Vec<Run> = state.space.choose(draft, end, wanted)?;
+                for run in &added {
+                    link_run(draft, end, *run)?;
+                    end = Some(run.start + run.count - 1);
+                    draft.allocated.push(draft.layout.blocks(*run));
+                }
+                let Some(first) = added.first() else {
+                    return Err(FatError::Full { needed: needs - has, free: 0 });
+                };
+                if has == 0 {
+                    entry.first = first.start;
+                }
+                draft.effects.push(Effect::Chain(entry.first));
+                reached = size.min((has + total(&added)) * each);
+            }
+            let filled = reached.min(has * each);
+            let fill = (filled > old_size).then_some(old_size..filled);
+            entry.size = reached as u32;
+            entry.attributes |= Entry::ARCHIVE;
+            entry.modified = Stored { hundredths: 0, ..state.stored(now) };
+            directory.write(draft, place.slot, &entry.to_bytes())?;
+            Ok(Resized { size: reached, fill, limbo })
+        })
+    }
+}

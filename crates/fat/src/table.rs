@@ -1,0 +1,218 @@
+//! The file allocation table: one number a cluster, 28 bits of it, in one or two copies.
+//!
+//! Every number read is checked before it is followed, and every walk is bounded by what the directory entry says the
+//! file is, so a loop is found as a chain that is too long. A copy that contradicts another is found before either is
+//! overwritten.
+
+use crate::draft::{Draft, Effect};
+use crate::layout::{Layout, Run};
+use crate::problem::Problem;
+use crate::{FatError, Result};
+
+/// Pieces of a file that are kept in memory at most.
+const RUNS_MAX: usize = 1 << 20;
+/// The bits of an entry that count. The others are kept as they are.
+const BITS: u32 = 0x0fff_ffff;
+/// The end of a chain, as written.
+const END: u32 = 0x0fff_ffff;
+/// A cluster that cannot be used.
+const BAD: u32 = 0x0fff_fff7;
+
+/// What the table says of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Link {
+    Free,
+    Next(u32),
+    End,
+    Bad,
+    /// A number that can be none of these.
+    Absurd(u32),
+}
+
+impl Link {
+    pub(crate) fn of(raw: u32, layout: &Layout) -> Link {
+        match raw & BITS {
+            0 => Link::Free,
+            BAD => Link::Bad,
+            end if end > BAD => Link::End,
+            next if layout.is_cluster(next) => Link::Next(next),
+            absurd => Link::Absurd(absurd),
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Link::Free => 0,
+            Link::Next(next) | Link::Absurd(next) => next,
+            Link::End => END,
+            Link::Bad => BAD,
+        }
+    }
+}
+
+/// How long a chain must be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Length {
+    /// A file's: so many clusters, no more and no fewer.
+    Exactly(u64),
+    /// A directory's: its end says how long it is.
+    Directory,
+}
+
+/// A chain that cannot be followed, or a block that cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Broken {
+    Problem(Problem),
+    Fragmented,
+    Error(FatError),
+}
+
+impl From<Problem> for Broken {
+    fn from(problem: Problem) -> Broken {
+        Broken::Problem(problem)
+    }
+}
+
+impl From<FatError> for Broken {
+    fn from(error: FatError) -> Broken {
+        Broken::Error(error)
+    }
+}
+
+impl Broken {
+    /// As an error about a file or directory.
+    pub(crate) fn at(self, place: impl FnOnce() -> String) -> FatError {
+        match self {
+            Broken::Problem(problem) => FatError::Unsound { place: place(), problem },
+            Broken::Fragmented => FatError::TooFragmented(place()),
+            Broken::Error(error) => error,
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// What one copy says of a cluster, with the bits that do not count.
+    pub(crate) fn raw_link(&self, copy: u8, cluster: u32) -> Result<u32> {
+        let (block, at) = self.layout.entry_place(copy, cluster);
+        self.look(block, |bytes| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
+    }
+
+    /// What the table says of a cluster.
+    pub(crate) fn link(&self, cluster: u32) -> Result<Link> {
+        Ok(Link::of(self.raw_link(self.layout.read_copy(), cluster)?, self.layout))
+    }
+
+    /// Says something of a cluster, in every copy that is kept. `before` is what the table must have said.
+    pub(crate) fn set_link(&mut self, cluster: u32, before: Link, link: Link) -> Result<()> {
+        let place = || "the file allocation table".to_string();
+        for copy in self.layout.written_copies() {
+            let raw = self.raw_link(copy, cluster)?;
+            let same = match before {
+                // Ends are written in eight ways.
+                Link::End => Link::of(raw, self.layout) == Link::End,
+                _ => raw & BITS == before.bits(),
+            };
+            if !same {
+                return Err(FatError::Unsound { place: place(), problem: Problem::CopiesDiffer(cluster) });
+            }
+            let (block, at) = self.layout.entry_place(copy, cluster);
+            let raw = raw & !BITS | link.bits();
+            self.edit(block)?[at..at + 4].copy_from_slice(&raw.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Follows a chain to its end and gives its runs.
+    pub(crate) fn chain(&self, first: u32, length: Length) -> std::result::Result<Vec<Run>, Broken> {
+        let needed = match length {
+            Length::Exactly(clusters) => clusters,
+            Length::Directory => u64::from(self.layout.directory_clusters_max()),
+        };
+        let mut runs: Vec<Run> = Vec::new();
+        if length == Length::Exactly(0) && first == 0 {
+            return Ok(runs);
+        }
+        let mut after = 0;
+        let mut link = Link::Next(first);
+        if !self.layout.is_cluster(first) {
+            if first == 0 && length == Length::Directory {
+                return Err(Problem::DirectoryWithoutCluster.into());
+            }
+            if first == 0 {
+                return Err(Problem::ChainTooShort { clusters: 0, needed }.into());
+            }
+            link = Link::Absurd(first);
+        }
+        let mut clusters = 0;
+        loop {
+            match link {
+                Link::Next(cluster) => {
+                    clusters += 1;
+                    if clusters > needed {
+                        return Err(match length {
+                            Length::Exactly(needed) => Problem::ChainTooLong { needed },
+                            Length::Directory => Problem::DirectoryTooLong,
+                        }
+                        .into());
+                    }
+                    let many = runs.len() == RUNS_MAX;
+                    match runs.last_mut() {
+                        Some(run) if run.start + run.count == cluster => run.count += 1,
+                        _ if many => return Err(Broken::Fragmented),
+                        _ => runs.push(Run { start: cluster, count: 1 }),
+                    }
+                    after = cluster;
+                    link = self.link(cluster)?;
+                }
+                Link::End => break,
+                Link::Free => return Err(Problem::FreeInChain(after).into()),
+                Link::Bad => return Err(Problem::BadInChain(after).into()),
+                Link::Absurd(next) => return Err(Problem::OutOfRange { after, next }.into()),
+            }
+        }
+        match length {
+            Length::Exactly(needed) if clusters < needed => {
+                Err(Problem::ChainTooShort { clusters, needed }.into())
+            }
+            _ => Ok(runs),
+        }
+    }
+}
+
+/// The cluster at a place of a chain, counted in clusters, and how many follow it in a row.
+pub(crate) fn cluster_at(runs: &[Run], index: u64) -> Option<Run> {
+    let mut left = index;
+    for run in runs {
+        let count = u64::from(run.count);
+        if left < count {
+            let skip = left as u32;
+            return Some(Run { start: run.start + skip, count: run.count - skip });
+        }
+        left -= count;
+    }
+    None
+}
+
+/// How many clusters runs have together.
+pub(crate) fn total(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| u64::from(run.count)).sum()
+}
+
+/// The last cluster of runs.
+pub(crate) fn last(runs: &[Run]) -> Option<u32> {
+    runs.last().map(|run| run.start + run.count - 1)
+}
+
+/// Gives clusters in a row to a chain that ends at `after`, or makes them a new one; the last of them ends it.
+pub(crate) fn link_run(draft: &mut Draft, after: Option<u32>, run: Run) -> Result<()> {
+    let last = run.start + run.count - 1;
+    for cluster in run.start..last {
+        draft.set_link(cluster, Link::Free, Link::Next(cluster + 1))?;
+    }
+    draft.set_link(last, Link::Free, Link::End)?;
+    if let Some(after) = after {
+        draft.set_link(after, Link::End, Link::Next(run.start))?;
+    }
+    draft.effects.push(Effect::Used(run));
+    Ok(())
+}
