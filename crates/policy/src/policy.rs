@@ -9,9 +9,9 @@ use holdfast_access::{Access, Acl, Alias, Objects, Operation, Principal};
 use std::collections::btree_map::{BTreeMap, Entry};
 
 /// The most nominations that await acceptance.
-pub const NOMINATIONS_MAX: usize = 16_384;
+pub const NOMINATIONS_MAX: usize = 8_192;
 /// The most of them by one owner.
-pub const NOMINATIONS_PER_OWNER_MAX: usize = 1024;
+pub const NOMINATIONS_PER_OWNER_MAX: usize = 512;
 
 /// How an ACL changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
