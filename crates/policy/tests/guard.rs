@@ -332,8 +332,7 @@ fn nominations_are_bounded() {
     nominate(&mut driven, &admin(), 100).expect("one that is there can be replaced");
     let mut total = NOMINATIONS_PER_OWNER_MAX;
     for (owner, first) in owners.iter().zip((2_000..).step_by(1_100)) {
-        let fits =
-            (first..first + 600).filter(|block| nominate(&mut driven, owner, *block).is_ok()).count();
+        let fits = (first..first + 600).filter(|block| nominate(&mut driven, owner, *block).is_ok()).count();
         assert_eq!(
             fits,
             NOMINATIONS_PER_OWNER_MAX.min(NOMINATIONS_MAX - total),

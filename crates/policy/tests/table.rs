@@ -228,25 +228,25 @@ fn a_full_table_refuses_and_works_on() {
 /// A page for each 168 blocks of the disk is enough, whatever owners do: every block an extent, and back in pieces.
 #[test]
 fn extents_cannot_fill_a_table_of_good_size() {
-    let mut driven = Driven::new(disk(20_000, 138));
+    let mut driven = Driven::new(disk(10_000, 69));
     let sizes = |driven: &Driven| driven.policy.sizes(&alias(&admin())).expect("the administrator");
-    assert_eq!(sizes(&driven).free_pages + 1, 20_000u64.div_ceil(168));
+    assert_eq!(sizes(&driven).free_pages + 1, 10_000u64.div_ceil(168));
     let mut numbers = Numbers(5);
     let set = AclChange::Set(user("bob"), Access::Read);
     let restore = AclChange::Remove(user("bob"));
     let mut most = 0;
     for round in 0..3 {
-        for block in (150..20_000).step_by(2) {
+        for block in (80..10_000).step_by(2) {
             driven.change_acls(&admin(), range(block, 1), &set).expect("room");
         }
         most = most.max(sizes(&driven).extents);
         for _ in 0..60 * round {
-            let range = range(150 + numbers.below(19_000), 1 + numbers.below(800));
+            let range = range(80 + numbers.below(9_000), 1 + numbers.below(800));
             let change = if numbers.below(2) == 0 { &set } else { &restore };
             driven.change_acls(&admin(), range, change).expect("room");
         }
     }
-    assert!(most > 19_800, "{most}");
+    assert!(most > 9_900, "{most}");
 }
 
 /// One change rewrites a bounded number of blocks, however scattered its range is.
