@@ -23,8 +23,8 @@ pub enum Refused {
     /// A principal that must not be stored.
     #[error("{0} cannot own blocks: name the user, key or program behind it")]
     NotStorable(Principal),
-    /// The ACL after the change would be too long.
-    #[error("the ACL would have too many entries: put the principals into a group and list that")]
+    /// The ACL after the change would have too many entries, or not fit into a block with the owner.
+    #[error("the ACL would be too long: put the principals into a group and list that")]
     AclTooLong,
     /// Nobody nominated the requester for exactly this range.
     #[error("you are not nominated for exactly these blocks: have their owner nominate you")]

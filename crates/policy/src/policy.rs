@@ -9,9 +9,9 @@ use holdfast_access::{Access, Acl, Alias, Objects, Operation, Principal};
 use std::collections::btree_map::{BTreeMap, Entry};
 
 /// The most nominations that await acceptance.
-pub const NOMINATIONS_MAX: usize = 16_384;
+pub const NOMINATIONS_MAX: usize = 8_192;
 /// The most of them by one owner.
-pub const NOMINATIONS_PER_OWNER_MAX: usize = 1024;
+pub const NOMINATIONS_PER_OWNER_MAX: usize = 512;
 
 /// How an ACL changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -92,7 +92,8 @@ impl Policy {
     /// A disk that has no table: the administrator becomes owner of all of it, and it is erased.
     ///
     /// # Errors
-    /// [`Refused::TableTooSmall`], [`Refused::NotStorable`], [`Refused::BeyondDisk`] for a disk without blocks.
+    /// [`Refused::TableTooSmall`], [`Refused::NotStorable`], [`Refused::BeyondDisk`] for a disk without blocks;
+    /// [`Refused::AclTooLong`] for an administrator whose name does not fit into a block.
     pub fn create(disk: Disk, administrator: Principal) -> Result<(Policy, Change), Refused> {
         disk.table().ok_or(Refused::TableTooSmall)?;
         let label = Label { acl: only(&administrator)?, owner: administrator.clone() };
@@ -131,7 +132,7 @@ impl Policy {
     /// # Errors
     /// Those of the guard ([`Refused::NotOwner`], [`Refused::MixedOwners`], [`Refused::BeyondDisk`],
     /// [`Refused::Reserved`], [`Refused::Unfinished`]); [`Refused::NotStorable`], [`Refused::AclTooLong`],
-    /// [`Refused::Full`].
+    /// [`Refused::Full`], [`Refused::TooScattered`].
     pub fn change_acls(
         &mut self,
         by: &Alias,
@@ -175,7 +176,8 @@ impl Policy {
     /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased.
     ///
     /// # Errors
-    /// [`Refused::NotNominated`], [`Refused::Full`], [`Refused::AclTooLong`], [`Refused::Unfinished`].
+    /// [`Refused::NotNominated`], [`Refused::Full`], [`Refused::AclTooLong`], [`Refused::TooScattered`],
+    /// [`Refused::Unfinished`].
     pub fn chown_accept(&mut self, by: &Alias, range: BlockRange, acl: Acl) -> Result<Change, Refused> {
         self.ready()?;
         let nominated = self.nominations.get(&range.first()).ok_or(Refused::NotNominated)?;
