@@ -485,6 +485,29 @@ impl<M: Memory> Monitor<M> {
         Ok(())
     }
 
+    /// Bytes of the block that a page is for.
+    ///
+    /// # Errors
+    /// [`MonitorError::NoRegion`], [`MonitorError::NoPage`].
+    pub fn block_bytes(&self, page: PageId) -> Result<usize, MonitorError> {
+        let (_, block, _) = self.regions.lock().reference(page)?;
+        Ok(self.place(block)?.2)
+    }
+
+    /// Writes what is dirty, whoever wrote it, and closes the volumes, so that the next opening has nothing to recover.
+    /// Nobody asks any more.
+    ///
+    /// # Errors
+    /// [`MonitorError::Volume`], [`MonitorError::Memory`].
+    pub fn close(&self) -> Result<(), MonitorError> {
+        let dirty = self.regions.lock().dirty_pages();
+        for (page, block) in dirty {
+            let (disk, offset, bytes, _) = self.place(block)?;
+            self.drain(disk, offset, bytes, &mut vec![0; bytes], &[page])?;
+        }
+        self.disks.iter().try_for_each(|disk| Ok(disk.volume.close()?))
+    }
+
     /// What pages have, nothing for outdated references: for CacheMgr, and for who may read them.
     ///
     /// # Errors

@@ -213,6 +213,12 @@ impl Regions {
         Ok(())
     }
 
+    /// Pages that the disk is still to be given.
+    pub fn dirty_pages(&self) -> Vec<(PageId, BlockId)> {
+        let is_dirty = |page: &PageId| matches!(self.reference(*page), Ok((_, _, Status::Dirty)));
+        self.places.iter().filter(|(_, page)| is_dirty(page)).map(|(block, page)| (*page, *block)).collect()
+    }
+
     /// Pages of blocks.
     pub fn places_of(&self, first: BlockId, count: u64) -> Vec<PageId> {
         let end = BlockId { number: first.number.saturating_add(count), ..first };

@@ -5,7 +5,7 @@ use crate::asking::{ask, nonsense};
 use crate::protocol::{
     AskCache, AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, CacheSays, DriverSays, MonitorSays, PolicySays,
 };
-use holdfast_components::{Answer, Asker, ComponentError, Context, Refusal, Request};
+use holdfast_components::{Answer, Asker, Context, Refusal, Request};
 use holdfast_monitor::{Direction, PageId, Reference, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -73,7 +73,7 @@ pub fn main(context: Context) -> ExitCode {
             recent: Mutex::default(),
             bringing: Mutex::new(()),
         };
-        ports.serve_with_threads(THREADS, |request| cache.answer(&request)).map_err(ComponentError::from)
+        Ok(ports.serve_with_threads(THREADS, |request| cache.answer(&request))?)
     })
 }
 

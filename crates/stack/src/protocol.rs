@@ -3,7 +3,6 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Principal};
-use holdfast_fat::{Attributes, FileId};
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 
 /// Most blocks in one question.
@@ -184,9 +183,9 @@ pub enum AskFiles {
     /// A file or directory renamed.
     Rename { from: u64, name: String, to: u64, new_name: String, replace: bool, now: Time },
     /// Another size. New blocks are nominated to the asker.
-    Resize { file: u64, size: u64, now: Time },
+    Resize { file: u64, size: u64, owner: Principal, now: Time },
     /// Blocks of a file, nominated to the asker again.
-    Claim { file: u64, offset: u64, length: u64 },
+    Claim { file: u64, offset: u64, length: u64, owner: Principal },
     /// Times changed: made, changed, read.
     SetTimes { file: u64, times: [Option<Time>; 3], is_read_only: Option<bool> },
     /// What waits to be given back by the asker: blocks to be nominated.
@@ -253,14 +252,4 @@ pub mod code {
     pub const READ_ONLY: u32 = 30;
     /// Not empty.
     pub const NOT_EMPTY: u32 = 39;
-}
-
-/// The number of a file.
-pub fn file_id(id: u64) -> FileId {
-    FileId(id)
-}
-
-/// Attributes with the bit that clients see.
-pub fn read_only(before: Attributes, is_read_only: bool) -> Attributes {
-    Attributes { read_only: is_read_only, ..before }
 }

@@ -34,8 +34,8 @@ impl RegionView {
         let (answer, files) = ask_for_files(monitor, alias, &AskMonitor::View(region))?;
         match (answer, <[_; 2]>::try_from(files)) {
             (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
-                bytes: View::new(bytes, Access::Read, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
-                words: View::new(words, Access::Read, (REGION_PAGES_MAX * 8) as u64),
+                bytes: View::new(bytes, Access::ReadOnly, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
+                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * 8) as u64),
             }),
             _ => Err(nonsense("the monitor")),
         }

@@ -1,0 +1,39 @@
+//! DiskFormatter: hands the blocks of a new disk to the FSDriver that is to manage them (paper, section 4.8). It speaks
+//! for the administrator, who owns a disk that was just formatted and nothing that anybody put there since.
+
+use crate::StackError;
+use crate::asking::nonsense;
+use crate::protocol::{AskPolicy, Blocks, PolicySays};
+use holdfast_access::Principal;
+use holdfast_components::{Asker, Context, Patience};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// In whose name: the administrator's.
+const ADMINISTRATOR: u16 = 2;
+/// How long PolicyMgr may take to erase the disk.
+const WAIT: Duration = Duration::from_secs(600);
+
+/// Which blocks, and to whom.
+#[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Configuration {
+    /// The disk.
+    pub disk: u16,
+    /// Partitions, and the FSDriver of each.
+    pub partitions: Vec<(Blocks, Principal)>,
+}
+
+/// Runs the component.
+pub fn main(context: Context) -> ExitCode {
+    crate::component(&context, |configuration: Configuration| {
+        let policy: Asker<AskPolicy, PolicySays> = context.ports.asker("policy")?;
+        for (blocks, to) in configuration.partitions {
+            let question = AskPolicy::Nominate { disk: configuration.disk, blocks, to };
+            match policy.ask(ADMINISTRATOR, &question, Patience::of(WAIT))? {
+                PolicySays::Done => {}
+                _ => return Err(StackError::Component(nonsense("PolicyMgr").to_string())),
+            }
+        }
+        Ok(())
+    })
+}

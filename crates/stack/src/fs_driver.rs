@@ -1,0 +1,478 @@
+//! FSDriver: the FAT32 file system of one partition (paper, section 4.8). It owns the partition's metadata and what is
+//! free, and cannot read a file: the blocks of a file belong to the file's owner.
+//!
+//! FAT has no place for owners. A file is whose its first block is; an empty file is nobody's, and whoever gives it its
+//! first block has it.
+
+use crate::StackError;
+use crate::asking::{ITSELF, ask, nonsense};
+use crate::protocol::{
+    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed, MonitorSays,
+    PolicySays, STAGE_PAGES, Time, code,
+};
+use crate::reader::Reader;
+use holdfast_access::{Access, Acl, Principal};
+use holdfast_components::{Alias, Answer, Asker, Context, Refusal, Request, View};
+use holdfast_fat::format::{FormatOptions, format};
+use holdfast_fat::{
+    Area, BlockId, BlockRange, Change, Checked, Facts, Fat, FatError, FileId, Kind, Layout, LimboId, Metadata,
+    Moment, Options, Replace, Stat, Transaction,
+};
+use holdfast_monitor::PAGE_BYTES;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Names in one answer.
+const NAMES_MAX: u32 = 128;
+/// How long a new disk's blocks may take to be handed over.
+const HAND_OVER: Duration = Duration::from_secs(600);
+/// Items of what waits that are looked at for one who may give some back.
+const WAITING_MAX: usize = 64;
+
+/// The partition.
+#[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Configuration {
+    /// The disk.
+    pub disk: u16,
+    /// The partition's blocks.
+    pub blocks: Blocks,
+    /// Its size.
+    pub partition_bytes: u64,
+    /// Who this driver is: its program with these blocks.
+    pub own: Principal,
+    /// To be formatted, with this label; clusters of so many bytes, or as suits the size.
+    pub format: Option<(String, Option<u32>, u32)>,
+}
+
+/// Blocks of metadata, by views of regions.
+struct Blocked {
+    reader: Reader,
+    metadata_blocks: u64,
+    first: u64,
+}
+
+impl Blocked {
+    fn number(&self, block: BlockId) -> u64 {
+        match block.area {
+            Area::Metadata => self.first + block.index,
+            Area::Data => self.first + self.metadata_blocks + block.index,
+        }
+    }
+}
+
+impl Metadata for Blocked {
+    fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+        let number = self.number(block);
+        let read = self.reader.read(&[number], &[], |_, page| into.copy_from_slice(&page[..into.len()]));
+        read.map_err(|refusal| refusal.to_string())
+    }
+}
+
+struct Driver {
+    configuration: Configuration,
+    fat: Fat<Blocked>,
+    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+    policy: Asker<AskPolicy, PolicySays>,
+    stage: Arc<View>,
+}
+
+/// Runs the component.
+pub fn main(context: Context) -> ExitCode {
+    crate::component(&context, |configuration: Configuration| {
+        let ports = &context.ports;
+        let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
+        let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
+        let policy: Asker<AskPolicy, PolicySays> = ports.asker("policy")?;
+        let stage = ports.region("stage")?;
+        let reader = Reader::new(Arc::clone(&monitor), cache, ITSELF, configuration.disk);
+        let words = |refusal: Refusal| StackError::Component(refusal.to_string());
+        if configuration.format.is_some() {
+            take_over(&configuration, &policy).map_err(words)?;
+            make(&configuration, &reader, &monitor, &stage)?;
+        }
+        let mut boot = [0; PAGE_BYTES];
+        reader.read(&[configuration.blocks.first], &[], |_, page| boot = *page).map_err(words)?;
+        let layout = Layout::from_boot_sector(&boot, configuration.partition_bytes)?;
+        let metadata_blocks = layout.area_blocks(Area::Metadata);
+        let metadata = Blocked { reader, metadata_blocks, first: configuration.blocks.first };
+        let mut fat = Fat::mount(layout, metadata, Options::default())?;
+        // Every block of metadata is verified against what was written last, and only this program writes it.
+        fat.allow_changes(&Checked::as_we_left_it())?;
+        let mut driver = Driver { configuration, fat, monitor, policy, stage };
+        let now = now();
+        if let Some(change) = driver.fat.prepare(now)? {
+            driver.commit(change).map_err(words)?;
+        }
+        Ok(ports.serve(|request| driver.answer(&request))?)
+    })
+}
+
+fn now() -> Moment {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+}
+
+/// Accepts the blocks of a new partition, as soon as they are nominated.
+fn take_over(configuration: &Configuration, policy: &Asker<AskPolicy, PolicySays>) -> Result<(), Refusal> {
+    let acl = Acl::of(configuration.own.clone(), Access::ReadWrite);
+    let acl = acl.map_err(|error| Refusal::Failed(error.to_string()))?;
+    let (disk, blocks) = (configuration.disk, configuration.blocks);
+    let started = Instant::now();
+    loop {
+        match ask(policy, &AskPolicy::Accept { disk, blocks, acl: acl.clone() }) {
+            Ok(_) => return Ok(()),
+            Err(refusal) if started.elapsed() > HAND_OVER => return Err(refusal),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Writes a new file system.
+fn make(
+    configuration: &Configuration,
+    reader: &Reader,
+    monitor: &Asker<AskMonitor, MonitorSays>,
+    stage: &View,
+) -> Result<(), StackError> {
+    let (label, cluster_bytes, volume_id) = configuration.format.clone().unwrap_or_default();
+    let options = FormatOptions {
+        sector_bytes: 512,
+        cluster_bytes,
+        label,
+        volume_id,
+        hidden_sectors: 0,
+        now: now(),
+        utc_offset_minutes: 0,
+    };
+    let made = format(configuration.partition_bytes, &options)?;
+    let metadata_blocks = made.layout.area_blocks(Area::Metadata);
+    let mut blocks = made.blocks().map(|(block, bytes)| {
+        let number = match block.area {
+            Area::Metadata => block.index,
+            Area::Data => metadata_blocks + block.index,
+        };
+        (configuration.blocks.first + number, bytes)
+    });
+    loop {
+        let some: BTreeMap<u64, Vec<u8>> = blocks.by_ref().take(BLOCKS_MAX).collect();
+        if some.is_empty() {
+            return Ok(());
+        }
+        let written = write(configuration.disk, reader, monitor, stage, &some);
+        written.map_err(|refusal| StackError::Component(refusal.to_string()))?;
+    }
+}
+
+/// Writes whole blocks, all or none.
+fn write(
+    disk: u16,
+    reader: &Reader,
+    monitor: &Asker<AskMonitor, MonitorSays>,
+    stage: &View,
+    blocks: &BTreeMap<u64, Vec<u8>>,
+) -> Result<(), Refusal> {
+    if blocks.len() > STAGE_PAGES {
+        return Err(Refusal::Failed(format!("{} blocks of metadata change at once", blocks.len())));
+    }
+    for (page, bytes) in blocks.values().enumerate() {
+        let written = stage.write_at((page * PAGE_BYTES) as u64, bytes);
+        written.map_err(|error| Refusal::Failed(error.to_string()))?;
+    }
+    let numbers: Vec<u64> = blocks.keys().copied().collect();
+    let mut attempts = 0;
+    loop {
+        let mut references = Vec::with_capacity(numbers.len());
+        for numbers in numbers.chunks(BLOCKS_MAX) {
+            references.extend(reader.reference(numbers, false, &[])?);
+        }
+        let writes = references.into_iter().zip(0..).collect();
+        match ask(monitor, &AskMonitor::WriteTogether { disk, writes }) {
+            Ok(MonitorSays::Done) => return Ok(()),
+            Ok(_) => return Err(nonsense("the monitor")),
+            // A page was taken away meanwhile, or is being moved.
+            Err(Refusal::Code(_)) if attempts < 100 => attempts += 1,
+            Err(refusal) => return Err(refusal),
+        }
+    }
+}
+
+fn moment((seconds, nanoseconds): Time) -> Moment {
+    Moment { seconds, nanoseconds: nanoseconds.min(999_999_999) }
+}
+
+fn time(moment: Moment) -> Time {
+    (moment.seconds, moment.nanoseconds)
+}
+
+fn file(id: FileId, stat: &Stat) -> File {
+    File {
+        id: id.0,
+        is_directory: stat.kind == Kind::Directory,
+        size: stat.size,
+        times: [time(stat.created), time(stat.modified), time(stat.accessed)],
+        is_read_only: stat.attributes.read_only,
+    }
+}
+
+fn refusal(error: FatError) -> Refusal {
+    let code = match &error {
+        FatError::NotFound(_) | FatError::Gone => code::NOT_FOUND,
+        FatError::Exists(_) => code::EXISTS,
+        FatError::NotADirectory(_) => code::NOT_A_DIRECTORY,
+        FatError::IsADirectory(_) => code::IS_A_DIRECTORY,
+        FatError::NotEmpty(_) => code::NOT_EMPTY,
+        FatError::FileTooLarge(_) => code::TOO_LARGE,
+        FatError::Full { .. } | FatError::DirectoryFull | FatError::LimboFull(_) => code::FULL,
+        FatError::ReadOnly(_) => code::READ_ONLY,
+        FatError::BadName { .. } | FatError::IntoItself | FatError::NothingToFree(_) => code::INVALID,
+        _ => code::MEDIUM,
+    };
+    if code == code::MEDIUM {
+        tracing::warn!(%error, "the file system");
+    }
+    Refusal::Code(code)
+}
+
+impl Driver {
+    fn answer(&mut self, request: &Request) -> Answer {
+        request.question().and_then(|question| self.carry_out(&request.alias, question)).into()
+    }
+
+    fn carry_out(&mut self, by: &Alias, question: AskFiles) -> Result<FilesSay, Refusal> {
+        let done = FilesSay::Done;
+        match question {
+            AskFiles::LookUp { parent, name } => {
+                let (id, stat) = self.fat.lookup(FileId(parent), &name).map_err(refusal)?;
+                Ok(FilesSay::File(file(id, &stat)))
+            }
+            AskFiles::Forget { file, count } => {
+                self.fat.forget(FileId(file), count);
+                Ok(done)
+            }
+            AskFiles::Stat(id) => {
+                let stat = self.fat.stat(FileId(id)).map_err(refusal)?;
+                Ok(FilesSay::File(file(FileId(id), &stat)))
+            }
+            AskFiles::List { directory, cookie, count } => {
+                let count = count.min(NAMES_MAX) as usize;
+                let names = self.fat.list(FileId(directory), cookie, count).map_err(refusal)?;
+                let listed = names.into_iter().map(|name| Listed {
+                    name: name.name,
+                    is_directory: name.kind == Kind::Directory,
+                    number: name.place_number,
+                    cookie: name.cookie,
+                });
+                Ok(FilesSay::Names(listed.collect()))
+            }
+            AskFiles::Map { file, offset, length } => {
+                let runs = self.fat.map(FileId(file), offset, length).map_err(refusal)?;
+                let runs = runs.into_iter().map(|run| (run.offset, self.blocks(run.blocks))).collect();
+                Ok(FilesSay::Map { runs, block_bytes: self.fat.layout().block_bytes })
+            }
+            AskFiles::Create { parent, name, is_directory, now } => {
+                let kind = if is_directory { Kind::Directory } else { Kind::File };
+                let change = self.fat.create(FileId(parent), &name, kind, moment(now)).map_err(refusal)?;
+                let (id, _) = self.commit(change)?;
+                let stat = self.fat.stat(id).map_err(refusal)?;
+                Ok(FilesSay::File(file(id, &stat)))
+            }
+            AskFiles::Unlink { parent, name, now } => {
+                self.must_own_name(by, parent, &name)?;
+                let change = self.fat.unlink(FileId(parent), &name, moment(now)).map_err(refusal)?;
+                self.commit(change)?;
+                Ok(done)
+            }
+            AskFiles::RemoveDirectory { parent, name, now } => {
+                let change = self.fat.rmdir(FileId(parent), &name, moment(now)).map_err(refusal)?;
+                self.commit(change)?;
+                Ok(done)
+            }
+            AskFiles::Rename { from, name, to, new_name, replace, now } => {
+                self.must_own_name(by, from, &name)?;
+                match self.must_own_name(by, to, &new_name) {
+                    Err(Refusal::Code(code::NOT_FOUND)) => {}
+                    other => other?,
+                }
+                let replace = if replace { Replace::Yes } else { Replace::No };
+                let names = ((FileId(from), &*name), (FileId(to), &*new_name));
+                let change = self.fat.rename(names.0, names.1, replace, moment(now)).map_err(refusal)?;
+                self.commit(change)?;
+                Ok(done)
+            }
+            AskFiles::Resize { file, size, owner, now } => {
+                self.must_own(by, FileId(file))?;
+                let owner = asker(by, owner)?;
+                let change = self.fat.resize(FileId(file), size, moment(now)).map_err(refusal)?;
+                let (resized, allocated) = self.commit(change)?;
+                let nominated = self.nominate(&allocated, &owner)?;
+                let fill = resized.fill.map(|fill| (fill.start, fill.end - fill.start));
+                Ok(FilesSay::Resized { size: resized.size, nominated, fill })
+            }
+            AskFiles::Claim { file, offset, length, owner } => {
+                self.must_own(by, FileId(file))?;
+                let owner = asker(by, owner)?;
+                let runs = self.fat.map(FileId(file), offset, length).map_err(refusal)?;
+                let own = self.configuration.own.digest().0;
+                let mut mine = Vec::new();
+                for run in runs {
+                    for index in run.blocks.start..run.blocks.start + run.blocks.count {
+                        let one = BlockRange { start: index, count: 1 };
+                        if self.owns(self.blocks(one), own)? {
+                            mine.push(one);
+                        }
+                    }
+                }
+                let nominated = self.nominate(&mine, &owner)?;
+                Ok(FilesSay::Resized { size: 0, nominated, fill: None })
+            }
+            AskFiles::SetTimes { file, times, is_read_only } => {
+                let id = FileId(file);
+                self.must_own(by, id)?;
+                let attributes = match is_read_only {
+                    None => None,
+                    Some(read_only) => {
+                        let before = self.fat.stat(id).map_err(refusal)?.attributes;
+                        Some(holdfast_fat::Attributes { read_only, ..before })
+                    }
+                };
+                let [created, modified, accessed] = times.map(|time| time.map(moment));
+                let change =
+                    self.fat.set(id, Facts { attributes, created, modified, accessed }).map_err(refusal)?;
+                self.commit(change)?;
+                Ok(done)
+            }
+            AskFiles::Returning => self.returning(by),
+            AskFiles::Returned { item, blocks, clusters, now } => {
+                self.take_back(LimboId(item), &blocks, clusters, moment(now))?;
+                Ok(done)
+            }
+            AskFiles::Sizes => {
+                let sizes = self.fat.sizes().map_err(refusal)?;
+                let (cluster_bytes, clusters) = (sizes.cluster_bytes, sizes.clusters);
+                Ok(FilesSay::Sizes { cluster_bytes, clusters, free: sizes.free })
+            }
+        }
+    }
+
+    /// Blocks of the data area as everybody numbers them.
+    fn blocks(&self, range: BlockRange) -> Blocks {
+        let first = self.fat.metadata().number(BlockId { area: Area::Data, index: range.start });
+        Blocks { first, count: range.count }
+    }
+
+    /// Writes a transaction, and takes it as done; or neither.
+    fn commit<T>(&mut self, change: Change<T>) -> Result<(T, Vec<BlockRange>), Refusal> {
+        let Change { transaction, value } = change;
+        let allocated = transaction.allocated.clone();
+        let metadata = self.fat.metadata();
+        let blocks: BTreeMap<u64, Vec<u8>> =
+            transaction.blocks.iter().map(|(block, bytes)| (metadata.number(*block), bytes.clone())).collect();
+        let written = write(self.configuration.disk, &metadata.reader, &self.monitor, &self.stage, &blocks);
+        let settled = |settle: fn(&mut Fat<Blocked>, Transaction) -> holdfast_fat::Result<()>, fat, transaction| {
+            settle(fat, transaction).map_err(refusal)
+        };
+        match written {
+            Ok(()) => settled(Fat::applied, &mut self.fat, transaction)?,
+            Err(error) => {
+                settled(Fat::abandoned, &mut self.fat, transaction)?;
+                return Err(error);
+            }
+        }
+        Ok((value, allocated))
+    }
+
+    fn owns(&self, blocks: Blocks, owner: [u8; 32]) -> Result<bool, Refusal> {
+        let disk = self.configuration.disk;
+        match ask(&self.policy, &AskPolicy::Owns { disk, blocks, owner })? {
+            PolicySays::Owns(owns) => Ok(owns),
+            _ => Err(nonsense("PolicyMgr")),
+        }
+    }
+
+    /// That a file is the asker's: its first block is, or is still the driver's own, or there is none.
+    fn must_own(&mut self, by: &Alias, id: FileId) -> Result<(), Refusal> {
+        if self.fat.stat(id).map_err(refusal)?.kind == Kind::Directory {
+            return Ok(());
+        }
+        let Some(first) = self.fat.map(id, 0, 1).map_err(refusal)?.first().map(|run| run.blocks.start) else {
+            return Ok(());
+        };
+        let blocks = self.blocks(BlockRange { start: first, count: 1 });
+        let is_theirs = self.owns(blocks, by.principal)? || self.owns(blocks, self.configuration.own.digest().0)?;
+        if is_theirs { Ok(()) } else { Err(Refusal::Code(code::NOT_YOURS)) }
+    }
+
+    fn must_own_name(&mut self, by: &Alias, parent: u64, name: &str) -> Result<(), Refusal> {
+        let (id, _) = self.fat.lookup(FileId(parent), name).map_err(refusal)?;
+        let owned = self.must_own(by, id);
+        self.fat.forget(id, 1);
+        owned
+    }
+
+    /// Proposes blocks to their new owner, in as many runs as there are.
+    fn nominate(&self, ranges: &[BlockRange], owner: &Principal) -> Result<Vec<Blocks>, Refusal> {
+        let mut nominated: Vec<Blocks> = Vec::new();
+        for range in ranges {
+            let blocks = self.blocks(*range);
+            match nominated.last_mut() {
+                Some(last) if last.first + last.count == blocks.first => last.count += blocks.count,
+                _ => nominated.push(blocks),
+            }
+        }
+        for blocks in &nominated {
+            let disk = self.configuration.disk;
+            ask(&self.policy, &AskPolicy::Nominate { disk, blocks: *blocks, to: owner.clone() })?;
+        }
+        Ok(nominated)
+    }
+
+    /// Something of the asker's that waits to be given back.
+    fn returning(&mut self, by: &Alias) -> Result<FilesSay, Refusal> {
+        let own = self.configuration.own.digest().0;
+        for item in self.fat.limbo(None, WAITING_MAX).map_err(refusal)? {
+            if item.in_use {
+                continue;
+            }
+            let returning = self.fat.returning(item.id).map_err(refusal)?;
+            let ranges: Vec<Blocks> = returning.blocks.iter().map(|range| self.blocks(*range)).collect();
+            let Some(first) = ranges.first() else { continue };
+            let first = Blocks { count: 1, ..*first };
+            let clusters = returning.clusters;
+            if self.owns(first, own)? {
+                // Nobody had accepted them.
+                self.take_back(item.id, &ranges, clusters, now())?;
+            } else if self.owns(first, by.principal)? {
+                let to = Some(self.configuration.own.clone());
+                return Ok(FilesSay::Return { item: item.id.0, blocks: ranges, clusters, to });
+            }
+        }
+        Ok(FilesSay::Return { item: 0, blocks: Vec::new(), clusters: 0, to: None })
+    }
+
+    /// Accepts blocks that were nominated to the driver, which erases them; then they are free.
+    fn take_back(&mut self, id: LimboId, blocks: &[Blocks], clusters: u32, _now: Moment) -> Result<(), Refusal> {
+        let returning = self.fat.returning(id).map_err(refusal)?;
+        let expected: Vec<Blocks> = returning.blocks.iter().map(|range| self.blocks(*range)).collect();
+        if expected != blocks || returning.clusters != clusters {
+            return Err(Refusal::Code(code::INVALID));
+        }
+        let own = self.configuration.own.clone();
+        let acl = Acl::of(own.clone(), Access::ReadWrite).map_err(|error| Refusal::Failed(error.to_string()))?;
+        for blocks in expected {
+            if !self.owns(blocks, own.digest().0)? {
+                let disk = self.configuration.disk;
+                ask(&self.policy, &AskPolicy::Accept { disk, blocks, acl: acl.clone() })?;
+            }
+        }
+        let change = self.fat.free(id, clusters).map_err(refusal)?;
+        self.commit(change)?;
+        Ok(())
+    }
+}
+
+/// The asker, by its own word, which must be the name that the request was stamped with.
+fn asker(by: &Alias, owner: Principal) -> Result<Principal, Refusal> {
+    if owner.digest().0 == by.principal { Ok(owner) } else { Err(Refusal::NotPermitted) }
+}

@@ -1,0 +1,37 @@
+//! The host: the process that holds the volume, the memory and the names of all others. What the paper's kernel is, this
+//! is, with Linux below: it starts the components, says by their manifests who they are, and answers for the monitor.
+
+mod aliases;
+mod memory;
+mod service;
+mod start;
+
+pub use start::{Configuration, Place, Session, Stack};
+
+use holdfast_components::Refusal;
+use holdfast_monitor::MonitorError;
+
+/// The page is being transferred; ask again.
+pub const BUSY: u32 = 1;
+/// The run goes over the edge of a stretch of blocks.
+pub const EDGE: u32 = 2;
+/// The page is not in the state that this needs.
+pub const STATE: u32 = 3;
+/// The reference is outdated; ask for the block again.
+pub const OUTDATED: u32 = 4;
+/// The block on the disk is not what was written.
+pub const BAD_BLOCK: u32 = 5;
+
+/// What is told to whoever asked.
+fn refusal(error: MonitorError) -> Refusal {
+    use holdfast_volume::VolumeError;
+    match error {
+        MonitorError::Denied(_) => Refusal::NotPermitted,
+        MonitorError::Busy(_) => Refusal::Code(BUSY),
+        MonitorError::TooLong { .. } => Refusal::Code(EDGE),
+        MonitorError::WrongStatus { .. } => Refusal::Code(STATE),
+        MonitorError::Outdated(_) => Refusal::Code(OUTDATED),
+        MonitorError::Volume(VolumeError::BadBlock { .. }) => Refusal::Code(BAD_BLOCK),
+        error => Refusal::Failed(error.to_string()),
+    }
+}

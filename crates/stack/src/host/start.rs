@@ -1,0 +1,336 @@
+//! Starting a stack: which components there are, what each may do, and who may speak with whom.
+
+use super::aliases::{Aliases, Role};
+use super::memory::Tmpfs;
+use super::service::{Service, port};
+use crate::protocol::{Blocks, STAGE_PAGES};
+use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
+use holdfast_access::{Acl, Manifest, Name, Principal, ProcessName, Text};
+use holdfast_components::{
+    Access, ChannelPlan, ComponentPlan, Door, End, Event, Plan, Profile, Program, RegionGrant, Regions, Supervisor,
+};
+use holdfast_crypto::Digest;
+use holdfast_fat::Layout as FatLayout;
+use holdfast_monitor::{Disk, Extent, Layout, Monitor, Names, PAGE_BYTES};
+use holdfast_volume::Volume;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Where the blocks of a disk are.
+#[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Place {
+    /// Drawn when it was formatted or adopted.
+    pub identity: [u8; 16],
+    /// Where the file system begins on the volume, in bytes.
+    pub start: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Where the policy table is, in bytes, and how many blocks it has.
+    pub table: (u64, u64),
+}
+
+/// Somebody who uses the file system, through a mount of their own.
+pub struct Session {
+    /// In whose name.
+    pub user: Principal,
+    /// What files get that they make.
+    pub acl: Acl,
+    /// The mount: an open session with FUSE that nobody has read from.
+    pub fuse: OwnedFd,
+    /// The numbers that files are shown to belong to.
+    pub uid: u32,
+    /// And to which group.
+    pub gid: u32,
+}
+
+/// What to start.
+pub struct Configuration {
+    /// Its name in listings.
+    pub name: String,
+    /// The program that components run: this one.
+    pub program: Program,
+    /// Its digest.
+    pub digest: Digest,
+    /// What verifies the disk.
+    pub volume: Volume,
+    /// Where its blocks are.
+    pub place: Place,
+    /// The file system.
+    pub fat: FatLayout,
+    /// The disk has no table and no file system yet: all of it is erased, and formatted with this label, clusters of so
+    /// many bytes, and serial number.
+    pub format: Option<(String, Option<u32>, u32)>,
+    /// Who may format.
+    pub administrator: Principal,
+    /// Users.
+    pub sessions: Vec<Session>,
+    /// Pages of memory for blocks.
+    pub pages_max: usize,
+}
+
+/// A stack that runs.
+pub struct Stack {
+    supervisor: Option<Supervisor>,
+    serving: Option<std::thread::JoinHandle<()>>,
+    service: Arc<Service>,
+}
+
+/// Threads that answer for the monitor.
+const THREADS: usize = 4;
+
+/// The name of the only disk's DiskDriver, of the file system's driver, and so on.
+const DRIVER: &str = "disk-driver";
+const FILES: &str = "fs-driver";
+const POLICY: &str = "policy-manager";
+const CACHE: &str = "cache-manager";
+const FORMATTER: &str = "disk-formatter";
+
+fn session_name(number: usize) -> String {
+    format!("vfs-{number}")
+}
+
+impl Place {
+    /// The stretches of blocks of the file system: its metadata area, with what is left over of it, and its data area; then
+    /// the policy table.
+    ///
+    /// # Errors
+    /// The file system is not within its place.
+    pub fn extents(&self, fat: &FatLayout) -> Result<Vec<Extent>, StackError> {
+        use holdfast_fat::Area;
+        let block_bytes = fat.block_bytes as u16;
+        let metadata = fat.area_start(Area::Data);
+        let whole = metadata / u64::from(fat.block_bytes);
+        let rest = metadata % u64::from(fat.block_bytes);
+        let data_end = metadata + fat.area_blocks(Area::Data) * u64::from(fat.block_bytes);
+        if data_end > self.bytes {
+            return Err(StackError::Component("the file system is larger than its partition".to_owned()));
+        }
+        let mut extents = vec![Extent { offset: self.start, block_bytes, blocks: whole }];
+        if rest > 0 {
+            let offset = self.start + whole * u64::from(fat.block_bytes);
+            extents.push(Extent { offset, block_bytes: rest as u16, blocks: 1 });
+        }
+        let blocks = fat.area_blocks(Area::Data);
+        extents.push(Extent { offset: self.start + metadata, block_bytes, blocks });
+        let (offset, blocks) = self.table;
+        extents.push(Extent { offset, block_bytes: PAGE_BYTES as u16, blocks });
+        Ok(extents)
+    }
+}
+
+fn manifest(digest: Digest, component: &str, settings: &[(&str, String)]) -> Result<Manifest, StackError> {
+    let mut manifest = Manifest::of_executable(digest, 0);
+    manifest.component = Some(Name::new(component)?);
+    for (name, text) in settings {
+        manifest.settings.insert(Name::new(name)?, Text::new(text)?);
+    }
+    Ok(manifest)
+}
+
+impl Stack {
+    /// Starts the components of one disk with one file system, and a VFS for each session.
+    ///
+    /// # Errors
+    /// [`StackError`].
+    pub fn start(configuration: Configuration) -> Result<Stack, StackError> {
+        let Configuration { name, program, digest, volume, place, fat, format, .. } = configuration;
+        let is_new = format.is_some();
+        let extents = place.extents(&fat)?;
+        let layout = Layout::new(extents, volume.size_bytes()).map_err(StackError::Component)?;
+        let table_first = layout.blocks() - place.table.1;
+        let disk = holdfast_policy::Disk {
+            number: 0,
+            identity: place.identity,
+            blocks: table_first,
+            table_first,
+            table_blocks: place.table.1,
+        };
+        let of_files = Blocks { first: 0, count: table_first };
+
+        // What each runs is who each is.
+        let of_disk = ("disks", "0".to_owned());
+        let of_blocks = ("blocks", format!("0:{}+{}", of_files.first, of_files.count));
+        let mut roles = HashMap::new();
+        let mut role = |component: &str, kind: &str, settings: &[(&str, String)], user: Option<Principal>| {
+            let manifest = manifest(digest, kind, settings)?;
+            let program = Principal::Program(manifest.program());
+            roles.insert(component.to_owned(), Role { manifest, user });
+            Ok::<_, StackError>(program)
+        };
+        let policy = role(POLICY, POLICY, &[], None)?;
+        let cache = role(CACHE, CACHE, &[], None)?;
+        let driver = role(DRIVER, DRIVER, &[of_disk], None)?;
+        let files = role(FILES, FILES, &[of_blocks], None)?;
+        role(FORMATTER, FORMATTER, &[], Some(configuration.administrator.clone()))?;
+        for (number, session) in configuration.sessions.iter().enumerate() {
+            role(&session_name(number), "vfs", &[], Some(session.user.clone()))?;
+        }
+        let aliases = Arc::new(Aliases::new(roles));
+
+        let memory = (configuration.pages_max * PAGE_BYTES) as u64;
+        // Regions are filled in part only, and each has its words.
+        let regions = Regions::create(&program, memory * 4 + (256 << 20))?;
+        let stage_bytes = (STAGE_PAGES * PAGE_BYTES) as u64;
+        let mut stages = HashMap::new();
+        for component in [POLICY, FILES] {
+            stages.insert(component.to_owned(), Arc::new(regions.region(stage_bytes)?));
+        }
+        let stage = |component: &str| RegionGrant {
+            name: "stage".to_owned(),
+            region: Arc::clone(&stages[component]),
+            access: Access::ReadWrite,
+        };
+
+        let names = Names { policy_manager: policy.clone(), cache_manager: cache.clone() };
+        let digests = vec![policy.digest().0, cache.digest().0];
+        let monitor_disk = Disk { volume, layout, driver };
+        let monitor = Monitor::new(Tmpfs::new(regions), vec![monitor_disk], names, configuration.pages_max);
+
+        let mut components = vec![
+            ComponentPlan {
+                configuration: encode(&disk_driver::Configuration { may_ask: digests, disks: vec![0] }),
+                guards: vec!["transfers: only for PolicyMgr and CacheMgr, of the disks of its bus".to_owned()],
+                ..ComponentPlan::new(DRIVER, Profile::with_doors(&[Door::Threads]))
+            },
+            ComponentPlan {
+                configuration: encode(&policy_manager::Configuration {
+                    disks: vec![(disk, is_new)],
+                    administrator: configuration.administrator.clone(),
+                    cache_manager: cache,
+                    drivers: vec![(0, of_files, files.clone())],
+                    principals: std::iter::once(policy)
+                        .chain(configuration.sessions.iter().map(|session| session.user.clone()))
+                        .collect(),
+                }),
+                regions: vec![stage(POLICY)],
+                guards: vec![
+                    "owners and ACLs: only for who speaks for the owner".to_owned(),
+                    "pages: only for CacheMgr, in regions of one ACL".to_owned(),
+                ],
+                ..ComponentPlan::new(POLICY, Profile::default())
+            },
+            ComponentPlan {
+                configuration: encode(&cache_manager::Configuration {
+                    pages_max: (configuration.pages_max - place.table.1 as usize - 64) as u32,
+                }),
+                guards: vec!["pages: of any block, without its content".to_owned()],
+                ..ComponentPlan::new(CACHE, Profile::with_doors(&[Door::Threads]))
+            },
+            ComponentPlan {
+                configuration: encode(&fs_driver::Configuration {
+                    disk: 0,
+                    blocks: of_files,
+                    partition_bytes: place.bytes,
+                    own: files.clone(),
+                    format,
+                }),
+                regions: vec![stage(FILES)],
+                guards: vec!["changes of a file with blocks: only for the owner of its first".to_owned()],
+                ..ComponentPlan::new(FILES, Profile::default())
+            },
+        ];
+        let host = |component: &str| ChannelPlan {
+            bounds: holdfast_components::Bounds { files_max: 2, ..Default::default() },
+            ..ChannelPlan::new(End::of(component, "monitor"), End::host(&port(component)))
+        };
+        let between = |from: &str, name: &str, to: &str| {
+            ChannelPlan::new(End::of(from, name), End::of(to, &format!("from-{from}")))
+        };
+        let mut channels = vec![
+            host(DRIVER),
+            host(POLICY),
+            host(CACHE),
+            host(FILES),
+            between(POLICY, "driver", DRIVER),
+            between(CACHE, "driver", DRIVER),
+            between(CACHE, "policy", POLICY),
+            between(FILES, "cache", CACHE),
+            between(FILES, "policy", POLICY),
+        ];
+        if is_new {
+            let before_files = components.len() - 1;
+            let plan = ComponentPlan {
+                configuration: encode(&formatter::Configuration { disk: 0, partitions: vec![(of_files, files)] }),
+                guards: vec!["speaks for the administrator, who owns what was just erased".to_owned()],
+                ..ComponentPlan::new(FORMATTER, Profile::default())
+            };
+            components.insert(before_files, plan);
+            channels.push(between(FORMATTER, "policy", POLICY));
+        }
+        for (number, session) in configuration.sessions.into_iter().enumerate() {
+            let name = session_name(number);
+            let plan = ComponentPlan {
+                program: "vfs".to_owned(),
+                configuration: encode(&vfs::Configuration {
+                    disk: 0,
+                    user: session.user,
+                    acl: session.acl,
+                    uid: session.uid,
+                    gid: session.gid,
+                }),
+                files: vec![("fuse".to_owned(), session.fuse)],
+                guards: vec!["requests: only of its mount".to_owned()],
+                // A session with FUSE cannot be taken up by another process yet: the kernel keeps its state.
+                restart: holdfast_components::Restart::NEVER,
+                ..ComponentPlan::new(&name, Profile::with_doors(&[Door::Threads, Door::Fuse]))
+            };
+            components.push(plan);
+            channels.extend([
+                host(&name),
+                between(&name, "files", FILES),
+                between(&name, "cache", CACHE),
+                between(&name, "policy", POLICY),
+            ]);
+        }
+
+        let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages });
+        let plan = Plan { name, components, channels };
+        let supervisor = Supervisor::start(program, plan, move |event| match event {
+            Event::Starting { component, process, aliases: page, .. } => {
+                let name = ProcessName { boot: process.realm, number: process.counter };
+                if let Err(error) = aliases.started(component, name, page) {
+                    tracing::error!(component, %error, "its names could not be proved; it will be refused everything");
+                }
+            }
+            Event::Ended { component, process, reason, restarts } => {
+                let name = ProcessName { boot: process.realm, number: process.counter };
+                aliases.ended(component, name);
+                tracing::warn!(component, reason, restarts, "a component ended");
+            }
+        })?;
+        let ports = Arc::clone(supervisor.ports());
+        let answering = Arc::clone(&service);
+        let serving = std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
+            if let Err(error) = ports.serve_with_threads(THREADS, |request| answering.answer(&request)) {
+                tracing::error!(%error, "the monitor ends");
+            }
+        });
+        let serving = serving.map_err(|error| StackError::Component(error.to_string()))?;
+        Ok(Stack { supervisor: Some(supervisor), serving: Some(serving), service })
+    }
+
+    /// What runs.
+    pub fn supervisor(&self) -> &Supervisor {
+        self.supervisor.as_ref().expect("it runs until it is stopped")
+    }
+
+    /// Ends the components, and makes everything durable that they wrote.
+    ///
+    /// # Errors
+    /// The volume.
+    pub fn stop(mut self) -> Result<(), StackError> {
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.stop();
+        }
+        if let Some(serving) = self.serving.take() {
+            let _ = serving.join();
+        }
+        self.service.monitor.close()?;
+        Ok(())
+    }
+}
+
+fn encode(configuration: &impl borsh::BorshSerialize) -> Vec<u8> {
+    borsh::to_vec(configuration).expect("a vector takes everything")
+}

@@ -1,0 +1,407 @@
+//! Files, by asking an FSDriver where they are, PolicyMgr for the blocks, and the cache for what is in them.
+
+use super::Configuration;
+use crate::StackError;
+use crate::asking::{ask_for_files, nonsense};
+use crate::host::{BAD_BLOCK, OUTDATED, STATE};
+use crate::protocol::{
+    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed, MonitorSays,
+    PolicySays, Time, code,
+};
+use crate::reader::Reader;
+use holdfast_components::{Asker, Ports, Refusal};
+use holdfast_monitor::PAGE_BYTES;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// In whose name: the user's.
+const USER: u16 = 2;
+/// Bytes that are changed by one request at most: what fits into a packet.
+const WRITE_BYTES: usize = PAGE_BYTES;
+/// Bytes fetched ahead of who reads in order.
+const AHEAD_BYTES: u64 = 256 << 10;
+/// Files whose blocks are remembered.
+const MAPS_MAX: usize = 1024;
+/// How often a page is asked for again that was taken away meanwhile.
+const ATTEMPTS: usize = 16;
+
+/// An errno.
+pub(super) type Code = i32;
+
+/// Where the blocks of a file are, as far as asked for.
+#[derive(Default, Clone)]
+struct Map {
+    block_bytes: u32,
+    /// By byte of the file: the first block, and how many.
+    runs: BTreeMap<u64, Blocks>,
+}
+
+impl Map {
+    /// The block with a byte.
+    fn block(&self, offset: u64) -> Option<u64> {
+        let (start, run) = self.runs.range(..=offset).next_back()?;
+        let at = (offset - start) / u64::from(self.block_bytes);
+        (at < run.count).then_some(run.first + at)
+    }
+}
+
+/// See the module.
+pub(super) struct Files {
+    files: Asker<AskFiles, FilesSay>,
+    policy: Asker<AskPolicy, PolicySays>,
+    cache: Arc<Asker<AskCache, CacheSays>>,
+    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+    reader: Reader,
+    configuration: Configuration,
+    maps: Mutex<HashMap<u64, Map>>,
+    /// Blocks that were changed and not written since, by file.
+    changed: Mutex<HashMap<u64, HashSet<u64>>>,
+    /// One change of sizes at a time.
+    sizing: Mutex<()>,
+}
+
+fn errno(refusal: Refusal) -> Code {
+    match refusal {
+        Refusal::NotPermitted | Refusal::AliasInvalid | Refusal::Code(code::NOT_YOURS) => libc::EACCES,
+        Refusal::Code(code @ (code::NOT_FOUND
+            | code::EXISTS
+            | code::NOT_A_DIRECTORY
+            | code::IS_A_DIRECTORY
+            | code::INVALID
+            | code::TOO_LARGE
+            | code::FULL
+            | code::READ_ONLY
+            | code::NOT_EMPTY)) => code as Code,
+        Refusal::Code(BAD_BLOCK) => libc::EIO,
+        refusal => {
+            tracing::warn!(%refusal, "a request failed");
+            libc::EIO
+        }
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() as i64, since.subsec_nanos())
+}
+
+impl Files {
+    pub(super) fn new(ports: &Arc<Ports>, configuration: Configuration) -> Result<Files, StackError> {
+        let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
+        let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
+        Ok(Files {
+            files: ports.asker("files")?,
+            policy: ports.asker("policy")?,
+            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk),
+            cache,
+            monitor,
+            configuration,
+            maps: Mutex::default(),
+            changed: Mutex::default(),
+            sizing: Mutex::new(()),
+        })
+    }
+
+    fn ask(&self, question: &AskFiles) -> Result<FilesSay, Code> {
+        ask_for_files(&self.files, USER, question).map(|(answer, _)| answer).map_err(errno)
+    }
+
+    fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
+        ask_for_files(&self.policy, USER, question).map(|(answer, _)| answer)
+    }
+
+    fn file(&self, question: &AskFiles) -> Result<File, Code> {
+        match self.ask(question)? {
+            FilesSay::File(file) => Ok(file),
+            _ => Err(errno(nonsense("the file system"))),
+        }
+    }
+
+    fn done(&self, question: &AskFiles) -> Result<(), Code> {
+        match self.ask(question)? {
+            FilesSay::Done => Ok(()),
+            _ => Err(errno(nonsense("the file system"))),
+        }
+    }
+
+    pub(super) fn look_up(&self, parent: u64, name: String) -> Result<File, Code> {
+        self.file(&AskFiles::LookUp { parent, name })
+    }
+
+    pub(super) fn forget(&self, file: u64, count: u64) {
+        self.forget_map(file);
+        let _ = self.ask(&AskFiles::Forget { file, count });
+    }
+
+    pub(super) fn stat(&self, file: u64) -> Result<File, Code> {
+        self.file(&AskFiles::Stat(file))
+    }
+
+    pub(super) fn list(&self, directory: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
+        match self.ask(&AskFiles::List { directory, cookie, count: 128 })? {
+            FilesSay::Names(names) => Ok(names),
+            _ => Err(errno(nonsense("the file system"))),
+        }
+    }
+
+    pub(super) fn create(&self, parent: u64, name: String, is_directory: bool) -> Result<File, Code> {
+        self.file(&AskFiles::Create { parent, name, is_directory, now: now() })
+    }
+
+    pub(super) fn unlink(&self, parent: u64, name: String) -> Result<(), Code> {
+        self.done(&AskFiles::Unlink { parent, name, now: now() })?;
+        self.return_blocks();
+        Ok(())
+    }
+
+    pub(super) fn remove_directory(&self, parent: u64, name: String) -> Result<(), Code> {
+        self.done(&AskFiles::RemoveDirectory { parent, name, now: now() })
+    }
+
+    pub(super) fn rename(
+        &self,
+        (from, name): (u64, String),
+        (to, new_name): (u64, String),
+        replace: bool,
+    ) -> Result<(), Code> {
+        self.done(&AskFiles::Rename { from, name, to, new_name, replace, now: now() })?;
+        self.return_blocks();
+        Ok(())
+    }
+
+    pub(super) fn set_times(&self, file: u64, times: [Option<Time>; 3], read_only: Option<bool>) -> Result<(), Code> {
+        self.done(&AskFiles::SetTimes { file, times, is_read_only: read_only })
+    }
+
+    /// Bytes of a cluster, clusters, free ones.
+    pub(super) fn sizes(&self) -> Result<(u32, u64, u64), Code> {
+        match self.ask(&AskFiles::Sizes)? {
+            FilesSay::Sizes { cluster_bytes, clusters, free } => Ok((cluster_bytes, clusters, free)),
+            _ => Err(errno(nonsense("the file system"))),
+        }
+    }
+
+    fn forget_map(&self, file: u64) {
+        self.maps.lock().remove(&file);
+    }
+
+    /// The blocks with bytes of a file, in order, each with where it begins in the file; and bytes of a block.
+    fn blocks(&self, file: u64, offset: u64, length: u64) -> Result<(Vec<(u64, u64)>, u32), Code> {
+        let known = self.maps.lock().get(&file).cloned().unwrap_or_default();
+        if let Some(blocks) = within(&known, offset, length) {
+            return Ok((blocks, known.block_bytes));
+        }
+        let mut map = known;
+        let mut at = offset;
+        while at < offset + length {
+            let left = offset + length - at;
+            let FilesSay::Map { runs, block_bytes } = self.ask(&AskFiles::Map { file, offset: at, length: left })?
+            else {
+                return Err(errno(nonsense("the file system")));
+            };
+            if !(512..=PAGE_BYTES as u32).contains(&block_bytes) {
+                return Err(errno(nonsense("the file system")));
+            }
+            map.block_bytes = block_bytes;
+            let end = runs.iter().map(|(start, run)| start + run.count * u64::from(block_bytes)).max();
+            map.runs.extend(runs);
+            match end {
+                Some(end) if end > at => at = end,
+                _ => break,
+            }
+        }
+        let blocks = within(&map, offset, length).ok_or(libc::EIO)?;
+        let block_bytes = map.block_bytes;
+        let mut maps = self.maps.lock();
+        if maps.len() >= MAPS_MAX {
+            maps.clear();
+        }
+        maps.insert(file, map);
+        Ok((blocks, block_bytes))
+    }
+
+    /// Reads a part of a file, which the caller knows to be within its size.
+    pub(super) fn read(&self, file: u64, offset: u64, length: usize, size: u64) -> Result<Vec<u8>, Code> {
+        let end = (offset + length as u64).min(size);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let ahead_end = (end + AHEAD_BYTES).min(size);
+        let (blocks, block_bytes) = self.blocks(file, offset, ahead_end - offset)?;
+        let split = blocks.partition_point(|(start, _)| *start < end);
+        let (wanted, ahead) = blocks.split_at(split);
+        let ahead: Vec<u64> = ahead.iter().map(|(_, block)| *block).take(64).collect();
+        let mut bytes = vec![0; (end - offset) as usize];
+        let mut first = true;
+        for wanted in wanted.chunks(BLOCKS_MAX / 2) {
+            let numbers: Vec<u64> = wanted.iter().map(|(_, block)| *block).collect();
+            let ahead: &[u64] = if std::mem::take(&mut first) { &ahead } else { &[] };
+            let read = self.reader.read(&numbers, ahead, |at, page| {
+                let start = wanted[at].0;
+                let from = start.max(offset);
+                let to = (start + u64::from(block_bytes)).min(end);
+                let source = &page[(from - start) as usize..(to - start) as usize];
+                bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+            });
+            read.map_err(errno)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Writes into a file, which grows if that is beyond its end.
+    pub(super) fn write(&self, file: u64, offset: u64, bytes: &[u8]) -> Result<(), Code> {
+        let end = offset.checked_add(bytes.len() as u64).ok_or(libc::EFBIG)?;
+        {
+            let _one = self.sizing.lock();
+            if self.stat(file)?.size < end {
+                self.resize_locked(file, end)?;
+            }
+        }
+        let (blocks, block_bytes) = self.blocks(file, offset, bytes.len() as u64)?;
+        // Blocks of which a part stays must be filled; all others must only be there.
+        let block_bytes = u64::from(block_bytes);
+        let is_whole = |start: &u64| *start >= offset && start + block_bytes <= end;
+        for blocks in blocks.chunks(BLOCKS_MAX / 2) {
+            let (whole, part): (Vec<(u64, u64)>, Vec<(u64, u64)>) = blocks.iter().partition(|(start, _)| is_whole(start));
+            for (list, fill) in [(whole, false), (part, true)] {
+                let missing: Vec<u64> = list.iter().map(|(_, block)| *block).collect();
+                let missing: Vec<u64> =
+                    missing.into_iter().filter(|block| fill || self.reader.known(*block).is_none()).collect();
+                if !missing.is_empty() {
+                    self.reader.reference(&missing, fill, &[]).map_err(errno)?;
+                }
+            }
+            for (start, block) in blocks {
+                let from = (*start).max(offset);
+                let to = (start + block_bytes).min(end);
+                let part = &bytes[(from - offset) as usize..(to - offset) as usize];
+                self.write_block(*block, (from - start) as usize, part, is_whole(start)).map_err(errno)?;
+            }
+            let mut changed = self.changed.lock();
+            changed.entry(file).or_default().extend(blocks.iter().map(|(_, block)| *block));
+        }
+        Ok(())
+    }
+
+    fn write_block(&self, block: u64, skipped: usize, bytes: &[u8], is_whole: bool) -> Result<(), Refusal> {
+        debug_assert!(bytes.len() <= WRITE_BYTES);
+        for _ in 0..ATTEMPTS {
+            let at = match self.reader.known(block) {
+                Some(at) => at,
+                None => self.reader.reference(&[block], !is_whole, &[])?[0],
+            };
+            let question = AskMonitor::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
+            match ask_for_files(&self.monitor, USER, &question) {
+                Ok((MonitorSays::Done, _)) => return Ok(()),
+                Ok(_) => return Err(nonsense("the monitor")),
+                // Taken away meanwhile, or not filled yet.
+                Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => self.reader.forget([block].into_iter()),
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(Refusal::Failed("blocks are taken from memory faster than they can be changed".to_owned()))
+    }
+
+    /// Another size.
+    pub(super) fn resize(&self, file: u64, size: u64) -> Result<(), Code> {
+        let _one = self.sizing.lock();
+        self.resize_locked(file, size)
+    }
+
+    fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
+        loop {
+            let owner = self.configuration.user.clone();
+            let question = AskFiles::Resize { file, size, owner, now: now() };
+            let answer = self.ask(&question);
+            self.forget_map(file);
+            let FilesSay::Resized { size: reached, nominated, fill } = answer? else {
+                return Err(errno(nonsense("the file system")));
+            };
+            self.accept(&nominated).map_err(errno)?;
+            if let Some((from, length)) = fill {
+                self.zero(file, from, length)?;
+            }
+            if reached == size {
+                break;
+            }
+        }
+        self.return_blocks();
+        Ok(())
+    }
+
+    /// Becomes owner of blocks that the FSDriver nominated. They were erased.
+    fn accept(&self, nominated: &[Blocks]) -> Result<(), Refusal> {
+        for blocks in nominated {
+            let (disk, acl) = (self.configuration.disk, self.configuration.acl.clone());
+            self.ask_policy(&AskPolicy::Accept { disk, blocks: *blocks, acl })?;
+            self.reader.forget(blocks.first..blocks.first + blocks.count);
+        }
+        Ok(())
+    }
+
+    /// What the last block holds beyond the old end is not part of what the file grows by.
+    fn zero(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
+        let (blocks, block_bytes) = self.blocks(file, from, length)?;
+        let zeroes = [0; PAGE_BYTES];
+        for (start, block) in blocks {
+            let begin = start.max(from);
+            let end = (start + u64::from(block_bytes)).min(from + length);
+            let part = &zeroes[..(end - begin) as usize];
+            let is_whole = part.len() == block_bytes as usize;
+            self.write_block(block, (begin - start) as usize, part, is_whole).map_err(errno)?;
+            self.changed.lock().entry(file).or_default().insert(block);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was deleted or cut off, as long as there is any.
+    pub(super) fn return_blocks(&self) {
+        while let Ok(true) = self.return_some() {}
+    }
+
+    fn return_some(&self) -> Result<bool, Refusal> {
+        let answer = ask_for_files(&self.files, USER, &AskFiles::Returning)?.0;
+        let FilesSay::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
+        let disk = self.configuration.disk;
+        for blocks in &blocks {
+            self.ask_policy(&AskPolicy::Nominate { disk, blocks: *blocks, to: to.clone() })?;
+            self.reader.forget(blocks.first..blocks.first + blocks.count);
+        }
+        let question = AskFiles::Returned { item, blocks, clusters, now: now() };
+        Ok(ask_for_files(&self.files, USER, &question)?.0 == FilesSay::Done)
+    }
+
+    /// Everything of a file durable, with everything that the file system was told before.
+    pub(super) fn sync(&self, file: Option<u64>) -> Result<(), Code> {
+        let blocks: Vec<u64> = {
+            let mut changed = self.changed.lock();
+            match file {
+                Some(file) => changed.remove(&file).into_iter().flatten().collect(),
+                None => changed.drain().flat_map(|(_, blocks)| blocks).collect(),
+            }
+        };
+        let disk = self.configuration.disk;
+        let mut pieces: Vec<Vec<u64>> = blocks.chunks(BLOCKS_MAX).map(<[u64]>::to_vec).collect();
+        if pieces.is_empty() {
+            pieces.push(Vec::new());
+        }
+        let last = pieces.len() - 1;
+        for (at, blocks) in pieces.into_iter().enumerate() {
+            let question = AskCache::Clean { disk, blocks, flush: at == last };
+            ask_for_files(&self.cache, USER, &question).map_err(errno)?;
+        }
+        Ok(())
+    }
+}
+
+/// The blocks with these bytes, if all are known.
+fn within(map: &Map, offset: u64, length: u64) -> Option<Vec<(u64, u64)>> {
+    if map.block_bytes == 0 {
+        return (length == 0).then(Vec::new);
+    }
+    let block = u64::from(map.block_bytes);
+    let starts = (offset / block..(offset + length).div_ceil(block)).map(|at| at * block);
+    starts.map(|start| Some((start, map.block(start)?))).collect()
+}

@@ -1,0 +1,317 @@
+//! Requests of the kernel.
+
+use super::files::{Code, Files};
+use crate::protocol::{File, Time};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long the kernel may keep what it is told. Others who use the same file system are not noticed earlier.
+const LIVES: Duration = Duration::from_secs(1);
+/// Bytes of the largest request.
+const REQUEST_BYTES: u32 = 1 << 20;
+
+/// See the module.
+pub(super) struct Served {
+    pub files: Arc<Files>,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+fn system((seconds, nanoseconds): Time) -> SystemTime {
+    match u64::try_from(seconds) {
+        Ok(seconds) => UNIX_EPOCH + Duration::new(seconds, nanoseconds),
+        Err(_) => UNIX_EPOCH,
+    }
+}
+
+fn time(time: TimeOrNow) -> Time {
+    let time = match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    };
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() as i64, since.subsec_nanos())
+}
+
+fn text(name: &OsStr) -> Result<String, Code> {
+    name.to_str().map(str::to_owned).ok_or(libc::EINVAL)
+}
+
+fn errno(code: Code) -> Errno {
+    Errno::from_i32(code)
+}
+
+fn end(reply: ReplyEmpty, done: Result<(), Code>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(code) => reply.error(errno(code)),
+    }
+}
+
+impl Served {
+    fn attributes(&self, file: &File) -> FileAttr {
+        let [created, modified, accessed] = file.times.map(system);
+        let mode = match (file.is_directory, file.is_read_only) {
+            (true, _) => 0o700,
+            (false, true) => 0o400,
+            (false, false) => 0o600,
+        };
+        FileAttr {
+            ino: INodeNo(file.id),
+            size: file.size,
+            blocks: file.size.div_ceil(512),
+            atime: accessed,
+            mtime: modified,
+            ctime: modified,
+            crtime: created,
+            kind: if file.is_directory { FileType::Directory } else { FileType::RegularFile },
+            perm: mode,
+            nlink: 1,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    fn entry(&self, reply: ReplyEntry, file: Result<File, Code>) {
+        match file {
+            Ok(file) => reply.entry(&LIVES, &self.attributes(&file), Generation(0)),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+}
+
+impl Filesystem for Served {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_MAX_PAGES);
+        let _ = config.set_max_write(REQUEST_BYTES);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.entry(reply, text(name).map_err(|_| libc::ENOENT).and_then(|name| self.files.look_up(parent.0, name)));
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
+        self.files.forget(ino.0, count);
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        match self.files.stat(ino.0) {
+            Ok(file) => reply.attr(&LIVES, &self.attributes(&file)),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _created: Option<SystemTime>,
+        _changed_flags: Option<SystemTime>,
+        _backup: Option<SystemTime>,
+        _flags: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let run = || {
+            if uid.is_some_and(|uid| uid != self.uid) || gid.is_some_and(|gid| gid != self.gid) {
+                return Err(libc::EPERM);
+            }
+            if let Some(size) = size {
+                self.files.resize(ino.0, size)?;
+            }
+            let before = self.files.stat(ino.0)?;
+            let read_only = mode.filter(|_| !before.is_directory).map(|mode| mode & 0o200 == 0);
+            let read_only = read_only.filter(|read_only| *read_only != before.is_read_only);
+            if accessed.is_some() || modified.is_some() || read_only.is_some() {
+                self.files.set_times(ino.0, [None, modified.map(time), accessed.map(time)], read_only)?;
+            }
+            self.files.stat(ino.0)
+        };
+        match run() {
+            Ok(file) => reply.attr(&LIVES, &self.attributes(&file)),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _device: u32,
+        reply: ReplyEntry,
+    ) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EPERM);
+        }
+        self.entry(reply, text(name).and_then(|name| self.files.create(parent.0, name, false)));
+    }
+
+    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.entry(reply, text(name).and_then(|name| self.files.create(parent.0, name, true)));
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        end(reply, text(name).and_then(|name| self.files.unlink(parent.0, name)));
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        end(reply, text(name).and_then(|name| self.files.remove_directory(parent.0, name)));
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let run = || {
+            let replace = match flags {
+                flags if flags.is_empty() => true,
+                flags if flags == RenameFlags::RENAME_NOREPLACE => false,
+                _ => return Err(libc::EINVAL),
+            };
+            self.files.rename((parent.0, text(name)?), (new_parent.0, text(new_name)?), replace)
+        };
+        end(reply, run());
+    }
+
+    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn create(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match text(name).and_then(|name| self.files.create(parent.0, name, false)) {
+            Ok(file) => {
+                let attributes = self.attributes(&file);
+                reply.created(&LIVES, &attributes, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let run = || {
+            let file = self.files.stat(ino.0)?;
+            self.files.read(ino.0, offset, size as usize, file.size)
+        };
+        match run() {
+            Ok(bytes) => reply.data(&bytes),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.files.write(ino.0, offset, data) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        end(reply, self.files.sync(Some(ino.0)));
+    }
+
+    fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        end(reply, self.files.sync(None));
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        // Cookies: 1 and 2 are after `.` and `..`; those of the file system come two later.
+        let run = |reply: &mut ReplyDirectory| {
+            for (at, name) in [(0, "."), (1, "..")] {
+                if offset <= at && reply.add(ino, at + 1, FileType::Directory, name) {
+                    return Ok(());
+                }
+            }
+            let mut cookie = offset.saturating_sub(2);
+            loop {
+                let names = self.files.list(ino.0, cookie)?;
+                let Some(last) = names.last() else { return Ok(()) };
+                cookie = last.cookie;
+                for name in &names {
+                    let kind = if name.is_directory { FileType::Directory } else { FileType::RegularFile };
+                    if reply.add(INodeNo(name.number), name.cookie + 2, kind, &name.name) {
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        match run(&mut reply) {
+            Ok(()) => reply.ok(),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.files.sizes() {
+            Ok((bytes, clusters, free)) => reply.statfs(clusters, free, free, 0, 0, bytes, 255, bytes),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+}
