@@ -135,26 +135,30 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         patience: Patience,
     ) -> Result<Ticket> {
         let body = borsh::to_vec(question).expect("a vector takes everything");
-        let (generation, channel) = self.channel(patience)?;
-        let mut inner = self.inner.lock();
-        let in_flight_max = usize::from(channel.bounds().in_flight_max);
-        if inner.waiting.len() >= in_flight_max {
-            return Err(ComponentError::TooManyInFlight(in_flight_max));
-        }
-        if inner.waiting.insert(number, Waiting::Open(generation)).is_some() {
-            return Err(ComponentError::Plan(format!("request {number} is in flight already")));
-        }
-        drop(inner);
-        let sent = channel.send(Kind::Request, number, alias, &body, files, patience);
-        if let Err(error) = sent {
+        loop {
+            let (generation, channel) = self.channel(patience)?;
             let mut inner = self.inner.lock();
-            inner.waiting.remove(&number);
-            if matches!(error, ComponentError::Disconnected(_)) {
-                self.lose(&mut inner, &channel);
+            let in_flight_max = usize::from(channel.bounds().in_flight_max);
+            if inner.waiting.len() >= in_flight_max {
+                return Err(ComponentError::TooManyInFlight(in_flight_max));
             }
-            return Err(error);
+            if inner.waiting.insert(number, Waiting::Open(generation)).is_some() {
+                return Err(ComponentError::Plan(format!("request {number} is in flight already")));
+            }
+            drop(inner);
+            match channel.send(Kind::Request, number, alias, &body, files, patience) {
+                Ok(()) => return Ok(Ticket(number)),
+                Err(error) => {
+                    let mut inner = self.inner.lock();
+                    inner.waiting.remove(&number);
+                    if !matches!(error, ComponentError::Disconnected(_)) {
+                        return Err(error);
+                    }
+                    // The other end went away before: nothing was asked, so the next one can be.
+                    self.lose(&mut inner, &channel);
+                }
+            }
         }
-        Ok(Ticket(number))
     }
 
     /// Waits for an answer. When time is up the request stays in flight and may be waited for again.
