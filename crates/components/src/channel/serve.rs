@@ -215,7 +215,7 @@ impl Line {
             // Another thread took it.
             Ok(()) | Err(ComponentError::TimedOut(_)) => {}
             Err(ComponentError::PeerMisbehaved { port, offence }) => {
-                tracing::warn!(port, offence, "a packet was dropped");
+                tracing::debug!(port, offence, "a packet was dropped");
             }
             Err(_) => self.gone.store(true, Relaxed),
         }
