@@ -162,11 +162,14 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
     if profile.has(Door::Device) {
         const BLKDISCARD: u64 = 0x1277;
         const BLKGETSIZE64: u64 = 0x8008_1272;
+        const BLKSSZGET: u64 = 0x1268;
         const BLKZEROOUT: u64 = 0x127f;
         some(
-            "ioctl (size of a device, discard, zero)",
+            "ioctl (sizes of a device, discard, zero)",
             SYS_ioctl,
-            [BLKGETSIZE64, BLKDISCARD, BLKZEROOUT].map(|command| vec![when(1, LOW, command)]).into(),
+            [BLKGETSIZE64, BLKSSZGET, BLKDISCARD, BLKZEROOUT]
+                .map(|command| vec![when(1, LOW, command)])
+                .into(),
         );
         some(
             "fallocate (punch, zero; keeps the size)",
