@@ -641,3 +641,31 @@ fn trusted_lines_are_current() {
     let lines = holdfast_components::trusted_lines();
     assert!(lines["runtime"] > 0 && lines["channels"] > 0 && lines["volume"] > 0);
 }
+
+/// Whichever end of a channel between two components crashes, the other one goes on over a new channel.
+#[test]
+fn components_find_each_other_again() {
+    let mut plan = asked("relay", "relay");
+    plan.components.push(component("echo", "threads"));
+    plan.channels.push(ChannelPlan::new(End::of("relay", "next"), End::of("echo", "in")));
+    for component in &mut plan.components {
+        component.restart.times_max = 100;
+    }
+    let (supervisor, ends) = watched(plan);
+    let relay = asker(&supervisor, "relay");
+    for victim in ["relay", "echo", "relay", "relay", "echo", "echo"] {
+        supervisor.kill(victim).expect("it runs");
+        assert_eq!(next_end(&ends).0, victim);
+        // What was lost on the way is told as such, by the channel that was cut or in the relay's words.
+        let answer = loop {
+            match relay.ask(0, &Question::Echo(victim.as_bytes().to_vec()), soon()) {
+                Err(ComponentError::UnknownWhetherDone { .. }) => {}
+                Err(ComponentError::Refused { refusal: Refusal::Failed(words), .. }) => {
+                    assert!(words.contains("it is unknown whether") || words.contains("refused"), "{words}");
+                }
+                answer => break answer.expect("an answer"),
+            }
+        };
+        assert_eq!(answer, victim.as_bytes());
+    }
+}
