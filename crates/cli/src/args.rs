@@ -83,6 +83,8 @@ pub enum Command {
     Automount(crate::automount::args::Automount),
     /// Protect disks and images: every block is verified, in place, under any file system.
     Volume(crate::volume::args::Volume),
+    /// Show the sandboxed processes of this user: what each may do, and behind which walls.
+    Components(crate::components::Components),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.

@@ -7,6 +7,7 @@ mod admin;
 mod args;
 mod automount;
 mod cache;
+mod components;
 mod conflicts;
 mod control;
 mod evidence;
@@ -47,6 +48,10 @@ use output::Format;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A component shuts itself in before anything else happens in its process.
+    if let Some(code) = holdfast_components::run_if_component(components::TABLE) {
+        return code;
+    }
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|name| mount::helper::is_meant(&name)) {
         return mount::helper::main(arguments);
@@ -99,6 +104,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Automount(arguments) => automount::run(arguments, directories, format),
+        Command::Components(arguments) => components::run(arguments, format),
         Command::Volume(arguments) => volume::run(arguments, directories, format),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),

@@ -2,13 +2,21 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
-    Answer, Context, Ended, Main, Patience, Program, Refusal, Request, run_if_component, selfcheck,
+    Answer, ComponentPlan, Context, Ended, Main, Patience, Plan, Profile, Program, Refusal, Request,
+    Supervisor, Wall, run_if_component, selfcheck,
 };
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// The components of this program.
-const TABLE: &[(&str, Main)] = &[("echo", echo), ("threads", threads), ("crash", crash), ("relay", relay)];
+const TABLE: &[(&str, Main)] = &[
+    ("echo", echo),
+    ("threads", threads),
+    ("crash", crash),
+    ("relay", relay),
+    ("done", done),
+    ("late", late),
+];
 
 /// What `echo` is asked.
 #[derive(BorshSerialize, BorshDeserialize)]
@@ -37,8 +45,60 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("start") => show(&[]),
+        Some("start-weaker") => show(&[Wall::Namespaces]),
+        Some("start-without-landlock") => {
+            take_landlock_away();
+            show(&[])
+        }
+        Some("start-and-wait") => {
+            let supervisor =
+                Supervisor::start(program(), plan(&["a", "b", "c"], &[]), |_| ()).expect("it starts");
+            let listing = supervisor.listing();
+            let pids: Vec<_> = listing.components.iter().filter_map(|component| component.pid).collect();
+            println!("{}", serde_json::to_string(&pids).expect("numbers are JSON"));
+            std::thread::sleep(Duration::from_secs(600));
+            ExitCode::FAILURE
+        }
         _ => ExitCode::from(2),
     }
+}
+
+fn program() -> Program {
+    Program::current().expect("there is /proc")
+}
+
+fn plan(names: &[&str], accept_without: &[Wall]) -> Plan {
+    let component = |name: &&str| {
+        let profile = Profile { accept_without: accept_without.to_vec(), ..Profile::default() };
+        ComponentPlan { program: "echo".to_owned(), ..ComponentPlan::new(name, profile) }
+    };
+    Plan { name: "host".to_owned(), components: names.iter().map(component).collect(), channels: Vec::new() }
+}
+
+/// Starts one component and shows the listing, or says why not.
+fn show(accept_without: &[Wall]) -> ExitCode {
+    match Supervisor::start(program(), plan(&["a"], accept_without), |_| ()) {
+        Ok(supervisor) => {
+            println!("{}", serde_json::to_string(&supervisor.listing()).expect("a listing is JSON"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Makes this process, and what it starts, believe that the kernel has no Landlock.
+fn take_landlock_away() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter_all_threads};
+    let rules = std::iter::once((libc::SYS_landlock_create_ruleset, Vec::new())).collect();
+    let architecture = std::env::consts::ARCH.try_into().expect("an architecture that is known");
+    let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, missing, architecture).expect("a filter");
+    let program: BpfProgram = filter.try_into().expect("it compiles");
+    apply_filter_all_threads(&program).expect("installed");
 }
 
 fn crash_by(how: u8) -> ! {
@@ -102,6 +162,20 @@ fn threads(context: Context) -> ExitCode {
         Ok(Ended::Stopped) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Answers after a moment.
+fn late(context: Context) -> ExitCode {
+    let served = context.ports.serve(|request| {
+        std::thread::sleep(Duration::from_millis(400));
+        answer(&request, &context, &mut None)
+    });
+    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Has nothing to do.
+fn done(_: Context) -> ExitCode {
+    ExitCode::SUCCESS
 }
 
 /// Crashes as its configuration says.

@@ -35,7 +35,8 @@ pub type Main = fn(Context) -> ExitCode;
 /// If this process was started as a component, shuts it in, runs it, and returns how it ended. To be called first
 /// thing in `main`: before there are threads, files or arguments looked at.
 pub fn run_if_component(table: &[(&str, Main)]) -> Option<ExitCode> {
-    let mut arguments = std::env::args().skip(1);
+    // Arguments of other commands need not be text.
+    let mut arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
     if arguments.next()? != ARGUMENT {
         return None;
     }

@@ -12,6 +12,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a component finds its control channel.
 pub(crate) const CONTROL: RawFd = 3;
@@ -217,11 +218,15 @@ pub(crate) fn next_violation(listener: BorrowedFd) -> io::Result<Option<i32>> {
 /// # Errors
 /// Nothing is there.
 pub(crate) fn inherited(place: RawFd) -> io::Result<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
     // SAFETY: `fcntl` takes any number and says whether it is a descriptor.
     if unsafe { libc::fcntl(place, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and only the entrance of a component, which runs once and first, asks for it.
+    // SAFETY: it is open, and it is taken once, by the entrance of a component, which runs before anything else is opened.
     Ok(unsafe { OwnedFd::from_raw_fd(place) })
 }
 

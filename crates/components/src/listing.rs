@@ -200,11 +200,10 @@ impl Socket {
                 };
                 let trusted =
                     socket_peercred(&stream).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root());
-                if trusted && stream.set_write_timeout(Some(WAIT)).is_ok() {
-                    if let Ok(bytes) = serde_json::to_vec(&listing()) {
-                        // Who went away does not want it.
-                        let _ = stream.write_all(&bytes);
-                    }
+                let in_time = stream.set_write_timeout(Some(WAIT)).is_ok();
+                if let (true, true, Ok(bytes)) = (trusted, in_time, serde_json::to_vec(&listing())) {
+                    // Who went away does not want it.
+                    let _ = stream.write_all(&bytes);
                 }
             }
         });

@@ -5,7 +5,7 @@
 //! the supervisor holds the other end of a control channel, so what comes over it is believed.
 
 use crate::channel::packet::{self, PacketError};
-use crate::channel::{Asker, Bounds, Channel, Patience};
+use crate::channel::{Asker, Bounds, Channel, Ended, Patience};
 use crate::error::{ComponentError, Result};
 use crate::region::{Access, View};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -134,6 +134,32 @@ impl Ports {
     /// Takes a file that was handed out.
     pub fn take_file(&self, name: &str) -> Option<OwnedFd> {
         self.held.lock().files.remove(name)
+    }
+
+    /// The channel of a port as it is now, for a process with a loop of its own.
+    ///
+    /// # Errors
+    /// No such port was handed out, or the other end is not up.
+    pub fn channel(&self, port: &str) -> Result<Arc<Channel>> {
+        self.channel_after(port, 0, Patience::Never).map(|(_, channel)| channel)
+    }
+
+    /// What becomes readable when there are orders, for a process with a loop of its own; none in the supervisor's.
+    pub fn orders(&self) -> Option<BorrowedFd<'_>> {
+        self.control()
+    }
+
+    /// Obeys orders: new ends of channels, regions, and whether to end. A process with a loop of its own must call this
+    /// when there are some; [`Ports::serve`] does.
+    ///
+    /// # Errors
+    /// An order is not understood, or the system fails.
+    pub fn attend(&self, patience: Patience) -> Result<Option<Ended>> {
+        match self.take_orders(patience) {
+            Ok(()) => Ok(self.is_stopping().then_some(Ended::Stopped)),
+            Err(ComponentError::Disconnected(_)) => Ok(Some(Ended::Orphaned)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the supervisor asked for the end.

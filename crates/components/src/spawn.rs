@@ -108,10 +108,10 @@ pub(crate) fn make_mounts(program: &Program, bytes_max: u64) -> Result<[OwnedFd;
     let exit = wait(&child.pidfd).during("waiting for the maker of mounts")?;
     match received {
         Ok((_, files)) => match <[OwnedFd; 2]>::try_from(files) {
-            Ok(mounts) => return Ok(mounts),
+            Ok(mounts) => Ok(mounts),
             Err(_) => {
                 let reason = "a tmpfs in a user namespace was refused".to_owned();
-                return Err(ComponentError::SandboxLacks { what: "regions", reason });
+                Err(ComponentError::SandboxLacks { what: "regions", reason })
             }
         },
         Err(_) => {
@@ -186,12 +186,10 @@ fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_use
         (false, _) => geteuid().as_raw(),
     };
     let gid = if is_root && own_user { uid } else { getegid().as_raw() };
-    if contained {
-        if let Err(error) = write_identity(pid, uid, gid, is_root) {
-            abandon(&child.pidfd);
-            let reason = format!("its user could not be mapped: {error}");
-            return Err(ComponentError::SandboxLacks { what: "namespaces", reason });
-        }
+    if contained && let Err(error) = write_identity(pid, uid, gid, is_root) {
+        abandon(&child.pidfd);
+        let reason = format!("its user could not be mapped: {error}");
+        return Err(ComponentError::SandboxLacks { what: "namespaces", reason });
     }
     if let Err(error) = rustix::io::write(&go, b"!") {
         abandon(&child.pidfd);

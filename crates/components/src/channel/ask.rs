@@ -135,26 +135,30 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         patience: Patience,
     ) -> Result<Ticket> {
         let body = borsh::to_vec(question).expect("a vector takes everything");
-        let (generation, channel) = self.channel(patience)?;
-        let mut inner = self.inner.lock();
-        let in_flight_max = usize::from(channel.bounds().in_flight_max);
-        if inner.waiting.len() >= in_flight_max {
-            return Err(ComponentError::TooManyInFlight(in_flight_max));
-        }
-        if inner.waiting.insert(number, Waiting::Open(generation)).is_some() {
-            return Err(ComponentError::Plan(format!("request {number} is in flight already")));
-        }
-        drop(inner);
-        let sent = channel.send(Kind::Request, number, alias, &body, files, patience);
-        if let Err(error) = sent {
+        loop {
+            let (generation, channel) = self.channel(patience)?;
             let mut inner = self.inner.lock();
-            inner.waiting.remove(&number);
-            if matches!(error, ComponentError::Disconnected(_)) {
-                self.lose(&mut inner, &channel);
+            let in_flight_max = usize::from(channel.bounds().in_flight_max);
+            if inner.waiting.len() >= in_flight_max {
+                return Err(ComponentError::TooManyInFlight(in_flight_max));
             }
-            return Err(error);
+            if inner.waiting.insert(number, Waiting::Open(generation)).is_some() {
+                return Err(ComponentError::Plan(format!("request {number} is in flight already")));
+            }
+            drop(inner);
+            match channel.send(Kind::Request, number, alias, &body, files, patience) {
+                Ok(()) => return Ok(Ticket(number)),
+                Err(error) => {
+                    let mut inner = self.inner.lock();
+                    inner.waiting.remove(&number);
+                    if !matches!(error, ComponentError::Disconnected(_)) {
+                        return Err(error);
+                    }
+                    // The other end went away before: nothing was asked, so the next one can be.
+                    self.lose(&mut inner, &channel);
+                }
+            }
         }
-        Ok(Ticket(number))
     }
 
     /// Waits for an answer. When time is up the request stays in flight and may be waited for again.
@@ -163,6 +167,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
     /// It was refused; it is unknown whether it was carried out; nothing came in time; the other end broke the rules.
     pub fn finish(&self, ticket: Ticket, patience: Patience) -> Result<Reply<A>> {
         let mut inner = self.inner.lock();
+        let mut tried = false;
         let (alias, body, files) = loop {
             match inner.waiting.get(&ticket.0) {
                 None => return Err(ComponentError::Plan(format!("request {} is not in flight", ticket.0))),
@@ -172,6 +177,10 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                     // Its channel was lost between sending and waiting.
                     inner.waiting.remove(&ticket.0);
                     return Err(self.unknown(ticket.0));
+                }
+                // A peer that sends nonsense without end does not hold anybody longer than silence would.
+                Some(Waiting::Open(_)) if tried && patience.left().is_some_and(|left| left.is_zero()) => {
+                    return Err(ComponentError::TimedOut(self.port.clone()));
                 }
                 Some(Waiting::Open(_)) => {}
                 Some(Waiting::Answered(_)) => match inner.waiting.remove(&ticket.0) {
@@ -196,6 +205,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                 }
                 Some(mut buffer) => {
                     drop(inner);
+                    tried = true;
                     let received = self.receive(&channel, &mut buffer, patience);
                     inner = self.inner.lock();
                     inner.buffer = Some(buffer);
@@ -259,7 +269,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
             }
             // One bad packet costs its sender a packet. Whoever waits goes on waiting.
             Err(ComponentError::PeerMisbehaved { port, offence }) => {
-                tracing::warn!(port, offence, "a packet was dropped");
+                tracing::debug!(port, offence, "a packet was dropped");
                 Ok(())
             }
             Err(error) => Err(error),

@@ -14,6 +14,8 @@
 mod ask;
 pub(crate) mod packet;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 pub use ask::{Asker, Reply, Ticket};
 pub use packet::{FILES_MAX, Patience};

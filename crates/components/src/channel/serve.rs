@@ -166,10 +166,8 @@ impl Ports {
                 }
             }
             if events.len() > open.len() && !events[open.len()].revents().is_empty() {
-                match self.take_orders(Patience::Never) {
-                    Ok(()) => {}
-                    Err(ComponentError::Disconnected(_)) => return Ok(Ended::Orphaned),
-                    Err(error) => return Err(error),
+                if let Some(ended) = self.attend(Patience::Never)? {
+                    return Ok(ended);
                 }
             }
             for (line, event) in open.iter().zip(&events) {
@@ -215,7 +213,7 @@ impl Line {
             // Another thread took it.
             Ok(()) | Err(ComponentError::TimedOut(_)) => {}
             Err(ComponentError::PeerMisbehaved { port, offence }) => {
-                tracing::warn!(port, offence, "a packet was dropped");
+                tracing::debug!(port, offence, "a packet was dropped");
             }
             Err(_) => self.gone.store(true, Relaxed),
         }

@@ -146,9 +146,11 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         [MADV_DONTNEED, MADV_FREE, MADV_WILLNEED].map(|advice| vec![when(2, LOW, advice as u64)]).into(),
     );
     some(
-        "fcntl (look at flags, duplicate)",
+        "fcntl (look at flags and seals, duplicate)",
         SYS_fcntl,
-        [F_GETFD, F_GETFL, F_DUPFD_CLOEXEC].map(|command| vec![when(1, LOW, command as u64)]).into(),
+        [F_GETFD, F_GETFL, F_GET_SEALS, F_DUPFD_CLOEXEC]
+            .map(|command| vec![when(1, LOW, command as u64)])
+            .into(),
     );
     some("prctl (names a thread)", SYS_prctl, vec![vec![when(0, LOW, PR_SET_NAME as u64)]]);
     some("tgkill (itself)", SYS_tgkill, vec![vec![when(0, LOW, u64::from(pid))]]);
@@ -160,11 +162,14 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
     if profile.has(Door::Device) {
         const BLKDISCARD: u64 = 0x1277;
         const BLKGETSIZE64: u64 = 0x8008_1272;
+        const BLKSSZGET: u64 = 0x1268;
         const BLKZEROOUT: u64 = 0x127f;
         some(
-            "ioctl (size of a device, discard, zero)",
+            "ioctl (sizes of a device, discard, zero)",
             SYS_ioctl,
-            [BLKGETSIZE64, BLKDISCARD, BLKZEROOUT].map(|command| vec![when(1, LOW, command)]).into(),
+            [BLKGETSIZE64, BLKSSZGET, BLKDISCARD, BLKZEROOUT]
+                .map(|command| vec![when(1, LOW, command)])
+                .into(),
         );
         some(
             "fallocate (punch, zero; keeps the size)",

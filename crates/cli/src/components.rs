@@ -1,0 +1,104 @@
+//! `holdfast components`: which sandboxed processes run, what each may do, and whether sandboxes hold here.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, clean, table};
+use clap::Args;
+use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
+
+/// The components of this program, by name.
+pub const TABLE: &[(&str, Main)] = &[];
+
+/// `holdfast components`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast components
+  holdfast components --json
+  holdfast components --check
+
+With --check, what a component must not do is tried from inside, each attempt in a process of its own, on this system and
+as this user; it ends with code 71 if anything succeeds.")]
+pub struct Components {
+    /// Try whether sandboxes hold here.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Shows components, or tries sandboxes.
+///
+/// # Errors
+/// Sandboxes cannot be made here, or do not hold.
+pub fn run(arguments: &Components, format: Format) -> Outcome {
+    if arguments.check {
+        return check(format);
+    }
+    let found = listings().map_err(|error| failure(&error))?;
+    format.print(&found, |found| match found.is_empty() {
+        true => "no components run".to_owned(),
+        false => found.iter().map(words).collect::<Vec<_>>().join("\n"),
+    })
+}
+
+fn failure(error: &ComponentError) -> Failure {
+    Failure::new(Exit::System, error.to_string())
+}
+
+fn check(format: Format) -> Outcome {
+    let verdicts = selfcheck(Program::current).map_err(|error| failure(&error))?;
+    format.print(&verdicts, |verdicts| {
+        let row = |verdict: &Verdict| {
+            let holds = if verdict.holds { "holds" } else { "BREACH" };
+            vec![holds.to_owned(), verdict.attempt.clone(), clean(&verdict.outcome)]
+        };
+        table(&verdicts.iter().map(row).collect::<Vec<_>>())
+    })?;
+    match verdicts.iter().filter(|verdict| !verdict.holds).count() {
+        0 => Ok(()),
+        breaches => {
+            Err(Failure::new(Exit::System, format!("sandboxes do not hold here: {breaches} attempts")))
+        }
+    }
+}
+
+/// A supervisor's components for people.
+fn words(listing: &Listing) -> String {
+    let mut out = format!("{} (process {})\n", clean(&listing.name), listing.pid);
+    for component in &listing.components {
+        let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
+        let pid = component.pid.and_then(|pid| u32::try_from(pid).ok());
+        out += &format!(
+            "  {}: {}, process {}, user {}, started anew {} times\n",
+            component.name,
+            component.state,
+            number(pid),
+            number(component.uid),
+            component.restarts,
+        );
+        if let Some(reason) = &component.last_end {
+            out += &format!("    last: {}\n", clean(reason));
+        }
+        let doors: Vec<_> =
+            component.profile.doors.iter().map(|door| format!("{door:?}").to_lowercase()).collect();
+        let doors = if doors.is_empty() { "none".to_owned() } else { doors.join(", ") };
+        out += &format!("    doors: {doors}; {} system calls\n", component.calls.len());
+        for wall in &component.lacking {
+            out += &format!("    LACKS a wall: {wall:?}\n").to_lowercase();
+        }
+        for channel in &component.channels {
+            let peer = channel.peer.as_deref().unwrap_or("the supervisor");
+            out += &format!("    channel {}: {:?} {peer}\n", channel.port, channel.role).to_lowercase();
+        }
+        for region in &component.regions {
+            out += &format!("    region {}: {:?}, {} bytes\n", region.name, region.access, region.bytes);
+        }
+        for file in &component.files {
+            out += &format!("    file {file}\n");
+        }
+        for guard in &component.guards {
+            out += &format!("    guard: {guard}\n");
+        }
+        if let Some(lines) = component.lines {
+            out += &format!("    {lines} lines of code\n");
+        }
+    }
+    out
+}
