@@ -27,6 +27,8 @@ pub struct Context {
     pub ports: Arc<Ports>,
     /// What its plan says to it.
     pub configuration: Vec<u8>,
+    /// Which run of the supervisor's components this is: no other had this number.
+    pub run: u64,
 }
 
 /// A component's code. It runs in its sandbox, on its first thread.
@@ -92,8 +94,8 @@ fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> 
     say(&Word::Guarded, std::slice::from_ref(&listener))?;
     drop(listener);
     let ports = Ports::new(Some(control));
-    let (configuration, _) = ports.wait_for_begin()?;
-    Ok((Context { name, ports, configuration }, main))
+    let (configuration, run) = ports.wait_for_begin()?;
+    Ok((Context { name, ports, configuration, run }, main))
 }
 
 /// Makes the two mounts of regions, in the namespaces this process was started in, and hands them over.

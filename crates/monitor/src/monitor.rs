@@ -10,6 +10,9 @@ use std::ops::Range;
 /// Bytes of a page, and of the largest block.
 pub const PAGE_BYTES: usize = 4096;
 
+/// Places in one answer.
+const PLACES_MAX: usize = 1024;
+
 /// A page's content.
 pub type Page = [u8; PAGE_BYTES];
 
@@ -538,7 +541,8 @@ impl<M: Memory> Monitor<M> {
     ) -> Result<Vec<(Reference, BlockId, Status)>, MonitorError> {
         named(by, &self.names.policy_manager, "seeing where blocks are cached")?;
         let regions = self.regions.lock();
-        Ok(regions.places_of(first, count).iter().filter_map(|page| regions.reference(*page).ok()).collect())
+        let places = regions.places_of(first, count);
+        Ok(places.iter().take(PLACES_MAX).filter_map(|page| regions.reference(*page).ok()).collect())
     }
 }
 

@@ -1,29 +1,57 @@
 //! Asking others, and what their refusals mean here.
 
 use holdfast_components::{Asker, ComponentError, Patience, Refusal};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// How long anybody waits for anybody. Long, for slow disks; finite, so that a component that hangs is noticed.
 const WAIT: Duration = Duration::from_secs(120);
 
+/// The component that was asked ended before it answered.
+pub(crate) const UNKNOWN: u32 = 1000;
+
 /// Every component's own name: its program. Alias 0 is its process.
 pub(crate) const ITSELF: u16 = 1;
 
-/// Asks, in the name of the component's program.
+/// How often something is asked again whose answer was lost with the component that was asked.
+const ATTEMPTS: usize = 3;
+
+/// Asks, in the name of the component's program. What this is for can be done twice: if the answer was lost, it is asked
+/// again.
 pub(crate) fn ask<Q, A>(asker: &Asker<Q, A>, question: &Q) -> Result<A, Refusal>
 where
     Q: borsh::BorshSerialize,
     A: borsh::BorshDeserialize,
 {
-    asker.ask(ITSELF, question, Patience::of(WAIT)).map_err(refusal)
+    ask_as(asker, ITSELF, question).map(|(answer, _)| answer)
 }
 
-/// The same, with files that come back.
-pub(crate) fn ask_for_files<Q, A>(
+/// The same in another name; with files that come back.
+pub(crate) fn ask_as<Q, A>(
     asker: &Asker<Q, A>,
     alias: u16,
     question: &Q,
-) -> Result<(A, Vec<std::os::fd::OwnedFd>), Refusal>
+) -> Result<(A, Vec<OwnedFd>), Refusal>
+where
+    Q: borsh::BorshSerialize,
+    A: borsh::BorshDeserialize,
+{
+    let mut answer = ask_once(asker, alias, question);
+    for _ in 1..ATTEMPTS {
+        if !matches!(answer, Err(Refusal::Code(UNKNOWN))) {
+            break;
+        }
+        answer = ask_once(asker, alias, question);
+    }
+    answer
+}
+
+/// Asks what may not be done twice: [`UNKNOWN`] is for the caller to find out.
+pub(crate) fn ask_once<Q, A>(
+    asker: &Asker<Q, A>,
+    alias: u16,
+    question: &Q,
+) -> Result<(A, Vec<OwnedFd>), Refusal>
 where
     Q: borsh::BorshSerialize,
     A: borsh::BorshDeserialize,
@@ -37,6 +65,7 @@ where
 pub(crate) fn refusal(error: ComponentError) -> Refusal {
     match error {
         ComponentError::Refused { refusal, .. } => refusal,
+        ComponentError::UnknownWhetherDone { .. } => Refusal::Code(UNKNOWN),
         error => Refusal::Failed(error.to_string()),
     }
 }

@@ -23,6 +23,8 @@ const ATTEMPTS: usize = 8;
 pub struct Configuration {
     /// Pages to be filled.
     pub pages_max: u32,
+    /// How many disks there are.
+    pub disks: u16,
 }
 
 type Block = (u16, u64);
@@ -73,14 +75,39 @@ pub fn main(context: Context) -> ExitCode {
             recent: Mutex::default(),
             bringing: Mutex::new(()),
         };
+        cache.learn(configuration.disks)?;
         Ok(ports.serve_with_threads(THREADS, |request| cache.answer(&request))?)
     })
 }
 
 impl Cache {
+    /// What is in memory already, from before an earlier process of this component ended.
+    fn learn(&self, disks: u16) -> Result<(), crate::StackError> {
+        let failed = |refusal: Refusal| crate::StackError::Component(refusal.to_string());
+        for disk in 0..disks {
+            let mut from = 0;
+            loop {
+                let PolicySays::Cached(cached) =
+                    ask(&self.policy, &AskPolicy::Cached { disk, from }).map_err(failed)?
+                else {
+                    return Err(failed(nonsense("PolicyMgr")));
+                };
+                let mut recent = self.recent.lock();
+                cached.iter().for_each(|(block, at)| recent.touch((disk, *block), *at));
+                match cached.last() {
+                    Some((last, _)) if cached.len() == crate::policy_manager::CACHED_MAX => from = last + 1,
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn answer(&self, request: &Request) -> Answer {
         let done = request.question().and_then(|question| match question {
-            AskCache::Want { blocks, ahead, .. } if blocks.len() + ahead.len() > BLOCKS_MAX => Err(Refusal::Malformed),
+            AskCache::Want { blocks, ahead, .. } if blocks.len() + ahead.len() > BLOCKS_MAX => {
+                Err(Refusal::Malformed)
+            }
             AskCache::Clean { blocks, .. } if blocks.len() > BLOCKS_MAX => Err(Refusal::Malformed),
             AskCache::Want { disk, blocks, fill, ahead } => {
                 let references = self.bring(disk, &blocks, fill)?;
@@ -160,7 +187,8 @@ impl Cache {
                 }
                 // One that cannot be read does not keep the others; who wants it learns why when it asks for it alone.
                 for one in empty {
-                    let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: vec![one] };
+                    let question =
+                        AskDriver::Transfer { direction: Direction::Fill, disk, blocks: vec![one] };
                     let _ = ask(&self.driver, &question);
                 }
             }
@@ -174,7 +202,12 @@ impl Cache {
             let oldest: Vec<Block> = {
                 let recent = self.recent.lock();
                 let excess = (recent.places.len() + wanted).saturating_sub(self.pages_max);
-                recent.order.values().take(if excess == 0 { 0 } else { excess.max(EVICTED) }).copied().collect()
+                recent
+                    .order
+                    .values()
+                    .take(if excess == 0 { 0 } else { excess.max(EVICTED) })
+                    .copied()
+                    .collect()
             };
             if oldest.is_empty() {
                 return Ok(());

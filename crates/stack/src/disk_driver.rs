@@ -30,7 +30,11 @@ pub fn main(context: Context) -> ExitCode {
     })
 }
 
-fn answer(configuration: &Configuration, monitor: &Asker<AskMonitor, MonitorSays>, request: &Request) -> Answer {
+fn answer(
+    configuration: &Configuration,
+    monitor: &Asker<AskMonitor, MonitorSays>,
+    request: &Request,
+) -> Answer {
     if !configuration.may_ask.contains(&request.alias.principal) {
         return Answer::refuse(Refusal::NotPermitted);
     }

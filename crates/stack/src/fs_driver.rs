@@ -7,16 +7,16 @@
 use crate::StackError;
 use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed, MonitorSays,
-    PolicySays, STAGE_PAGES, Time, code,
+    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
+    MonitorSays, PolicySays, STAGE_PAGES, Time, code,
 };
 use crate::reader::Reader;
 use holdfast_access::{Access, Acl, Principal};
 use holdfast_components::{Alias, Answer, Asker, Context, Refusal, Request, View};
 use holdfast_fat::format::{FormatOptions, format};
 use holdfast_fat::{
-    Area, BlockId, BlockRange, Change, Checked, Facts, Fat, FatError, FileId, Kind, Layout, LimboId, Metadata,
-    Moment, Options, Replace, Stat, Transaction,
+    Area, BlockId, BlockRange, Change, Checked, Facts, Fat, FatError, FileId, Kind, Layout, LimboId,
+    Metadata, Moment, Options, ROOT, Replace, Stat, Transaction,
 };
 use holdfast_monitor::PAGE_BYTES;
 use std::collections::BTreeMap;
@@ -72,6 +72,8 @@ impl Metadata for Blocked {
 
 struct Driver {
     configuration: Configuration,
+    /// Part of the numbers of files, so that those of an earlier run mean nothing.
+    run: u64,
     fat: Fat<Blocked>,
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
     policy: Asker<AskPolicy, PolicySays>,
@@ -90,17 +92,20 @@ pub fn main(context: Context) -> ExitCode {
         let words = |refusal: Refusal| StackError::Component(refusal.to_string());
         if configuration.format.is_some() {
             take_over(&configuration, &policy).map_err(words)?;
-            make(&configuration, &reader, &monitor, &stage)?;
         }
         let mut boot = [0; PAGE_BYTES];
         reader.read(&[configuration.blocks.first], &[], |_, page| boot = *page).map_err(words)?;
-        let layout = Layout::from_boot_sector(&boot, configuration.partition_bytes)?;
+        let layout = match Layout::from_boot_sector(&boot, configuration.partition_bytes) {
+            // Its first block is written last, so what has one is whole.
+            Err(_) if configuration.format.is_some() => make(&configuration, &reader, &monitor, &stage)?,
+            layout => layout?,
+        };
         let metadata_blocks = layout.area_blocks(Area::Metadata);
         let metadata = Blocked { reader, metadata_blocks, first: configuration.blocks.first };
         let mut fat = Fat::mount(layout, metadata, Options::default())?;
         // Every block of metadata is verified against what was written last, and only this program writes it.
         fat.allow_changes(&Checked::as_we_left_it())?;
-        let mut driver = Driver { configuration, fat, monitor, policy, stage };
+        let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage };
         let now = now();
         if let Some(change) = driver.fat.prepare(now)? {
             driver.commit(change).map_err(words)?;
@@ -120,7 +125,13 @@ fn take_over(configuration: &Configuration, policy: &Asker<AskPolicy, PolicySays
     let acl = acl.map_err(|error| Refusal::Failed(error.to_string()))?;
     let (disk, blocks) = (configuration.disk, configuration.blocks);
     let started = Instant::now();
+    let owner = configuration.own.digest().0;
     loop {
+        // An earlier process of this driver may have accepted them, and part of them may be files by now.
+        let first = Blocks { count: 1, ..blocks };
+        if ask(policy, &AskPolicy::Owns { disk, blocks: first, owner })? == PolicySays::Owns(true) {
+            return Ok(());
+        }
         match ask(policy, &AskPolicy::Accept { disk, blocks, acl: acl.clone() }) {
             Ok(_) => return Ok(()),
             Err(refusal) if started.elapsed() > HAND_OVER => return Err(refusal),
@@ -135,7 +146,7 @@ fn make(
     reader: &Reader,
     monitor: &Asker<AskMonitor, MonitorSays>,
     stage: &View,
-) -> Result<(), StackError> {
+) -> Result<Layout, StackError> {
     let (label, cluster_bytes, volume_id) = configuration.format.clone().unwrap_or_default();
     let options = FormatOptions {
         sector_bytes: 512,
@@ -148,6 +159,7 @@ fn make(
     };
     let made = format(configuration.partition_bytes, &options)?;
     let metadata_blocks = made.layout.area_blocks(Area::Metadata);
+    let mut boot = BTreeMap::new();
     let mut blocks = made.blocks().map(|(block, bytes)| {
         let number = match block.area {
             Area::Metadata => block.index,
@@ -156,9 +168,14 @@ fn make(
         (configuration.blocks.first + number, bytes)
     });
     loop {
-        let some: BTreeMap<u64, Vec<u8>> = blocks.by_ref().take(BLOCKS_MAX).collect();
+        let mut some: BTreeMap<u64, Vec<u8>> = blocks.by_ref().take(BLOCKS_MAX).collect();
+        if let Some((first, bytes)) = some.remove_entry(&configuration.blocks.first) {
+            boot.insert(first, bytes);
+        }
         if some.is_empty() {
-            return Ok(());
+            let written = write(configuration.disk, reader, monitor, stage, &boot);
+            written.map_err(|refusal| StackError::Component(refusal.to_string()))?;
+            return Ok(made.layout.clone());
         }
         let written = write(configuration.disk, reader, monitor, stage, &some);
         written.map_err(|refusal| StackError::Component(refusal.to_string()))?;
@@ -206,9 +223,9 @@ fn time(moment: Moment) -> Time {
     (moment.seconds, moment.nanoseconds)
 }
 
-fn file(id: FileId, stat: &Stat) -> File {
+fn file(id: u64, stat: &Stat) -> File {
     File {
-        id: id.0,
+        id,
         is_directory: stat.kind == Kind::Directory,
         size: stat.size,
         times: [time(stat.created), time(stat.modified), time(stat.accessed)],
@@ -218,7 +235,8 @@ fn file(id: FileId, stat: &Stat) -> File {
 
 fn refusal(error: FatError) -> Refusal {
     let code = match &error {
-        FatError::NotFound(_) | FatError::Gone => code::NOT_FOUND,
+        FatError::NotFound(_) => code::NOT_FOUND,
+        FatError::Gone => code::GONE,
         FatError::Exists(_) => code::EXISTS,
         FatError::NotADirectory(_) => code::NOT_A_DIRECTORY,
         FatError::IsADirectory(_) => code::IS_A_DIRECTORY,
@@ -236,6 +254,20 @@ fn refusal(error: FatError) -> Refusal {
 }
 
 impl Driver {
+    /// The file with a number that was given out by this run.
+    fn id(&self, number: u64) -> Result<FileId, Refusal> {
+        match (number, number >> 32) {
+            (1, _) => Ok(ROOT),
+            (_, run) if run == self.run & 0xffff_ffff => Ok(FileId(number & 0xffff_ffff)),
+            _ => Err(Refusal::Code(code::GONE)),
+        }
+    }
+
+    /// The number to be given out.
+    fn number(&self, id: FileId) -> u64 {
+        if id == ROOT { 1 } else { self.run << 32 | id.0 & 0xffff_ffff }
+    }
+
     fn answer(&mut self, request: &Request) -> Answer {
         request.question().and_then(|question| self.carry_out(&request.alias, question)).into()
     }
@@ -244,20 +276,21 @@ impl Driver {
         let done = FilesSay::Done;
         match question {
             AskFiles::LookUp { parent, name } => {
-                let (id, stat) = self.fat.lookup(FileId(parent), &name).map_err(refusal)?;
-                Ok(FilesSay::File(file(id, &stat)))
+                let (id, stat) = self.fat.lookup(self.id(parent)?, &name).map_err(refusal)?;
+                Ok(FilesSay::File(file(self.number(id), &stat)))
             }
             AskFiles::Forget { file, count } => {
-                self.fat.forget(FileId(file), count);
+                let id = self.id(file)?;
+                self.fat.forget(id, count);
                 Ok(done)
             }
-            AskFiles::Stat(id) => {
-                let stat = self.fat.stat(FileId(id)).map_err(refusal)?;
-                Ok(FilesSay::File(file(FileId(id), &stat)))
+            AskFiles::Stat(number) => {
+                let stat = self.fat.stat(self.id(number)?).map_err(refusal)?;
+                Ok(FilesSay::File(file(number, &stat)))
             }
             AskFiles::List { directory, cookie, count } => {
                 let count = count.min(NAMES_MAX) as usize;
-                let names = self.fat.list(FileId(directory), cookie, count).map_err(refusal)?;
+                let names = self.fat.list(self.id(directory)?, cookie, count).map_err(refusal)?;
                 let listed = names.into_iter().map(|name| Listed {
                     name: name.name,
                     is_directory: name.kind == Kind::Directory,
@@ -267,25 +300,25 @@ impl Driver {
                 Ok(FilesSay::Names(listed.collect()))
             }
             AskFiles::Map { file, offset, length } => {
-                let runs = self.fat.map(FileId(file), offset, length).map_err(refusal)?;
+                let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;
                 let runs = runs.into_iter().map(|run| (run.offset, self.blocks(run.blocks))).collect();
                 Ok(FilesSay::Map { runs, block_bytes: self.fat.layout().block_bytes })
             }
             AskFiles::Create { parent, name, is_directory, now } => {
                 let kind = if is_directory { Kind::Directory } else { Kind::File };
-                let change = self.fat.create(FileId(parent), &name, kind, moment(now)).map_err(refusal)?;
+                let change = self.fat.create(self.id(parent)?, &name, kind, moment(now)).map_err(refusal)?;
                 let (id, _) = self.commit(change)?;
                 let stat = self.fat.stat(id).map_err(refusal)?;
-                Ok(FilesSay::File(file(id, &stat)))
+                Ok(FilesSay::File(file(self.number(id), &stat)))
             }
             AskFiles::Unlink { parent, name, now } => {
                 self.must_own_name(by, parent, &name)?;
-                let change = self.fat.unlink(FileId(parent), &name, moment(now)).map_err(refusal)?;
+                let change = self.fat.unlink(self.id(parent)?, &name, moment(now)).map_err(refusal)?;
                 self.commit(change)?;
                 Ok(done)
             }
             AskFiles::RemoveDirectory { parent, name, now } => {
-                let change = self.fat.rmdir(FileId(parent), &name, moment(now)).map_err(refusal)?;
+                let change = self.fat.rmdir(self.id(parent)?, &name, moment(now)).map_err(refusal)?;
                 self.commit(change)?;
                 Ok(done)
             }
@@ -296,24 +329,26 @@ impl Driver {
                     other => other?,
                 }
                 let replace = if replace { Replace::Yes } else { Replace::No };
-                let names = ((FileId(from), &*name), (FileId(to), &*new_name));
+                let names = ((self.id(from)?, &*name), (self.id(to)?, &*new_name));
                 let change = self.fat.rename(names.0, names.1, replace, moment(now)).map_err(refusal)?;
                 self.commit(change)?;
                 Ok(done)
             }
             AskFiles::Resize { file, size, owner, now } => {
-                self.must_own(by, FileId(file))?;
+                let id = self.id(file)?;
+                self.must_own(by, id)?;
                 let owner = asker(by, owner)?;
-                let change = self.fat.resize(FileId(file), size, moment(now)).map_err(refusal)?;
+                let change = self.fat.resize(id, size, moment(now)).map_err(refusal)?;
                 let (resized, allocated) = self.commit(change)?;
                 let nominated = self.nominate(&allocated, &owner)?;
                 let fill = resized.fill.map(|fill| (fill.start, fill.end - fill.start));
                 Ok(FilesSay::Resized { size: resized.size, nominated, fill })
             }
             AskFiles::Claim { file, offset, length, owner } => {
-                self.must_own(by, FileId(file))?;
+                let id = self.id(file)?;
+                self.must_own(by, id)?;
                 let owner = asker(by, owner)?;
-                let runs = self.fat.map(FileId(file), offset, length).map_err(refusal)?;
+                let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;
                 let own = self.configuration.own.digest().0;
                 let mut mine = Vec::new();
                 for run in runs {
@@ -328,7 +363,7 @@ impl Driver {
                 Ok(FilesSay::Resized { size: 0, nominated, fill: None })
             }
             AskFiles::SetTimes { file, times, is_read_only } => {
-                let id = FileId(file);
+                let id = self.id(file)?;
                 self.must_own(by, id)?;
                 let attributes = match is_read_only {
                     None => None,
@@ -367,12 +402,15 @@ impl Driver {
         let Change { transaction, value } = change;
         let allocated = transaction.allocated.clone();
         let metadata = self.fat.metadata();
-        let blocks: BTreeMap<u64, Vec<u8>> =
-            transaction.blocks.iter().map(|(block, bytes)| (metadata.number(*block), bytes.clone())).collect();
+        let blocks: BTreeMap<u64, Vec<u8>> = transaction
+            .blocks
+            .iter()
+            .map(|(block, bytes)| (metadata.number(*block), bytes.clone()))
+            .collect();
         let written = write(self.configuration.disk, &metadata.reader, &self.monitor, &self.stage, &blocks);
-        let settled = |settle: fn(&mut Fat<Blocked>, Transaction) -> holdfast_fat::Result<()>, fat, transaction| {
-            settle(fat, transaction).map_err(refusal)
-        };
+        let settled = |settle: fn(&mut Fat<Blocked>, Transaction) -> holdfast_fat::Result<()>,
+                       fat,
+                       transaction| { settle(fat, transaction).map_err(refusal) };
         match written {
             Ok(()) => settled(Fat::applied, &mut self.fat, transaction)?,
             Err(error) => {
@@ -400,12 +438,13 @@ impl Driver {
             return Ok(());
         };
         let blocks = self.blocks(BlockRange { start: first, count: 1 });
-        let is_theirs = self.owns(blocks, by.principal)? || self.owns(blocks, self.configuration.own.digest().0)?;
+        let is_theirs =
+            self.owns(blocks, by.principal)? || self.owns(blocks, self.configuration.own.digest().0)?;
         if is_theirs { Ok(()) } else { Err(Refusal::Code(code::NOT_YOURS)) }
     }
 
     fn must_own_name(&mut self, by: &Alias, parent: u64, name: &str) -> Result<(), Refusal> {
-        let (id, _) = self.fat.lookup(FileId(parent), name).map_err(refusal)?;
+        let (id, _) = self.fat.lookup(self.id(parent)?, name).map_err(refusal)?;
         let owned = self.must_own(by, id);
         self.fat.forget(id, 1);
         owned
@@ -452,14 +491,21 @@ impl Driver {
     }
 
     /// Accepts blocks that were nominated to the driver, which erases them; then they are free.
-    fn take_back(&mut self, id: LimboId, blocks: &[Blocks], clusters: u32, _now: Moment) -> Result<(), Refusal> {
+    fn take_back(
+        &mut self,
+        id: LimboId,
+        blocks: &[Blocks],
+        clusters: u32,
+        _now: Moment,
+    ) -> Result<(), Refusal> {
         let returning = self.fat.returning(id).map_err(refusal)?;
         let expected: Vec<Blocks> = returning.blocks.iter().map(|range| self.blocks(*range)).collect();
         if expected != blocks || returning.clusters != clusters {
             return Err(Refusal::Code(code::INVALID));
         }
         let own = self.configuration.own.clone();
-        let acl = Acl::of(own.clone(), Access::ReadWrite).map_err(|error| Refusal::Failed(error.to_string()))?;
+        let acl =
+            Acl::of(own.clone(), Access::ReadWrite).map_err(|error| Refusal::Failed(error.to_string()))?;
         for blocks in expected {
             if !self.owns(blocks, own.digest().0)? {
                 let disk = self.configuration.disk;

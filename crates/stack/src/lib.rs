@@ -68,7 +68,8 @@ fn component<C: borsh::BorshDeserialize, T>(
     run: impl FnOnce(C) -> Result<T, StackError>,
 ) -> ExitCode {
     let configuration = borsh::from_slice(&context.configuration);
-    let configuration = configuration.map_err(|_| StackError::Component("its configuration is not one".to_owned()));
+    let configuration =
+        configuration.map_err(|_| StackError::Component("its configuration is not one".to_owned()));
     match configuration.and_then(run) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {

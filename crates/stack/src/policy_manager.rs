@@ -13,7 +13,9 @@ use crate::protocol::{
 use crate::reader::RegionView;
 use holdfast_access::{Acl, Alias, Principal, Scope};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
-use holdfast_monitor::{BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};
+use holdfast_monitor::{
+    BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
+};
 use holdfast_policy::{AclChange, BlockRange, Change, DirtyPages, Disk, Effect, Label, Policy};
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
@@ -37,6 +39,9 @@ pub struct Configuration {
     pub principals: Vec<Principal>,
 }
 
+/// Blocks in one answer.
+pub(crate) const CACHED_MAX: usize = 1024;
+
 /// A region that blocks of one ACL go to.
 struct Room {
     region: RegionId,
@@ -46,7 +51,6 @@ struct Room {
 
 struct Served {
     policy: Policy,
-    disk: Disk,
     /// Where the table is.
     table: Vec<Reference>,
     /// Regions by their ACL.
@@ -81,7 +85,9 @@ pub fn main(context: Context) -> ExitCode {
         };
         for (number, (disk, is_new)) in manager.configuration.disks.clone().into_iter().enumerate() {
             let disk = Disk { number: number as u16, ..disk };
-            manager.open(disk, is_new).map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
+            manager
+                .open(disk, is_new)
+                .map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
         }
         Ok(ports.serve(|request| manager.answer(&request))?)
     })
@@ -98,13 +104,15 @@ fn range(blocks: Blocks) -> Result<BlockRange, Refusal> {
 impl Manager {
     /// Brings the table of a disk into memory, in a region that is PolicyMgr's alone, and opens it.
     fn open(&mut self, disk: Disk, is_new: bool) -> Result<(), Refusal> {
+        self.clear(disk.number)?;
         let own = self.own_name()?;
         let acl = Acl::of(own, holdfast_access::Access::ReadWrite).map_err(failed)?;
         let mut table = Vec::new();
         let numbers: Vec<u64> = (disk.table_first..disk.table_first + disk.table_blocks).collect();
         for numbers in numbers.chunks(REGION_PAGES_MAX) {
             let region = self.region(acl.clone())?;
-            let blocks = numbers.iter().map(|number| BlockId { disk: disk.number, number: *number }).collect();
+            let blocks =
+                numbers.iter().map(|number| BlockId { disk: disk.number, number: *number }).collect();
             let MonitorSays::References(references) =
                 ask(&self.monitor, &AskMonitor::Assign { region, first: 0, blocks })?
             else {
@@ -112,18 +120,11 @@ impl Manager {
             };
             let pages: Vec<(u64, PageId)> =
                 numbers.iter().zip(&references).map(|(number, at)| (*number, at.page)).collect();
-            if !is_new {
-                let disk = disk.number;
-                ask(&self.driver, &AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages })?;
-            }
+            let disk = disk.number;
+            ask(&self.driver, &AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages })?;
             table.extend(references);
         }
         let administrator = self.configuration.administrator.clone();
-        if is_new {
-            let (policy, change) = Policy::create(disk.clone(), administrator).map_err(failed)?;
-            self.served.push(Served { policy, disk, table, rooms: HashMap::new(), places: BTreeMap::new() });
-            return self.carry_out(self.served.len() - 1, change);
-        }
         let mut views: HashMap<RegionId, RegionView> = HashMap::new();
         let read = |at: u64| {
             let reference = *table.get(at as usize).ok_or("there is no such block in the table")?;
@@ -137,8 +138,46 @@ impl Manager {
                 false => Err("its page is not there".to_owned()),
             }
         };
-        let policy = Policy::open(disk.clone(), administrator, read).map_err(failed)?;
-        self.served.push(Served { policy, disk, table, rooms: HashMap::new(), places: BTreeMap::new() });
+        // A new disk's table may have been made by an earlier process of this component: its identity tells.
+        let policy = match Policy::open(disk.clone(), administrator.clone(), read) {
+            Err(_) if is_new => {
+                let (policy, change) = Policy::create(disk, administrator).map_err(failed)?;
+                self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
+                return self.carry_out(self.served.len() - 1, change);
+            }
+            policy => policy.map_err(failed)?,
+        };
+        self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
+        Ok(())
+    }
+
+    /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
+    fn clear(&mut self, disk: u16) -> Result<(), Refusal> {
+        let mut regions = std::collections::BTreeSet::new();
+        loop {
+            let first = BlockId { disk, number: 0 };
+            let question = AskMonitor::Places { first, count: u64::MAX };
+            let MonitorSays::Places(found) = ask(&self.monitor, &question)? else {
+                return Err(nonsense("the monitor"));
+            };
+            if found.is_empty() {
+                break;
+            }
+            for (at, block, status) in found {
+                if status == Status::Dirty {
+                    let blocks = vec![(block.number, at.page)];
+                    ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+                }
+                match ask(&self.monitor, &AskMonitor::Free { page: at.page }) {
+                    // Being moved: the next look finds it again.
+                    Ok(_) | Err(Refusal::Code(_)) => regions.insert(at.page.region),
+                    Err(refusal) => return Err(refusal),
+                };
+            }
+        }
+        for region in regions {
+            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+        }
         Ok(())
     }
 
@@ -169,7 +208,9 @@ impl Manager {
     fn decide(&mut self, by: &Alias, question: AskPolicy) -> Result<PolicySays, Refusal> {
         let is_cache = *by.principal() == self.configuration.cache_manager;
         match question {
-            AskPolicy::Cache { .. } | AskPolicy::Evict { .. } if !is_cache => Err(Refusal::NotPermitted),
+            AskPolicy::Cache { .. } | AskPolicy::Evict { .. } | AskPolicy::Cached { .. } if !is_cache => {
+                Err(Refusal::NotPermitted)
+            }
             AskPolicy::Cache { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
                 Ok(PolicySays::References(self.cache(disk, &blocks)?))
             }
@@ -178,12 +219,17 @@ impl Manager {
                 Ok(PolicySays::Done)
             }
             AskPolicy::Cache { .. } | AskPolicy::Evict { .. } => Err(Refusal::Malformed),
+            AskPolicy::Cached { disk, from } => {
+                let cached = self.served(disk)?.places.range(from..).take(CACHED_MAX);
+                Ok(PolicySays::Cached(cached.map(|(block, (at, _))| (*block, *at)).collect()))
+            }
             AskPolicy::ChangeAcls { disk, blocks, principal, access } => {
                 let change = match access {
                     Some(access) => AclChange::Set(principal, access),
                     None => AclChange::Remove(principal),
                 };
-                let change = self.served(disk)?.policy.change_acls(by, range(blocks)?, &change).map_err(failed)?;
+                let change =
+                    self.served(disk)?.policy.change_acls(by, range(blocks)?, &change).map_err(failed)?;
                 self.must_carry_out(disk, change);
                 Ok(PolicySays::Done)
             }
@@ -193,19 +239,23 @@ impl Manager {
                 Ok(PolicySays::Done)
             }
             AskPolicy::Accept { disk, blocks, acl } => {
-                let change = self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
+                let change =
+                    self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
                 self.must_carry_out(disk, change);
                 Ok(PolicySays::Done)
             }
             AskPolicy::Look { disk, block } => {
-                let (blocks, Label { owner, acl }) = self.served(disk)?.policy.look(by, block).map_err(failed)?;
+                let (blocks, Label { owner, acl }) =
+                    self.served(disk)?.policy.look(by, block).map_err(failed)?;
                 let blocks = Blocks { first: blocks.first(), count: blocks.count() };
                 Ok(PolicySays::Label { blocks, owner: owner.clone(), acl: acl.clone() })
             }
             AskPolicy::Owns { disk, blocks, owner } => {
                 let is_within = |(of, all, driver): &(u16, Blocks, Principal)| {
                     let end = blocks.first.checked_add(blocks.count);
-                    *of == disk && driver == by.principal() && blocks.first >= all.first
+                    *of == disk
+                        && driver == by.principal()
+                        && blocks.first >= all.first
                         && end.is_some_and(|end| end <= all.first + all.count)
                 };
                 if !self.configuration.drivers.iter().any(is_within) {
@@ -309,8 +359,13 @@ impl Manager {
         let served = self.served(disk)?;
         if let Some((at, acl)) = served.places.remove(&block) {
             let rooms = served.rooms.entry(acl).or_default();
-            if let Some(room) = rooms.iter_mut().find(|room| room.region == at.page.region) {
-                room.free.push(at.page.index);
+            if let Some(place) = rooms.iter().position(|room| room.region == at.page.region) {
+                rooms[place].free.push(at.page.index);
+                // One that is empty is kept for what comes next; others would be many, as ACLs are.
+                if rooms[place].free.len() == REGION_PAGES_MAX && rooms.len() > 1 {
+                    let region = rooms.swap_remove(place).region;
+                    ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+                }
             }
         }
         Ok(())
@@ -347,17 +402,18 @@ impl Manager {
                     ask(&self.monitor, &AskMonitor::Erase { first, count: range.count() })?;
                 }
                 Effect::Store(images) => {
-                    for images in images.chunks(STAGE_PAGES) {
-                        let mut writes = Vec::with_capacity(images.len());
-                        for (page, image) in images.iter().enumerate() {
-                            let offset = (page * PAGE_BYTES) as u64;
-                            self.stage.write_at(offset, &image.bytes[..]).map_err(failed)?;
-                            let table = &self.served[at].table;
-                            let place = table.get(image.block as usize).ok_or(Refusal::Malformed)?;
-                            writes.push((*place, page as u32));
-                        }
-                        ask(&self.monitor, &AskMonitor::WriteTogether { disk, writes })?;
+                    if images.len() > STAGE_PAGES {
+                        return Err(failed("the table changes in more places than are written at once"));
                     }
+                    let mut writes = Vec::with_capacity(images.len());
+                    for (page, image) in images.iter().enumerate() {
+                        let offset = (page * PAGE_BYTES) as u64;
+                        self.stage.write_at(offset, &image.bytes[..]).map_err(failed)?;
+                        let place =
+                            self.served[at].table.get(image.block as usize).ok_or(Refusal::Malformed)?;
+                        writes.push((*place, page as u32));
+                    }
+                    ask(&self.monitor, &AskMonitor::WriteTogether { disk, writes })?;
                 }
             }
         }

@@ -78,6 +78,8 @@ pub enum AskPolicy {
     Cache { disk: u16, blocks: Vec<u64> },
     /// Pages given up, their changes written first.
     Evict { disk: u16, blocks: Vec<u64> },
+    /// Which blocks have pages, from one on: for a CacheMgr that begins.
+    Cached { disk: u16, from: u64 },
     /// An ACL changed.
     ChangeAcls { disk: u16, blocks: Blocks, principal: Principal, access: Option<Access> },
     /// A new owner proposed.
@@ -101,6 +103,8 @@ pub enum PolicySays {
     Done,
     /// The pages, in the order of the question.
     References(Vec<Reference>),
+    /// Blocks with their pages; fewer than asked for means that there are no more.
+    Cached(Vec<(u64, Reference)>),
     /// Owner and ACL, and the blocks around that have the same.
     Label { blocks: Blocks, owner: Principal, acl: Acl },
     /// Whether it does.
@@ -250,6 +254,8 @@ pub mod code {
     pub const FULL: u32 = 28;
     /// Nothing may be changed.
     pub const READ_ONLY: u32 = 30;
+    /// The number of the file means nothing: it is of an earlier run, or was forgotten.
+    pub const GONE: u32 = 116;
     /// Not empty.
     pub const NOT_EMPTY: u32 = 39;
 }

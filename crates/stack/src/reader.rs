@@ -3,7 +3,7 @@
 //! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
 //! at before and after the copy. Where that fails the cache is asked again, so what is read is the block, or an error.
 
-use crate::asking::{ask, ask_for_files, nonsense};
+use crate::asking::{ask, ask_as, nonsense};
 use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
 use holdfast_components::{Access, Asker, Refusal, View};
 use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, word};
@@ -31,7 +31,7 @@ impl RegionView {
         alias: u16,
         region: RegionId,
     ) -> Result<RegionView, Refusal> {
-        let (answer, files) = ask_for_files(monitor, alias, &AskMonitor::View(region))?;
+        let (answer, files) = ask_as(monitor, alias, &AskMonitor::View(region))?;
         match (answer, <[_; 2]>::try_from(files)) {
             (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
                 bytes: View::new(bytes, Access::ReadOnly, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
@@ -115,7 +115,12 @@ impl Reader {
     }
 
     /// References of blocks, from the cache; filled if so.
-    pub(crate) fn reference(&self, blocks: &[u64], fill: bool, ahead: &[u64]) -> Result<Vec<Reference>, Refusal> {
+    pub(crate) fn reference(
+        &self,
+        blocks: &[u64],
+        fill: bool,
+        ahead: &[u64],
+    ) -> Result<Vec<Reference>, Refusal> {
         let (disk, blocks, ahead) = (self.disk, blocks.to_vec(), ahead.to_vec());
         let question = AskCache::Want { disk, blocks: blocks.clone(), fill, ahead };
         let CacheSays::References(references) = ask(&self.cache, &question)? else {

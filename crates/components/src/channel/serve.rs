@@ -165,10 +165,11 @@ impl Ports {
                     return Err(ComponentError::System { what: "waiting for requests", source });
                 }
             }
-            if events.len() > open.len() && !events[open.len()].revents().is_empty() {
-                if let Some(ended) = self.attend(Patience::Never)? {
-                    return Ok(ended);
-                }
+            if events.len() > open.len()
+                && !events[open.len()].revents().is_empty()
+                && let Some(ended) = self.attend(Patience::Never)?
+            {
+                return Ok(ended);
             }
             for (line, event) in open.iter().zip(&events) {
                 if !event.revents().is_empty() {

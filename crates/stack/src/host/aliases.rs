@@ -4,8 +4,8 @@
 use crate::StackError;
 use holdfast_access::prove::Prover;
 use holdfast_access::{
-    AccessError, Alias, AliasTable, Credential, Credentials, Heard, Manifest, Principal, ProcessName, Proof, Scope,
-    Standing, Statement, check,
+    AccessError, Alias, AliasTable, Credential, Credentials, Heard, Manifest, Principal, ProcessName, Proof,
+    Scope, Standing, Statement, check,
 };
 use holdfast_components::AliasPage;
 use parking_lot::Mutex;
@@ -50,7 +50,8 @@ fn now_s() -> u64 {
 impl State {
     fn says(&mut self, statement: Statement) -> Result<Heard, AccessError> {
         self.serial += 1;
-        let credential = Credential { issuer: Principal::Machine, serial: self.serial, expires_s: None, statement };
+        let credential =
+            Credential { issuer: Principal::Machine, serial: self.serial, expires_s: None, statement };
         Heard::spoken(&Principal::Machine, credential)
     }
 }

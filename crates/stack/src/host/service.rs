@@ -64,7 +64,9 @@ impl Service {
                 files.extend(view);
                 MonitorSays::Done
             }),
-            AskMonitor::Write { at, skipped, bytes } => done(monitor.write(&by, at, skipped as usize, &bytes)),
+            AskMonitor::Write { at, skipped, bytes } => {
+                done(monitor.write(&by, at, skipped as usize, &bytes))
+            }
             AskMonitor::WriteTogether { disk, writes } => {
                 let writes = self.staged(component, writes)?;
                 done(monitor.write_together(&by, disk, &writes))

@@ -7,7 +7,8 @@ use crate::protocol::{Blocks, STAGE_PAGES};
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
 use holdfast_access::{Acl, Manifest, Name, Principal, ProcessName, Text};
 use holdfast_components::{
-    Access, ChannelPlan, ComponentPlan, Door, End, Event, Plan, Profile, Program, RegionGrant, Regions, Supervisor,
+    Access, ChannelPlan, ComponentPlan, Door, End, Event, Plan, Profile, Program, RegionGrant, Regions,
+    Supervisor,
 };
 use holdfast_crypto::Digest;
 use holdfast_fat::Layout as FatLayout;
@@ -190,7 +191,9 @@ impl Stack {
         let mut components = vec![
             ComponentPlan {
                 configuration: encode(&disk_driver::Configuration { may_ask: digests, disks: vec![0] }),
-                guards: vec!["transfers: only for PolicyMgr and CacheMgr, of the disks of its bus".to_owned()],
+                guards: vec![
+                    "transfers: only for PolicyMgr and CacheMgr, of the disks of its bus".to_owned(),
+                ],
                 ..ComponentPlan::new(DRIVER, Profile::with_doors(&[Door::Threads]))
             },
             ComponentPlan {
@@ -213,6 +216,7 @@ impl Stack {
             ComponentPlan {
                 configuration: encode(&cache_manager::Configuration {
                     pages_max: (configuration.pages_max - place.table.1 as usize - 64) as u32,
+                    disks: 1,
                 }),
                 guards: vec!["pages: of any block, without its content".to_owned()],
                 ..ComponentPlan::new(CACHE, Profile::with_doors(&[Door::Threads]))
@@ -251,7 +255,10 @@ impl Stack {
         if is_new {
             let before_files = components.len() - 1;
             let plan = ComponentPlan {
-                configuration: encode(&formatter::Configuration { disk: 0, partitions: vec![(of_files, files)] }),
+                configuration: encode(&formatter::Configuration {
+                    disk: 0,
+                    partitions: vec![(of_files, files)],
+                }),
                 guards: vec!["speaks for the administrator, who owns what was just erased".to_owned()],
                 ..ComponentPlan::new(FORMATTER, Profile::default())
             };

@@ -1,12 +1,13 @@
 //! Files, by asking an FSDriver where they are, PolicyMgr for the blocks, and the cache for what is in them.
 
 use super::Configuration;
+use super::inodes::{Inodes, ROOT};
 use crate::StackError;
-use crate::asking::{ask_for_files, nonsense};
+use crate::asking::{UNKNOWN, ask_as, ask_once, nonsense};
 use crate::host::{BAD_BLOCK, OUTDATED, STATE};
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed, MonitorSays,
-    PolicySays, Time, code,
+    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
+    MonitorSays, PolicySays, Time, code,
 };
 use crate::reader::Reader;
 use holdfast_components::{Asker, Ports, Refusal};
@@ -55,6 +56,7 @@ pub(super) struct Files {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
     reader: Reader,
     configuration: Configuration,
+    inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
     /// Blocks that were changed and not written since, by file.
     changed: Mutex<HashMap<u64, HashSet<u64>>>,
@@ -65,7 +67,8 @@ pub(super) struct Files {
 fn errno(refusal: Refusal) -> Code {
     match refusal {
         Refusal::NotPermitted | Refusal::AliasInvalid | Refusal::Code(code::NOT_YOURS) => libc::EACCES,
-        Refusal::Code(code @ (code::NOT_FOUND
+        Refusal::Code(
+            code @ (code::NOT_FOUND
             | code::EXISTS
             | code::NOT_A_DIRECTORY
             | code::IS_A_DIRECTORY
@@ -73,7 +76,8 @@ fn errno(refusal: Refusal) -> Code {
             | code::TOO_LARGE
             | code::FULL
             | code::READ_ONLY
-            | code::NOT_EMPTY)) => code as Code,
+            | code::NOT_EMPTY),
+        ) => code as Code,
         Refusal::Code(BAD_BLOCK) => libc::EIO,
         refusal => {
             tracing::warn!(%refusal, "a request failed");
@@ -98,86 +102,203 @@ impl Files {
             cache,
             monitor,
             configuration,
+            inodes: Mutex::default(),
             maps: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
         })
     }
 
-    fn ask(&self, question: &AskFiles) -> Result<FilesSay, Code> {
-        ask_for_files(&self.files, USER, question).map(|(answer, _)| answer).map_err(errno)
-    }
-
     fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
-        ask_for_files(&self.policy, USER, question).map(|(answer, _)| answer)
+        ask_as(&self.policy, USER, question).map(|(answer, _)| answer)
     }
 
-    fn file(&self, question: &AskFiles) -> Result<File, Code> {
-        match self.ask(question)? {
-            FilesSay::File(file) => Ok(file),
+    /// Asks about files, by what the FSDriver calls them. If it was started anew meanwhile, they are found again first.
+    fn ask<const N: usize>(
+        &self,
+        inos: [u64; N],
+        question: impl Fn([u64; N]) -> AskFiles,
+    ) -> Result<FilesSay, Refusal> {
+        let numbers = || {
+            let inodes = self.inodes.lock();
+            let mut numbers = [0; N];
+            for (number, ino) in numbers.iter_mut().zip(inos) {
+                *number = inodes.number(ino).ok_or(Refusal::Code(code::NOT_FOUND))?;
+            }
+            Ok::<_, Refusal>(numbers)
+        };
+        let answer = match ask_once(&self.files, USER, &question(numbers()?)) {
+            Err(Refusal::Code(code::GONE)) => {
+                inos.into_iter().try_for_each(|ino| self.find_again(ino))?;
+                ask_once(&self.files, USER, &question(numbers()?))
+            }
+            answer => answer,
+        };
+        answer.map(|(answer, _)| answer)
+    }
+
+    /// Asks what may be asked twice.
+    fn ask_safely<const N: usize>(
+        &self,
+        inos: [u64; N],
+        question: impl Fn([u64; N]) -> AskFiles,
+    ) -> Result<FilesSay, Refusal> {
+        match self.ask(inos, &question) {
+            Err(Refusal::Code(UNKNOWN)) => self.ask(inos, &question),
+            answer => answer,
+        }
+    }
+
+    /// Finds a file by its name, and the directories above it.
+    fn find_again(&self, ino: u64) -> Result<(), Refusal> {
+        let none = || Refusal::Code(code::NOT_FOUND);
+        let mut above = Vec::new();
+        let mut at = ino;
+        while at != ROOT {
+            let path = self.inodes.lock().path(at);
+            let (parent, name) = path.filter(|(_, name)| !name.is_empty()).ok_or_else(none)?;
+            above.push((at, parent, name));
+            // No directories are that deep; a loop is none of ours.
+            if above.len() > 1024 {
+                return Err(none());
+            }
+            at = parent;
+        }
+        for (ino, parent, name) in above.into_iter().rev() {
+            let parent = self.inodes.lock().number(parent).ok_or_else(none)?;
+            match ask_as(&self.files, USER, &AskFiles::LookUp { parent, name })?.0 {
+                FilesSay::File(file) => self.inodes.lock().found(ino, file.id),
+                _ => return Err(nonsense("the file system")),
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that the kernel learns of.
+    fn learnt(&self, answer: Result<FilesSay, Refusal>, parent: u64, name: &str) -> Result<File, Code> {
+        match answer.map_err(errno)? {
+            FilesSay::File(file) => {
+                let id = self.inodes.lock().learn(parent, name, file.id);
+                Ok(File { id, ..file })
+            }
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 
-    fn done(&self, question: &AskFiles) -> Result<(), Code> {
-        match self.ask(question)? {
+    fn done(answer: Result<FilesSay, Refusal>) -> Result<(), Refusal> {
+        match answer? {
             FilesSay::Done => Ok(()),
+            _ => Err(nonsense("the file system")),
+        }
+    }
+
+    /// Asks what may have been done before its answer was lost: then the second time says `is_done`.
+    fn once<const N: usize>(
+        &self,
+        inos: [u64; N],
+        question: impl Fn([u64; N]) -> AskFiles,
+        is_done: u32,
+    ) -> Result<(), Code> {
+        let done = match Self::done(self.ask(inos, &question)) {
+            Err(Refusal::Code(UNKNOWN)) => match Self::done(self.ask(inos, &question)) {
+                Err(Refusal::Code(code)) if code == is_done => Ok(()),
+                done => done,
+            },
+            done => done,
+        };
+        done.map_err(errno)
+    }
+
+    pub(super) fn look_up(&self, parent: u64, name: &str) -> Result<File, Code> {
+        let question = |[parent]: [u64; 1]| AskFiles::LookUp { parent, name: name.to_owned() };
+        self.learnt(self.ask_safely([parent], question), parent, name)
+    }
+
+    pub(super) fn forget(&self, ino: u64, count: u64) {
+        let forgotten = self.inodes.lock().forget(ino, count);
+        if let Some((file, count)) = forgotten {
+            self.forget_map(ino);
+            let _ = ask_once(&self.files, USER, &AskFiles::Forget { file, count });
+        }
+    }
+
+    pub(super) fn stat(&self, ino: u64) -> Result<File, Code> {
+        match self.ask_safely([ino], |[file]| AskFiles::Stat(file)).map_err(errno)? {
+            FilesSay::File(file) => Ok(File { id: ino, ..file }),
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 
-    pub(super) fn look_up(&self, parent: u64, name: String) -> Result<File, Code> {
-        self.file(&AskFiles::LookUp { parent, name })
-    }
-
-    pub(super) fn forget(&self, file: u64, count: u64) {
-        self.forget_map(file);
-        let _ = self.ask(&AskFiles::Forget { file, count });
-    }
-
-    pub(super) fn stat(&self, file: u64) -> Result<File, Code> {
-        self.file(&AskFiles::Stat(file))
-    }
-
-    pub(super) fn list(&self, directory: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
-        match self.ask(&AskFiles::List { directory, cookie, count: 128 })? {
+    pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
+        let question = |[directory]: [u64; 1]| AskFiles::List { directory, cookie, count: 128 };
+        match self.ask_safely([ino], question).map_err(errno)? {
             FilesSay::Names(names) => Ok(names),
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 
-    pub(super) fn create(&self, parent: u64, name: String, is_directory: bool) -> Result<File, Code> {
-        self.file(&AskFiles::Create { parent, name, is_directory, now: now() })
+    pub(super) fn create(&self, parent: u64, name: &str, is_directory: bool) -> Result<File, Code> {
+        let now = now();
+        let question =
+            |[parent]: [u64; 1]| AskFiles::Create { parent, name: name.to_owned(), is_directory, now };
+        let answer = match self.ask([parent], question) {
+            Err(Refusal::Code(UNKNOWN)) => match self.ask([parent], question) {
+                // It had been made.
+                Err(Refusal::Code(code::EXISTS)) => return self.look_up(parent, name),
+                answer => answer,
+            },
+            answer => answer,
+        };
+        self.learnt(answer, parent, name)
     }
 
-    pub(super) fn unlink(&self, parent: u64, name: String) -> Result<(), Code> {
-        self.done(&AskFiles::Unlink { parent, name, now: now() })?;
+    pub(super) fn unlink(&self, parent: u64, name: &str) -> Result<(), Code> {
+        let now = now();
+        let question = |[parent]: [u64; 1]| AskFiles::Unlink { parent, name: name.to_owned(), now };
+        self.once([parent], question, code::NOT_FOUND)?;
+        self.inodes.lock().removed(parent, name);
         self.return_blocks();
         Ok(())
     }
 
-    pub(super) fn remove_directory(&self, parent: u64, name: String) -> Result<(), Code> {
-        self.done(&AskFiles::RemoveDirectory { parent, name, now: now() })
+    pub(super) fn remove_directory(&self, parent: u64, name: &str) -> Result<(), Code> {
+        let now = now();
+        let question = |[parent]: [u64; 1]| AskFiles::RemoveDirectory { parent, name: name.to_owned(), now };
+        self.once([parent], question, code::NOT_FOUND)?;
+        self.inodes.lock().removed(parent, name);
+        Ok(())
     }
 
-    pub(super) fn rename(
+    pub(super) fn rename(&self, from: (u64, &str), to: (u64, &str), replace: bool) -> Result<(), Code> {
+        let now = now();
+        let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
+        let question = |[from, to]: [u64; 2]| AskFiles::Rename {
+            from,
+            name: name.clone(),
+            to,
+            new_name: new_name.clone(),
+            replace,
+            now,
+        };
+        self.once([from.0, to.0], question, code::NOT_FOUND)?;
+        self.inodes.lock().renamed(from, to);
+        self.return_blocks();
+        Ok(())
+    }
+
+    pub(super) fn set_times(
         &self,
-        (from, name): (u64, String),
-        (to, new_name): (u64, String),
-        replace: bool,
+        ino: u64,
+        times: [Option<Time>; 3],
+        read_only: Option<bool>,
     ) -> Result<(), Code> {
-        self.done(&AskFiles::Rename { from, name, to, new_name, replace, now: now() })?;
-        self.return_blocks();
-        Ok(())
-    }
-
-    pub(super) fn set_times(&self, file: u64, times: [Option<Time>; 3], read_only: Option<bool>) -> Result<(), Code> {
-        self.done(&AskFiles::SetTimes { file, times, is_read_only: read_only })
+        let question = |[file]: [u64; 1]| AskFiles::SetTimes { file, times, is_read_only: read_only };
+        Self::done(self.ask_safely([ino], question)).map_err(errno)
     }
 
     /// Bytes of a cluster, clusters, free ones.
     pub(super) fn sizes(&self) -> Result<(u32, u64, u64), Code> {
-        match self.ask(&AskFiles::Sizes)? {
+        match self.ask_safely([], |[]| AskFiles::Sizes).map_err(errno)? {
             FilesSay::Sizes { cluster_bytes, clusters, free } => Ok((cluster_bytes, clusters, free)),
             _ => Err(errno(nonsense("the file system"))),
         }
@@ -197,7 +318,8 @@ impl Files {
         let mut at = offset;
         while at < offset + length {
             let left = offset + length - at;
-            let FilesSay::Map { runs, block_bytes } = self.ask(&AskFiles::Map { file, offset: at, length: left })?
+            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: left };
+            let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question).map_err(errno)?
             else {
                 return Err(errno(nonsense("the file system")));
             };
@@ -264,11 +386,11 @@ impl Files {
         let block_bytes = u64::from(block_bytes);
         let is_whole = |start: &u64| *start >= offset && start + block_bytes <= end;
         for blocks in blocks.chunks(BLOCKS_MAX / 2) {
-            let (whole, part): (Vec<(u64, u64)>, Vec<(u64, u64)>) = blocks.iter().partition(|(start, _)| is_whole(start));
-            for (list, fill) in [(whole, false), (part, true)] {
-                let missing: Vec<u64> = list.iter().map(|(_, block)| *block).collect();
-                let missing: Vec<u64> =
-                    missing.into_iter().filter(|block| fill || self.reader.known(*block).is_none()).collect();
+            for fill in [false, true] {
+                let is_wanted = |(start, block): &&(u64, u64)| {
+                    is_whole(start) != fill && (fill || self.reader.known(*block).is_none())
+                };
+                let missing: Vec<u64> = blocks.iter().filter(is_wanted).map(|(_, block)| *block).collect();
                 if !missing.is_empty() {
                     self.reader.reference(&missing, fill, &[]).map_err(errno)?;
                 }
@@ -293,11 +415,13 @@ impl Files {
                 None => self.reader.reference(&[block], !is_whole, &[])?[0],
             };
             let question = AskMonitor::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
-            match ask_for_files(&self.monitor, USER, &question) {
+            match ask_as(&self.monitor, USER, &question) {
                 Ok((MonitorSays::Done, _)) => return Ok(()),
                 Ok(_) => return Err(nonsense("the monitor")),
                 // Taken away meanwhile, or not filled yet.
-                Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => self.reader.forget([block].into_iter()),
+                Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => {
+                    self.reader.forget([block].into_iter())
+                }
                 Err(refusal) => return Err(refusal),
             }
         }
@@ -313,10 +437,19 @@ impl Files {
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
         loop {
             let owner = self.configuration.user.clone();
-            let question = AskFiles::Resize { file, size, owner, now: now() };
-            let answer = self.ask(&question);
+            let now = now();
+            let question = |[file]: [u64; 1]| AskFiles::Resize { file, size, owner: owner.clone(), now };
+            let before = self.stat(file)?.size;
+            let answer = match self.ask([file], question) {
+                // If it had been done, its new blocks are to be nominated once more.
+                Err(Refusal::Code(UNKNOWN)) => match self.ask([file], question) {
+                    Ok(_) if size > before => self.claim(file, before, size - before),
+                    answer => answer,
+                },
+                answer => answer,
+            };
             self.forget_map(file);
-            let FilesSay::Resized { size: reached, nominated, fill } = answer? else {
+            let FilesSay::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
                 return Err(errno(nonsense("the file system")));
             };
             self.accept(&nominated).map_err(errno)?;
@@ -331,11 +464,29 @@ impl Files {
         Ok(())
     }
 
+    /// Has the blocks of a part of a file that nobody accepted nominated again.
+    fn claim(&self, file: u64, offset: u64, length: u64) -> Result<FilesSay, Refusal> {
+        let owner = self.configuration.user.clone();
+        let question = |[file]: [u64; 1]| AskFiles::Claim { file, offset, length, owner: owner.clone() };
+        match self.ask_safely([file], question)? {
+            FilesSay::Resized { nominated, .. } => {
+                Ok(FilesSay::Resized { size: offset + length, nominated, fill: Some((offset, length)) })
+            }
+            answer => Ok(answer),
+        }
+    }
+
     /// Becomes owner of blocks that the FSDriver nominated. They were erased.
     fn accept(&self, nominated: &[Blocks]) -> Result<(), Refusal> {
         for blocks in nominated {
             let (disk, acl) = (self.configuration.disk, self.configuration.acl.clone());
-            self.ask_policy(&AskPolicy::Accept { disk, blocks: *blocks, acl })?;
+            if let Err(refusal) = self.ask_policy(&AskPolicy::Accept { disk, blocks: *blocks, acl }) {
+                // It may have been done before its answer was lost.
+                match self.ask_policy(&AskPolicy::Look { disk, block: blocks.first }) {
+                    Ok(PolicySays::Label { owner, .. }) if owner == self.configuration.user => {}
+                    _ => return Err(refusal),
+                }
+            }
             self.reader.forget(blocks.first..blocks.first + blocks.count);
         }
         Ok(())
@@ -362,7 +513,7 @@ impl Files {
     }
 
     fn return_some(&self) -> Result<bool, Refusal> {
-        let answer = ask_for_files(&self.files, USER, &AskFiles::Returning)?.0;
+        let answer = ask_as(&self.files, USER, &AskFiles::Returning)?.0;
         let FilesSay::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
         let disk = self.configuration.disk;
         for blocks in &blocks {
@@ -370,7 +521,7 @@ impl Files {
             self.reader.forget(blocks.first..blocks.first + blocks.count);
         }
         let question = AskFiles::Returned { item, blocks, clusters, now: now() };
-        Ok(ask_for_files(&self.files, USER, &question)?.0 == FilesSay::Done)
+        Ok(ask_as(&self.files, USER, &question)?.0 == FilesSay::Done)
     }
 
     /// Everything of a file durable, with everything that the file system was told before.
@@ -390,7 +541,7 @@ impl Files {
         let last = pieces.len() - 1;
         for (at, blocks) in pieces.into_iter().enumerate() {
             let question = AskCache::Clean { disk, blocks, flush: at == last };
-            ask_for_files(&self.cache, USER, &question).map_err(errno)?;
+            ask_as(&self.cache, USER, &question).map_err(errno)?;
         }
         Ok(())
     }

@@ -2,13 +2,14 @@
 //! what it may do wrong, it does to that user's files.
 
 mod files;
+mod inodes;
 mod requests;
 
 use crate::StackError;
 use files::Files;
 use fuser::{Config, SessionACL};
 use holdfast_access::{Acl, Principal};
-use holdfast_components::Context;
+use holdfast_components::{Answer, Context, Refusal};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -40,8 +41,19 @@ pub fn main(context: Context) -> ExitCode {
         let served = requests::Served { files, uid: configuration.uid, gid: configuration.gid };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
-        let failed = |error: std::io::Error| StackError::Component(format!("the session with the kernel: {error}"));
+        let failed =
+            |error: std::io::Error| StackError::Component(format!("the session with the kernel: {error}"));
         let session = fuser::Session::from_fd(served, fuse, SessionACL::All, config).map_err(failed)?;
-        session.run().map_err(failed)
+        let run = move || match session.run() {
+            // The mount is gone: so is what this process is for.
+            Ok(()) => std::process::exit(0),
+            Err(error) => {
+                eprintln!("the session with the kernel: {error}");
+                std::process::exit(1);
+            }
+        };
+        std::thread::Builder::new().name("session".to_owned()).spawn(run).map_err(failed)?;
+        // Nobody may ask it anything; this waits for the order to end.
+        Ok(context.ports.serve(|_| Answer::refuse(Refusal::NotPermitted))?)
     })
 }

@@ -3,9 +3,9 @@
 use super::files::{Code, Files};
 use crate::protocol::{File, Time};
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -98,7 +98,10 @@ impl Filesystem for Served {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, text(name).map_err(|_| libc::ENOENT).and_then(|name| self.files.look_up(parent.0, name)));
+        self.entry(
+            reply,
+            text(name).map_err(|_| libc::ENOENT).and_then(|name| self.files.look_up(parent.0, &name)),
+        );
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, count: u64) {
@@ -164,19 +167,27 @@ impl Filesystem for Served {
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(Errno::EPERM);
         }
-        self.entry(reply, text(name).and_then(|name| self.files.create(parent.0, name, false)));
+        self.entry(reply, text(name).and_then(|name| self.files.create(parent.0, &name, false)));
     }
 
-    fn mkdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.entry(reply, text(name).and_then(|name| self.files.create(parent.0, name, true)));
+    fn mkdir(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry(reply, text(name).and_then(|name| self.files.create(parent.0, &name, true)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        end(reply, text(name).and_then(|name| self.files.unlink(parent.0, name)));
+        end(reply, text(name).and_then(|name| self.files.unlink(parent.0, &name)));
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        end(reply, text(name).and_then(|name| self.files.remove_directory(parent.0, name)));
+        end(reply, text(name).and_then(|name| self.files.remove_directory(parent.0, &name)));
     }
 
     fn rename(
@@ -195,7 +206,7 @@ impl Filesystem for Served {
                 flags if flags == RenameFlags::RENAME_NOREPLACE => false,
                 _ => return Err(libc::EINVAL),
             };
-            self.files.rename((parent.0, text(name)?), (new_parent.0, text(new_name)?), replace)
+            self.files.rename((parent.0, &text(name)?), (new_parent.0, &text(new_name)?), replace)
         };
         end(reply, run());
     }
@@ -214,10 +225,16 @@ impl Filesystem for Served {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        match text(name).and_then(|name| self.files.create(parent.0, name, false)) {
+        match text(name).and_then(|name| self.files.create(parent.0, &name, false)) {
             Ok(file) => {
                 let attributes = self.attributes(&file);
-                reply.created(&LIVES, &attributes, Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(
+                    &LIVES,
+                    &attributes,
+                    Generation(0),
+                    FileHandle(0),
+                    FopenFlags::FOPEN_KEEP_CACHE,
+                );
             }
             Err(code) => reply.error(errno(code)),
         }
@@ -262,15 +279,36 @@ impl Filesystem for Served {
         }
     }
 
-    fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         reply.ok();
     }
 
-    fn fsync(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         end(reply, self.files.sync(Some(ino.0)));
     }
 
-    fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         end(reply, self.files.sync(None));
     }
 
