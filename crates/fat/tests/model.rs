@@ -322,7 +322,11 @@ impl World {
         let at = self.random.below(self.open.len() as u64) as usize;
         let (id, mut known) = self.open.swap_remove(at);
         let size = self.random.below(20_000);
+        let crashes = self.crashes;
         self.resize(id, &mut known, size);
+        if crashes != self.crashes {
+            return; // It is nobody's any more, and waits.
+        }
         assert_eq!(self.read(id, &known), known.content);
         let limbo = self.fat.forget(id, 1).expect("it waits now");
         self.give_back_if(limbo);
