@@ -326,9 +326,9 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
 
 impl<M: Metadata> Fat<M> {
     /// Names the blocks of every file and directory, one after another. What was found to share clusters is refused,
-    /// as is what cannot be followed. Give the `Checked` of a check first to `allow_changes`, whatever that says.
+    /// as is what cannot be followed. This vouches for the file system with what the check said.
     pub fn walk(&mut self, checked: &Checked, visit: &mut dyn FnMut(Walked)) -> Result<()> {
-        let _ = self.allow_changes(checked);
+        self.vouch(checked);
         self.read(|state, draft| {
             let root = state.directory_at(draft, draft.layout.root_cluster)?;
             let blocks = root.runs.iter().map(|run| draft.layout.blocks(*run)).collect();

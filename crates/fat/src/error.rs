@@ -38,6 +38,9 @@ pub enum FatError {
     /// Changes are refused because something unsound was seen before, or because nobody vouched for the file system.
     #[error("the file system is read-only: {0}")]
     ReadOnly(String),
+    /// Nobody vouched for the file system, so two files might share a block.
+    #[error("the file system was not checked, so no block of a file can be named yet; check it first")]
+    NotChecked,
     /// Every cluster is in use.
     #[error(
         "the file system is full: {needed} more clusters are needed and {free} are free; delete something, and have the blocks of deleted files returned"

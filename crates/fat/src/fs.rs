@@ -3,8 +3,8 @@
 //! Invariants:
 //! * Changes are made one transaction at a time. What one changes in memory happens when it is applied; until then the
 //!   driver refuses the next.
-//! * Nothing is changed unless somebody vouched for the whole file system (`Checked`), and nothing any more once
-//!   something unsound was seen.
+//! * No block of a file is named and nothing is changed unless somebody vouched for the whole file system (`Checked`),
+//!   and nothing is changed any more once something unsound was seen.
 //! * Every chain was followed to its end, and found as long as its file and free of clusters that another claims,
 //!   before a block of it is named to anybody.
 
@@ -118,6 +118,8 @@ pub(crate) struct State {
     cached_runs: usize,
     /// Clusters that two chains claim.
     suspects: BTreeSet<u32>,
+    /// Whether somebody vouched for the file system, so that blocks of files can be named.
+    vouched: bool,
     /// Why nothing may be changed.
     read_only: Option<String>,
     outstanding: Option<u64>,
@@ -245,7 +247,7 @@ pub struct Fat<M> {
 }
 
 impl<M: Metadata> Fat<M> {
-    /// Takes a file system into use, for reading. The root directory must be sound.
+    /// Takes a file system into use, for reading names; see `vouch` for more. The root directory must be sound.
     pub fn mount(layout: Layout, metadata: M, options: Options) -> Result<Fat<M>> {
         let state = State {
             options,
@@ -255,6 +257,7 @@ impl<M: Metadata> Fat<M> {
             chains: BTreeMap::new(),
             cached_runs: 0,
             suspects: BTreeSet::new(),
+            vouched: false,
             read_only: Some("nobody vouched for it; check it first".into()),
             outstanding: None,
             transactions: 0,
@@ -267,17 +270,14 @@ impl<M: Metadata> Fat<M> {
         Ok(fat)
     }
 
-    /// Allows changes, to a file system that was checked. Where the check found clusters that two files claim, those
-    /// files are refused from here on, and changes too.
-    pub fn allow_changes(&mut self, checked: &Checked) -> Result<()> {
+    /// Takes what somebody vouches for. From now on blocks of files are named, but of those that share clusters; and
+    /// unless the check found what forbids it (`read_only` says), changes are made.
+    pub fn vouch(&mut self, checked: &Checked) {
         self.state.suspects = checked.suspects.clone();
         self.state.chains.clear();
         self.state.cached_runs = 0;
         self.state.read_only = checked.refusal.clone();
-        match &checked.refusal {
-            Some(refusal) => Err(FatError::ReadOnly(refusal.clone())),
-            None => Ok(()),
-        }
+        self.state.vouched = true;
     }
 
     /// Why nothing may be changed, if so.
@@ -439,6 +439,9 @@ impl<M: Metadata> Fat<M> {
     /// Nothing beyond the size is mapped.
     pub fn map(&mut self, id: FileId, offset: u64, length: u64) -> Result<Vec<Extent>> {
         self.read(|state, draft| {
+            if !state.vouched {
+                return Err(FatError::NotChecked);
+            }
             if state.nodes.get(id)?.directory.is_some() {
                 return Err(FatError::IsADirectory(format!("file {}", id.0)));
             }
