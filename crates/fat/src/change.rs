@@ -12,7 +12,7 @@ use crate::names::{Name, short_sum};
 use crate::nodes::{Fate, FileId, Place, ROOT};
 use crate::problem::Problem;
 use crate::summary;
-use crate::table::{Link, last, link_run};
+use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
 
@@ -327,10 +327,10 @@ fn grow(state: &mut State, draft: &mut Draft, directory: &mut Directory) -> Resu
     link_run(draft, end, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));
-    draft.effects.push(Effect::Chain(directory.first));
     let mut runs = directory.runs.to_vec();
-    runs.push(run);
+    append(&mut runs, run);
     directory.runs = runs.into();
+    draft.effects.push(Effect::Chain(directory.first, Some(directory.runs.clone())));
     Ok(())
 }
 
@@ -378,7 +378,7 @@ fn drop_directory(state: &mut State, draft: &mut Draft, parent: &Directory, foun
 
 /// Marks the clusters of a chain, or of its front, as free.
 pub(crate) fn free_runs(draft: &mut Draft, first: u32, runs: &[Run]) -> Result<()> {
-    draft.effects.push(Effect::Chain(first));
+    draft.effects.push(Effect::Chain(first, None));
     for run in runs {
         for cluster in run.start..run.start + run.count {
             let link = draft.link(cluster)?;

@@ -142,24 +142,23 @@ impl Check<'_> {
         (self.report)(Finding { place: place.into(), problem });
     }
 
-    /// Marks clusters; gives the first that was marked before.
-    fn claim(&mut self, runs: &[Run]) -> Result<Option<u32>> {
-        for run in runs {
-            for cluster in run.start..run.start + run.count {
-                let index = cluster - FIRST_CLUSTER;
-                let (word, bit) = (&mut self.claimed[(index / 64) as usize], 1u64 << (index % 64));
-                if *word & bit != 0 {
-                    if self.checked.suspects.len() >= SUSPECTS_MAX {
-                        let place = "the file allocation table".into();
-                        return Err(FatError::Unsound { place, problem: Problem::TooMuch });
-                    }
-                    self.checked.suspects.insert(cluster);
-                    return Ok(Some(cluster));
-                }
+    /// Follows a chain and marks its clusters, up to the first that was marked before.
+    fn claim(&mut self, draft: &Draft, first: u32, length: Length) -> std::result::Result<Vec<Run>, Broken> {
+        let Check { claimed, checked, .. } = self;
+        draft.chain(first, length, |cluster| {
+            let index = cluster - FIRST_CLUSTER;
+            let (word, bit) = (&mut claimed[(index / 64) as usize], 1u64 << (index % 64));
+            if *word & bit == 0 {
                 *word |= bit;
+                return Ok(());
             }
-        }
-        Ok(None)
+            if checked.suspects.len() >= SUSPECTS_MAX {
+                let place = "the file allocation table".into();
+                return Err(FatError::Unsound { place, problem: Problem::TooMuch }.into());
+            }
+            checked.suspects.insert(cluster);
+            Err(Problem::CrossLinked(cluster).into())
+        })
     }
 
     fn is_claimed(&self, cluster: u32) -> bool {
@@ -182,7 +181,7 @@ impl Check<'_> {
             true => Length::Directory,
             false => Length::Exactly(draft.layout.clusters_for(u64::from(entry.size))),
         };
-        let runs = match draft.chain(entry.first, length) {
+        let runs = match self.claim(draft, entry.first, length) {
             Ok(runs) => runs,
             Err(Broken::Problem(problem)) => {
                 self.find(path, problem);
@@ -190,10 +189,6 @@ impl Check<'_> {
             }
             Err(broken) => return Err(broken.at(|| path.into())),
         };
-        if let Some(cluster) = self.claim(&runs)? {
-            self.find(path, Problem::CrossLinked(cluster));
-            return Ok(None);
-        }
         if !entry.is_directory() {
             return Ok(None);
         }
@@ -301,10 +296,9 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
     let words = (layout.clusters as usize).div_ceil(64);
     let mut check = Check { claimed: vec![0; words], checked: Checked::as_we_left_it(), report };
     check.boot(&draft)?;
-    let runs = draft
-        .chain(layout.root_cluster, Length::Directory)
+    let runs = check
+        .claim(&draft, layout.root_cluster, Length::Directory)
         .map_err(|broken| broken.at(|| "the root directory".into()))?;
-    check.claim(&runs)?;
     let root = Directory { first: layout.root_cluster, runs: runs.into() };
     check.names(&draft, "", &root)?;
     traverse(&draft, root, &mut |step| match step {

@@ -134,31 +134,48 @@ impl State {
         first: u32,
         length: Length,
     ) -> std::result::Result<Arc<[Run]>, Broken> {
-        let in_draft =
-            draft.effects.iter().any(|effect| matches!(effect, Effect::Chain(chain) if *chain == first));
-        if !in_draft && let Some(runs) = self.chains.get(&first) {
-            match length {
-                Length::Exactly(clusters) if total(runs) != clusters => {}
-                _ => return Ok(runs.clone()),
+        let fits = |runs: &Arc<[Run]>| match length {
+            Length::Exactly(clusters) => total(runs) == clusters,
+            Length::Directory => true,
+        };
+        let in_draft = draft.effects.iter().rev().find_map(|effect| match effect {
+            Effect::Chain(chain, runs) if *chain == first => Some(runs),
+            _ => None,
+        });
+        match in_draft {
+            Some(Some(runs)) if fits(runs) => return Ok(runs.clone()),
+            Some(_) => {}
+            None => {
+                if let Some(runs) = self.chains.get(&first).filter(|runs| fits(runs)) {
+                    return Ok(runs.clone());
+                }
             }
         }
-        let runs: Arc<[Run]> = draft.chain(first, length)?.into();
-        for run in runs.iter() {
-            if let Some(cluster) = self.suspects.range(run.start..run.start + run.count).next() {
-                return Err(Problem::CrossLinked(*cluster).into());
-            }
-        }
-        if !in_draft && !runs.is_empty() && runs.len() <= CACHED_RUNS_MAX {
-            if self.cached_runs + runs.len() > CACHED_RUNS_MAX {
-                self.chains.clear();
-                self.cached_runs = 0;
-            }
-            self.cached_runs += runs.len();
-            if let Some(old) = self.chains.insert(first, runs.clone()) {
-                self.cached_runs -= old.len();
-            }
+        let suspects = &self.suspects;
+        let runs: Arc<[Run]> = draft
+            .chain(first, length, |cluster| match suspects.contains(&cluster) {
+                true => Err(Problem::CrossLinked(cluster).into()),
+                false => Ok(()),
+            })?
+            .into();
+        if in_draft.is_none() {
+            self.keep_chain(first, runs.clone());
         }
         Ok(runs)
+    }
+
+    /// Keeps the runs of a chain in memory, if there is room; if not, all others are forgotten.
+    fn keep_chain(&mut self, first: u32, runs: Arc<[Run]>) {
+        self.forget_chain(first);
+        if runs.is_empty() || runs.len() > CACHED_RUNS_MAX {
+            return;
+        }
+        if self.cached_runs + runs.len() > CACHED_RUNS_MAX {
+            self.chains.clear();
+            self.cached_runs = 0;
+        }
+        self.cached_runs += runs.len();
+        self.chains.insert(first, runs);
     }
 
     fn forget_chain(&mut self, first: u32) {
@@ -336,7 +353,8 @@ impl<M: Metadata> Fat<M> {
             match effect {
                 Effect::Used(run) => self.state.space.mark(run, false),
                 Effect::Freed(run) => self.state.space.mark(run, true),
-                Effect::Chain(first) => self.state.forget_chain(first),
+                Effect::Chain(first, Some(runs)) => self.state.keep_chain(first, runs),
+                Effect::Chain(first, None) => self.state.forget_chain(first),
                 Effect::Node(id, fate) => self.state.nodes.become_of(id, fate),
                 Effect::Limbo(first) => self.state.limbo = Some(first),
             }

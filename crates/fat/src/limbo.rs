@@ -25,7 +25,7 @@ use crate::fs::{Change, Fat, Kind, State};
 use crate::layout::{BlockRange, Layout, Run};
 use crate::names::Name;
 use crate::nodes::Place;
-use crate::table::{cluster_at, total};
+use crate::table::{cluster_at, runs_from, total};
 use crate::time::Moment;
 use crate::{FatError, Result};
 
@@ -210,6 +210,8 @@ impl<M: Metadata> Fat<M> {
             match cluster_at(&runs, u64::from(clusters)) {
                 Some(next) => {
                     entry.first = next.start;
+                    let rest = runs_from(&runs, u64::from(clusters)).into();
+                    draft.effects.push(Effect::Chain(entry.first, Some(rest)));
                     entry.size -= clusters * draft.layout.cluster_bytes;
                     limbo.write(draft, id.0, &entry.to_bytes())?;
                     Ok(false)

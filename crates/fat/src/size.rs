@@ -9,7 +9,7 @@ use crate::entry::Entry;
 use crate::fs::{Change, Fat};
 use crate::layout::Run;
 use crate::nodes::FileId;
-use crate::table::{Link, cluster_at, last, link_run, total};
+use crate::table::{Link, append, cluster_at, last, link_run, runs_to, total};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
 use std::ops::Range;
@@ -61,7 +61,8 @@ impl<M: Metadata> Fat<M> {
                     }
                 }
                 limbo = Some(LimboId(crate::limbo::add(state, draft, rest, now)?.slot));
-                draft.effects.push(Effect::Chain(runs[0].start));
+                let kept = (needs > 0).then(|| runs_to(&runs, needs).into());
+                draft.effects.push(Effect::Chain(runs[0].start, kept));
             } else if needs > has {
                 state.space.require(draft, needs - has)?;
                 let mut end = last(&runs);
@@ -78,7 +79,9 @@ impl<M: Metadata> Fat<M> {
                 if has == 0 {
                     entry.first = first.start;
                 }
-                draft.effects.push(Effect::Chain(entry.first));
+                let mut all = runs.to_vec();
+                added.iter().for_each(|run| append(&mut all, *run));
+                draft.effects.push(Effect::Chain(entry.first, Some(all.into())));
                 reached = size.min((has + total(&added)) * each);
             }
             let filled = reached.min(has * each);
