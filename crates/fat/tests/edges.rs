@@ -358,3 +358,21 @@ fn times_beyond_what_fat_can_say() {
         assert_eq!(fat.stat(id).expect("there").modified.seconds, kept);
     }
 }
+
+/// Proves that one operation that takes two clusters takes two: a new directory's own, and one for its name.
+#[test]
+fn two_clusters_in_one_operation() {
+    let mut fat = mount(empty());
+    let change = fat.create(ROOT, "DIR", Kind::Directory, NOW).expect("created");
+    let dir = settle(&mut fat, change);
+    // Sixteen entries fill its cluster; the next one is free for both.
+    for number in 0..14 {
+        let change = fat.create(dir, &format!("F{number}"), Kind::File, NOW).expect("created");
+        settle(&mut fat, change);
+    }
+    let change = fat.create(dir, "SUB", Kind::Directory, NOW).expect("created");
+    assert_eq!(change.transaction.directories.len(), 2);
+    settle(&mut fat, change);
+    assert_eq!(fat.stat(dir).expect("there").size, 1024);
+    assert_eq!(findings(fat.metadata()).0, []);
+}
