@@ -6,11 +6,12 @@
 use crate::directory::{Directory, Found};
 use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::{self, Attributes, DOT, DOT_DOT, Entry};
-use crate::fs::{Change, Fat, Kind, State};
+use crate::fs::{Change, Fat, Kind};
 use crate::layout::{ENTRIES_MAX, Run};
 use crate::names::{Name, short_sum};
 use crate::nodes::{Fate, FileId, Place, ROOT};
 use crate::problem::Problem;
+use crate::state::State;
 use crate::summary;
 use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};

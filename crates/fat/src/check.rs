@@ -11,9 +11,10 @@
 use crate::directory::{Directory, Found, Scan};
 use crate::draft::{Draft, Metadata};
 use crate::entry::{DELETED, DOT, DOT_DOT};
-use crate::fs::{Fat, Kind, State};
+use crate::fs::{Fat, Kind};
 use crate::layout::{BlockRange, FIRST_CLUSTER, Layout, Mirroring, Run};
 use crate::problem::Problem;
+use crate::state::State;
 use crate::summary;
 use crate::table::{Broken, Length, Link};
 use crate::{FatError, Result};

@@ -266,6 +266,7 @@ fn one_transaction_at_a_time() {
     let mut fat = mount(empty());
     let change = fat.create(ROOT, "A", Kind::File, NOW).expect("created");
     assert_eq!(fat.create(ROOT, "B", Kind::File, NOW).unwrap_err(), FatError::Outstanding);
+    assert_eq!(fat.lookup(ROOT, "A").unwrap_err(), FatError::Outstanding);
     fat.abandoned(change.transaction).expect("outstanding");
     assert!(matches!(fat.lookup(ROOT, "A"), Err(FatError::NotFound(_))));
     assert_eq!(fat.stat(change.value).unwrap_err(), FatError::Gone);
