@@ -11,6 +11,7 @@ use crate::layout::{ENTRIES_MAX, Run};
 use crate::names::{Name, short_sum};
 use crate::nodes::{Fate, FileId, Place, ROOT};
 use crate::problem::Problem;
+use crate::space::Near;
 use crate::state::State;
 use crate::summary;
 use crate::table::{Link, append, last, link_run};
@@ -261,7 +262,7 @@ pub(crate) fn new_entry(state: &State, kind: Kind, first: u32, now: Moment) -> E
 /// Makes an empty directory below the one that starts at `parent`, and gives its cluster.
 pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, now: Moment) -> Result<u32> {
     state.space.require(draft, 1)?;
-    let run = one(state, draft, Some(parent))?;
+    let run = one(state, draft, Near::Cluster(parent))?;
     link_run(draft, None, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));
@@ -275,7 +276,7 @@ pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, n
 }
 
 /// A free cluster, near another where possible.
-fn one(state: &mut State, draft: &Draft, near: Option<u32>) -> Result<Run> {
+fn one(state: &mut State, draft: &Draft, near: Near) -> Result<Run> {
     let chosen = state.space.choose(draft, near, 1)?;
     chosen.first().copied().ok_or(FatError::Full { needed: 1, free: 0 })
 }
@@ -324,7 +325,7 @@ pub(crate) fn add_slots(
 fn grow(state: &mut State, draft: &mut Draft, directory: &mut Directory) -> Result<()> {
     state.space.require(draft, 1)?;
     let end = last(&directory.runs);
-    let run = one(state, draft, end)?;
+    let run = one(state, draft, end.map_or(Near::Anywhere, Near::Cluster))?;
     link_run(draft, end, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));

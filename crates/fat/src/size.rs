@@ -9,6 +9,7 @@ use crate::entry::Entry;
 use crate::fs::{Change, Fat};
 use crate::layout::Run;
 use crate::nodes::FileId;
+use crate::space::Near;
 use crate::table::{Link, append, cluster_at, last, link_run, runs_to, total};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
@@ -67,7 +68,8 @@ impl<M: Metadata> Fat<M> {
                 state.space.require(draft, needs - has)?;
                 let mut end = last(&runs);
                 let wanted = (needs - has).min(CLUSTERS_MAX) as u32;
-                let added: Vec<Run> = state.space.choose(draft, end, wanted)?;
+                let added: Vec<Run> =
+                    state.space.choose(draft, end.map_or(Near::Anywhere, Near::EndOfFile), wanted)?;
                 for run in &added {
                     link_run(draft, end, *run)?;
                     end = Some(run.start + run.count - 1);

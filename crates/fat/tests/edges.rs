@@ -377,3 +377,64 @@ fn two_clusters_in_one_operation() {
     assert_eq!(fat.stat(dir).expect("there").size, 1024);
     assert_eq!(findings(fat.metadata()).0, []);
 }
+
+/// Proves that files that grow by turns stay in few pieces, and one that is made at once in one.
+#[test]
+fn files_are_in_few_pieces() {
+    let folder = tempfile::Builder::new().prefix("holdfast-fat-").tempdir().expect("a folder");
+    let path = image_file(folder.path(), 40 << 20);
+    run("mkfs.fat", &["-F32", "-s", "1", path.to_str().expect("text")]);
+    let mut fat = support::mount(support::Image::open(&path, 0).expect("FAT32"));
+    let files: Vec<FileId> = ["A", "B", "C"]
+        .iter()
+        .map(|name| {
+            let change = fat.create(ROOT, name, Kind::File, NOW).expect("created");
+            support::apply(&mut fat, change).0
+        })
+        .collect();
+    for clusters in 1..=640 {
+        for id in &files {
+            let change = fat.resize(*id, clusters * 512, NOW).expect("there is room");
+            support::apply(&mut fat, change);
+        }
+    }
+    let change = fat.create(ROOT, "D", Kind::File, NOW).expect("created");
+    let (id, _) = support::apply(&mut fat, change);
+    let change = fat.resize(id, 20 << 20, NOW).expect("there is room");
+    support::apply(&mut fat, change);
+    assert_eq!(fat.map(id, 0, 20 << 20).expect("mapped").len(), 1);
+    for id in files {
+        let pieces = fat.map(id, 0, 640 * 512).expect("mapped").len();
+        assert!(pieces <= 12, "{pieces} pieces of 640 clusters");
+    }
+    fsck(&path);
+}
+
+/// Proves that every free cluster is found, wherever it is and wherever the search begins.
+#[test]
+fn the_last_free_clusters() {
+    let clusters = Memory::new(empty()).expect("sound").layout.clusters;
+    for high in (20..clusters + 2).step_by(7).chain(clusters - 70..clusters + 2) {
+        let mut bytes = empty();
+        for cluster in 3..clusters + 2 {
+            set_link(&mut bytes, cluster, if [5, 10, high].contains(&cluster) { 0 } else { 0x0fff_fff7 });
+        }
+        let mut fat = mount(bytes);
+        let change = fat.prepare(NOW).expect("there is room").expect("there is no limbo yet");
+        settle(&mut fat, change);
+        for name in ["A", "B"] {
+            let id = create(&mut fat, name);
+            let change = fat.resize(id, 1, NOW).unwrap_or_else(|error| panic!("{high}: {error}"));
+            settle(&mut fat, change);
+            fat.forget(id, 1);
+        }
+        // The search goes on behind the high one, and must come by the low one that is free again.
+        let change = fat.unlink(ROOT, "A", NOW).expect("deleted");
+        settle(&mut fat, change);
+        drain(&mut fat);
+        let id = create(&mut fat, "C");
+        let change = fat.resize(id, 1, NOW).unwrap_or_else(|error| panic!("{high}: {error}"));
+        settle(&mut fat, change);
+        assert_eq!(fat.sizes().expect("counted").free, 0);
+    }
+}
