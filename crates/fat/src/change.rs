@@ -3,6 +3,7 @@
 //! Each operation is one transaction. What a name loses is not free at once: a file's entry moves into the limbo
 //! (`limbo`), and only a directory's own clusters, which the driver itself owns, are freed here.
 
+use crate::check::DEPTH_MAX;
 use crate::directory::{Directory, Found};
 use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::{self, Attributes, DOT, DOT_DOT, Entry};
@@ -17,9 +18,6 @@ use crate::summary;
 use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
-
-/// Directories that are followed upwards at most.
-const DEPTH_MAX: usize = 4096;
 
 /// Whether a rename may take the place of a file that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,8 +20,10 @@ use crate::table::{Broken, Length, Link};
 use crate::{FatError, Result};
 use std::collections::BTreeSet;
 
-/// Directories below one another that are followed.
-const DEPTH_MAX: usize = 256;
+/// Directories below one another that are followed, here and when one is moved.
+pub(crate) const DEPTH_MAX: usize = 65_536;
+/// Bytes of a path that are kept; what is deeper is shown as an ellipsis.
+const PATH_BYTES_MAX: usize = 16_384;
 /// Suspect clusters that are remembered.
 const SUSPECTS_MAX: usize = 65_536;
 /// Clusters whose entries are compared at once.
@@ -110,11 +112,15 @@ fn traverse(
         if found.entry.is_label() {
             continue;
         }
-        path.push('/');
-        path.push_str(&found.name);
+        if path.len() < PATH_BYTES_MAX {
+            path.push('/');
+            path.push_str(&found.name);
+        } else if !path.ends_with('…') {
+            path.push_str("/…");
+        }
         let entered = visit(Step::Entry { path: &path, parent: &frame.directory, found: &found })?;
         match entered {
-            Some(_) if frames.len() > DEPTH_MAX => {
+            Some(_) if frames.len() >= DEPTH_MAX => {
                 visit(Step::TooDeep { path: &path })?;
             }
             Some(directory) => {

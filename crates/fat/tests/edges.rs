@@ -438,3 +438,27 @@ fn the_last_free_clusters() {
         assert_eq!(fat.sizes().expect("counted").free, 0);
     }
 }
+
+/// Proves that a check follows directories as deep as its memory is bounded by, and then says so.
+#[test]
+fn deep_directories() {
+    let folder = tempfile::Builder::new().prefix("holdfast-fat-").tempdir().expect("a folder");
+    let path = image_file(folder.path(), 40 << 20);
+    run("mkfs.fat", &["-F32", "-s", "1", path.to_str().expect("text")]);
+    let mut fat = support::mount(support::Image::open(&path, 0).expect("FAT32"));
+    let mut last = ROOT;
+    for _ in 0..65_535 {
+        let change = fat.create(last, "D", Kind::Directory, NOW).expect("created");
+        let (made, _) = support::apply(&mut fat, change);
+        fat.forget(last, 1);
+        last = made;
+    }
+    drop(support::mount(support::Image::open(&path, 0).expect("FAT32")));
+    let change = fat.create(last, "D", Kind::Directory, NOW).expect("created");
+    support::apply(&mut fat, change);
+    let mut found = Vec::new();
+    let checked =
+        holdfast_fat::check(fat.layout(), fat.metadata(), &mut |finding| found.push(finding.problem));
+    assert!(found.contains(&holdfast_fat::Problem::TooDeep), "{found:?}");
+    assert!(checked.expect("the root is sound").refusal.expect("it forbids changes").contains("65536"));
+}
