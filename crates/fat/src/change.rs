@@ -3,21 +3,21 @@
 //! Each operation is one transaction. What a name loses is not free at once: a file's entry moves into the limbo
 //! (`limbo`), and only a directory's own clusters, which the driver itself owns, are freed here.
 
+use crate::check::DEPTH_MAX;
 use crate::directory::{Directory, Found};
 use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::{self, Attributes, DOT, DOT_DOT, Entry};
-use crate::fs::{Change, Fat, Kind, State};
+use crate::fs::{Change, Fat, Kind};
 use crate::layout::{ENTRIES_MAX, Run};
 use crate::names::{Name, short_sum};
 use crate::nodes::{Fate, FileId, Place, ROOT};
 use crate::problem::Problem;
+use crate::space::Near;
+use crate::state::State;
 use crate::summary;
-use crate::table::{Link, last, link_run};
+use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
-
-/// Directories that are followed upwards at most.
-const DEPTH_MAX: usize = 4096;
 
 /// Whether a rename may take the place of a file that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,7 +260,7 @@ pub(crate) fn new_entry(state: &State, kind: Kind, first: u32, now: Moment) -> E
 /// Makes an empty directory below the one that starts at `parent`, and gives its cluster.
 pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, now: Moment) -> Result<u32> {
     state.space.require(draft, 1)?;
-    let run = one(state, draft, Some(parent))?;
+    let run = one(state, draft, Near::Cluster(parent))?;
     link_run(draft, None, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));
@@ -274,7 +274,7 @@ pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, n
 }
 
 /// A free cluster, near another where possible.
-fn one(state: &mut State, draft: &Draft, near: Option<u32>) -> Result<Run> {
+fn one(state: &mut State, draft: &Draft, near: Near) -> Result<Run> {
     let chosen = state.space.choose(draft, near, 1)?;
     chosen.first().copied().ok_or(FatError::Full { needed: 1, free: 0 })
 }
@@ -323,14 +323,14 @@ pub(crate) fn add_slots(
 fn grow(state: &mut State, draft: &mut Draft, directory: &mut Directory) -> Result<()> {
     state.space.require(draft, 1)?;
     let end = last(&directory.runs);
-    let run = one(state, draft, end)?;
+    let run = one(state, draft, end.map_or(Near::Anywhere, Near::Cluster))?;
     link_run(draft, end, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));
-    draft.effects.push(Effect::Chain(directory.first));
     let mut runs = directory.runs.to_vec();
-    runs.push(run);
+    append(&mut runs, run);
     directory.runs = runs.into();
+    draft.effects.push(Effect::Chain(directory.first, Some(directory.runs.clone())));
     Ok(())
 }
 
@@ -378,7 +378,7 @@ fn drop_directory(state: &mut State, draft: &mut Draft, parent: &Directory, foun
 
 /// Marks the clusters of a chain, or of its front, as free.
 pub(crate) fn free_runs(draft: &mut Draft, first: u32, runs: &[Run]) -> Result<()> {
-    draft.effects.push(Effect::Chain(first));
+    draft.effects.push(Effect::Chain(first, None));
     for run in runs {
         for cluster in run.start..run.start + run.count {
             let link = draft.link(cluster)?;

@@ -11,16 +11,19 @@
 use crate::directory::{Directory, Found, Scan};
 use crate::draft::{Draft, Metadata};
 use crate::entry::{DELETED, DOT, DOT_DOT};
-use crate::fs::{Fat, Kind, State};
+use crate::fs::{Fat, Kind};
 use crate::layout::{BlockRange, FIRST_CLUSTER, Layout, Mirroring, Run};
 use crate::problem::Problem;
+use crate::state::State;
 use crate::summary;
 use crate::table::{Broken, Length, Link};
 use crate::{FatError, Result};
 use std::collections::BTreeSet;
 
-/// Directories below one another that are followed.
-const DEPTH_MAX: usize = 256;
+/// Directories below one another that are followed, here and when one is moved.
+pub(crate) const DEPTH_MAX: usize = 65_536;
+/// Bytes of a path that are kept; what is deeper is shown as an ellipsis.
+const PATH_BYTES_MAX: usize = 16_384;
 /// Suspect clusters that are remembered.
 const SUSPECTS_MAX: usize = 65_536;
 /// Clusters whose entries are compared at once.
@@ -109,11 +112,15 @@ fn traverse(
         if found.entry.is_label() {
             continue;
         }
-        path.push('/');
-        path.push_str(&found.name);
+        if path.len() < PATH_BYTES_MAX {
+            path.push('/');
+            path.push_str(&found.name);
+        } else if !path.ends_with('…') {
+            path.push_str("/…");
+        }
         let entered = visit(Step::Entry { path: &path, parent: &frame.directory, found: &found })?;
         match entered {
-            Some(_) if frames.len() > DEPTH_MAX => {
+            Some(_) if frames.len() >= DEPTH_MAX => {
                 visit(Step::TooDeep { path: &path })?;
             }
             Some(directory) => {
@@ -142,24 +149,23 @@ impl Check<'_> {
         (self.report)(Finding { place: place.into(), problem });
     }
 
-    /// Marks clusters; gives the first that was marked before.
-    fn claim(&mut self, runs: &[Run]) -> Result<Option<u32>> {
-        for run in runs {
-            for cluster in run.start..run.start + run.count {
-                let index = cluster - FIRST_CLUSTER;
-                let (word, bit) = (&mut self.claimed[(index / 64) as usize], 1u64 << (index % 64));
-                if *word & bit != 0 {
-                    if self.checked.suspects.len() >= SUSPECTS_MAX {
-                        let place = "the file allocation table".into();
-                        return Err(FatError::Unsound { place, problem: Problem::TooMuch });
-                    }
-                    self.checked.suspects.insert(cluster);
-                    return Ok(Some(cluster));
-                }
+    /// Follows a chain and marks its clusters, up to the first that was marked before.
+    fn claim(&mut self, draft: &Draft, first: u32, length: Length) -> std::result::Result<Vec<Run>, Broken> {
+        let Check { claimed, checked, .. } = self;
+        draft.chain(first, length, |cluster| {
+            let index = cluster - FIRST_CLUSTER;
+            let (word, bit) = (&mut claimed[(index / 64) as usize], 1u64 << (index % 64));
+            if *word & bit == 0 {
                 *word |= bit;
+                return Ok(());
             }
-        }
-        Ok(None)
+            if checked.suspects.len() >= SUSPECTS_MAX {
+                let place = "the file allocation table".into();
+                return Err(FatError::Unsound { place, problem: Problem::TooMuch }.into());
+            }
+            checked.suspects.insert(cluster);
+            Err(Problem::CrossLinked(cluster).into())
+        })
     }
 
     fn is_claimed(&self, cluster: u32) -> bool {
@@ -182,7 +188,7 @@ impl Check<'_> {
             true => Length::Directory,
             false => Length::Exactly(draft.layout.clusters_for(u64::from(entry.size))),
         };
-        let runs = match draft.chain(entry.first, length) {
+        let runs = match self.claim(draft, entry.first, length) {
             Ok(runs) => runs,
             Err(Broken::Problem(problem)) => {
                 self.find(path, problem);
@@ -190,10 +196,6 @@ impl Check<'_> {
             }
             Err(broken) => return Err(broken.at(|| path.into())),
         };
-        if let Some(cluster) = self.claim(&runs)? {
-            self.find(path, Problem::CrossLinked(cluster));
-            return Ok(None);
-        }
         if !entry.is_directory() {
             return Ok(None);
         }
@@ -301,10 +303,9 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
     let words = (layout.clusters as usize).div_ceil(64);
     let mut check = Check { claimed: vec![0; words], checked: Checked::as_we_left_it(), report };
     check.boot(&draft)?;
-    let runs = draft
-        .chain(layout.root_cluster, Length::Directory)
+    let runs = check
+        .claim(&draft, layout.root_cluster, Length::Directory)
         .map_err(|broken| broken.at(|| "the root directory".into()))?;
-    check.claim(&runs)?;
     let root = Directory { first: layout.root_cluster, runs: runs.into() };
     check.names(&draft, "", &root)?;
     traverse(&draft, root, &mut |step| match step {
@@ -326,9 +327,9 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
 
 impl<M: Metadata> Fat<M> {
     /// Names the blocks of every file and directory, one after another. What was found to share clusters is refused,
-    /// as is what cannot be followed. Give the `Checked` of a check first to `allow_changes`, whatever that says.
+    /// as is what cannot be followed. This vouches for the file system with what the check said.
     pub fn walk(&mut self, checked: &Checked, visit: &mut dyn FnMut(Walked)) -> Result<()> {
-        let _ = self.allow_changes(checked);
+        self.vouch(checked);
         self.read(|state, draft| {
             let root = state.directory_at(draft, draft.layout.root_cluster)?;
             let blocks = root.runs.iter().map(|run| draft.layout.blocks(*run)).collect();

@@ -10,6 +10,7 @@ use crate::entry::{self, DELETED, DOT, DOT_DOT, Entry, Pieces};
 use crate::layout::{Area, BlockId, ENTRIES_MAX, Layout, Run};
 use crate::names::{self, Name, Short};
 use crate::table::{cluster_at, total};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// A directory whose chain was followed to its end.
@@ -33,9 +34,15 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether the name asked for is this one's, long or short.
-    pub(crate) fn is(&self, name: &Name) -> bool {
-        name.is(&self.name) || name.is(&names::shown_short(&self.entry.short, 0))
+    fn of(entry: Entry, slot: u32, pieces: &Pieces) -> (Found, bool) {
+        let long = (!entry.is_label()).then(|| pieces.finish(&entry.short)).flatten();
+        match long.and_then(|(units, first_slot)| names::shown_long(units).map(|name| (name, first_slot))) {
+            Some((name, first_slot)) => (Found { first_slot, slot, name, entry }, true),
+            None => {
+                let name = names::shown_short(&entry.short, entry.case_bits);
+                (Found { first_slot: slot, slot, name, entry }, false)
+            }
+        }
     }
 }
 
@@ -77,14 +84,56 @@ impl Directory {
         Ok(Entry::from_bytes(&self.read(draft, slot)?))
     }
 
-    pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<Found>> {
-        let mut scan = Scan::new(self, 0);
-        while let Some(found) = scan.next(draft)? {
-            if !found.entry.is_label() && found.is(name) {
-                return Ok(Some(found));
+    /// Shows slots to `see`, from one on, until it says to stop or the directory ends. Gives the slot after the last.
+    fn each(
+        &self,
+        draft: &Draft,
+        from: u32,
+        mut see: impl FnMut(u32, &[u8; entry::SIZE]) -> ControlFlow<()>,
+    ) -> Result<u32> {
+        let slots = self.slots(draft.layout);
+        let mut slot = from;
+        while slot < slots {
+            let (block, at) = self.place(draft.layout, slot);
+            let flow = draft.look(block, |bytes| {
+                for bytes in bytes[at..].chunks_exact(entry::SIZE) {
+                    if slot == slots {
+                        break;
+                    }
+                    slot += 1;
+                    see(slot - 1, bytes.try_into().expect("a whole slot"))?;
+                }
+                ControlFlow::Continue(())
+            })?;
+            if flow.is_break() {
+                break;
             }
         }
-        Ok(None)
+        Ok(slot)
+    }
+
+    /// Finds a name. This is `Scan`, without putting together the names that are not it.
+    pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<Found>> {
+        let mut pieces = Pieces::none();
+        let mut found = None;
+        self.each(draft, 0, |slot, bytes| {
+            match Slot::of(bytes) {
+                Slot::End => return ControlFlow::Break(()),
+                Slot::Deleted => drop(pieces.drop()),
+                Slot::Piece => drop(pieces.take(bytes, slot)),
+                Slot::Entry(entry) => {
+                    let is = |(units, _): (&[u16], u32)| name.is_long(units);
+                    let this = pieces.finish(&entry.short).is_some_and(is) || name.is_short(&entry.short);
+                    if this && !entry.is_label() && !is_dots(&entry) {
+                        found = Some(Found::of(entry, slot, &pieces).0);
+                        return ControlFlow::Break(());
+                    }
+                    pieces.drop();
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
     }
 
     pub(crate) fn is_empty(&self, draft: &Draft) -> Result<bool> {
@@ -100,35 +149,50 @@ impl Directory {
     /// The short name that a name gets here.
     pub(crate) fn short_for(&self, draft: &Draft, name: &Name) -> Result<Option<Short>> {
         let mut taken = std::collections::BTreeSet::new();
-        let mut scan = Scan::new(self, 0);
-        while let Some(found) = scan.next(draft)? {
-            taken.insert(found.entry.short);
-        }
+        let Some(wished) = Short::choose(name, |_| false) else { return Ok(None) };
+        self.each(draft, 0, |_, bytes| {
+            match Slot::of(bytes) {
+                Slot::End => return ControlFlow::Break(()),
+                // All that could be chosen begin alike.
+                Slot::Entry(entry) if entry.short[0] == wished.bytes[0] => {
+                    taken.insert(entry.short);
+                }
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        })?;
         Ok(Short::choose(name, |short| taken.contains(short)))
     }
 
     /// Slots in a row for an entry of so many, or how many must be added at the end.
     pub(crate) fn room(&self, draft: &Draft, count: u32) -> Result<std::result::Result<Room, u32>> {
         let slots = self.slots(draft.layout);
-        let mut row = 0;
-        for slot in 0..slots {
-            match self.read(draft, slot)?[0] {
+        let (mut row, mut end, mut enough) = (0, None, None);
+        self.each(draft, 0, |slot, bytes| {
+            match bytes[0] {
                 0 => {
-                    // All from here on is free.
-                    let start = slot - row;
-                    if slots - start >= count {
-                        return Ok(Ok(Room { slot: start, moves_end: start + count > slot }));
-                    }
-                    return Ok(Err(count - (slots - start)));
+                    end = Some(slot);
+                    return ControlFlow::Break(());
                 }
                 DELETED => row += 1,
                 _ => row = 0,
             }
             if row == count {
-                return Ok(Ok(Room { slot: slot + 1 - count, moves_end: false }));
+                enough = Some(slot + 1 - count);
+                return ControlFlow::Break(());
             }
+            ControlFlow::Continue(())
+        })?;
+        if let Some(slot) = enough {
+            return Ok(Ok(Room { slot, moves_end: false }));
         }
-        Ok(Err(count - row))
+        // From the end mark on, all is free.
+        let end = end.unwrap_or(slots);
+        let slot = end - row;
+        Ok(match slots - slot >= count {
+            true => Ok(Room { slot, moves_end: slot + count > end }),
+            false => Err(count - (slots - slot)),
+        })
     }
 
     /// Writes entries in a row.
@@ -154,11 +218,33 @@ impl Directory {
     }
 }
 
+/// What a slot holds.
+enum Slot {
+    End,
+    Deleted,
+    Piece,
+    Entry(Entry),
+}
+
+impl Slot {
+    fn of(bytes: &[u8; entry::SIZE]) -> Slot {
+        match bytes[0] {
+            0 => Slot::End,
+            DELETED => Slot::Deleted,
+            _ if entry::is_piece(bytes) => Slot::Piece,
+            _ => Slot::Entry(Entry::from_bytes(bytes)),
+        }
+    }
+}
+
+fn is_dots(entry: &Entry) -> bool {
+    entry.short == DOT || entry.short == DOT_DOT
+}
+
 /// Goes through a directory.
 pub(crate) struct Scan<'d> {
     directory: &'d Directory,
     slot: u32,
-    pieces: Option<Pieces>,
     /// Whether pieces of long names were passed over since the last entry.
     pub(crate) broken: bool,
 }
@@ -166,7 +252,7 @@ pub(crate) struct Scan<'d> {
 impl<'d> Scan<'d> {
     /// From a slot on: 0, or the one after an entry.
     pub(crate) fn new(directory: &'d Directory, slot: u32) -> Scan<'d> {
-        Scan { directory, slot, pieces: None, broken: false }
+        Scan { directory, slot, broken: false }
     }
 
     /// Where the scan stands; at the end, the slot of the end mark or the number of slots.
@@ -176,49 +262,29 @@ impl<'d> Scan<'d> {
 
     /// The next entry, which may be a label. `.` and `..` are passed over.
     pub(crate) fn next(&mut self, draft: &Draft) -> Result<Option<Found>> {
-        let slots = self.directory.slots(draft.layout);
-        while self.slot < slots {
-            let slot = self.slot;
-            let bytes = self.directory.read(draft, slot)?;
-            if bytes[0] == 0 {
-                break;
-            }
-            self.slot += 1;
-            if bytes[0] == DELETED {
-                self.broken |= self.pieces.take().is_some();
-            } else if entry::is_piece(&bytes) {
-                let before = self.pieces.take();
-                let had = before.is_some();
-                let goes_on = before.and_then(|pieces| pieces.go_on(&bytes));
-                self.pieces = match goes_on {
-                    Some(pieces) => Some(pieces),
-                    None => {
-                        let begun = Pieces::begin(&bytes, slot);
-                        self.broken |= had || begun.is_none();
-                        begun
-                    }
-                };
-            } else {
-                let entry = Entry::from_bytes(&bytes);
-                let pieces = self.pieces.take();
-                if entry.short == DOT || entry.short == DOT_DOT {
-                    self.broken |= pieces.is_some();
-                    continue;
+        let (mut pieces, mut broken) = (Pieces::none(), false);
+        let (mut found, mut ended) = (None, false);
+        let after = self.directory.each(draft, self.slot, |slot, bytes| {
+            match Slot::of(bytes) {
+                Slot::End => {
+                    ended = true;
+                    return ControlFlow::Break(());
                 }
-                let long = pieces.as_ref().filter(|_| !entry.is_label()).and_then(|pieces| {
-                    names::shown_long(pieces.finish(&entry.short)?).map(|name| (name, pieces))
-                });
-                self.broken |= pieces.is_some() && long.is_none();
-                return Ok(Some(match long {
-                    Some((name, pieces)) => Found { first_slot: pieces.first_slot, slot, name, entry },
-                    None => {
-                        let name = names::shown_short(&entry.short, entry.case_bits);
-                        Found { first_slot: slot, slot, name, entry }
-                    }
-                }));
+                Slot::Deleted => broken |= pieces.drop(),
+                Slot::Piece => broken |= pieces.take(bytes, slot),
+                Slot::Entry(entry) if is_dots(&entry) => broken |= pieces.drop(),
+                Slot::Entry(entry) => {
+                    let (this, long) = Found::of(entry, slot, &pieces);
+                    broken |= pieces.drop() && !long;
+                    found = Some(this);
+                    return ControlFlow::Break(());
+                }
             }
-        }
-        self.broken |= self.pieces.take().is_some();
-        Ok(None)
+            ControlFlow::Continue(())
+        })?;
+        // At the end the scan stands on the mark, so that asking again gives nothing again.
+        self.slot = (after - u32::from(ended)).max(self.slot);
+        self.broken |= broken | pieces.drop();
+        Ok(found)
     }
 }

@@ -11,6 +11,7 @@ use crate::layout::{Area, BlockId, BlockRange, Layout, Run};
 use crate::{FatError, Result};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Blocks of metadata, as the caller has them. There is no way to ask for the contents of a file: the driver asks for
 /// blocks of the metadata area and of directories only.
@@ -32,8 +33,8 @@ pub(crate) enum Effect {
     Used(Run),
     /// Clusters are free now.
     Freed(Run),
-    /// The chain that starts there is not what it was.
-    Chain(u32),
+    /// The chain that starts there has these runs now; none if it is no more.
+    Chain(u32, Option<Arc<[Run]>>),
     /// A file is known now, or elsewhere, or nowhere.
     Node(crate::FileId, crate::nodes::Fate),
     /// The directory of blocks to be given back is known.

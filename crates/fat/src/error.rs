@@ -35,9 +35,14 @@ pub enum FatError {
         /// What is wrong with it.
         problem: Problem,
     },
-    /// Changes are refused because something unsound was seen before, or because nobody vouched for the file system.
+    /// Changes are refused because something unsound was seen before.
     #[error("the file system is read-only: {0}")]
     ReadOnly(String),
+    /// Nobody vouched for the file system, so two files might share a block.
+    #[error(
+        "the file system was not checked, so no block of a file can be named and nothing changed; check it first"
+    )]
+    NotChecked,
     /// Every cluster is in use.
     #[error(
         "the file system is full: {needed} more clusters are needed and {free} are free; delete something, and have the blocks of deleted files returned"

@@ -3,7 +3,7 @@
 //! The reserved sectors are as many as it takes for the data area to begin at a multiple of the cluster, so that
 //! clusters and blocks are aligned to the partition. The limbo is made with the rest, so that a full disk has one.
 
-use crate::layout::{Area, BlockId, FIRST_CLUSTER, Layout};
+use crate::layout::{Area, BlockId, CLUSTERS_MAX, FIRST_CLUSTER, Layout};
 use crate::limbo::LIMBO;
 use crate::time::Stored;
 use crate::{FatError, Moment, Result, entry, names, summary};
@@ -50,7 +50,13 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
     if !matches!(sector_bytes, 512 | 1024 | 2048 | 4096) {
         return Err(FatError::BadOption(format!("sectors of {sector_bytes} bytes cannot be")));
     }
-    let sectors = (partition_bytes / u64::from(sector_bytes)).min(u64::from(u32::MAX));
+    let sectors = partition_bytes / u64::from(sector_bytes);
+    if sectors > u64::from(u32::MAX) {
+        return Err(FatError::BadOption(format!(
+            "FAT32 counts at most {} sectors; make a smaller partition",
+            u32::MAX
+        )));
+    }
     let usual = match partition_bytes >> 20 {
         0..256 => 512,
         256..8192 => 4096,
@@ -76,6 +82,11 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
         return Err(FatError::BadOption(format!(
             "{partition_bytes} bytes make {clusters} clusters of {cluster_bytes} bytes, and FAT32 has at least {CLUSTERS_MIN}; \
              take smaller clusters or a larger partition"
+        )));
+    }
+    if clusters > CLUSTERS_MAX {
+        return Err(FatError::BadOption(format!(
+            "{clusters} clusters of {cluster_bytes} bytes are more than the {CLUSTERS_MAX} of FAT32; take larger clusters"
         )));
     }
     let label = names::label_bytes(&options.label)?;
@@ -193,6 +204,7 @@ pub(crate) fn boot_sector_for_tests() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// The golden vector: these blocks were accepted by `fsck.fat`, `mdir` and the kernel (`tests/tools.rs` asks the
     /// first two each time).
@@ -216,6 +228,33 @@ mod tests {
     }
 
     const GOLDEN: &str = "b582056e833cff35298fd9966b477212d7ec5ee17b0f649efbb42377a9365d9d";
+
+    proptest! {
+        /// Proves that whatever size and clusters are asked for, the plan is sound or refused in words.
+        #[test]
+        fn any_plan_is_sound(bytes in 0u64..1 << 43, sector in 9u32..13, cluster in proptest::option::of(9u32..17)) {
+            let options = FormatOptions {
+                sector_bytes: 1 << sector,
+                cluster_bytes: cluster.map(|bits| 1 << bits),
+                label: String::new(),
+                volume_id: 1,
+                hidden_sectors: 0,
+                now: Moment { seconds: 0, nanoseconds: 0 },
+                utc_offset_minutes: 0,
+            };
+            match format(bytes, &options) {
+                Ok(formatted) => {
+                    let layout = formatted.layout;
+                    let data = layout.area_start(Area::Data);
+                    prop_assert_eq!(data % u64::from(layout.cluster_bytes), 0);
+                    let end = data + u64::from(layout.clusters) * u64::from(layout.cluster_bytes);
+                    prop_assert!(end <= bytes && bytes - end < u64::from(layout.cluster_bytes + layout.sector_bytes));
+                }
+                Err(FatError::BadOption(words)) => prop_assert!(!words.is_empty()),
+                Err(error) => prop_assert!(false, "{error}"),
+            }
+        }
+    }
 
     #[test]
     fn what_cannot_be_is_refused() {

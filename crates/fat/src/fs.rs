@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! * Changes are made one transaction at a time. What one changes in memory happens when it is applied; until then the
-//!   driver refuses the next.
-//! * Nothing is changed unless somebody vouched for the whole file system (`Checked`), and nothing any more once
-//!   something unsound was seen.
+//!   driver refuses everything else, since half of it might be seen.
+//! * No block of a file is named and nothing is changed unless somebody vouched for the whole file system (`Checked`),
+//!   and nothing is changed any more once something unsound was seen.
 //! * Every chain was followed to its end, and found as long as its file and free of clusters that another claims,
 //!   before a block of it is named to anybody.
 
@@ -12,20 +12,15 @@ use crate::check::Checked;
 use crate::directory::{Directory, Found, Scan};
 use crate::draft::{Draft, Effect, Metadata, Transaction};
 use crate::entry::{Attributes, Entry};
-use crate::layout::{BlockRange, Layout, Run};
+use crate::layout::{BlockRange, Layout};
 use crate::names::Name;
-use crate::nodes::{FileId, Node, Nodes, Place};
-use crate::problem::Problem;
-use crate::space::Space;
+use crate::nodes::{FileId, Node, Place};
+use crate::state::State;
 use crate::summary;
-use crate::table::{Broken, Length, cluster_at, total};
+use crate::table::{Length, cluster_at, total};
 use crate::time::{Moment, Stored};
 use crate::{FatError, Result};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-/// Pieces of chains that are kept in memory together.
-const CACHED_RUNS_MAX: usize = 1 << 18;
 /// Runs of blocks that one question gets at most.
 pub const EXTENTS_MAX: usize = 1024;
 
@@ -107,136 +102,6 @@ pub struct Change<T> {
     pub value: T,
 }
 
-/// What is known of a mounted file system, beside its blocks.
-pub(crate) struct State {
-    pub(crate) options: Options,
-    pub(crate) space: Space,
-    pub(crate) nodes: Nodes,
-    /// Where the directory of what waits to be given back starts.
-    pub(crate) limbo: Option<u32>,
-    chains: BTreeMap<u32, Arc<[Run]>>,
-    cached_runs: usize,
-    /// Clusters that two chains claim.
-    suspects: BTreeSet<u32>,
-    /// Why nothing may be changed.
-    read_only: Option<String>,
-    outstanding: Option<u64>,
-    transactions: u64,
-}
-
-impl State {
-    /// The runs of a chain, followed to its end and checked.
-    pub(crate) fn runs(
-        &mut self,
-        draft: &Draft,
-        first: u32,
-        length: Length,
-    ) -> std::result::Result<Arc<[Run]>, Broken> {
-        let in_draft =
-            draft.effects.iter().any(|effect| matches!(effect, Effect::Chain(chain) if *chain == first));
-        if !in_draft && let Some(runs) = self.chains.get(&first) {
-            match length {
-                Length::Exactly(clusters) if total(runs) != clusters => {}
-                _ => return Ok(runs.clone()),
-            }
-        }
-        let runs: Arc<[Run]> = draft.chain(first, length)?.into();
-        for run in runs.iter() {
-            if let Some(cluster) = self.suspects.range(run.start..run.start + run.count).next() {
-                return Err(Problem::CrossLinked(*cluster).into());
-            }
-        }
-        if !in_draft && !runs.is_empty() && runs.len() <= CACHED_RUNS_MAX {
-            if self.cached_runs + runs.len() > CACHED_RUNS_MAX {
-                self.chains.clear();
-                self.cached_runs = 0;
-            }
-            self.cached_runs += runs.len();
-            if let Some(old) = self.chains.insert(first, runs.clone()) {
-                self.cached_runs -= old.len();
-            }
-        }
-        Ok(runs)
-    }
-
-    fn forget_chain(&mut self, first: u32) {
-        if let Some(runs) = self.chains.remove(&first) {
-            self.cached_runs -= runs.len();
-        }
-    }
-
-    pub(crate) fn directory_at(&mut self, draft: &Draft, first: u32) -> Result<Directory> {
-        let runs = self
-            .runs(draft, first, Length::Directory)
-            .map_err(|broken| broken.at(|| format!("the directory at cluster {first}")))?;
-        Ok(Directory { first, runs })
-    }
-
-    /// A directory by its number.
-    pub(crate) fn directory(&mut self, draft: &Draft, id: FileId) -> Result<Directory> {
-        let node = self.nodes.get(id)?;
-        let first = node.directory.ok_or_else(|| FatError::NotADirectory(format!("file {}", id.0)))?;
-        if node.place.is_none() && id != crate::ROOT {
-            return Err(FatError::Gone);
-        }
-        self.directory_at(draft, first)
-    }
-
-    /// A file's entry, with the directory that holds it.
-    pub(crate) fn entry(&mut self, draft: &Draft, id: FileId) -> Result<(Directory, Place, Entry)> {
-        let place = self.nodes.get(id)?.place.ok_or(FatError::Gone)?;
-        let directory = self.directory_at(draft, place.directory)?;
-        if place.slot >= directory.slots(draft.layout) {
-            return Err(FatError::Gone);
-        }
-        let entry = directory.entry(draft, place.slot)?;
-        Ok((directory, place, entry))
-    }
-
-    /// The clusters of a file.
-    pub(crate) fn file_runs(&mut self, draft: &Draft, entry: &Entry, place: Place) -> Result<Arc<[Run]>> {
-        let clusters = draft.layout.clusters_for(u64::from(entry.size));
-        self.runs(draft, entry.first, Length::Exactly(clusters)).map_err(|broken| {
-            broken.at(|| {
-                let name = crate::names::shown_short(&entry.short, entry.case_bits);
-                format!("{name} (entry {} of the directory at cluster {})", place.slot, place.directory)
-            })
-        })
-    }
-
-    pub(crate) fn is_limbo(&self, entry: &Entry) -> bool {
-        self.limbo == Some(entry.first) && entry.is_directory()
-    }
-
-    fn stat(&self, entry: &Entry, size: u64) -> Stat {
-        let offset = self.options.utc_offset_minutes;
-        let day = Stored { date: entry.accessed, time: 0, hundredths: 0 };
-        Stat {
-            kind: if entry.is_directory() { Kind::Directory } else { Kind::File },
-            size,
-            created: entry.created.to_moment(offset),
-            modified: entry.modified.to_moment(offset),
-            accessed: day.to_moment(offset),
-            attributes: Attributes::of(entry.attributes),
-        }
-    }
-
-    pub(crate) fn stored(&self, moment: Moment) -> Stored {
-        Stored::from_moment(moment, self.options.utc_offset_minutes)
-    }
-
-    /// Remembers that something unsound was seen.
-    pub(crate) fn note<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(error @ FatError::Unsound { problem, .. }) = &result
-            && problem.forbids_changes()
-            && self.read_only.is_none()
-        {
-            self.read_only = Some(format!("something unsound was seen: {error}"));
-        }
-        result
-    }
-}
-
 /// A mounted FAT32 file system.
 pub struct Fat<M> {
     metadata: M,
@@ -245,20 +110,9 @@ pub struct Fat<M> {
 }
 
 impl<M: Metadata> Fat<M> {
-    /// Takes a file system into use, for reading. The root directory must be sound.
+    /// Takes a file system into use, for reading names; see `vouch` for more. The root directory must be sound.
     pub fn mount(layout: Layout, metadata: M, options: Options) -> Result<Fat<M>> {
-        let state = State {
-            options,
-            space: Space::new(&layout),
-            nodes: Nodes::new(layout.root_cluster),
-            limbo: None,
-            chains: BTreeMap::new(),
-            cached_runs: 0,
-            suspects: BTreeSet::new(),
-            read_only: Some("nobody vouched for it; check it first".into()),
-            outstanding: None,
-            transactions: 0,
-        };
+        let state = State::new(&layout, options);
         let mut fat = Fat { metadata, layout, state };
         let draft = Draft::new(&fat.layout, &fat.metadata);
         let root = fat.state.directory_at(&draft, fat.layout.root_cluster)?;
@@ -267,22 +121,18 @@ impl<M: Metadata> Fat<M> {
         Ok(fat)
     }
 
-    /// Allows changes, to a file system that was checked. Where the check found clusters that two files claim, those
-    /// files are refused from here on, and changes too.
-    pub fn allow_changes(&mut self, checked: &Checked) -> Result<()> {
-        self.state.suspects = checked.suspects.clone();
-        self.state.chains.clear();
-        self.state.cached_runs = 0;
-        self.state.read_only = checked.refusal.clone();
-        match &checked.refusal {
-            Some(refusal) => Err(FatError::ReadOnly(refusal.clone())),
-            None => Ok(()),
-        }
+    /// Takes what somebody vouches for. From now on blocks of files are named, but of those that share clusters; and
+    /// unless the check found what forbids it (`read_only` says), changes are made.
+    pub fn vouch(&mut self, checked: &Checked) {
+        self.state.vouch(checked);
     }
 
     /// Why nothing may be changed, if so.
     pub fn read_only(&self) -> Option<&str> {
-        self.state.read_only.as_deref()
+        match self.state.vouched {
+            true => self.state.refusal.as_deref(),
+            false => Some("it was not checked"),
+        }
     }
 
     /// Where everything is.
@@ -302,6 +152,7 @@ impl<M: Metadata> Fat<M> {
 
     /// Runs an operation that reads.
     pub(crate) fn read<T>(&mut self, run: impl FnOnce(&mut State, &Draft) -> Result<T>) -> Result<T> {
+        self.state.nothing_outstanding()?;
         let draft = Draft::new(&self.layout, &self.metadata);
         let result = run(&mut self.state, &draft);
         self.state.note(result)
@@ -312,31 +163,27 @@ impl<M: Metadata> Fat<M> {
         &mut self,
         run: impl FnOnce(&mut State, &mut Draft) -> Result<T>,
     ) -> Result<Change<T>> {
-        if let Some(why) = &self.state.read_only {
-            return Err(FatError::ReadOnly(why.clone()));
-        }
-        if self.state.outstanding.is_some() {
-            return Err(FatError::Outstanding);
-        }
+        self.state.may_change()?;
         let mut draft = Draft::new(&self.layout, &self.metadata);
         let result = run(&mut self.state, &mut draft).and_then(|value| {
             summary::update(&mut draft, &self.state.space)?;
             Ok(value)
         });
         let value = self.state.note(result)?;
-        self.state.transactions += 1;
-        self.state.outstanding = Some(self.state.transactions);
-        Ok(Change { transaction: draft.into_transaction(self.state.transactions), value })
+        let number = self.state.begin();
+        Ok(Change { transaction: draft.into_transaction(number), value })
     }
 
-    /// A transaction's blocks are what `Metadata::read` gives from now on, and no crash will tear them apart.
+    /// A transaction's blocks are what `Metadata::read` gives from now on, and no crash will tear them apart, nor put a
+    /// later transaction in place without this one.
     pub fn applied(&mut self, transaction: Transaction) -> Result<()> {
-        self.settle(&transaction)?;
+        self.state.settle(transaction.number)?;
         for effect in transaction.effects {
             match effect {
                 Effect::Used(run) => self.state.space.mark(run, false),
                 Effect::Freed(run) => self.state.space.mark(run, true),
-                Effect::Chain(first) => self.state.forget_chain(first),
+                Effect::Chain(first, Some(runs)) => self.state.keep_chain(first, runs),
+                Effect::Chain(first, None) => self.state.forget_chain(first),
                 Effect::Node(id, fate) => self.state.nodes.become_of(id, fate),
                 Effect::Limbo(first) => self.state.limbo = Some(first),
             }
@@ -346,15 +193,7 @@ impl<M: Metadata> Fat<M> {
 
     /// A transaction was not and will not be committed: it is as if it had not been asked for.
     pub fn abandoned(&mut self, transaction: Transaction) -> Result<()> {
-        self.settle(&transaction)
-    }
-
-    fn settle(&mut self, transaction: &Transaction) -> Result<()> {
-        if self.state.outstanding != Some(transaction.number) {
-            return Err(FatError::WrongTransaction);
-        }
-        self.state.outstanding = None;
-        Ok(())
+        self.state.settle(transaction.number)
     }
 
     /// Finds a name in a directory. The number that comes back has one reference more; see `forget`.
@@ -439,6 +278,9 @@ impl<M: Metadata> Fat<M> {
     /// Nothing beyond the size is mapped.
     pub fn map(&mut self, id: FileId, offset: u64, length: u64) -> Result<Vec<Extent>> {
         self.read(|state, draft| {
+            if !state.vouched {
+                return Err(FatError::NotChecked);
+            }
             if state.nodes.get(id)?.directory.is_some() {
                 return Err(FatError::IsADirectory(format!("file {}", id.0)));
             }

@@ -15,7 +15,7 @@ pub const BLOCK_BYTES_MAX: u32 = 4096;
 /// The first cluster's number.
 pub const FIRST_CLUSTER: u32 = 2;
 /// Largest number of clusters that 28 bits can tell apart from the marks for bad ones and ends.
-const CLUSTERS_MAX: u64 = 0x0fff_fff5;
+pub(crate) const CLUSTERS_MAX: u64 = 0x0fff_fff5;
 /// Bytes of a directory entry.
 pub(crate) const ENTRY_BYTES: u32 = 32;
 /// Entries a directory may have.

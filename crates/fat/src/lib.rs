@@ -28,6 +28,7 @@ pub mod partitions;
 mod problem;
 mod size;
 mod space;
+mod state;
 mod summary;
 mod table;
 mod time;

@@ -21,11 +21,12 @@ use crate::change::{add_slots, free_runs, new_directory, new_entry};
 use crate::directory::{Directory, Scan};
 use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::Entry;
-use crate::fs::{Change, Fat, Kind, State};
+use crate::fs::{Change, Fat, Kind};
 use crate::layout::{BlockRange, Layout, Run};
 use crate::names::Name;
 use crate::nodes::Place;
-use crate::table::{cluster_at, total};
+use crate::state::State;
+use crate::table::{cluster_at, runs_from, total};
 use crate::time::Moment;
 use crate::{FatError, Result};
 
@@ -210,6 +211,8 @@ impl<M: Metadata> Fat<M> {
             match cluster_at(&runs, u64::from(clusters)) {
                 Some(next) => {
                     entry.first = next.start;
+                    let rest = runs_from(&runs, u64::from(clusters)).into();
+                    draft.effects.push(Effect::Chain(entry.first, Some(rest)));
                     entry.size -= clusters * draft.layout.cluster_bytes;
                     limbo.write(draft, id.0, &entry.to_bytes())?;
                     Ok(false)

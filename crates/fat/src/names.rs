@@ -25,6 +25,7 @@ const CODE_PAGE_437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿ�
 pub struct Name {
     text: String,
     units: Vec<u16>,
+    folded: Vec<char>,
 }
 
 fn forbidden(c: char) -> bool {
@@ -49,7 +50,7 @@ impl Name {
         if units.len() > NAME_UNITS_MAX {
             return bad("it is longer than 255 units of UTF-16");
         }
-        Ok(Name { text: kept.into(), units })
+        Ok(Name { text: kept.into(), units, folded: kept.chars().map(fold).collect() })
     }
 
     /// The name, without trailing dots.
@@ -61,19 +62,36 @@ impl Name {
         &self.units
     }
 
-    /// Whether a name found on the medium is this one.
+    /// Whether a name as it is shown is this one.
     pub(crate) fn is(&self, shown: &str) -> bool {
-        same(&self.text, shown)
+        self.folded.iter().copied().eq(shown.trim_end_matches('.').chars().map(fold))
     }
-}
 
-/// Whether two names are one.
-pub(crate) fn same(a: &str, b: &str) -> bool {
-    a.chars().map(fold).eq(b.trim_end_matches('.').chars().map(fold))
+    /// Whether a long name found on the medium is this one.
+    pub(crate) fn is_long(&self, units: &[u16]) -> bool {
+        let dots = units.iter().rev().take_while(|unit| **unit == u16::from(b'.')).count();
+        let units = &units[..units.len() - dots];
+        // One unit for each of ours, since no character and its upper case differ in that.
+        !units.is_empty()
+            && units.len() == self.units.len()
+            && self.folded.iter().copied().eq(decoded(units).map(fold))
+    }
+
+    /// Whether a short name found on the medium is this one.
+    pub(crate) fn is_short(&self, short: &[u8; 11]) -> bool {
+        self.folded.len() <= 12 && {
+            let first = self.folded[0];
+            let plain = first.is_ascii() && short[0].is_ascii_graphic();
+            !(plain && first != char::from(short[0].to_ascii_uppercase())) && self.is(&shown_short(short, 0))
+        }
+    }
 }
 
 /// A character's upper case, if that is one character and leads back: so the dotless i stays what it is.
 fn fold(c: char) -> char {
+    if c.is_ascii() {
+        return c.to_ascii_uppercase();
+    }
     let mut upper = c.to_uppercase();
     match (upper.next(), upper.next()) {
         (Some(upper), None) => {
@@ -87,11 +105,14 @@ fn fold(c: char) -> char {
     }
 }
 
+/// The characters of a long name, with what cannot be shown replaced.
+fn decoded(units: &[u16]) -> impl Iterator<Item = char> + '_ {
+    char::decode_utf16(units.iter().copied()).map(|c| c.ok().filter(|c| !forbidden(*c)).unwrap_or(REPLACED))
+}
+
 /// What is shown of a long name found on the medium, or nothing if it is none.
 pub(crate) fn shown_long(units: &[u16]) -> Option<String> {
-    let text: String = char::decode_utf16(units.iter().copied())
-        .map(|c| c.ok().filter(|c| !forbidden(*c)).unwrap_or(REPLACED))
-        .collect();
+    let text: String = decoded(units).collect();
     (!text.trim_end_matches('.').is_empty()).then_some(text)
 }
 
@@ -161,7 +182,7 @@ pub(crate) fn short_is_sound(short: &[u8; 11]) -> bool {
 }
 
 /// The check sum of a short name that the pieces of its long name carry.
-pub(crate) fn short_sum(short: &[u8; 11]) -> u8 {
+pub(crate) fn short_sum(short: &[u8]) -> u8 {
     short.iter().fold(0u8, |sum, byte| sum.rotate_right(1).wrapping_add(*byte))
 }
 
@@ -320,7 +341,11 @@ mod tests {
 
     #[test]
     fn case_does_not_count_and_dots_at_the_end_neither() {
-        let is = |a: &str, b: &str| Name::new(a).unwrap().is(b);
+        let is = |a: &str, b: &str| {
+            let (name, units) = (Name::new(a).unwrap(), b.encode_utf16().collect::<Vec<u16>>());
+            assert_eq!(name.is(b), name.is_long(&units), "{a} {b}");
+            name.is(b)
+        };
         assert!(is("Straße", "STRAßE") && is("ЖУК", "жук") && is("ΑΒΓ", "αβγ") && is("foo.", "FOO"));
         assert!(!is("ı", "I") && !is("ß", "ss") && !is("é", "e"));
     }
@@ -329,6 +354,12 @@ mod tests {
         /// Proves that what is shown of any bytes is a name that can be asked for, and that any name has a sound short one.
         #[test]
         fn any_bytes_are_shown_as_a_name(short: [u8; 11], bits: u8, units in proptest::collection::vec(any::<u16>(), 1..255)) {
+            if let Some(shown) = shown_long(&units) && let Ok(name) = Name::new(&shown) {
+                prop_assert!(name.is_long(&units) || shown.contains(REPLACED));
+            }
+            if let Ok(name) = Name::new(&shown_short(&short, bits)) {
+                prop_assert!(name.is_short(&short));
+            }
             for shown in [Some(shown_short(&short, bits)), shown_long(&units)].into_iter().flatten() {
                 prop_assert!(!shown.contains(['/', '\0']) && shown != "." && shown != ".." && !shown.is_empty());
             }

@@ -117,7 +117,7 @@ impl fmt::Display for Problem {
             Problem::BadDots(what) => {
                 write!(f, "the directory's {what} entry is missing or points elsewhere")
             }
-            Problem::TooDeep => f.write_str("nested deeper than 256 directories"),
+            Problem::TooDeep => f.write_str("nested deeper than 65536 directories"),
             Problem::CopiesDiffer(cluster) => {
                 write!(f, "the copies of the FAT say different things of cluster {cluster}")
             }

@@ -9,7 +9,8 @@ use crate::entry::Entry;
 use crate::fs::{Change, Fat};
 use crate::layout::Run;
 use crate::nodes::FileId;
-use crate::table::{Link, cluster_at, last, link_run, total};
+use crate::space::Near;
+use crate::table::{Link, append, cluster_at, last, link_run, runs_to, total};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
 use std::ops::Range;
@@ -61,12 +62,14 @@ impl<M: Metadata> Fat<M> {
                     }
                 }
                 limbo = Some(LimboId(crate::limbo::add(state, draft, rest, now)?.slot));
-                draft.effects.push(Effect::Chain(runs[0].start));
+                let kept = (needs > 0).then(|| runs_to(&runs, needs).into());
+                draft.effects.push(Effect::Chain(runs[0].start, kept));
             } else if needs > has {
                 state.space.require(draft, needs - has)?;
                 let mut end = last(&runs);
                 let wanted = (needs - has).min(CLUSTERS_MAX) as u32;
-                let added: Vec<Run> = state.space.choose(draft, end, wanted)?;
+                let added: Vec<Run> =
+                    state.space.choose(draft, end.map_or(Near::Anywhere, Near::EndOfFile), wanted)?;
                 for run in &added {
                     link_run(draft, end, *run)?;
                     end = Some(run.start + run.count - 1);
@@ -78,7 +81,9 @@ impl<M: Metadata> Fat<M> {
                 if has == 0 {
                     entry.first = first.start;
                 }
-                draft.effects.push(Effect::Chain(entry.first));
+                let mut all = runs.to_vec();
+                added.iter().for_each(|run| append(&mut all, *run));
+                draft.effects.push(Effect::Chain(entry.first, Some(all.into())));
                 reached = size.min((has + total(&added)) * each);
             }
             let filled = reached.min(has * each);

@@ -16,6 +16,17 @@ const RUN_WISHED: u32 = 64;
 /// Pieces chosen at once.
 const RUNS_MAX: usize = 256;
 
+/// Where clusters are wished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Near {
+    /// Wherever there is room.
+    Anywhere,
+    /// After a cluster, where possible.
+    Cluster(u32),
+    /// After a file's last cluster, where possible, and else where it can go on growing.
+    EndOfFile(u32),
+}
+
 /// What is known of the free clusters.
 pub(crate) struct Space {
     clusters: u32,
@@ -102,9 +113,6 @@ impl Space {
             }
             *word ^= bit;
         }
-        if !free {
-            self.hint = (run.start - FIRST_CLUSTER + run.count) % self.clusters;
-        }
     }
 
     /// Where a new piece is best put: the first of enough free clusters in a row after the hint, or the first free.
@@ -127,7 +135,7 @@ impl Space {
                     .as_ref()
                     .map(|bits| bits[(index % GROUP / 64) as usize]);
                 if word == Some(0) {
-                    step += 63 - index % 64;
+                    step += (63 - index % 64).min(self.clusters - 1 - index);
                 }
                 continue;
             }
@@ -141,20 +149,33 @@ impl Space {
     }
 
     /// Chooses up to `wanted` free clusters, near and after `near` where possible. Fewer come back if `wanted` is not
-    /// free, so `require` first, or if they are in too many pieces, so ask again. Nothing is marked: a transaction's effects do that.
-    pub(crate) fn choose(&mut self, draft: &Draft, near: Option<u32>, wanted: u32) -> Result<Vec<Run>> {
+    /// free, so `require` first, or if they are in too many pieces, so ask again. Nothing is marked: the effects of a
+    /// transaction do that.
+    ///
+    /// A file that grows where another is in its way gets a new piece with room behind it, so that files that grow by
+    /// turns do not interleave cluster by cluster.
+    pub(crate) fn choose(&mut self, draft: &Draft, near: Near, wanted: u32) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         let mut left = wanted;
+        let (near, room) = match near {
+            Near::Anywhere => (None, 0),
+            Near::Cluster(cluster) => (Some(cluster), 0),
+            Near::EndOfFile(cluster) => (Some(cluster), RUN_WISHED),
+        };
         let mut next = near.map(|cluster| cluster + 1 - FIRST_CLUSTER).filter(|index| *index < self.clusters);
         while left > 0 {
+            let (mut room_left, mut next_piece) = (0, false);
             let start = match next.take() {
                 Some(index) if self.available(draft, index)? && !contains(&runs, index + FIRST_CLUSTER) => {
                     index
                 }
-                _ => match self.new_piece(draft, left.min(RUN_WISHED), &runs)? {
-                    Some(index) => index,
-                    None => break,
-                },
+                _ => {
+                    (room_left, next_piece) = (room, true);
+                    match self.new_piece(draft, left.min(RUN_WISHED).max(room), &runs)? {
+                        Some(index) => index,
+                        None => break,
+                    }
+                }
             };
             let mut count = 0;
             while count < left
@@ -165,7 +186,10 @@ impl Space {
                 count += 1;
             }
             left -= count;
-            self.hint = (start + count) % self.clusters;
+            // What continues a piece does not move the hint, unless it grew over it.
+            if next_piece || self.hint.wrapping_sub(start) < count {
+                self.hint = (start + count.max(room_left)) % self.clusters;
+            }
             runs.push(Run { start: start + FIRST_CLUSTER, count });
             if runs.len() == RUNS_MAX {
                 break;

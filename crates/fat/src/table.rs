@@ -122,8 +122,14 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Follows a chain to its end and gives its runs.
-    pub(crate) fn chain(&self, first: u32, length: Length) -> std::result::Result<Vec<Run>, Broken> {
+    /// Follows a chain to its end and gives its runs. `pass` is asked about each cluster and ends the walk with a
+    /// problem; so many chains that run into one another do not cost more than one.
+    pub(crate) fn chain(
+        &self,
+        first: u32,
+        length: Length,
+        mut pass: impl FnMut(u32) -> std::result::Result<(), Broken>,
+    ) -> std::result::Result<Vec<Run>, Broken> {
         let needed = match length {
             Length::Exactly(clusters) => clusters,
             Length::Directory => u64::from(self.layout.directory_clusters_max()),
@@ -155,11 +161,10 @@ impl Draft<'_> {
                         }
                         .into());
                     }
-                    let many = runs.len() == RUNS_MAX;
-                    match runs.last_mut() {
-                        Some(run) if run.start + run.count == cluster => run.count += 1,
-                        _ if many => return Err(Broken::Fragmented),
-                        _ => runs.push(Run { start: cluster, count: 1 }),
+                    pass(cluster)?;
+                    append(&mut runs, Run { start: cluster, count: 1 });
+                    if runs.len() > RUNS_MAX {
+                        return Err(Broken::Fragmented);
                     }
                     after = cluster;
                     link = self.link(cluster)?;
@@ -177,6 +182,42 @@ impl Draft<'_> {
             _ => Ok(runs),
         }
     }
+}
+
+/// Adds a run to others, to the last of them if it follows it.
+pub(crate) fn append(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last) if last.start + last.count == run.start => last.count += run.count,
+        _ => runs.push(run),
+    }
+}
+
+/// Runs from a place on, counted in clusters.
+pub(crate) fn runs_from(runs: &[Run], index: u64) -> Vec<Run> {
+    let mut left = index;
+    let mut rest = Vec::new();
+    for run in runs {
+        let skip = left.min(u64::from(run.count)) as u32;
+        left -= u64::from(skip);
+        if skip < run.count {
+            rest.push(Run { start: run.start + skip, count: run.count - skip });
+        }
+    }
+    rest
+}
+
+/// Runs up to a place, counted in clusters.
+pub(crate) fn runs_to(runs: &[Run], index: u64) -> Vec<Run> {
+    let mut left = index;
+    let mut front = Vec::new();
+    for run in runs {
+        let count = left.min(u64::from(run.count)) as u32;
+        left -= u64::from(count);
+        if count > 0 {
+            front.push(Run { start: run.start, count });
+        }
+    }
+    front
 }
 
 /// The cluster at a place of a chain, counted in clusters, and how many follow it in a row.

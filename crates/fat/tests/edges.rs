@@ -15,7 +15,7 @@ use support::{NOW, fsck, image_file, run};
 fn mount(bytes: Vec<u8>) -> Fat<Memory> {
     let memory = Memory::new(bytes).expect("sound");
     let mut fat = Fat::mount(memory.layout.clone(), memory, Options::default()).expect("sound");
-    fat.allow_changes(&Checked::as_we_left_it()).expect("sound");
+    fat.vouch(&Checked::as_we_left_it());
     fat
 }
 
@@ -266,6 +266,7 @@ fn one_transaction_at_a_time() {
     let mut fat = mount(empty());
     let change = fat.create(ROOT, "A", Kind::File, NOW).expect("created");
     assert_eq!(fat.create(ROOT, "B", Kind::File, NOW).unwrap_err(), FatError::Outstanding);
+    assert_eq!(fat.lookup(ROOT, "A").unwrap_err(), FatError::Outstanding);
     fat.abandoned(change.transaction).expect("outstanding");
     assert!(matches!(fat.lookup(ROOT, "A"), Err(FatError::NotFound(_))));
     assert_eq!(fat.stat(change.value).unwrap_err(), FatError::Gone);
@@ -326,7 +327,7 @@ fn every_read_may_fail() {
     for reads in 0..40 {
         let failing = Failing { memory: memory.clone(), left: Cell::new(u32::MAX) };
         let mut fat = Fat::mount(layout.clone(), failing, Options::default()).expect("sound");
-        fat.allow_changes(&Checked::as_we_left_it()).expect("sound");
+        fat.vouch(&Checked::as_we_left_it());
         let (dir, _) = fat.lookup(ROOT, "DIR").expect("there");
         fat.metadata().left.set(reads);
         match fat.rename((ROOT, "A"), (dir, "C"), Replace::Yes, NOW) {
@@ -357,4 +358,107 @@ fn times_beyond_what_fat_can_say() {
         settle(&mut fat, change);
         assert_eq!(fat.stat(id).expect("there").modified.seconds, kept);
     }
+}
+
+/// Proves that one operation that takes two clusters takes two: a new directory's own, and one for its name.
+#[test]
+fn two_clusters_in_one_operation() {
+    let mut fat = mount(empty());
+    let change = fat.create(ROOT, "DIR", Kind::Directory, NOW).expect("created");
+    let dir = settle(&mut fat, change);
+    // Sixteen entries fill its cluster; the next one is free for both.
+    for number in 0..14 {
+        let change = fat.create(dir, &format!("F{number}"), Kind::File, NOW).expect("created");
+        settle(&mut fat, change);
+    }
+    let change = fat.create(dir, "SUB", Kind::Directory, NOW).expect("created");
+    assert_eq!(change.transaction.directories.len(), 2);
+    settle(&mut fat, change);
+    assert_eq!(fat.stat(dir).expect("there").size, 1024);
+    assert_eq!(findings(fat.metadata()).0, []);
+}
+
+/// Proves that files that grow by turns stay in few pieces, and one that is made at once in one.
+#[test]
+fn files_are_in_few_pieces() {
+    let folder = tempfile::Builder::new().prefix("holdfast-fat-").tempdir().expect("a folder");
+    let path = image_file(folder.path(), 40 << 20);
+    run("mkfs.fat", &["-F32", "-s", "1", path.to_str().expect("text")]);
+    let mut fat = support::mount(support::Image::open(&path, 0).expect("FAT32"));
+    let files: Vec<FileId> = ["A", "B", "C"]
+        .iter()
+        .map(|name| {
+            let change = fat.create(ROOT, name, Kind::File, NOW).expect("created");
+            support::apply(&mut fat, change).0
+        })
+        .collect();
+    for clusters in 1..=640 {
+        for id in &files {
+            let change = fat.resize(*id, clusters * 512, NOW).expect("there is room");
+            support::apply(&mut fat, change);
+        }
+    }
+    let change = fat.create(ROOT, "D", Kind::File, NOW).expect("created");
+    let (id, _) = support::apply(&mut fat, change);
+    let change = fat.resize(id, 20 << 20, NOW).expect("there is room");
+    support::apply(&mut fat, change);
+    assert_eq!(fat.map(id, 0, 20 << 20).expect("mapped").len(), 1);
+    for id in files {
+        let pieces = fat.map(id, 0, 640 * 512).expect("mapped").len();
+        assert!(pieces <= 12, "{pieces} pieces of 640 clusters");
+    }
+    fsck(&path);
+}
+
+/// Proves that every free cluster is found, wherever it is and wherever the search begins.
+#[test]
+fn the_last_free_clusters() {
+    let clusters = Memory::new(empty()).expect("sound").layout.clusters;
+    for high in (20..clusters + 2).step_by(7).chain(clusters - 70..clusters + 2) {
+        let mut bytes = empty();
+        for cluster in 3..clusters + 2 {
+            set_link(&mut bytes, cluster, if [5, 10, high].contains(&cluster) { 0 } else { 0x0fff_fff7 });
+        }
+        let mut fat = mount(bytes);
+        let change = fat.prepare(NOW).expect("there is room").expect("there is no limbo yet");
+        settle(&mut fat, change);
+        for name in ["A", "B"] {
+            let id = create(&mut fat, name);
+            let change = fat.resize(id, 1, NOW).unwrap_or_else(|error| panic!("{high}: {error}"));
+            settle(&mut fat, change);
+            fat.forget(id, 1);
+        }
+        // The search goes on behind the high one, and must come by the low one that is free again.
+        let change = fat.unlink(ROOT, "A", NOW).expect("deleted");
+        settle(&mut fat, change);
+        drain(&mut fat);
+        let id = create(&mut fat, "C");
+        let change = fat.resize(id, 1, NOW).unwrap_or_else(|error| panic!("{high}: {error}"));
+        settle(&mut fat, change);
+        assert_eq!(fat.sizes().expect("counted").free, 0);
+    }
+}
+
+/// Proves that a check follows directories as deep as its memory is bounded by, and then says so.
+#[test]
+fn deep_directories() {
+    let folder = tempfile::Builder::new().prefix("holdfast-fat-").tempdir().expect("a folder");
+    let path = image_file(folder.path(), 40 << 20);
+    run("mkfs.fat", &["-F32", "-s", "1", path.to_str().expect("text")]);
+    let mut fat = support::mount(support::Image::open(&path, 0).expect("FAT32"));
+    let mut last = ROOT;
+    for _ in 0..65_535 {
+        let change = fat.create(last, "D", Kind::Directory, NOW).expect("created");
+        let (made, _) = support::apply(&mut fat, change);
+        fat.forget(last, 1);
+        last = made;
+    }
+    drop(support::mount(support::Image::open(&path, 0).expect("FAT32")));
+    let change = fat.create(last, "D", Kind::Directory, NOW).expect("created");
+    support::apply(&mut fat, change);
+    let mut found = Vec::new();
+    let checked =
+        holdfast_fat::check(fat.layout(), fat.metadata(), &mut |finding| found.push(finding.problem));
+    assert!(found.contains(&holdfast_fat::Problem::TooDeep), "{found:?}");
+    assert!(checked.expect("the root is sound").refusal.expect("it forbids changes").contains("65536"));
 }

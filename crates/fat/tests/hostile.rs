@@ -34,7 +34,7 @@ macro_rules! case {
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     case!("a file's chain is a loop", |b| { let a = first(b, b"A"); set_link(b, a + 2, a) }, "/A", Problem::ChainTooLong { needed: 3 }, &["/A"]),
-    case!("a directory's chain is a loop", |b| { let d = first(b, b"DIR"); set_link(b, d, d) }, "/DIR", Problem::DirectoryTooLong, &["/DIR"]),
+    case!("a directory's chain is a loop", |b| { let d = first(b, b"DIR"); set_link(b, d, d) }, "/DIR", Problem::CrossLinked(_), &["/DIR"]),
     case!("two files share clusters", |b| { let a = first(b, b"A"); set_first(b, b"B", a + 1) }, "/B", Problem::CrossLinked(_), &["/A", "/B"]),
     case!("a chain is too short", |b| { let a = first(b, b"A"); set_link(b, a, 0x0fff_ffff) }, "/A", Problem::ChainTooShort { clusters: 1, needed: 3 }, &["/A"]),
     case!("a chain is too long", |b| { let (a, e) = (first(b, b"A"), entry(b, b"A")); b[e + 28..e + 32].copy_from_slice(&5u32.to_le_bytes()); assert!(a > 2) }, "/A", Problem::ChainTooLong { needed: 1 }, &["/A"]),
@@ -93,8 +93,10 @@ fn every_harm_has_its_name() {
             Err(error) => panic!("{}: {error}", case.name),
         };
         // Before the check is given to it, the driver changes nothing.
-        assert!(matches!(fat.create(ROOT, "NEW", Kind::File, NOW), Err(FatError::ReadOnly(_))));
-        assert_eq!(fat.allow_changes(&checked).is_err(), forbids, "{}", case.name);
+        assert!(matches!(fat.create(ROOT, "NEW", Kind::File, NOW), Err(FatError::NotChecked)));
+        assert!(fat.map(ROOT, 0, 1).is_err_and(|error| error == FatError::NotChecked), "{}", case.name);
+        fat.vouch(&checked);
+        assert_eq!(fat.read_only().is_some(), forbids, "{}", case.name);
         match fat.create(ROOT, "NEW", Kind::File, NOW) {
             Ok(change) => {
                 assert!(!forbids, "{}", case.name);
@@ -159,7 +161,7 @@ fn what_is_come_by_later_ends_changes() {
     set_link(&mut bytes, a + 2, a);
     let memory = Memory::new(bytes).expect("sound");
     let mut fat = Fat::mount(memory.layout.clone(), memory, Options::default()).expect("sound");
-    fat.allow_changes(&Checked::as_we_left_it()).expect("nobody knows better");
+    fat.vouch(&Checked::as_we_left_it());
     let (b, _) = fat.lookup(ROOT, "B").expect("sound");
     let (a, _) = fat.lookup(ROOT, "A").expect("its entry is sound");
     assert!(matches!(
@@ -177,6 +179,60 @@ fn a_root_that_is_a_loop_is_refused() {
     let mut bytes = sound();
     set_link(&mut bytes, 2, 2);
     let memory = Memory::new(bytes).expect("the boot sector is sound");
-    assert!(matches!(findings(&memory).1, Err(FatError::Unsound { problem: Problem::DirectoryTooLong, .. })));
+    assert!(matches!(findings(&memory).1, Err(FatError::Unsound { problem: Problem::CrossLinked(2), .. })));
     assert!(Fat::mount(memory.layout.clone(), memory, Options::default()).is_err());
+}
+
+/// Proves that what follows an end mark stays unseen when the mark moves.
+#[test]
+fn what_follows_the_end_stays_unseen() {
+    let mut bytes = sound();
+    let at = cluster_at(first(&bytes, b"SUB"));
+    for slot in 3..10 {
+        bytes[at + slot * 32..at + slot * 32 + 11].copy_from_slice(b"GHOST   TXT");
+    }
+    let memory = Memory::new(bytes).expect("sound");
+    let (found, checked) = findings(&memory);
+    assert!(found.iter().all(|finding| finding.problem == Problem::AfterEnd) && !found.is_empty());
+    let mut fat = Fat::mount(memory.layout.clone(), memory, Options::default()).expect("sound");
+    fat.vouch(&checked.expect("sound"));
+    let (dir, _) = fat.lookup(ROOT, "DIR").expect("there");
+    let (sub, _) = fat.lookup(dir, "SUB").expect("there");
+    for name in ["one", "two", "a long name of three slots"] {
+        let change = fat.create(sub, name, Kind::File, NOW).expect("created");
+        support::memory::settle(&mut fat, change);
+        assert!(fat.list(sub, 0, 100).expect("listed").iter().all(|entry| !entry.name.starts_with("GHOST")));
+    }
+    assert_eq!(fat.list(sub, 0, 100).expect("listed").len(), 3);
+}
+
+/// Proves that of many files that are one chain all are refused, each at its first cluster, so that the cost of a check
+/// does not multiply.
+#[test]
+fn many_files_of_one_chain() {
+    let mut bytes = sound();
+    let (start, end) = (100, 560);
+    for cluster in start..end {
+        set_link(&mut bytes, cluster, if cluster + 1 == end { 0x0fff_ffff } else { cluster + 1 });
+    }
+    let at = cluster_at(first(&bytes, b"SUB"));
+    for slot in 2..16 {
+        let mut entry = [0; 32];
+        entry[..11].copy_from_slice(format!("FILE{slot:04}TXT").as_bytes());
+        entry[11] = 0x20;
+        entry[26..28].copy_from_slice(&(start as u16).to_le_bytes());
+        entry[28..].copy_from_slice(&((end - start) * 512).to_le_bytes());
+        bytes[at + slot * 32..at + (slot + 1) * 32].copy_from_slice(&entry);
+    }
+    let memory = Memory::new(bytes).expect("sound");
+    let (found, checked) = findings(&memory);
+    let crossed = found.iter().filter(|finding| finding.problem == Problem::CrossLinked(start)).count();
+    assert_eq!(crossed, 13);
+    let mut fat = Fat::mount(memory.layout.clone(), memory, Options::default()).expect("sound");
+    let mut refused = 0;
+    fat.walk(&checked.expect("sound"), &mut |walked| {
+        refused += usize::from(matches!(walked, Walked::Refused(_)))
+    })
+    .expect("walked");
+    assert_eq!(refused, 14, "whichever came first");
 }

@@ -144,7 +144,7 @@ fn mount_with(image: Image, options: Options) -> Fat<Image> {
     assert_eq!(findings, []);
     let layout = image.layout.clone();
     let mut fat = Fat::mount(layout, image, options).expect("mounted");
-    fat.allow_changes(&checked).expect("sound");
+    fat.vouch(&checked);
     fat
 }
 
@@ -352,4 +352,59 @@ fn a_walk_names_every_block() {
     seen.sort();
     let file = |path: &str| (path.to_string(), 100_000u64, 196u64);
     assert_eq!(seen, [("/".to_string(), 0, 1), file("/a"), ("/d".to_string(), 0, 1), file("/d/c")]);
+}
+
+/// Proves that a GPT made by `sfdisk` is read.
+#[test]
+fn a_gpt_made_by_sfdisk() {
+    let folder = folder();
+    let path = image_file(folder.path(), 100 << 20);
+    let script = folder.path().join("script");
+    let lines = "label: gpt\nstart=2048, size=90000, type=EBD0A0A2-B9E5-4433-87C0-68B6B72699C7\nstart=100000, size=80000, type=L\n";
+    std::fs::write(&script, lines).expect("written");
+    let command = format!("sfdisk -q {} < {}", path.display(), script.display());
+    run("sh", &["-c", &command]);
+    let found = partitions::read(&Disk(File::open(&path).expect("opens"))).expect("a table");
+    let told: Vec<_> =
+        found.iter().map(|found| (found.number, found.start, found.sectors, found.holds)).collect();
+    assert_eq!(told, [(1, 2048, 90_000, Holds::PerhapsFat32), (2, 100_000, 80_000, Holds::Other(0))]);
+}
+
+/// Proves that other systems may come between: what they delete, the limbo too, is free, and what they make is there.
+#[test]
+fn others_come_between() {
+    let folder = folder();
+    let path = image_file(folder.path(), 40 << 20);
+    write_format(&path, 0, 40 << 20, &options(512, None));
+    let text = path.to_str().expect("text").to_string();
+    let source = folder.path().join("source");
+    std::fs::write(&source, vec![1; 3000]).expect("written");
+    let mut free = Vec::new();
+    for round in 0..5 {
+        let mut fat = mount(Image::open(&path, 0).expect("FAT32"));
+        if let Some(change) = fat.prepare(NOW).expect("there is room") {
+            apply(&mut fat, change);
+        }
+        free.push(fat.sizes().expect("counted").free);
+        let name = format!("Made here in round {round}.txt");
+        let change = fat.create(ROOT, &name, Kind::File, NOW).expect("created");
+        let (id, _) = apply(&mut fat, change);
+        let change = fat.resize(id, 5000, NOW).expect("there is room");
+        apply(&mut fat, change);
+        let change = fat.resize(id, 1000, NOW).expect("cut");
+        assert!(apply(&mut fat, change).0.limbo.is_some());
+        drop(fat);
+        fsck(&path);
+        run("mcopy", &["-i", &text, source.to_str().expect("text"), "::Made elsewhere.txt"]);
+        run("mren", &["-i", &text, &format!("::{name}"), "::Renamed elsewhere.txt"]);
+        fsck(&path);
+        let mut fat = mount(Image::open(&path, 0).expect("FAT32"));
+        assert_eq!(list(&mut fat), ["/Made elsewhere.txt", "/Renamed elsewhere.txt"]);
+        assert_eq!(fat.limbo(None, 10).expect("listed").len(), 1);
+        drop(fat);
+        run("mdel", &["-i", &text, "::Made elsewhere.txt", "::Renamed elsewhere.txt"]);
+        run("mdeltree", &["-i", &text, "::HOLDFAST.LBO"]);
+        fsck(&path);
+    }
+    assert!(free.iter().all(|count| *count == free[0]), "{free:?}");
 }

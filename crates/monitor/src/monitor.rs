@@ -453,13 +453,10 @@ impl<M: Memory> Monitor<M> {
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoRegion`], [`MonitorError::Outdated`], [`MonitorError::Busy`],
-    /// [`MonitorError::WrongLength`], [`MonitorError::TooLong`], [`MonitorError::Volume`], [`MonitorError::Memory`].
+    /// [`MonitorError::WrongLength`], [`MonitorError::Memory`]; [`MonitorError::Volume`], also for more than its log takes
+    /// at once.
     pub fn write_together(&self, by: &Alias, disk: u16, writes: &[Write]) -> Result<(), MonitorError> {
         let disk_of = self.disk(disk)?;
-        let pages_max = disk_of.volume.together_max();
-        if writes.len() > pages_max {
-            return Err(MonitorError::TooLong { found: writes.len(), pages_max });
-        }
         let _one = self.writing.lock();
         let mut together: Vec<(u64, &[u8])> = Vec::with_capacity(writes.len());
         {

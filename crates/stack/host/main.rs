@@ -21,7 +21,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 const TABLE_BLOCKS: u64 = 256;
-const LOG_BYTES: u64 = 32 << 20;
+const LOG_BYTES: u64 = 96 << 20;
+const RING_BYTES: u64 = 64 << 20;
 
 fn user(name: &str) -> Principal {
     Principal::User(Name::new(name).expect("a name"))
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
     let open = |path: &str| -> Arc<dyn Device> { Arc::new(FileDevice::open(path.as_ref()).expect("opens")) };
     let (disk, log) = (open(disk), open(log));
     if is_new {
-        Volume::format(&*disk, &*log, &key, None).expect("formatted");
+        Volume::format(&*disk, &*log, &key, Some(RING_BYTES)).expect("formatted");
         Volume::adopt_empty(disk.clone(), log.clone(), &key, [1; 16], &|_, _| true).expect("adopted");
     }
     let mut salt = [0; 16];

@@ -24,6 +24,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Blocks of a new file system that are written at once.
+const FORMATTED: usize = 64;
 /// Names in one answer.
 const NAMES_MAX: u32 = 128;
 /// How long a new disk's blocks may take to be handed over.
@@ -104,7 +106,7 @@ pub fn main(context: Context) -> ExitCode {
         let metadata = Blocked { reader, metadata_blocks, first: configuration.blocks.first };
         let mut fat = Fat::mount(layout, metadata, Options::default())?;
         // Every block of metadata is verified against what was written last, and only this program writes it.
-        fat.allow_changes(&Checked::as_we_left_it())?;
+        fat.vouch(&Checked::as_we_left_it())?;
         let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage };
         let now = now();
         if let Some(change) = driver.fat.prepare(now)? {
@@ -168,7 +170,7 @@ fn make(
         (configuration.blocks.first + number, bytes)
     });
     loop {
-        let mut some: BTreeMap<u64, Vec<u8>> = blocks.by_ref().take(BLOCKS_MAX).collect();
+        let mut some: BTreeMap<u64, Vec<u8>> = blocks.by_ref().take(FORMATTED).collect();
         if let Some((first, bytes)) = some.remove_entry(&configuration.blocks.first) {
             boot.insert(first, bytes);
         }

@@ -15,8 +15,6 @@ struct Running {
     output: BufReader<ChildStdout>,
     alice: PathBuf,
     bob: PathBuf,
-    disk: PathBuf,
-    log: PathBuf,
     place: tempfile::TempDir,
 }
 
@@ -49,7 +47,7 @@ impl Running {
         let input = child.stdin.take().expect("piped");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         assert_eq!(lines(&mut output), "ready");
-        Running { child, input, output, alice, bob, disk, log, place }
+        Running { child, input, output, alice, bob, place }
     }
 
     fn tell(&mut self, what: &str) -> String {
@@ -263,6 +261,5 @@ fn all_die() {
             assert!(found == content(kept, 20_000), "round {round}, file {kept}");
         }
     }
-    let _ = &running.log;
     running.stop();
 }
