@@ -112,6 +112,13 @@ fn crash_by(how: u8) -> ! {
             let _ = std::fs::File::open("/etc/passwd");
             std::process::exit(9)
         }
+        5 => {
+            for line in 0..10_000 {
+                eprintln!("\x1b[31m{line} {}", "x".repeat(100));
+            }
+            eprintln!("the end");
+            std::process::exit(42)
+        }
         code => std::process::exit(code.into()),
     }
 }

@@ -79,7 +79,8 @@ fn public_host(directory: &Path) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("open");
     let path = directory.join("host");
-    std::fs::copy(HOST, &path).expect("copied");
+    // By another process: a child that another test starts must not have the file open for writing.
+    assert!(Command::new("cp").arg(HOST).arg(&path).status().expect("it runs").success());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("open");
     path
 }
@@ -334,6 +335,18 @@ fn crashes_and_restarts() {
     let distinct: std::collections::BTreeSet<_> = processes.iter().collect();
     assert_eq!(distinct.len(), processes.len());
     assert_eq!(supervisor.listing().components[0].restarts, 6);
+}
+
+/// One that shouts is listened to with moderation: its last words are kept, and few of them, fit to be shown.
+#[test]
+fn last_words_are_few() {
+    let (supervisor, ends) = watched(asked("echo", "echo"));
+    let echo = asker(&supervisor, "echo");
+    assert!(echo.ask(0, &Question::Crash(5), soon()).is_err());
+    let (_, reason, _) = next_end(&ends);
+    assert!(reason.contains("code 42") && reason.ends_with("the end"), "{reason}");
+    assert!(reason.len() < 4096 && !reason.contains(char::is_control));
+    assert_eq!(echo.ask(0, &Question::Echo(vec![1]), soon()).expect("an answer"), [1]);
 }
 
 /// What a component wrote to a region before it was ended is there for the next process of it.
