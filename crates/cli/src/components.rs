@@ -15,8 +15,8 @@ pub const TABLE: &[(&str, Main)] = &[];
   holdfast components --json
   holdfast components --check
 
-With --check, what a component must not do is tried from inside, each attempt in a process of its own, on this system and
-as this user; it ends with code 71 if anything succeeds.")]
+With --check, what a component must not do is tried from inside, each attempt in a process of
+its own, on this system and as this user; it ends with code 71 if anything succeeds.")]
 pub struct Components {
     /// Try whether sandboxes hold here.
     #[arg(long)]

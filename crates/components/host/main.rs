@@ -5,6 +5,10 @@ use holdfast_components::{
     Answer, ComponentPlan, Context, Ended, Main, Patience, Plan, Profile, Program, Refusal, Request,
     Supervisor, Wall, run_if_component, selfcheck,
 };
+use std::fs::File;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,6 +20,9 @@ const TABLE: &[(&str, Main)] = &[
     ("relay", relay),
     ("done", done),
     ("late", late),
+    ("network", network),
+    ("connect", connect),
+    ("device", device),
 ];
 
 /// What `echo` is asked.
@@ -112,6 +119,13 @@ fn crash_by(how: u8) -> ! {
             let _ = std::fs::File::open("/etc/passwd");
             std::process::exit(9)
         }
+        5 => {
+            for line in 0..10_000 {
+                eprintln!("\x1b[31m{line} {}", "x".repeat(100));
+            }
+            eprintln!("the end");
+            std::process::exit(42)
+        }
         code => std::process::exit(code.into()),
     }
 }
@@ -171,6 +185,37 @@ fn late(context: Context) -> ExitCode {
         answer(&request, &context, &mut None)
     });
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Greets whoever connects to a socket that it was handed.
+fn network(context: Context) -> ExitCode {
+    let listener = TcpListener::from(context.ports.take_file("listener").expect("it was handed out"));
+    let (mut stream, _) = listener.accept().expect("somebody connects");
+    stream.set_nodelay(true).expect("a setting of TCP");
+    stream.write_all(b"hello").expect("written");
+    ExitCode::SUCCESS
+}
+
+/// Greets a port of this machine.
+fn connect(context: Context) -> ExitCode {
+    let port = u16::from_le_bytes(context.configuration[..2].try_into().expect("a port"));
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("somebody listens");
+    stream.write_all(b"hello").expect("written");
+    ExitCode::SUCCESS
+}
+
+/// Writes, flushes, empties and reads a disk that it was handed.
+fn device(context: Context) -> ExitCode {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let disk = File::from(context.ports.take_file("disk").expect("it was handed out"));
+    disk.write_all_at(&[7; 8192], 0).expect("written");
+    disk.sync_all().expect("flushed");
+    let emptied = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&disk, emptied, 0, 4096).expect("emptied");
+    let mut bytes = [1; 8192];
+    disk.read_exact_at(&mut bytes, 0).expect("read");
+    let right = bytes[..4096] == [0; 4096] && bytes[4096..] == [7; 4096];
+    if right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Has nothing to do.

@@ -154,7 +154,7 @@ pub fn trusted_lines() -> BTreeMap<String, u64> {
 pub fn runtime_directory() -> PathBuf {
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     match named {
-        _ if geteuid().is_root() => PathBuf::from("/run/holdfast/components"),
+        _ if geteuid().is_root() => PathBuf::from("/run/holdfast-components"),
         Some(path) => path.join("holdfast/components"),
         None => PathBuf::from(format!("/tmp/holdfast-{}/components", geteuid().as_raw())),
     }
@@ -173,8 +173,13 @@ impl Socket {
         let what = "opening the socket for listings";
         let directory = runtime_directory();
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).during(what)?;
+        let owner = geteuid().as_raw();
         let about = std::fs::symlink_metadata(&directory).during(what)?;
-        if !about.is_dir() || about.uid() != geteuid().as_raw() || about.mode() & 0o077 != 0 {
+        // In /tmp somebody else may have been first.
+        let above = directory.parent().unwrap_or(&directory);
+        let is_safe = std::fs::symlink_metadata(above)
+            .is_ok_and(|above| above.is_dir() && [owner, 0].contains(&above.uid()));
+        if !is_safe || !about.is_dir() || about.uid() != owner || about.mode() & 0o077 != 0 {
             let reason = format!("{} is not a directory of this user alone", directory.display());
             return Err(ComponentError::System { what, source: std::io::Error::other(reason) });
         }

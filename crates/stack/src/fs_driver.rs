@@ -106,7 +106,7 @@ pub fn main(context: Context) -> ExitCode {
         let metadata = Blocked { reader, metadata_blocks, first: configuration.blocks.first };
         let mut fat = Fat::mount(layout, metadata, Options::default())?;
         // Every block of metadata is verified against what was written last, and only this program writes it.
-        fat.vouch(&Checked::as_we_left_it())?;
+        fat.vouch(&Checked::as_we_left_it());
         let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage };
         let now = now();
         if let Some(change) = driver.fat.prepare(now)? {

@@ -165,10 +165,8 @@ impl Ports {
                     return Err(ComponentError::System { what: "waiting for requests", source });
                 }
             }
-            if events.len() > open.len()
-                && !events[open.len()].revents().is_empty()
-                && let Some(ended) = self.attend(Patience::Never)?
-            {
+            let is_ordered = events.get(open.len()).is_some_and(|control| !control.revents().is_empty());
+            if is_ordered && let Some(ended) = self.attend(Patience::Never)? {
                 return Ok(ended);
             }
             for (line, event) in open.iter().zip(&events) {

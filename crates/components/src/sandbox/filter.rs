@@ -281,6 +281,7 @@ pub fn call_name(number: i64) -> String {
         (SYS_mremap, "mremap"),
         (SYS_madvise, "madvise"),
         (SYS_memfd_create, "memfd_create"),
+        (SYS_fsync, "fsync"),
         (SYS_ftruncate, "ftruncate"),
         (SYS_fallocate, "fallocate"),
         (SYS_ioctl, "ioctl"),

@@ -64,8 +64,8 @@ impl fmt::Display for ProcessName {
 
 /// What the supervisor tells whoever it works for, from its thread.
 pub enum Event<'a> {
-    /// A component is in its sandbox and about to begin. Its entry 0 should become itself, and what else was proven
-    /// for it may be entered; until then it can say nothing.
+    /// A component is in its sandbox and about to begin. Entry 0 of its aliases is the name of its process
+    /// ([`ProcessName::to_bytes`]); the digest of a principal may take its place, and what was proven for it be entered.
     Starting {
         /// Which.
         component: &'a str,
@@ -101,6 +101,8 @@ pub(crate) struct Running {
     aliases: Arc<AliasPage>,
     violations: OwnedFd,
     words: Mutex<VecDeque<u8>>,
+    /// When its words are listened to again; `None`: it has closed its output, and says nothing more.
+    hear_next: Mutex<Option<Instant>>,
     violation: Mutex<Option<i32>>,
 }
 
@@ -150,6 +152,9 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Starts everything in a plan. When this returns, all components are in their sandboxes and have begun.
+    ///
+    /// `told` is called on the supervisor's thread while it holds its state: it must be quick and must not call the
+    /// supervisor.
     ///
     /// # Errors
     /// The plan does not hold together, or a component cannot be started; then none runs.
@@ -321,6 +326,8 @@ impl Supervisor {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        // Regions and files go now, not when the last question about them was answered.
+        self.shared.state.lock().slots.clear();
     }
 }
 

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long a component may take to shut itself in.
 const GUARDED_WAIT: Duration = Duration::from_secs(5);
+/// How often a component's output is read at most.
+const HEAR_EVERY: Duration = Duration::from_millis(20);
 /// How long components that were killed have to be gone.
 const GONE_WAIT: Duration = Duration::from_secs(2);
 
@@ -91,6 +93,7 @@ impl Shared {
             aliases: Arc::clone(&aliases),
             violations,
             words: Mutex::default(),
+            hear_next: Mutex::new(Some(Instant::now())),
             violation: Mutex::new(None),
         }));
         (self.told)(Event::Starting { component: &slot.plan.name, process, pid, uid, aliases: &aliases });
@@ -173,20 +176,27 @@ impl Shared {
                     return;
                 }
                 let due = state.slots.iter().filter_map(|slot| slot.due);
-                let next = due.chain(state.stopping).min();
+                let mute = running.iter().flatten().filter_map(|running| *running.hear_next.lock());
+                let mute = mute.filter(|moment| *moment > Instant::now());
+                let next = due.chain(state.stopping).chain(mute).min();
                 (running, next.map(|moment| moment.saturating_duration_since(Instant::now())))
             };
             let mut events = vec![PollFd::new(woken, PollFlags::IN)];
             for running in running.iter().flatten() {
                 events.push(PollFd::new(&running.child.pidfd, PollFlags::IN));
                 events.push(PollFd::new(&running.violations, PollFlags::IN));
-                events.push(PollFd::new(&running.child.words, PollFlags::IN));
+                events.push(match running.is_heard() {
+                    true => PollFd::new(&running.child.words, PollFlags::IN),
+                    false => PollFd::new(&running.child.pidfd, PollFlags::empty()),
+                });
             }
-            // A poll that fails is out of memory; everything is looked at then.
-            let polled = wait_for(&mut events, time).is_ok();
-            let is_ready =
-                |place: usize, what: PollFlags| !polled || events[place].revents().intersects(what);
-            if is_ready(0, PollFlags::IN) {
+            if wait_for(&mut events, time).is_err() {
+                // Out of memory. Nothing is lost by looking again later.
+                std::thread::sleep(HEAR_EVERY);
+                continue;
+            }
+            let is_ready = |place: usize| !events[place].revents().is_empty();
+            if is_ready(0) {
                 let _ = rustix::io::read(woken, &mut [0; 16]);
             }
             let mut ended = Vec::new();
@@ -194,13 +204,13 @@ impl Shared {
                 running.iter().enumerate().filter_map(|(index, running)| Some((index, running.as_ref()?)));
             for (place, (index, running)) in present.enumerate() {
                 let place = 1 + 3 * place;
-                if is_ready(place + 2, PollFlags::IN) {
+                if is_ready(place + 2) && running.is_heard() {
                     running.hear();
                 }
-                if is_ready(place + 1, PollFlags::IN) {
+                if events[place + 1].revents().contains(PollFlags::IN) {
                     running.judge();
                 }
-                if is_ready(place, PollFlags::IN) {
+                if is_ready(place) {
                     ended.push((index, Arc::clone(running)));
                 }
             }
@@ -304,14 +314,26 @@ impl Shared {
 }
 
 impl Running {
-    /// Keeps the last of what it says on its output.
+    /// Whether its output is listened to at the moment.
+    fn is_heard(&self) -> bool {
+        self.hear_next.lock().is_some_and(|moment| moment <= Instant::now())
+    }
+
+    /// Keeps the last of what it says on its output. Then not for a moment: one that shouts, or closes its output, must
+    /// not keep the supervisor busy.
     fn hear(&self) {
+        let mut hear_next = self.hear_next.lock();
+        *hear_next = Some(Instant::now() + HEAR_EVERY);
         let mut words = self.words.lock();
         let mut buffer = [0; 1024];
         // As much as the pipe holds, and not for ever: a component may talk faster than it is listened to.
         for _ in 0..64 {
             match rustix::io::read(&self.child.words, &mut buffer) {
-                Ok(0) | Err(_) => return,
+                Ok(0) => {
+                    *hear_next = None;
+                    return;
+                }
+                Err(_) => return,
                 Ok(bytes) => words.extend(&buffer[..bytes]),
             }
             let surplus = words.len().saturating_sub(WORDS_BYTES_MAX);
