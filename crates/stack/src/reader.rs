@@ -152,8 +152,11 @@ impl Reader {
 
     fn read_known(&self, block: u64, page: &mut Page) -> Result<bool, Refusal> {
         let Some(at) = self.known(block) else { return Ok(false) };
-        if self.view(at.page.region)?.read(at, page) {
-            return Ok(true);
+        match self.view(at.page.region) {
+            Ok(view) if view.read(at, page) => return Ok(true),
+            // The page is another block's by now, or the region is gone.
+            Ok(_) | Err(Refusal::Code(_)) => {}
+            Err(refusal) => return Err(refusal),
         }
         let mut known = self.known.lock();
         known.references.remove(&block);

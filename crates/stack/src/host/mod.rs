@@ -12,15 +12,15 @@ use holdfast_components::Refusal;
 use holdfast_monitor::MonitorError;
 
 /// The page is being transferred; ask again.
-pub const BUSY: u32 = 1;
+pub const BUSY: u32 = 101;
 /// The run goes over the edge of a stretch of blocks.
-pub const EDGE: u32 = 2;
+pub const EDGE: u32 = 102;
 /// The page is not in the state that this needs.
-pub const STATE: u32 = 3;
+pub const STATE: u32 = 103;
 /// The reference is outdated; ask for the block again.
-pub const OUTDATED: u32 = 4;
+pub const OUTDATED: u32 = 104;
 /// The block on the disk is not what was written.
-pub const BAD_BLOCK: u32 = 5;
+pub const BAD_BLOCK: u32 = 105;
 
 /// What is told to whoever asked.
 fn refusal(error: MonitorError) -> Refusal {
@@ -30,7 +30,7 @@ fn refusal(error: MonitorError) -> Refusal {
         MonitorError::Busy(_) => Refusal::Code(BUSY),
         MonitorError::TooLong { .. } => Refusal::Code(EDGE),
         MonitorError::WrongStatus { .. } => Refusal::Code(STATE),
-        MonitorError::Outdated(_) => Refusal::Code(OUTDATED),
+        MonitorError::Outdated(_) | MonitorError::NoRegion(_) | MonitorError::NoPage(_) => Refusal::Code(OUTDATED),
         MonitorError::Volume(VolumeError::BadBlock { .. }) => Refusal::Code(BAD_BLOCK),
         error => Refusal::Failed(error.to_string()),
     }

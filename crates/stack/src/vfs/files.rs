@@ -40,6 +40,14 @@ struct Map {
 }
 
 impl Map {
+    /// A run that was learnt, instead of what was known of its part of the file.
+    fn put(&mut self, start: u64, run: Blocks) {
+        let end = start + run.count * u64::from(self.block_bytes);
+        let old: Vec<u64> = self.runs.range(start..end).map(|(start, _)| *start).collect();
+        old.iter().for_each(|start| drop(self.runs.remove(start)));
+        self.runs.insert(start, run);
+    }
+
     /// The block with a byte.
     fn block(&self, offset: u64) -> Option<u64> {
         let (start, run) = self.runs.range(..=offset).next_back()?;
@@ -328,7 +336,7 @@ impl Files {
             }
             map.block_bytes = block_bytes;
             let end = runs.iter().map(|(start, run)| start + run.count * u64::from(block_bytes)).max();
-            map.runs.extend(runs);
+            runs.into_iter().for_each(|(start, run)| map.put(start, run));
             match end {
                 Some(end) if end > at => at = end,
                 _ => break,
