@@ -110,6 +110,10 @@ pub enum Domain {
     ReleasePath = 45,
     /// Revocation of a writable file system, as signed.
     FileSystemRevocation = 46,
+    /// Executable file of a program, whole.
+    Executable = 80,
+    /// List of the executables of a package, as signed.
+    PackageManifest = 81,
 }
 
 /// Inputs up to this many bytes are digested in one call.

@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["crypto"],
     &["content"],
     &["protocol", "log"],
-    &["store", "rpc", "volume"],
+    &["store", "rpc", "volume", "callers"],
     &["server", "client", "export", "ublk"],
     &["fuse"],
     &["release"],
