@@ -202,7 +202,9 @@ impl Door {
             Err(why) => return self.deny(asked, process, "", format!("it could not be identified: {why}")),
         };
         let places = &self.settings.manifests;
-        match rules.decide(&identity, asked.wanted, &|key, name, digest| manifest::lists(places, key, name, digest)) {
+        match rules
+            .decide(&identity, asked.wanted, &|key, name, digest| manifest::lists(places, key, name, digest))
+        {
             Ok(_) => Answer::GoesOn,
             Err(refusal) => {
                 let program = format!("{} (hash:{})", identity.path, identity.digest);
@@ -260,7 +262,12 @@ impl Door {
     /// The last opens that were refused, newest last; of one file, or all.
     pub fn denials(&self, inode: Option<u64>) -> Vec<Denial> {
         let state = self.state.lock();
-        state.denials.iter().filter(|denial| inode.is_none_or(|inode| denial.inode == inode)).cloned().collect()
+        state
+            .denials
+            .iter()
+            .filter(|denial| inode.is_none_or(|inode| denial.inode == inode))
+            .cloned()
+            .collect()
     }
 
     /// Remembers that something was refused that is no open.
@@ -405,8 +412,13 @@ impl Door {
             }
         };
         let Some(made) = created else { return true };
-        let asked =
-            Asked { inode, thread: process, wanted: made.wanted, rules: &made.rules, path: made.path.clone() };
+        let asked = Asked {
+            inode,
+            thread: process,
+            wanted: made.wanted,
+            rules: &made.rules,
+            path: made.path.clone(),
+        };
         let answer = match RuleSet::decode(&made.rules) {
             Ok(rules) => self.judge(&asked, process, &rules, found),
             Err(error) => self.deny(&asked, process, "", error.to_string()),
@@ -441,7 +453,8 @@ mod tests {
 
     fn rules() -> Vec<u8> {
         let who = Who::Program(Digest([1; 32]));
-        let rule = Rule { who, rights: Rights::Read, interpreter: false, generated: false, hint: String::new() };
+        let rule =
+            Rule { who, rights: Rights::Read, interpreter: false, generated: false, hint: String::new() };
         RuleSet::new(vec![rule]).expect("rules").encode()
     }
 

@@ -33,9 +33,9 @@ const MARKS: [(&[u8], &str); 10] = [
 ];
 /// Names of interpreters; what follows may be a version.
 const NAMES: [&str; 34] = [
-    "sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "python", "pypy", "perl", "ruby",
-    "node", "nodejs", "deno", "bun", "lua", "luajit", "php", "tclsh", "wish", "awk", "gawk", "mawk", "java", "guile",
-    "ghci", "emacs", "vim", "gdb", "env", "find",
+    "sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "python", "pypy", "perl",
+    "ruby", "node", "nodejs", "deno", "bun", "lua", "luajit", "php", "tclsh", "wish", "awk", "gawk", "mawk",
+    "java", "guile", "ghci", "emacs", "vim", "gdb", "env", "find",
 ];
 
 /// What the bytes of a program say.
@@ -218,7 +218,9 @@ mod tests {
     /// Names with versions are known, others are not.
     #[test]
     fn names() {
-        for name in ["/usr/bin/python3.11", "/bin/bash", "dash", "/lib64/ld-linux-x86-64.so.2", "/x/perl (deleted)"] {
+        for name in
+            ["/usr/bin/python3.11", "/bin/bash", "dash", "/lib64/ld-linux-x86-64.so.2", "/x/perl (deleted)"]
+        {
             assert!(interpreter_by_name(name).is_some(), "{name}");
         }
         for name in ["/usr/bin/ssh", "/usr/bin/pythonish", "/usr/bin/cat", "/usr/bin/shred"] {

@@ -14,14 +14,14 @@ use crate::message::{FromDoor, FromHelper, VERSION};
 use crate::seqpacket::{self, Conversation, Peer};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long an open may be held up.
@@ -33,6 +33,8 @@ const WAITING_MAX: usize = 256;
 /// Most mounts, and most of one user.
 const MOUNTS_MAX: usize = 64;
 const MOUNTS_OF_A_USER_MAX: usize = 8;
+/// Most inodes of one mount that are watched; each stays in the kernel's memory.
+const MARKS_MAX: usize = 1 << 16;
 /// How often opens that waited too long are looked for.
 const ROUND_MS: i32 = 250;
 
@@ -172,23 +174,29 @@ impl Mount {
     /// Follows the door's orders, as the mount's user.
     fn obey(&self, mountpoint: &Path, peer: Peer, thread: u32) -> io::Result<()> {
         kernel::become_user(peer.uid, peer.gid)?;
-        let root = match own_mount(mountpoint, peer.uid) {
-            Ok(root) => root,
-            Err(error) => {
-                let why = format!("{}: {error}", mountpoint.display());
-                let _ = self.conversation.send(&FromHelper::Refused(why.clone()));
-                return Err(io::Error::other(why));
-            }
-        };
+        if let Err(error) = own_mount(mountpoint, peer.uid) {
+            let why = format!("{}: {error}", mountpoint.display());
+            let _ = self.conversation.send(&FromHelper::Refused(why.clone()));
+            return Err(io::Error::other(why));
+        }
         self.conversation.send(&FromHelper::Welcome { thread })?;
         self.conversation.set_patience(ANSWER_WAIT, None)?;
         tracing::info!(mountpoint = %mountpoint.display(), user = peer.uid, "watching a mount");
+        let mut marked = HashSet::new();
         loop {
             match self.conversation.receive()? {
                 FromDoor::Mark { id, inode, children } => {
-                    let marked =
-                        kernel::inode_of(&root, inode).and_then(|file| self.group.mark(&file, children));
-                    let done = marked.map_err(|error| error.to_string());
+                    let done = match marked.len() < MARKS_MAX || marked.contains(&(inode, children)) {
+                        // Opened anew each time: an open directory would keep the mount from being unmounted.
+                        true => own_mount(mountpoint, peer.uid)
+                            .and_then(|root| kernel::inode_of(&root, inode))
+                            .and_then(|file| self.group.mark(&file, children))
+                            .map_err(|error| error.to_string()),
+                        false => Err("too many files with rules were used; mount anew".to_owned()),
+                    };
+                    if done.is_ok() {
+                        marked.insert((inode, children));
+                    }
                     self.conversation.send(&FromHelper::Marked { id, done })?;
                 }
                 FromDoor::Taken { id, goes_on } => {
@@ -260,7 +268,9 @@ impl Mount {
 
     /// Identifies a caller, tells the door, and lets the open go on once the door has the ticket.
     fn handle(&self, id: u64) {
-        let Some(event) = self.waiting.lock().get(&id).map(|waiting| Arc::clone(&waiting.event)) else { return };
+        let Some(event) = self.waiting.lock().get(&id).map(|waiting| Arc::clone(&waiting.event)) else {
+            return;
+        };
         let Some(inode) = inode_number(&event.file) else { return self.answer(id, false) };
         let found = identify(event.process, event.pidfd.as_ref(), &self.hashes);
         let (told, hear) = channel();
@@ -333,7 +343,8 @@ mod tests {
     #[test]
     fn places() {
         let mounts = Arc::default();
-        let taken: Vec<_> = (0..MOUNTS_OF_A_USER_MAX).map(|_| Place::take(&mounts, 1).expect("room")).collect();
+        let taken: Vec<_> =
+            (0..MOUNTS_OF_A_USER_MAX).map(|_| Place::take(&mounts, 1).expect("room")).collect();
         assert!(Place::take(&mounts, 1).is_none());
         assert!(Place::take(&mounts, 2).is_some());
         drop(taken);

@@ -92,7 +92,11 @@ fn bounded(text: &str) -> String {
 /// set-uid counts for nothing the machine does not believe the file system's owners either, nor do we.
 fn is_own_or_roots(mapped: &Path, own: (u64, u64)) -> bool {
     let judged = || -> io::Result<bool> {
-        let file = rustix::fs::open(mapped, rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+        let file = rustix::fs::open(
+            mapped,
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
         let seen = rustix::fs::fstat(&file)?;
         if (seen.st_dev, seen.st_ino) == own {
             return Ok(true);
@@ -137,7 +141,8 @@ mod tests {
             return;
         }
         let plain = of(Command::new("/bin/cat").env_clear()).expect("identified");
-        let digest = crate::hashes::digest_of(&mut File::open("/bin/cat").expect("there")).expect("read").digest;
+        let digest =
+            crate::hashes::digest_of(&mut File::open("/bin/cat").expect("there")).expect("read").digest;
         assert_eq!(plain.digest, digest);
         assert_eq!(plain.weakness(false, false), None, "{plain:?}");
         let preloaded = of(Command::new("/bin/cat").env_clear().env("LD_BIND_NOW", "1")).expect("identified");

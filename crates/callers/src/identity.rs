@@ -92,10 +92,9 @@ impl fmt::Display for Weakness {
                 "it is an interpreter ({why}), which runs whatever it is given; a rule with +interpreter lets it in"
             ),
             Weakness::Traced(by) => write!(f, "process {by} traces it"),
-            Weakness::Preload(name) => write!(
-                f,
-                "its environment has {name}, which loads other code; start it with holdfast run"
-            ),
+            Weakness::Preload(name) => {
+                write!(f, "its environment has {name}, which loads other code; start it with holdfast run")
+            }
             Weakness::Foreign(path) => write!(f, "it has loaded {path}, which others than root may change"),
             Weakness::Altered(path) => write!(f, "its code of {path} was changed in memory"),
             Weakness::Generated => {

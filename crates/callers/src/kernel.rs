@@ -40,16 +40,15 @@ impl Group {
         unsafe { owned(group) }.map(Group)
     }
 
-    /// Holds up opens of a file, or of what is in a directory. The mark does not keep the inode in memory.
+    /// Holds up opens of a file, or of what is in a directory. The mark keeps the inode in memory: if it could go with
+    /// that, an open could come by without an event.
     pub fn mark(&self, file: &OwnedFd, children: bool) -> io::Result<()> {
-        const EVICTABLE: u32 = 0x200;
         let mask = libc::FAN_OPEN_PERM | if children { libc::FAN_EVENT_ON_CHILD } else { 0 };
         // A path, since the call takes no O_PATH descriptor.
         let path = CString::new(format!("/proc/thread-self/fd/{}", file.as_raw_fd()))?;
-        let flags = libc::FAN_MARK_ADD | EVICTABLE;
         // SAFETY: the group is open, and the path is a string that outlives the call.
         let done = unsafe {
-            libc::fanotify_mark(self.0.as_raw_fd(), flags, mask, libc::AT_FDCWD, path.as_ptr())
+            libc::fanotify_mark(self.0.as_raw_fd(), libc::FAN_MARK_ADD, mask, libc::AT_FDCWD, path.as_ptr())
         };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -57,7 +56,8 @@ impl Group {
     /// Waits for events until `wait_ms` have passed.
     pub fn wait(&self, wait_ms: i32) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let wait = Timespec { tv_sec: i64::from(wait_ms / 1000), tv_nsec: i64::from(wait_ms % 1000) * 1_000_000 };
+        let wait =
+            Timespec { tv_sec: i64::from(wait_ms / 1000), tv_nsec: i64::from(wait_ms % 1000) * 1_000_000 };
         match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -142,8 +142,7 @@ pub fn inode_of(mount: &OwnedFd, inode: u64) -> io::Result<OwnedFd> {
         kind: i32,
         words: [u32; 3],
     }
-    let mut handle =
-        Handle { bytes: 12, kind: FUSE_HANDLE, words: [(inode >> 32) as u32, inode as u32, 0] };
+    let mut handle = Handle { bytes: 12, kind: FUSE_HANDLE, words: [(inode >> 32) as u32, inode as u32, 0] };
     let flags = libc::O_PATH | libc::O_CLOEXEC;
     // SAFETY: `Handle` has the layout of `struct file_handle` with 12 bytes behind it, as its first field says, and
     // outlives the call; the result is a new descriptor or -1.

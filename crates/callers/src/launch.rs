@@ -15,7 +15,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 /// Variables that are kept, and those that begin with `LC_`.
-const KEPT: [&str; 9] = ["HOME", "USER", "LOGNAME", "LANG", "TERM", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"];
+const KEPT: [&str; 9] =
+    ["HOME", "USER", "LOGNAME", "LANG", "TERM", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"];
 /// Where programs are looked for by the program that is started.
 const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
@@ -46,7 +47,10 @@ pub fn prepare(path: &Path) -> io::Result<Program> {
     let mut first = [0u8; 2];
     use std::os::unix::fs::FileExt;
     if copy.read_at(&mut first, 0)? == 2 && &first == b"#!" {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a script, which its interpreter runs"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a script, which its interpreter runs",
+        ));
     }
     let hashed = hashes::digest_of(&mut copy)?;
     rustix::fs::fchmod(&copy, Mode::from_raw_mode(0o111))?;
@@ -92,7 +96,8 @@ mod tests {
     /// Nothing that names code to load survives.
     #[test]
     fn environments() {
-        let all = [("LD_PRELOAD", "x"), ("LC_ALL", "C"), ("HOME", "/h"), ("PATH", "/evil"), ("PYTHONPATH", "x")];
+        let all =
+            [("LD_PRELOAD", "x"), ("LC_ALL", "C"), ("HOME", "/h"), ("PATH", "/evil"), ("PYTHONPATH", "x")];
         let kept = environment(all.iter().map(|(name, value)| (name.into(), value.into())));
         let expected: Vec<OsString> = ["LC_ALL=C", "HOME=/h", PATH].iter().map(Into::into).collect();
         assert_eq!(kept, expected);
@@ -107,7 +112,9 @@ mod tests {
         let place = format!("/proc/self/fd/{}", program.copy.as_raw_fd());
         let mut writing = File::options().write(true).open(place);
         use std::io::Write;
-        assert!(writing.as_mut().map_or(Ok(()), |file| file.write_all(b"x").map_or(Ok(()), |()| Err(()))).is_ok());
+        assert!(
+            writing.as_mut().map_or(Ok(()), |file| file.write_all(b"x").map_or(Ok(()), |()| Err(()))).is_ok()
+        );
         let folder = tempfile::tempdir().expect("a folder");
         let script = folder.path().join("script");
         std::fs::write(&script, "#!/bin/sh\n").expect("written");

@@ -64,7 +64,9 @@ impl Manifest {
     /// [`ManifestError`].
     pub fn read(bytes: &[u8]) -> Result<(PublicKey, Manifest), ManifestError> {
         let cut = || ManifestError::Malformed("cut short".to_owned());
-        let rest = bytes.strip_prefix(MAGIC.as_slice()).ok_or_else(|| ManifestError::Malformed("another kind of file".into()))?;
+        let rest = bytes
+            .strip_prefix(MAGIC.as_slice())
+            .ok_or_else(|| ManifestError::Malformed("another kind of file".into()))?;
         let (version, rest) = rest.split_first().ok_or_else(cut)?;
         if *version != VERSION {
             return Err(ManifestError::Newer(*version));
@@ -99,10 +101,13 @@ pub fn lists(places: &[PathBuf], key: &PublicKey, name: &str, program: &Digest) 
     places.iter().any(|place| {
         let Ok(found) = std::fs::read_dir(place) else { return false };
         let files = found.flatten().map(|entry| entry.path());
-        let mut manifests = files.filter(|path| path.extension().is_some_and(|end| end == SUFFIX)).take(FILES_MAX);
-        manifests.any(|path| read_file(&path).is_some_and(|(signer, manifest)| {
-            signer == *key && manifest.name == name && manifest.programs.contains_key(program)
-        }))
+        let mut manifests =
+            files.filter(|path| path.extension().is_some_and(|end| end == SUFFIX)).take(FILES_MAX);
+        manifests.any(|path| {
+            read_file(&path).is_some_and(|(signer, manifest)| {
+                signer == *key && manifest.name == name && manifest.programs.contains_key(program)
+            })
+        })
     })
 }
 
@@ -131,7 +136,7 @@ mod tests {
         let digest = holdfast_crypto::DigestKey::WELL_KNOWN.digest(Domain::Executable, &bytes);
         assert_eq!(&bytes[..6], b"HFPKG\x01");
         assert_eq!(bytes.len(), 6 + 32 + 64 + 4 + 7 + 4 + 32 + 4 + 12);
-        assert_eq!(digest.to_string(), "GOLDEN");
+        assert_eq!(digest.to_string(), "16168732622b5cb45829dc2690e8bc0502520e057276715461c0b7fac7d97690");
     }
 
     /// Whatever byte is changed, it is refused; another signer's list is another's.

@@ -119,7 +119,8 @@ fn header(line: &[u8]) -> Option<Option<Mapping>> {
 /// # Errors
 /// It is gone, or /proc does not show it.
 pub fn of_thread(thread: u32) -> io::Result<(u32, u64)> {
-    let gone = || io::Error::new(io::ErrorKind::NotFound, format!("thread {thread} is not to be seen in /proc"));
+    let gone =
+        || io::Error::new(io::ErrorKind::NotFound, format!("thread {thread} is not to be seen in /proc"));
     let status = status(&read(Path::new(&format!("/proc/{thread}/status")))?).ok_or_else(gone)?;
     let started = started(&read(Path::new(&format!("/proc/{}/stat", status.process)))?).ok_or_else(gone)?;
     Ok((status.process, started))

@@ -386,7 +386,8 @@ mod tests {
         };
         assert!(packages.decide(&other, Rights::Read, &listed).is_ok());
         assert!(packages.decide(&script, Rights::Read, &listed).is_err());
-        let anybody = RuleSet::new(vec![Rule { who: Who::Anybody, ..rule(0, Rights::ReadWrite) }]).expect("rules");
+        let anybody =
+            RuleSet::new(vec![Rule { who: Who::Anybody, ..rule(0, Rights::ReadWrite) }]).expect("rules");
         assert!(anybody.decide(&one, Rights::ReadWrite, &nothing).is_ok());
     }
 

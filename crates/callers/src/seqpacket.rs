@@ -114,7 +114,9 @@ impl Conversation {
         };
         match length {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ if length > PACKET_BYTES_MAX => Err(io::Error::new(io::ErrorKind::InvalidData, "packet too long")),
+            _ if length > PACKET_BYTES_MAX => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "packet too long"))
+            }
             _ => decode(&bytes[..length]).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
         }
     }

@@ -2,8 +2,10 @@
 //! judged by that inode's rules. Pure: the clock is an argument.
 //!
 //! Invariants: a ticket serves one open; it serves only the inode and the process (number and start) that it names; it
-//! lives for [`LIFETIME_MS`]; all go when the helper does; there are at most [`TICKETS_MAX`]. The attacks answered: a
-//! ticket used twice, by another process, for another file, after its process was replaced, or after the helper died.
+//! lives for [`LIFETIME_MS`]; all go when the helper does; there are at most [`TICKETS_MAX`]. Tickets of one process that
+//! tell different things are worth nothing, none of them: a process whose thread waited in an open may have become
+//! another program meanwhile, which ends that open but not the helper's look at it. The attacks answered: a ticket used
+//! twice, by another process, for another file, after its process became another program, or after the helper died.
 
 use crate::identity::Identity;
 use std::collections::VecDeque;
@@ -51,6 +53,12 @@ impl Tickets {
         started: u64,
     ) -> Option<Result<Identity, String>> {
         self.expire(now_ms);
+        let mut of_process = self.waiting.iter().filter(|(_, ticket)| ticket.process == process);
+        let first = of_process.next().map(|(_, ticket)| &ticket.found)?;
+        if of_process.any(|(_, ticket)| ticket.found != *first) {
+            self.waiting.retain(|(_, ticket)| ticket.process != process);
+            return None;
+        }
         let fits = |ticket: &Ticket| {
             let began = ticket.found.as_ref().map_or(started, |identity| identity.started);
             ticket.inode == inode && ticket.process == process && began == started
@@ -105,6 +113,23 @@ mod tests {
         tickets.offer(0, ticket(4, 10, 100, 5));
         tickets.clear();
         assert!(tickets.take(0, 10, 100, 5).is_none(), "the helper is gone");
+    }
+
+    /// A process that became another program between two looks at it is believed neither to be the one nor the other,
+    /// in whatever order the two were told, and whatever file they are of.
+    #[test]
+    fn a_process_is_one_program() {
+        for (first, inode) in [(1, 10), (2, 10), (1, 11), (2, 11)] {
+            let mut tickets = Tickets::default();
+            let identity =
+                |byte| Identity { process: 100, started: 5, ..Identity::plain(Digest([byte; 32]), "/x") };
+            tickets.offer(0, Ticket { id: 1, inode, process: 100, found: Ok(identity(first)) });
+            tickets.offer(0, Ticket { id: 2, inode: 10, process: 100, found: Ok(identity(3 - first)) });
+            tickets.offer(0, ticket(3, 10, 101, 5));
+            assert!(tickets.take(0, 10, 100, 5).is_none());
+            assert!(tickets.take(0, inode, 100, 5).is_none());
+            assert!(tickets.take(0, 10, 101, 5).is_some(), "another process is not concerned");
+        }
     }
 
     #[derive(Clone, Debug)]
