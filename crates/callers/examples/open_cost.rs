@@ -13,7 +13,12 @@ fn main() -> std::io::Result<()> {
         }
         took.sort_unstable();
         let tenths = |at: usize| took[at] as f64 / 10.0;
-        println!("{}: median {} us, 95% {} us", path.display(), tenths(ROUNDS / 2), tenths(ROUNDS * 95 / 100));
+        println!(
+            "{}: median {} us, 95% {} us",
+            path.display(),
+            tenths(ROUNDS / 2),
+            tenths(ROUNDS * 95 / 100)
+        );
     }
     Ok(())
 }

@@ -2,23 +2,29 @@
 //! judged by that inode's rules. Pure: the clock is an argument.
 //!
 //! Invariants: a ticket serves one open; it serves only the inode and the process (number and start) that it names; it
-//! lives for [`LIFETIME_MS`]; all go when the helper does; there are at most [`TICKETS_MAX`]. Tickets of one process that
-//! tell different things are worth nothing, none of them: a process whose thread waited in an open may have become
-//! another program meanwhile, which ends that open but not the helper's look at it. The attacks answered: a ticket used
-//! twice, by another process, for another file, after its process became another program, or after the helper died.
+//! lives for [`LIFETIME_MS`]; all go when the helper does; there are at most [`TICKETS_MAX`]. All that wait for one
+//! process agree with the newest word about it: the helper numbers opens in the order in which the kernel reports them,
+//! so word of a later open, if it differs, ends what was said before, and word of an earlier one that comes late counts
+//! for nothing. The attacks answered: a ticket used twice, by another process, for another file, after the helper died,
+//! or after its process became another program. (That ends the open of a thread that waited, but not the helper's look
+//! at the process, so such tickets do come. The process's next open has a later number, and its ticket is here before
+//! the open is.)
 
 use crate::identity::Identity;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// How long a ticket may wait for its open, which follows at once.
 pub const LIFETIME_MS: u64 = 10_000;
 /// Most tickets that wait.
 pub const TICKETS_MAX: usize = 1024;
+/// Most processes of which the newest word is remembered, and for how long: longer than the helper may take.
+const PROCESSES_MAX: usize = 4096;
+const REMEMBERED_MS: u64 = 60_000;
 
 /// What the helper found out about an open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ticket {
-    /// The helper's number for it.
+    /// The helper's number for it: opens are numbered as the kernel reports them.
     pub id: u64,
     /// Inode that is opened.
     pub inode: u64,
@@ -32,12 +38,34 @@ pub struct Ticket {
 #[derive(Default)]
 pub struct Tickets {
     waiting: VecDeque<(u64, Ticket)>,
+    /// Of each process the newest word, and when it came.
+    newest: HashMap<u32, (u64, Ticket)>,
 }
 
 impl Tickets {
     /// Takes a ticket in; the oldest goes when there are too many.
     pub fn offer(&mut self, now_ms: u64, ticket: Ticket) {
         self.expire(now_ms);
+        let newest = self.newest.get(&ticket.process).map(|(_, newest)| newest);
+        if let Some(newest) = newest
+            && newest.found != ticket.found
+        {
+            if newest.id > ticket.id {
+                return;
+            }
+            self.waiting.retain(|(_, other)| other.process != ticket.process);
+        }
+        if self.newest.len() >= PROCESSES_MAX && !self.newest.contains_key(&ticket.process) {
+            self.newest.retain(|_, (at, _)| now_ms.saturating_sub(*at) <= REMEMBERED_MS);
+            if self.newest.len() >= PROCESSES_MAX {
+                // Nothing is forgotten early: an open without a ticket is refused.
+                return;
+            }
+        }
+        let entry = self.newest.entry(ticket.process).or_insert_with(|| (now_ms, ticket.clone()));
+        if entry.1.id <= ticket.id {
+            *entry = (now_ms, ticket.clone());
+        }
         if self.waiting.len() >= TICKETS_MAX {
             self.waiting.pop_front();
         }
@@ -53,12 +81,6 @@ impl Tickets {
         started: u64,
     ) -> Option<Result<Identity, String>> {
         self.expire(now_ms);
-        let mut of_process = self.waiting.iter().filter(|(_, ticket)| ticket.process == process);
-        let first = of_process.next().map(|(_, ticket)| &ticket.found)?;
-        if of_process.any(|(_, ticket)| ticket.found != *first) {
-            self.waiting.retain(|(_, ticket)| ticket.process != process);
-            return None;
-        }
         let fits = |ticket: &Ticket| {
             let began = ticket.found.as_ref().map_or(started, |identity| identity.started);
             ticket.inode == inode && ticket.process == process && began == started
@@ -75,6 +97,7 @@ impl Tickets {
     /// The helper is gone, and its word with it.
     pub fn clear(&mut self) {
         self.waiting.clear();
+        self.newest.clear();
     }
 
     fn expire(&mut self, now_ms: u64) {
@@ -115,21 +138,39 @@ mod tests {
         assert!(tickets.take(0, 10, 100, 5).is_none(), "the helper is gone");
     }
 
-    /// A process that became another program between two looks at it is believed neither to be the one nor the other,
-    /// in whatever order the two were told, and whatever file they are of.
+    /// What is said of a later open ends what was said before, and comes before it too if it is told sooner; of any file.
+    /// Another process is not concerned.
     #[test]
     fn a_process_is_one_program() {
-        for (first, inode) in [(1, 10), (2, 10), (1, 11), (2, 11)] {
+        let told = |id, inode, byte| {
+            let identity = Identity { process: 100, started: 5, ..Identity::plain(Digest([byte; 32]), "/x") };
+            Ticket { id, inode, process: 100, found: Ok(identity) }
+        };
+        let program =
+            |found: Option<Result<Identity, String>>| found.map(|found| found.map(|of| of.digest.0[0]));
+        for inode in [10, 11] {
             let mut tickets = Tickets::default();
-            let identity =
-                |byte| Identity { process: 100, started: 5, ..Identity::plain(Digest([byte; 32]), "/x") };
-            tickets.offer(0, Ticket { id: 1, inode, process: 100, found: Ok(identity(first)) });
-            tickets.offer(0, Ticket { id: 2, inode: 10, process: 100, found: Ok(identity(3 - first)) });
+            tickets.offer(0, told(1, inode, 1));
+            tickets.offer(0, told(2, 10, 2));
             tickets.offer(0, ticket(3, 10, 101, 5));
-            assert!(tickets.take(0, 10, 100, 5).is_none());
-            assert!(tickets.take(0, inode, 100, 5).is_none());
-            assert!(tickets.take(0, 10, 101, 5).is_some(), "another process is not concerned");
+            assert_eq!(program(tickets.take(0, 10, 100, 5)), Some(Ok(2)));
+            assert_eq!(program(tickets.take(0, inode, 100, 5)), None);
+            // Word of the first open, late, when that of the second is used up.
+            tickets.offer(0, told(1, inode, 1));
+            assert_eq!(program(tickets.take(0, inode, 100, 5)), None);
+            assert!(tickets.take(0, 10, 101, 5).is_some());
         }
+        // Threads of one program do not disturb each other.
+        let mut tickets = Tickets::default();
+        for id in [2, 1, 3] {
+            tickets.offer(0, told(id, 10, 1));
+        }
+        assert!((0..3).all(|_| tickets.take(0, 10, 100, 5).is_some()));
+        // One that could not be identified is a word like any other.
+        tickets.offer(0, told(4, 10, 1));
+        tickets.offer(0, Ticket { id: 5, inode: 10, process: 100, found: Err("no".into()) });
+        assert_eq!(tickets.take(0, 10, 100, 5), Some(Err("no".into())));
+        assert_eq!(tickets.take(0, 10, 100, 5), None);
     }
 
     #[derive(Clone, Debug)]

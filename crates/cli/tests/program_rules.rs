@@ -49,7 +49,11 @@ impl Site {
     }
 
     fn start_helper(&mut self) {
-        let log = fs::File::options().create(true).append(true).open(self.world.path("callers.log")).expect("a log");
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.world.path("callers.log"))
+            .expect("a log");
         let helper = self
             .world
             .holdfast("root")
@@ -61,7 +65,9 @@ impl Site {
             .expect("it starts");
         self.helper = Some(helper);
         let log = self.world.path("callers.log");
-        let lines = |path: &Path| fs::read_to_string(path).unwrap_or_default().matches("identifying programs").count();
+        let lines = |path: &Path| {
+            fs::read_to_string(path).unwrap_or_default().matches("identifying programs").count()
+        };
         let wanted = 1 + self.starts();
         eventually("the helper listens", || lines(&log) >= wanted);
         fs::write(self.world.path("starts"), wanted.to_string()).expect("written");
@@ -84,8 +90,14 @@ impl Site {
     }
 
     fn why(&self, arguments: &[&str]) -> String {
-        let output =
-            self.world.holdfast("anna").arg("why").arg(self.file()).args(arguments).output().expect("it runs");
+        let output = self
+            .world
+            .holdfast("anna")
+            .arg("why")
+            .arg(self.file())
+            .args(arguments)
+            .output()
+            .expect("it runs");
         text(&output)
     }
 
@@ -135,7 +147,10 @@ fn the_named_program_and_no_other() {
     site.admits(&mut plain("/bin/cat", &file));
     site.refuses(&mut plain("/usr/bin/head", &file));
     let said = site.why(&[]);
-    assert!(said.contains("no rule of the file names this program") && said.contains("/usr/bin/head"), "{said}");
+    assert!(
+        said.contains("no rule of the file names this program") && said.contains("/usr/bin/head"),
+        "{said}"
+    );
     assert!(site.why(&["/bin/cat"]).contains("is let in to read"), "{}", site.why(&["/bin/cat"]));
     assert!(site.why(&["/usr/bin/head"]).contains("is refused"));
 
@@ -156,12 +171,15 @@ fn the_named_program_and_no_other() {
         fs::read(&file).map(drop),
         fs::write(&file, "x"),
         fs::File::options().append(true).open(&file).map(drop),
-        fs::hard_link(&file, site.team.join("link")).and_then(|()| fs::read(site.team.join("link")).map(drop)),
-        fs::rename(site.team.join("link"), site.team.join("moved")).and_then(|()| fs::read(site.team.join("moved")).map(drop)),
+        fs::hard_link(&file, site.team.join("link"))
+            .and_then(|()| fs::read(site.team.join("link")).map(drop)),
+        fs::rename(site.team.join("link"), site.team.join("moved"))
+            .and_then(|()| fs::read(site.team.join("moved")).map(drop)),
     ] {
         assert_eq!(failed.expect_err("refused").kind(), std::io::ErrorKind::PermissionDenied);
     }
-    let truncated = run(Command::new("sh").arg("-c").arg(format!("truncate -s 0 {} 2>&1 || true", file.display())));
+    let truncated =
+        run(Command::new("sh").arg("-c").arg(format!("truncate -s 0 {} 2>&1 || true", file.display())));
     assert!(REFUSED.iter().any(|word| truncated.contains(word)), "{truncated}");
     let descriptor = fs::File::options().read(true).custom_flags_path(&file);
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor));
@@ -207,7 +225,9 @@ fn a_program_that_is_not_itself() {
         site.refuses(plain(loader, &site.reader).arg(&file));
     }
     if Path::new("/usr/bin/strace").exists() {
-        site.refuses(Command::new("/usr/bin/strace").args(["-f", "-o", "/dev/null"]).arg(&site.reader).arg(&file));
+        site.refuses(
+            Command::new("/usr/bin/strace").args(["-f", "-o", "/dev/null"]).arg(&site.reader).arg(&file),
+        );
         assert!(site.why(&[]).contains("traces it"), "{}", site.why(&[]));
     }
     // A script is its interpreter, and an interpreter has to be meant.
@@ -328,7 +348,9 @@ fn directories_hand_rules_down() {
     assert_eq!(fs::read_to_string(keys.join("old")).expect("it was there before"), SECRET);
     let dd = |to: &Path| {
         let mut command = Command::new(&touch);
-        command.arg(format!("if={}", site.world.path("content").display())).arg(format!("of={}", to.display()));
+        command
+            .arg(format!("if={}", site.world.path("content").display()))
+            .arg(format!("of={}", to.display()));
         command.env_clear();
         command
     };
@@ -423,7 +445,8 @@ fn started_clean() {
         .spawn()
         .expect("it starts");
     let place = format!("/proc/{}", running.id());
-    let is_cat = || fs::read_link(format!("{place}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("memfd:cat"));
+    let is_cat =
+        || fs::read_link(format!("{place}/exe")).is_ok_and(|exe| exe.to_string_lossy().contains("memfd:cat"));
     eventually("it runs", is_cat);
     let look = Command::new("setpriv")
         .args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "cat"])
@@ -443,10 +466,17 @@ fn races_and_rings() {
     let source = site.world.path("racer.c");
     fs::write(&source, RACER).expect("written");
     let racer = site.world.path("racer");
-    if !Command::new("cc").args(["-pthread", "-o"]).arg(&racer).arg(&source).status().is_ok_and(|status| status.success()) {
+    if !Command::new("cc")
+        .args(["-pthread", "-o"])
+        .arg(&racer)
+        .arg(&source)
+        .status()
+        .is_ok_and(|status| status.success())
+    {
         return;
     }
-    let output = Command::new(&racer).arg(site.file()).arg(&site.reader).env_clear().output().expect("it runs");
+    let output =
+        Command::new(&racer).arg(site.file()).arg(&site.reader).env_clear().output().expect("it runs");
     assert!(output.status.success(), "{}", text(&output));
     assert!(text(&output).contains("opened 0"), "{}", text(&output));
     site.admits(&mut plain(&site.reader, &site.file()));

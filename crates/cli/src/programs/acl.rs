@@ -40,10 +40,13 @@ pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> 
             let change = |rules: Option<RuleSet>| {
                 let mut all = rules;
                 for rule in &added {
-                    all = Some(match all {
-                        Some(rules) => rules.with(rule.clone()),
-                        None => RuleSet::new(vec![rule.clone()]),
-                    }.map_err(malformed)?);
+                    all = Some(
+                        match all {
+                            Some(rules) => rules.with(rule.clone()),
+                            None => RuleSet::new(vec![rule.clone()]),
+                        }
+                        .map_err(malformed)?,
+                    );
                 }
                 Ok(all)
             };
@@ -59,8 +62,10 @@ pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> 
             let change = |rules: Option<RuleSet>| {
                 let mut all = rules;
                 for who in &gone {
-                    let last = "that is the last rule: set others first, or end all rules with `holdfast acl clear`";
-                    let rest = all.map(|rules| rules.without(who).ok_or_else(|| Failure::new(Exit::Usage, last)));
+                    let last =
+                        "that is the last rule: set others first, or end all rules with `holdfast acl clear`";
+                    let rest =
+                        all.map(|rules| rules.without(who).ok_or_else(|| Failure::new(Exit::Usage, last)));
                     all = rest.transpose()?;
                 }
                 Ok(all)
@@ -90,7 +95,8 @@ fn rule(text: &str) -> Outcome<Rule> {
     let parsed = parse(text).map_err(malformed)?;
     let (named, hashed, hint) = who(parsed.who)?;
     if let (Some(why), false) = (hashed.and_then(|hashed| hashed.interpreter), parsed.interpreter) {
-        let message = format!("{}: it is an interpreter ({why}), which runs whatever it is given", parsed.who);
+        let message =
+            format!("{}: it is an interpreter ({why}), which runs whatever it is given", parsed.who);
         return Err(Failure::new(Exit::NotAllowed, message)
             .hint("to let everything in that it runs, write +interpreter behind the rights"));
     }
@@ -111,8 +117,10 @@ fn write(place: &Place, rules: Option<RuleSet>, directories: &Directories) -> Ou
         inode: place.inode,
         rules: rules.map(|rules| rules.encode()),
     };
-    ask(&place.mount, directories, &order)
-        .map_err(|failure: Failure| Failure { message: format!("{}: {}", place.path.display(), failure.message), ..failure })
+    ask(&place.mount, directories, &order).map_err(|failure: Failure| Failure {
+        message: format!("{}: {}", place.path.display(), failure.message),
+        ..failure
+    })
 }
 
 /// Changes the rules of a file, and of all below it if `recursive`.
@@ -161,12 +169,15 @@ fn note_helper(place: &Place, directories: &Directories) -> Outcome {
 
 fn show(place: &Place, rules: Option<&RuleSet>, format: Format) -> Outcome {
     let list = rules.map(RuleSet::rules).unwrap_or_default();
-    let rules = list.iter().map(|rule| ShownRule { rule: rule.to_string(), program: rule.hint.clone() }).collect();
+    let rules =
+        list.iter().map(|rule| ShownRule { rule: rule.to_string(), program: rule.hint.clone() }).collect();
     format.print(&Shown { path: place.path.clone(), rules }, |shown| {
         if shown.rules.is_empty() {
             return format!("{}: no rules; every program may use it", shown.path.display());
         }
-        let line = |rule: &ShownRule| format!("{}  {}", rule.rule, crate::output::clean(&rule.program)).trim_end().to_owned();
+        let line = |rule: &ShownRule| {
+            format!("{}  {}", rule.rule, crate::output::clean(&rule.program)).trim_end().to_owned()
+        };
         shown.rules.iter().map(line).collect::<Vec<_>>().join("\n")
     })
 }

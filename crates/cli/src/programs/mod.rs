@@ -192,11 +192,13 @@ pub fn run(arguments: &args::Run) -> Outcome {
     if let Some(text) = &arguments.expected {
         let (expected, ..) = who(text)?;
         if !is_meant(&expected, &program.hashed.digest) {
-            let message = format!("{} is hash:{}, which is not {text}", path.display(), program.hashed.digest);
+            let message =
+                format!("{} is hash:{}, which is not {text}", path.display(), program.hashed.digest);
             return Err(Failure::new(Exit::NotAllowed, message).hint("it was not started"));
         }
     }
-    let _ = writeln!(std::io::stderr(), "holdfast: {} runs as hash:{}", path.display(), program.hashed.digest);
+    let _ =
+        writeln!(std::io::stderr(), "holdfast: {} runs as hash:{}", path.display(), program.hashed.digest);
     Err(failed(program.start(arguments.program.clone())))
 }
 
@@ -232,7 +234,10 @@ pub fn program(arguments: &args::Program, format: Format) -> Outcome {
 
 fn sign_manifest(arguments: &args::ProgramSign, format: Format) -> Outcome {
     let Key::Here(key) = keys::read(&arguments.key)? else {
-        return Err(Failure::new(Exit::Usage, "manifests are signed with a key in a file, not one in an agent"));
+        return Err(Failure::new(
+            Exit::Usage,
+            "manifests are signed with a key in a file, not one in an agent",
+        ));
     };
     if arguments.name.is_empty() || arguments.name.contains('/') {
         return Err(Failure::new(Exit::Usage, "the name of a package is not empty and has no /"));
@@ -244,7 +249,8 @@ fn sign_manifest(arguments: &args::ProgramSign, format: Format) -> Outcome {
     let failed = |error: std::io::Error| {
         Failure::new(Exit::CannotCreate, format!("{}: {error}", arguments.out.display()))
     };
-    let mut file = File::options().write(true).create_new(true).mode(0o644).open(&arguments.out).map_err(failed)?;
+    let mut file =
+        File::options().write(true).create_new(true).mode(0o644).open(&arguments.out).map_err(failed)?;
     file.write_all(&listed.sign(&key)).and_then(|()| file.sync_all()).map_err(failed)?;
     let programs: Vec<String> = listed.programs.keys().map(|digest| format!("hash:{digest}")).collect();
     format.print(&programs, |programs| {

@@ -44,7 +44,9 @@ pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> 
     let decoded = report.rules.as_deref().map(RuleSet::decode);
     let rules = match &decoded {
         None => vec!["no rules: every program may use it".to_owned()],
-        Some(Ok(set)) => set.rules().iter().map(|rule| format!("{rule}  {}", rule.hint).trim_end().to_owned()).collect(),
+        Some(Ok(set)) => {
+            set.rules().iter().map(|rule| format!("{rule}  {}", rule.hint).trim_end().to_owned()).collect()
+        }
         Some(Err(error)) => vec![format!("{error}: it is refused to everybody")],
     };
     let program = match &arguments.program {
@@ -98,7 +100,9 @@ fn judge(identity: &Identity, rules: &RuleSet, helper_missing: Option<&str>) -> 
     match (helper_missing, decide(Rights::Read), decide(Rights::ReadWrite)) {
         (Some(missing), ..) => judged(identity, Err(()), missing.to_owned()),
         (_, Err(refusal), _) => judged(identity, Err(()), refusal.to_string()),
-        (_, Ok(rule), Err(refusal)) => judged(identity, Ok(false), format!("by the rule {rule}; writing: {refusal}")),
+        (_, Ok(rule), Err(refusal)) => {
+            judged(identity, Ok(false), format!("by the rule {rule}; writing: {refusal}"))
+        }
         (_, _, Ok(rule)) => judged(identity, Ok(true), format!("by the rule {rule}")),
     }
 }
@@ -123,7 +127,12 @@ fn describe(explained: &Explained) -> String {
             (true, false) => "is let in to read",
             (true, true) => "is let in to read and write",
         };
-        lines.push(format!("{} ({}) {verdict}: {}", clean(&judged.program), judged.hash, clean(&judged.reason)));
+        lines.push(format!(
+            "{} ({}) {verdict}: {}",
+            clean(&judged.program),
+            judged.hash,
+            clean(&judged.reason)
+        ));
     }
     if let Some(missing) = &explained.helper_missing {
         lines.push(format!("nobody is let in now: {missing}"));

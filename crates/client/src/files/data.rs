@@ -1,8 +1,8 @@
 //! Open files: open, create, read, write, flush, fsync, release.
 
 use super::backend::View;
-use super::gate::Entry;
 use super::compose::{ComposeError, Occasion, read_places};
+use super::gate::Entry;
 use super::names::Made;
 use super::nodes::{Node, NodeState, Pages};
 use super::state::{FileState, Place, content_roots};
@@ -16,8 +16,8 @@ use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
 use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::LockSpace;
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Separate unpublished changes of one file beyond which it is published early, to bound memory.
 const PIECES_MAX: usize = 64 << 10;

@@ -146,12 +146,21 @@ impl FileSystem {
         }
         match self.gate.get() {
             Some(gate) => gate.before_creating(directory),
-            None => Err(FsError::Access("the directory has rules for programs, and nobody here identifies them".into())),
+            None => Err(FsError::Access(
+                "the directory has rules for programs, and nobody here identifies them".into(),
+            )),
         }
     }
 
     /// A new file is open: with rules, its descriptor is of use once its opener is let in.
-    pub(super) fn guard_new(&self, caller: &Caller, ino: Ino, inode: &Inode, flags: OpenFlags, opened: &Opened) {
+    pub(super) fn guard_new(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        inode: &Inode,
+        flags: OpenFlags,
+        opened: &Opened,
+    ) {
         let Some(rules) = inode.xattrs.get(RULES) else { return };
         let entering = Entering { caller, ino, flags, rules, path: self.path_for_people(ino) };
         let admitted = match self.gate.get() {

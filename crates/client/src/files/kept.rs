@@ -9,8 +9,8 @@
 //! Invariants: at most [`KEPT_MAX`] versions a principal, the oldest goes first; names sort by time. What a record
 //! says is the word of whoever overwrote the version, as all attributes are their writer's.
 
-use super::gate::inherit;
 use super::backend::{Changes, View};
+use super::gate::inherit;
 use super::space::seek_in;
 use super::state::{content_digest, content_roots};
 use super::{FileSystem, SeekTo, ino_of};
