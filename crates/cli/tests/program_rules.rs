@@ -458,6 +458,128 @@ fn started_clean() {
     running.wait().expect("it ends");
 }
 
+/// Proves: code that was changed in memory, by whoever may write there, is not the program any more.
+#[test]
+fn code_changed_in_memory() {
+    let Some(site) = Site::new() else { return };
+    let start = || {
+        let mut command = Command::new(&site.reader);
+        // It opens the file when its standard input ends.
+        command.arg("-").arg(site.file()).env_clear().stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let code_of = |process: u32| {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        let reader = text_of(&site.reader).to_owned();
+        let line = maps.lines().find(|line| line.contains("r-xp") && line.ends_with(&reader))?;
+        u64::from_str_radix(line.split('-').next()?, 16).ok()
+    };
+    for is_changed in [false, true] {
+        let mut running = start();
+        eventually("it runs", || code_of(running.id()).is_some());
+        if is_changed {
+            use std::os::unix::fs::FileExt;
+            let place = code_of(running.id()).expect("it runs");
+            let memory = format!("/proc/{}/mem", running.id());
+            let memory = fs::File::options().read(true).write(true).open(memory).expect("root may");
+            let mut byte = [0];
+            memory.read_exact_at(&mut byte, place).expect("read");
+            memory.write_all_at(&byte, place).expect("written, though with what was there");
+        }
+        drop(running.stdin.take());
+        let output = running.wait_with_output().expect("it ends");
+        match is_changed {
+            false => assert_eq!(String::from_utf8_lossy(&output.stdout), SECRET, "{}", site.why(&[])),
+            true => {
+                site.refused(&output);
+                assert!(site.why(&[]).contains("was changed in memory"), "{}", site.why(&[]));
+            }
+        }
+    }
+}
+
+/// Proves: rules travel to other devices, where each mount asks a helper for itself; two mounts of one key do too; and
+/// a file that is run is opened by who runs it.
+#[test]
+fn several_mounts() {
+    let Some(mut site) = Site::new() else { return };
+    site.world.keygen("ben");
+    let public = fs::read_to_string(site.world.path("ben.key.pub")).expect("a public key");
+    let url = site.world.url.clone();
+    site.world.administer(&["fs", "user", "add", &url, "ben", public.trim()]);
+    let nowhere = site.world.path("nowhere");
+    let ben = site.world.mount_with("ben", &["--callers", text_of(&nowhere)]).join("team");
+    site.refuses(&mut plain(&site.reader, &ben.join("secret")));
+    site.world.umount("ben");
+    let socket = site.socket();
+    let ben = site.world.mount_with("ben", &["--callers", text_of(&socket)]).join("team");
+    site.admits(&mut plain(&site.reader, &ben.join("secret")));
+    site.refuses(&mut plain("/usr/bin/head", &ben.join("secret")));
+    let second = site.world.mount_at("anna", "anna-second", &["--callers", text_of(&socket)]).join("team");
+    site.admits(&mut plain(&site.reader, &second.join("secret")));
+    site.refuses(&mut plain("/usr/bin/head", &second.join("secret")));
+    site.admits(&mut plain(&site.reader, &site.file()));
+
+    let tool = site.team.join("tool");
+    fs::copy("/bin/true", &tool).expect("copied");
+    run(&mut Command::new(&tool));
+    site.set(&tool, &["prog:/bin/cat=r"]);
+    let failed = Command::new(&tool).status().expect_err("this process is no cat");
+    assert_eq!(failed.kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+/// Proves: a mount of an ordinary user, which shuts out even root, is watched all the same; and another user cannot have
+/// it watched, or anything that is no mount of theirs.
+#[test]
+fn a_mount_of_an_ordinary_user() {
+    let Some(site) = Site::new() else { return };
+    let world = &site.world;
+    fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    let home = world.path("uma");
+    let mount = home.join("mnt");
+    fs::create_dir_all(&mount).expect("made");
+    for folder in [&home, &mount] {
+        std::os::unix::fs::chown(folder, Some(1000), Some(1000)).expect("root gives it away");
+    }
+    let as_uma = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]).arg(program).env_clear();
+        command.env("HOME", &home).env("PATH", "/usr/bin:/bin").current_dir(&home);
+        command.env("HOLDFAST_STATE_DIR", home.join("state")).env("HOLDFAST_CACHE_DIR", home.join("cache"));
+        command
+    };
+    let holdfast = || as_uma(Path::new(env!("CARGO_BIN_EXE_holdfast")));
+    let key = home.join("key");
+    run(holdfast().args(["keygen", "--out"]).arg(&key));
+    let public = fs::read_to_string(home.join("key.pub")).expect("a public key");
+    world.administer(&["fs", "user", "add", &world.url, "uma", public.trim()]);
+    let mut mounting = holdfast();
+    mounting
+        .args(["mount", &world.url])
+        .arg(&mount)
+        .arg("--key")
+        .arg(&key)
+        .arg("--callers")
+        .arg(site.socket());
+    let mounted = mounting.output().expect("it runs");
+    if !mounted.status.success() {
+        // Users may not mount here (no fusermount3, or /dev/fuse is root's).
+        assert!(text(&mounted).contains("fuse"), "{}", text(&mounted));
+        return;
+    }
+    let file = mount.join("uma/secret");
+    run(as_uma(Path::new("/usr/bin/tee")).arg(&file).stdin(Stdio::null()));
+    let rule = format!("prog:{}=rw", site.reader.display());
+    run(holdfast().args(["acl", "set"]).arg(&file).arg(&rule));
+    run(as_uma(&site.reader).arg(&file));
+    let refused = as_uma(Path::new("/usr/bin/head")).arg(&file).output().expect("it runs");
+    site.refused(&refused);
+    let said = text(&holdfast().arg("why").arg(&file).output().expect("it runs"));
+    assert!(said.contains("/usr/bin/head") && said.contains("served by your own user"), "{said}");
+    // Without an open directory of it, the helper does not keep it from being unmounted.
+    run(holdfast().arg("umount").arg(&mount));
+}
+
 /// Proves: a process that opens again and again on one thread while others of it become the admitted program gets
 /// nothing, and neither does one that asks through io_uring.
 #[test]
