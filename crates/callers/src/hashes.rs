@@ -160,7 +160,7 @@ pub fn interpreter_by_name(path: &str) -> Option<&'static str> {
         let version = name.strip_prefix(*interpreter);
         version.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || b".-".contains(&byte)))
     };
-    NAMES.iter().any(|interpreter| known(&interpreter)).then_some("its name is that of one")
+    NAMES.iter().any(known).then_some("its name is that of one")
 }
 
 /// Reads all of a small file.

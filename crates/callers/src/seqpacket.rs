@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+/// How long connecting waits.
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
+
 /// One end of a conversation.
 #[derive(Debug)]
 pub struct Conversation(OwnedFd);
@@ -64,6 +67,8 @@ impl Conversation {
     /// As connect(2).
     pub fn connect(path: &Path) -> io::Result<Conversation> {
         let socket = made()?;
+        // Whoever listens there may take nobody in.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_WAIT))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Conversation(socket))
     }

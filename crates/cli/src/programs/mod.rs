@@ -136,8 +136,8 @@ pub fn who(text: &str) -> Outcome<(Who, Option<Hashed>, String)> {
             let path = Path::new(path);
             let hashed = hash(path)?;
             let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-            let mut hint = real.to_string_lossy().into_owned();
-            hint.truncate(hint.floor_char_boundary(holdfast_callers::rules::TEXT_BYTES_MAX));
+            let most = holdfast_callers::rules::TEXT_BYTES_MAX / char::MAX.len_utf8();
+            let hint = real.to_string_lossy().chars().take(most).collect();
             Ok((Who::Program(hashed.digest), Some(hashed), hint))
         }
         Some(("hash", hex)) => {
