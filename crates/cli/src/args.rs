@@ -85,6 +85,16 @@ pub enum Command {
     Volume(crate::volume::args::Volume),
     /// Show the sandboxed processes of this user: what each may do, and behind which walls.
     Components(crate::components::Components),
+    /// Say which programs of this machine may open a file.
+    Acl(crate::programs::args::Acl),
+    /// Say why a program is let in to a file or refused, and who was.
+    Why(crate::programs::args::Why),
+    /// Start a program clean, so that files with rules can tell it from others.
+    Run(crate::programs::args::Run),
+    /// Hash programs; sign lists of a package's programs.
+    Program(crate::programs::args::Program),
+    /// Run the helper that identifies programs (as root).
+    Callers(crate::programs::args::Callers),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
@@ -588,6 +598,10 @@ pub struct Mount {
     /// Let no program be run from the mount.
     #[arg(long)]
     pub no_exec: bool,
+    /// Where the helper listens that identifies programs for files with rules (`holdfast acl`), if not in
+    /// /run/holdfast. It must run as root.
+    #[arg(long, value_name = "PATH")]
+    pub callers: Option<PathBuf>,
     /// Keep locks of files (flock, fcntl) among the programs of this machine, without asking the server. Faster,
     /// and wrong if programs on other machines lock the same files.
     #[arg(long)]

@@ -45,6 +45,9 @@ pub struct MountOrder {
     /// Whether it refuses to run programs.
     #[serde(default)]
     pub no_exec: bool,
+    /// Where the helper listens that identifies programs, if not at its usual place.
+    #[serde(default)]
+    pub callers: Option<PathBuf>,
     /// Whether locks of files hold on this machine only.
     #[serde(default)]
     pub local_locks: bool,
@@ -115,6 +118,22 @@ pub enum Order {
     },
     /// List what is pinned.
     Pins,
+    /// Tell a file's rules for programs, and who was refused.
+    Rules {
+        /// The mount.
+        directory: PathBuf,
+        /// The file.
+        inode: u64,
+    },
+    /// Set or end a file's rules for programs.
+    SetRules {
+        /// The mount.
+        directory: PathBuf,
+        /// The file.
+        inode: u64,
+        /// The rules as stored; `None`: none.
+        rules: Option<Vec<u8>>,
+    },
     /// Change or show the membership.
     Administer(Change),
     /// Show a view fetched now in which nothing is pending: a [`holdfast_client::reader::VerifiedView`], in hexadecimal.

@@ -24,6 +24,7 @@ mod manual;
 mod mount;
 mod output;
 mod paths;
+mod programs;
 mod publish;
 mod pull;
 mod reading;
@@ -106,6 +107,11 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Automount(arguments) => automount::run(arguments, directories, format),
         Command::Components(arguments) => components::run(arguments, format),
         Command::Volume(arguments) => volume::run(arguments, directories, format),
+        Command::Acl(arguments) => programs::acl::run(arguments, directories, format),
+        Command::Why(arguments) => programs::why::run(arguments, directories, format),
+        Command::Run(arguments) => programs::run(arguments),
+        Command::Program(arguments) => programs::program(arguments, format),
+        Command::Callers(arguments) => programs::callers(arguments),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),

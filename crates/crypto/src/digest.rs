@@ -122,6 +122,10 @@ pub enum Domain {
     PolicyBlock = 64,
     /// Owner and ACL of blocks, as interned by a policy table.
     PolicyLabel = 65,
+    /// Executable file of a program, whole.
+    Executable = 80,
+    /// List of the executables of a package, as signed.
+    PackageManifest = 81,
 }
 
 /// Inputs up to this many bytes are digested in one call.

@@ -32,6 +32,8 @@ const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
 const NAMES_LIVE: Duration = Duration::ZERO;
 /// Largest write the kernel may send in one request.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Names no open file: what is opened for those who watch opens.
+const BLIND: u64 = u64::MAX;
 /// Most requests that wait for locks at once.
 const LOCK_WAITS_MAX: usize = 1024;
 /// Most requests that nobody waits for (read-ahead) at once.
@@ -351,6 +353,10 @@ impl Filesystem for Handler {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if self.fs.is_blind(request.pid()) {
+            // No file is behind it. It must not cost the others their cached pages.
+            return reply.opened(FileHandle(BLIND), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
+        }
         let (caller, flags) = (convert::caller(request), files::OpenFlags::from_bits(flags.0));
         self.answer(request, move |fs| match fs.open(&caller, Ino(ino.0), flags) {
             Ok(opened) => reply.opened(FileHandle(opened.handle.0), keep_cache(&opened)),

@@ -2,14 +2,18 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::daemon::{self, Job};
+use super::gate::{self, DoorGate};
 use super::pinning::Pinner;
 use super::{behind, ending, owners, telling, tidying};
 use crate::control::{self, Answer, MountOrder, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
+use crate::programs::Report;
 use crate::status::{FileTraffic, MountStatus, ProcessStatus};
 use crate::watch::Watcher;
 use crate::{admin, cache, conflicts, limits, live, logging, salvage, time};
+use holdfast_callers::door::Door;
+use holdfast_callers::rules::RuleSet;
 use holdfast_client::files::{Ino, OwnerMap};
 use holdfast_client::store::account::{self, Traffic};
 use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed, WriteBack};
@@ -77,6 +81,7 @@ struct Active {
     session: Arc<Session>,
     files: Arc<FileSystem>,
     order: MountOrder,
+    door: Arc<Door>,
     spool: u32,
 }
 
@@ -195,6 +200,8 @@ impl Host {
             }
             Order::Unpin { path } => answer(self.pinner.unpin(&path)),
             Order::Pins => answer(Ok(self.pinner.list())),
+            Order::Rules { directory, inode } => answer(self.rules(&directory, inode)),
+            Order::SetRules { directory, inode, rules } => answer(self.set_rules(&directory, inode, rules)),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
     }
@@ -206,6 +213,33 @@ impl Host {
         let found = state.mounts.values().find(may).or_else(|| state.mounts.values().next());
         let ending = || Failure::new(Exit::Unavailable, "the process is ending");
         found.map(|active| Arc::clone(&active.files)).ok_or_else(ending)
+    }
+
+    /// A mount of this process, by where it is.
+    fn mount_at(&self, directory: &Path) -> Outcome<(Arc<FileSystem>, Arc<Door>)> {
+        let state = self.lock();
+        let found = state.mounts.get(directory);
+        found.map(|active| (Arc::clone(&active.files), Arc::clone(&active.door))).ok_or_else(|| {
+            Failure::new(Exit::MountPoint, format!("{}: not mounted by this process", directory.display()))
+        })
+    }
+
+    /// A file's rules for programs, and who was refused lately.
+    fn rules(&self, directory: &Path, inode: u64) -> Outcome<Report> {
+        let (files, door) = self.mount_at(directory)?;
+        Ok(Report {
+            rules: files.rules(Ino(inode))?,
+            helper_missing: door.check_helper().err(),
+            served_by: geteuid().as_raw(),
+            denials: door.denials(Some(inode)).into_iter().map(Into::into).collect(),
+        })
+    }
+
+    fn set_rules(&self, directory: &Path, inode: u64, rules: Option<Vec<u8>>) -> Outcome {
+        if let Some(rules) = &rules {
+            RuleSet::decode(rules).map_err(|error| Failure::new(Exit::Usage, error))?;
+        }
+        Ok(self.mount_at(directory)?.0.set_rules(Ino(inode), rules)?)
     }
 
     /// Removes files that no directory names, but for those that a mount here has open, and those to be spared.
@@ -268,6 +302,8 @@ impl Host {
             Some(back) => FileSystem::behind(&self.engine, Arc::clone(back), options)?,
             None => FileSystem::new(Arc::clone(&self.engine), options)?,
         };
+        let door = gate::door(order);
+        files.set_gate(Arc::new(DoorGate(Arc::clone(&door))));
         let (host, directory) = (Arc::downgrade(self), order.directory.clone());
         let ended = move || {
             if let Some(host) = host.upgrade() {
@@ -285,7 +321,7 @@ impl Host {
         let session = holdfast_fuse::mount(Arc::clone(&files), &order.directory, &options, ended)
             .inspect_err(|_| self.watcher.unmounted(&order.directory))?;
         tracing::info!(directory = %order.directory.display(), address = %self.address, "mounted");
-        let active = Active { session: Arc::new(session), files, order: order.clone(), spool };
+        let active = Active { session: Arc::new(session), files, order: order.clone(), door, spool };
         state.mounts.insert(order.directory.clone(), active);
         Ok(())
     }

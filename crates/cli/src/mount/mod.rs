@@ -7,6 +7,7 @@
 mod behind;
 pub mod daemon;
 pub mod ending;
+mod gate;
 pub mod helper;
 mod host;
 mod owners;
@@ -110,6 +111,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             allow_other: arguments.allow_other,
             read_only: arguments.read_only,
             no_exec: arguments.no_exec,
+            callers: arguments.callers.clone(),
             local_locks: arguments.local_locks,
             write_back_bytes: arguments.write_back.then_some(arguments.write_back_mib << 20),
             gather: !arguments.no_gather && !arguments.no_leases,

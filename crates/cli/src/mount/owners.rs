@@ -58,6 +58,7 @@ mod tests {
             allow_other: false,
             read_only: false,
             no_exec: false,
+            callers: None,
             local_locks: false,
             write_back_bytes: None,
             gather: false,

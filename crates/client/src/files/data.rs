@@ -2,6 +2,7 @@
 
 use super::backend::View;
 use super::compose::{ComposeError, Occasion, read_places};
+use super::gate::Entry;
 use super::names::Made;
 use super::nodes::{Node, NodeState, Pages};
 use super::state::{FileState, Place, content_roots};
@@ -15,8 +16,8 @@ use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
 use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::LockSpace;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Separate unpublished changes of one file beyond which it is published early, to bound memory.
 const PIECES_MAX: usize = 64 << 10;
@@ -35,7 +36,7 @@ impl FileSystem {
     /// [`FsError::ReadOnly`], [`FsError::Stale`].
     pub fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened, FsError> {
         self.run(|| {
-            let (node, keep_cache) = self.open_node(caller, ino, flags)?;
+            let (node, keep_cache) = self.open_node(caller, ino, flags, Entry::Open)?;
             let opened = self.opened(node.clone(), flags, keep_cache);
             if flags.truncate && flags.write {
                 let mut state = node.state();
@@ -65,12 +66,15 @@ impl FileSystem {
         flags: OpenFlags,
     ) -> Result<(Attributes, Opened), FsError> {
         self.run(|| {
+            self.gate_for_new(&*self.backend.latest(), parent)?;
             let inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
             match self.make_inode(caller, parent, name, inode) {
                 Ok(Made { attributes, node, view }) => {
                     let inode = view.inode(node.handle())?;
                     let keep_cache = self.enter(&node, &inode, &*view, flags);
-                    Ok((attributes, self.opened(node, flags, keep_cache)))
+                    let opened = self.opened(node, flags, keep_cache);
+                    self.guard_new(caller, attributes.ino, &inode, flags, &opened);
+                    Ok((attributes, opened))
                 }
                 Err(FsError::Exists) if !flags.exclusive => {
                     self.tokens.forget_listed(caller.thread);
@@ -101,6 +105,7 @@ impl FileSystem {
             approached: AtomicBool::new(false),
             window: AtomicU64::new(AHEAD_BYTES_FIRST),
             lock_owners: Mutex::default(),
+            admitted: OnceLock::new(),
         };
         self.files.lock().insert(handle, Arc::new(open));
         Opened { handle, keep_cache }
@@ -112,6 +117,7 @@ impl FileSystem {
         caller: &Caller,
         ino: Ino,
         flags: OpenFlags,
+        by: Entry,
     ) -> Result<(Arc<Node>, bool), FsError> {
         let handle = self.handle(ino)?;
         let fetched = self.view_of(caller, ino)?;
@@ -128,6 +134,7 @@ impl FileSystem {
                 return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
             }
         }
+        self.pass_gate(caller, ino, &inode, flags, by)?;
         let node = self.nodes.get(ino, handle);
         let keep_cache = self.enter(&node, &inode, view, flags);
         Ok((node, keep_cache))
@@ -194,7 +201,7 @@ impl FileSystem {
     /// is gone from the server); [`FsError::Invalid`]: not open for reading.
     pub fn read(&self, handle: FileHandleId, offset: u64, size: usize) -> Result<Vec<u8>, FsError> {
         self.run(|| {
-            let open = self.open_file(handle)?;
+            let open = self.usable_file(handle)?;
             let _behalf = account::on_behalf_of(open.node.ino.0);
             let is_first = self.approach(&open);
             self.read_whole(&open);
@@ -316,7 +323,7 @@ impl FileSystem {
         from: WriteSource,
     ) -> Result<usize, FsError> {
         self.run(|| {
-            let open = self.open_file(handle)?;
+            let open = self.usable_file(handle)?;
             if !open.flags.write {
                 return Err(FsError::Invalid("the file is not open for writing".into()));
             }
@@ -452,7 +459,7 @@ impl FileSystem {
         ino: Ino,
         change: impl FnOnce(&Node) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let (node, _) = self.open_node(caller, ino, OpenFlags::READ_WRITE)?;
+        let (node, _) = self.open_node(caller, ino, OpenFlags::READ_WRITE, Entry::Name)?;
         let result = change(&node).and_then(|()| self.publish(&node, Occasion::Close));
         if result.is_err() {
             let mut state = node.state();

@@ -10,6 +10,7 @@
 //! says is the word of whoever overwrote the version, as all attributes are their writer's.
 
 use super::backend::{Changes, View};
+use super::gate::inherit;
 use super::space::seek_in;
 use super::state::{content_digest, content_roots};
 use super::{FileSystem, SeekTo, ino_of};
@@ -171,6 +172,7 @@ pub fn keep(
     inode.changed_ns = present.changed_ns;
     inode.size = present.size;
     inode.content = present.content.clone();
+    inherit(&present.xattrs, &mut inode);
     inode.xattrs.insert(ATTRIBUTE.to_vec(), encode(&record));
     changes.set_inode(kept, inode)?;
     let name = format!("{:016x}-{:010x}", how.at_ns.max(0), kept.number).into_bytes();

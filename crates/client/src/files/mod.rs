@@ -17,6 +17,7 @@ mod beside;
 mod compose;
 mod data;
 mod directory;
+mod gate;
 mod kept;
 mod leases;
 mod locks;
@@ -42,6 +43,7 @@ mod xattr;
 mod tests;
 
 pub use beside::Expected;
+pub use gate::{Admitted, Entering, Gate, RULES};
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
@@ -109,6 +111,8 @@ pub struct FileSystem {
     invalidate: OnceLock<Invalidate>,
     kernel: leases::Kernel,
     beside: beside::Beside,
+    /// Asked before files with rules for programs are opened.
+    gate: OnceLock<Arc<dyn Gate>>,
     this: Weak<FileSystem>,
 }
 
@@ -125,6 +129,8 @@ struct OpenFile {
     window: AtomicU64,
     /// Who has taken fcntl locks through it.
     lock_owners: Mutex<BTreeSet<u64>>,
+    /// Of a new file with rules: whether its opener was let in.
+    admitted: OnceLock<Arc<dyn Admitted>>,
 }
 
 impl FileSystem {
@@ -167,6 +173,7 @@ impl FileSystem {
                 invalidate: OnceLock::new(),
                 kernel: leases::Kernel::default(),
                 beside: beside::Beside::default(),
+                gate: OnceLock::new(),
                 this: this.clone(),
             }
         }))
@@ -306,6 +313,17 @@ impl FileSystem {
     fn open_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
         let unknown = || FsError::Invalid("the file is not open".into());
         self.files.lock().get(&handle).cloned().ok_or_else(unknown)
+    }
+
+    /// The same, for using what is in the file.
+    fn usable_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
+        let open = self.open_file(handle)?;
+        match open.admitted.get() {
+            Some(admitted) if !admitted.is_given() => {
+                Err(FsError::Access("the rules of the file do not let its opener in".into()))
+            }
+            _ => Ok(open),
+        }
     }
 
     fn new_handle(&self) -> FileHandleId {

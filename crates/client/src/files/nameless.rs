@@ -6,6 +6,7 @@
 
 use super::backend::View;
 use super::compose::Occasion;
+use super::gate::RULES;
 use super::nodes::Node;
 use super::plan::{Told, writable_directory};
 use super::state::{Landed, Named, Publication, content_roots};
@@ -32,7 +33,11 @@ impl FileSystem {
             self.may_change()?;
             let directory = self.handle(parent)?;
             let (handle, view) = self.edit(move |changes| {
-                writable_directory(changes, directory)?;
+                let within = writable_directory(changes, directory)?;
+                if within.xattrs.contains_key(RULES) {
+                    // Whoever makes it could not be identified; programs make one with a name then.
+                    return Err(FsError::Unsupported);
+                }
                 changes.allocate(directory.principal)
             })?;
             let mut inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());

@@ -3,6 +3,7 @@
 //! all other clients.
 
 use super::backend::{Changes, View};
+use super::gate::inherit;
 use super::nodes::{Found, Node};
 use super::plan::{Dropped, LINKS_MAX, drop_link, existing, writable_directory};
 use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, ino_of, now_ns};
@@ -113,6 +114,7 @@ impl FileSystem {
                 // The kernel leaves it to network file systems to hand this bit down.
                 inode.mode |= within.mode & SET_GROUP_ID;
             }
+            inherit(&within.xattrs, &mut inode);
             let handle = changes.allocate(directory.principal)?;
             let (entry, now_ns) = (Entry { handle, kind: inode.kind }, inode.modified_ns);
             changes.set_inode(handle, inode)?;

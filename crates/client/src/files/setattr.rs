@@ -104,7 +104,7 @@ impl FileSystem {
         };
         if let Some(handle) = handle {
             self.tokens.spend_any(caller.thread);
-            let open = self.open_file(handle)?;
+            let open = self.usable_file(handle)?;
             if !open.flags.write {
                 return Err(FsError::Invalid("the file is not open for writing".into()));
             }

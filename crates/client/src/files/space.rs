@@ -28,7 +28,7 @@ impl FileSystem {
         how: Allocate,
     ) -> Result<(), FsError> {
         self.run(|| {
-            let open = self.open_file(handle)?;
+            let open = self.usable_file(handle)?;
             if !open.flags.write || length == 0 {
                 return Err(FsError::Invalid("an empty range, or not open for writing".into()));
             }
@@ -55,7 +55,7 @@ impl FileSystem {
     /// [`FsError::NoData`]: at or beyond the end of the file, or only hole up to it. As `read`.
     pub fn seek(&self, handle: FileHandleId, offset: u64, to: SeekTo) -> Result<u64, FsError> {
         self.run(|| {
-            let open = self.open_file(handle)?;
+            let open = self.usable_file(handle)?;
             let (places, size) = {
                 let state = open.node.state();
                 let file = state.file.as_ref().expect("an open file has content");
@@ -109,7 +109,7 @@ impl FileSystem {
         length: u64,
     ) -> Result<u64, FsError> {
         self.run(|| {
-            let (from, to) = (self.open_file(from)?, self.open_file(to)?);
+            let (from, to) = (self.usable_file(from)?, self.usable_file(to)?);
             if !from.flags.read || !to.flags.write {
                 return Err(FsError::Invalid("not open for reading and writing".into()));
             }

@@ -20,6 +20,14 @@ fn offered(name: &[u8]) -> Result<(), FsError> {
     }
 }
 
+/// A program that rules keep out must not be able to end them.
+fn not_rules(name: &[u8]) -> Result<(), FsError> {
+    match name == super::RULES {
+        true => Err(FsError::NotPermitted("rules for programs are changed by `holdfast acl`".into())),
+        false => Ok(()),
+    }
+}
+
 impl FileSystem {
     /// An attribute's value.
     ///
@@ -60,6 +68,7 @@ impl FileSystem {
         if name == STATUS {
             return Err(FsError::NotPermitted("this attribute is the mount's own".into()));
         }
+        not_rules(name)?;
         self.edit_xattrs(caller, ino, name, move |xattrs| {
             match (how, xattrs.contains_key(&wanted)) {
                 (SetXattr::Create, true) => return Err(FsError::Exists),
@@ -78,6 +87,7 @@ impl FileSystem {
     /// [`FsError::NoData`] if it is not there; [`FsError::Unsupported`], [`FsError::NotPermitted`].
     pub fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<(), FsError> {
         let wanted = name.to_vec();
+        not_rules(name)?;
         self.edit_xattrs(caller, ino, name, move |xattrs| {
             xattrs.remove(&wanted).map(drop).ok_or(FsError::NoData)
         })

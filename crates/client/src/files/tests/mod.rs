@@ -4,6 +4,7 @@
 mod appending;
 mod departures;
 mod failures;
+mod gate;
 mod gather;
 mod kept;
 mod locks;

@@ -1,0 +1,230 @@
+//! Digests of programs, remembered while the file is the same.
+//!
+//! A file is taken for the same while device, inode, size and both times are; a change within the clock's grain of the
+//! hashing could go unseen, so nothing is remembered of a file that changed within the last two seconds. While a
+//! program runs, the kernel lets nobody write its executable.
+
+use holdfast_crypto::{Digest, DigestKey, Domain};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Most programs remembered.
+const KEPT_MAX: usize = 1024;
+/// Largest program that is hashed.
+pub const PROGRAM_BYTES_MAX: u64 = 4 << 30;
+/// How old a change must be for a digest to be remembered.
+const SETTLED: Duration = Duration::from_secs(2);
+/// What only programs contain that run programs of others.
+const MARKS: [(&[u8], &str); 10] = [
+    (b"Py_BytesMain", "it has Python in it"),
+    (b"PyRun_", "it has Python in it"),
+    (b"perl_parse", "it has Perl in it"),
+    (b"ruby_run_node", "it has Ruby in it"),
+    (b"luaL_openlibs", "it has Lua in it"),
+    (b"php_execute_script", "it has PHP in it"),
+    (b"BASH_EXECUTION_STRING", "it is a shell"),
+    (b"JNI_CreateJavaVM", "it has Java in it"),
+    (b"NODE_OPTIONS", "it has Node in it"),
+    (b"LD_TRACE_LOADED_OBJECTS", "it is a loader of programs"),
+];
+/// Names of interpreters; what follows may be a version.
+const NAMES: [&str; 34] = [
+    "sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "python", "pypy", "perl",
+    "ruby", "node", "nodejs", "deno", "bun", "lua", "luajit", "php", "tclsh", "wish", "awk", "gawk", "mawk",
+    "java", "guile", "ghci", "emacs", "vim", "gdb", "env", "find",
+];
+
+/// What the bytes of a program say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hashed {
+    /// Their digest.
+    pub digest: Digest,
+    /// Why they look like an interpreter's.
+    pub interpreter: Option<&'static str>,
+}
+
+#[derive(PartialEq, Eq, Hash, Clone, Copy)]
+struct Key {
+    device: u64,
+    inode: u64,
+    size: u64,
+    times: [i64; 4],
+}
+
+impl Key {
+    fn of(file: &File) -> io::Result<Key> {
+        let seen = file.metadata()?;
+        if !seen.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Key {
+            device: seen.dev(),
+            inode: seen.ino(),
+            size: seen.size(),
+            times: [seen.mtime(), seen.mtime_nsec(), seen.ctime(), seen.ctime_nsec()],
+        })
+    }
+
+    fn is_settled(&self, now: SystemTime) -> bool {
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let age = SETTLED.as_secs() as i64;
+        [self.times[0], self.times[2]].iter().all(|changed| changed + age < now)
+    }
+}
+
+/// Digests remembered.
+#[derive(Default)]
+pub struct Hashes {
+    kept: Mutex<HashMap<Key, Hashed>>,
+}
+
+impl Hashes {
+    /// What is in a program's file.
+    ///
+    /// # Errors
+    /// It cannot be read, is too large, or changed meanwhile.
+    pub fn of(&self, file: &mut File) -> io::Result<Hashed> {
+        let key = Key::of(file)?;
+        if let Some(hashed) = self.kept.lock().get(&key) {
+            return Ok(hashed.clone());
+        }
+        let hashed = hash(file, key.size)?;
+        if Key::of(file)? != key {
+            return Err(io::Error::other("the program's file changes while it is read"));
+        }
+        if key.is_settled(SystemTime::now()) {
+            let mut kept = self.kept.lock();
+            if kept.len() >= KEPT_MAX {
+                kept.clear();
+            }
+            kept.insert(key, hashed.clone());
+        }
+        Ok(hashed)
+    }
+}
+
+/// Reads a program's file and says what is in it.
+///
+/// # Errors
+/// As [`Hashes::of`].
+pub fn digest_of(file: &mut File) -> io::Result<Hashed> {
+    Hashes::default().of(file)
+}
+
+fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
+    const PIECE: usize = 1 << 20;
+    const OVERLAP: usize = 32;
+    if size > PROGRAM_BYTES_MAX {
+        return Err(io::Error::other("too large for a program"));
+    }
+    let mut hasher = DigestKey::WELL_KNOWN.hasher(Domain::Executable);
+    let mut piece = vec![0; OVERLAP + PIECE];
+    let (mut kept, mut total, mut interpreter) = (0, 0u64, None);
+    use std::os::unix::fs::FileExt;
+    loop {
+        let read = match file.read_at(&mut piece[kept..], total) {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        total += read as u64;
+        if read == 0 || total > PROGRAM_BYTES_MAX {
+            break;
+        }
+        hasher = hasher.update(&piece[kept..kept + read]);
+        let seen = &piece[..kept + read];
+        interpreter = interpreter.or_else(|| {
+            let found = MARKS.iter().find(|(mark, _)| memchr::memmem::find(seen, mark).is_some());
+            found.map(|(_, why)| *why)
+        });
+        // A mark may lie across two pieces.
+        let keep = seen.len().min(OVERLAP);
+        let from = seen.len() - keep;
+        piece.copy_within(from..from + keep, 0);
+        kept = keep;
+    }
+    Ok(Hashed { digest: hasher.finish(), interpreter })
+}
+
+/// Whether a program of this name runs what it is given, as far as names tell.
+pub fn interpreter_by_name(path: &str) -> Option<&'static str> {
+    let name = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit('/').next()?;
+    if name.starts_with("ld-linux") || name.starts_with("ld-musl") || name == "ld.so" {
+        return Some("it is a loader of programs");
+    }
+    let known = |interpreter: &&str| {
+        let version = name.strip_prefix(*interpreter);
+        version.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || b".-".contains(&byte)))
+    };
+    NAMES.iter().any(known).then_some("its name is that of one")
+}
+
+/// Reads all of a small file.
+///
+/// # Errors
+/// It cannot be read, or is longer than `most`.
+pub fn read_small(path: &std::path::Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too long"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// A digest is of all bytes, wherever the pieces end; marks are found across pieces; a change in place is seen.
+    #[test]
+    fn digests() {
+        let mut file = tempfile::tempfile().expect("a file");
+        let mut bytes = vec![7u8; (1 << 20) + 100];
+        let hashes = Hashes::default();
+        file.write_all(&bytes).expect("written");
+        let whole = DigestKey::WELL_KNOWN.digest(Domain::Executable, &bytes);
+        assert_eq!(hashes.of(&mut file).expect("read"), Hashed { digest: whole, interpreter: None });
+        let mark = b"Py_BytesMain";
+        for at in [(1 << 20) - 5, (1 << 20) + 25, (1 << 20) + 80] {
+            bytes.fill(7);
+            bytes[at..at + mark.len()].copy_from_slice(mark);
+            use std::os::unix::fs::FileExt;
+            file.write_all_at(&bytes, 0).expect("written");
+            let found = hashes.of(&mut file).expect("read");
+            assert_eq!(found.digest, DigestKey::WELL_KNOWN.digest(Domain::Executable, &bytes), "{at}");
+            assert_eq!(found.interpreter, Some("it has Python in it"), "{at}");
+        }
+    }
+
+    /// What is remembered is forgotten with any change that the file's times tell.
+    #[test]
+    fn remembered_while_the_same() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"one").expect("written");
+        let key = Key::of(&file).expect("there");
+        assert!(!key.is_settled(SystemTime::now()), "just changed");
+        assert!(key.is_settled(SystemTime::now() + Duration::from_secs(10)));
+        let hashes = Hashes::default();
+        hashes.of(&mut file).expect("read");
+        assert!(hashes.kept.lock().is_empty(), "it changed a moment ago");
+    }
+
+    /// Names with versions are known, others are not.
+    #[test]
+    fn names() {
+        for name in
+            ["/usr/bin/python3.11", "/bin/bash", "dash", "/lib64/ld-linux-x86-64.so.2", "/x/perl (deleted)"]
+        {
+            assert!(interpreter_by_name(name).is_some(), "{name}");
+        }
+        for name in ["/usr/bin/ssh", "/usr/bin/pythonish", "/usr/bin/cat", "/usr/bin/shred"] {
+            assert!(interpreter_by_name(name).is_none(), "{name}");
+        }
+    }
+}

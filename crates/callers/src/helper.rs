@@ -1,0 +1,353 @@
+//! The helper: identifies who opens ruled files, for the mounts of this machine that ask it to. Runs as root.
+//!
+//! Each mount has a conversation, a group of marks and threads of its own, so that one whose process answers nothing
+//! (its file system holds up even the helper's own open) holds up nobody else. What a mount may ask: to hold up opens
+//! of its *own* inodes, and nothing more. The helper checks in the kernel's table that the mount is a FUSE mount of the
+//! user who asks, looks inodes up by number below it, and does so as that user.
+//!
+//! An open is held up for at most [`ANSWER_WAIT`]; then it is refused.
+
+use crate::hashes::Hashes;
+use crate::identify::identify;
+use crate::kernel::{self, Event, Group};
+use crate::message::{FromDoor, FromHelper, VERSION};
+use crate::seqpacket::{self, Conversation, Peer};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+/// How long an open may be held up.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
+/// Threads that identify, for each mount.
+const WORKERS: usize = 4;
+/// Most opens of one mount that are held up at once.
+const WAITING_MAX: usize = 256;
+/// Most mounts, and most of one user.
+const MOUNTS_MAX: usize = 64;
+const MOUNTS_OF_A_USER_MAX: usize = 8;
+/// Most inodes of one mount that are watched; each stays in the kernel's memory.
+const MARKS_MAX: usize = 1 << 16;
+/// How often opens that waited too long are looked for.
+const ROUND_MS: i32 = 250;
+
+/// Listens at `socket` and serves mounts until the process ends. `ready` is called once, when it listens.
+///
+/// # Errors
+/// Not root, or the socket cannot be made.
+pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
+    // Says at once what would otherwise be said to every mount.
+    drop(Group::new()?);
+    let listener = seqpacket::listener(socket)?;
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
+    ready();
+    let hashes = Arc::new(Hashes::default());
+    let mounts: Arc<Mutex<HashMap<u32, usize>>> = Arc::default();
+    loop {
+        let conversation = match seqpacket::accept(&listener) {
+            Ok(conversation) => conversation,
+            Err(error) => {
+                tracing::warn!(%error, "nobody can connect");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        let (hashes, mounts) = (Arc::clone(&hashes), Arc::clone(&mounts));
+        let spawned = std::thread::Builder::new().name("mount".to_owned()).spawn(move || {
+            let Ok(peer) = conversation.peer() else { return };
+            let Some(_place) = Place::take(&mounts, peer.uid) else {
+                let _ = conversation.send(&FromHelper::Refused("too many mounts ask".to_owned()));
+                return;
+            };
+            if let Err(error) = converse(Arc::new(conversation), peer, hashes) {
+                tracing::info!(user = peer.uid, process = peer.process, %error, "the conversation with a mount ended");
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread for a mount");
+        }
+    }
+}
+
+/// A mount's place among those that are served; given back when dropped.
+struct Place(Arc<Mutex<HashMap<u32, usize>>>, u32);
+
+impl Place {
+    fn take(mounts: &Arc<Mutex<HashMap<u32, usize>>>, user: u32) -> Option<Place> {
+        let mut counts = mounts.lock();
+        let (all, own) = (counts.values().sum::<usize>(), counts.get(&user).copied().unwrap_or(0));
+        if all >= MOUNTS_MAX || own >= MOUNTS_OF_A_USER_MAX {
+            return None;
+        }
+        counts.insert(user, own + 1);
+        Some(Place(Arc::clone(mounts), user))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.0.lock();
+        match counts.get_mut(&self.1) {
+            Some(1) | None => drop(counts.remove(&self.1)),
+            Some(count) => *count -= 1,
+        }
+    }
+}
+
+/// What the threads of one mount share.
+struct Mount {
+    conversation: Arc<Conversation>,
+    group: Group,
+    hashes: Arc<Hashes>,
+    /// Events not yet answered, and since when. Whoever removes one answers it.
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    /// Who waits to hear that a ticket was taken.
+    taken: Mutex<HashMap<u64, Sender<bool>>>,
+    next: AtomicU64,
+    busy: AtomicUsize,
+    ended: AtomicBool,
+}
+
+struct Waiting {
+    event: Arc<Event>,
+    since: Instant,
+}
+
+/// Serves one mount, on this thread and some more, until either end goes.
+fn converse(conversation: Arc<Conversation>, peer: Peer, hashes: Arc<Hashes>) -> io::Result<()> {
+    conversation.set_patience(ANSWER_WAIT, Some(ANSWER_WAIT))?;
+    let FromDoor::Hello { version, mountpoint } = conversation.receive()? else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it did not begin with hello"));
+    };
+    let refuse = |why: String| {
+        let _ = conversation.send(&FromHelper::Refused(why.clone()));
+        Err(io::Error::other(why))
+    };
+    if version != VERSION {
+        return refuse(format!("it speaks version {version}, this helper version {VERSION}"));
+    }
+    if namespace(peer.process) != namespace(std::process::id()) {
+        return refuse("it numbers processes otherwise (another PID namespace)".to_owned());
+    }
+    let mountpoint = PathBuf::from(std::ffi::OsStr::from_bytes(&mountpoint));
+    let group = Group::new()?;
+    let mount = Arc::new(Mount {
+        conversation: Arc::clone(&conversation),
+        group,
+        hashes,
+        waiting: Mutex::default(),
+        taken: Mutex::default(),
+        next: AtomicU64::new(1),
+        busy: AtomicUsize::new(0),
+        ended: AtomicBool::new(false),
+    });
+    let (watching, watcher) = channel();
+    let reader = Arc::clone(&mount);
+    std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
+        let _ = watching.send(kernel::thread());
+        if let Err(error) = reader.watch() {
+            tracing::warn!(%error, "watching a mount ended");
+        }
+        reader.end();
+    })?;
+    let thread = watcher.recv().map_err(|_| io::Error::other("the watching thread ended"))?;
+    let outcome = mount.obey(&mountpoint, peer, thread);
+    mount.end();
+    outcome
+}
+
+impl Mount {
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.conversation.end();
+        self.taken.lock().clear();
+    }
+
+    /// Follows the door's orders, as the mount's user.
+    fn obey(&self, mountpoint: &Path, peer: Peer, thread: u32) -> io::Result<()> {
+        kernel::become_user(peer.uid, peer.gid)?;
+        if let Err(error) = own_mount(mountpoint, peer.uid) {
+            let why = format!("{}: {error}", mountpoint.display());
+            let _ = self.conversation.send(&FromHelper::Refused(why.clone()));
+            return Err(io::Error::other(why));
+        }
+        self.conversation.send(&FromHelper::Welcome { thread })?;
+        self.conversation.set_patience(ANSWER_WAIT, None)?;
+        tracing::info!(mountpoint = %mountpoint.display(), user = peer.uid, "watching a mount");
+        let mut marked = HashSet::new();
+        loop {
+            match self.conversation.receive()? {
+                FromDoor::Mark { id, inode, children } => {
+                    let done = match marked.len() < MARKS_MAX || marked.contains(&(inode, children)) {
+                        // Opened anew each time: an open directory would keep the mount from being unmounted.
+                        true => own_mount(mountpoint, peer.uid)
+                            .and_then(|root| kernel::inode_of(&root, inode))
+                            .and_then(|file| self.group.mark(&file, children))
+                            .map_err(|error| error.to_string()),
+                        false => Err("too many files with rules were used; mount anew".to_owned()),
+                    };
+                    if done.is_ok() {
+                        marked.insert((inode, children));
+                    }
+                    self.conversation.send(&FromHelper::Marked { id, done })?;
+                }
+                FromDoor::Taken { id, goes_on } => {
+                    if let Some(told) = self.taken.lock().remove(&id) {
+                        let _ = told.send(goes_on);
+                    }
+                }
+                FromDoor::Hello { .. } => return Err(io::Error::other("it said hello twice")),
+            }
+        }
+    }
+
+    /// Reads events and hands them to threads that identify; refuses those that waited too long.
+    fn watch(self: &Arc<Mount>) -> io::Result<()> {
+        let (work, jobs) = sync_channel::<u64>(WAITING_MAX);
+        let jobs = Arc::new(Mutex::new(jobs));
+        while !self.ended.load(Ordering::SeqCst) {
+            self.group.wait(ROUND_MS)?;
+            for event in self.group.read()? {
+                let id = self.next.fetch_add(1, Ordering::Relaxed);
+                self.waiting.lock().insert(id, Waiting { event: Arc::new(event), since: Instant::now() });
+                self.employ(&jobs, &work, id);
+            }
+            let late = |waiting: &Waiting| waiting.since.elapsed() > ANSWER_WAIT;
+            let expired: Vec<u64> =
+                self.waiting.lock().iter().filter(|(_, waiting)| late(waiting)).map(|(id, _)| *id).collect();
+            for id in expired {
+                tracing::warn!("a process could not be identified in time; its open is refused");
+                self.answer(id, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn employ(self: &Arc<Mount>, jobs: &Arc<Mutex<Receiver<u64>>>, work: &SyncSender<u64>, id: u64) {
+        match work.try_send(id) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return self.answer(id, false),
+        }
+        if self.busy.load(Ordering::SeqCst) >= WORKERS {
+            return;
+        }
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let (mount, jobs) = (Arc::clone(self), Arc::clone(jobs));
+        let spawned = std::thread::Builder::new().name("identify".to_owned()).spawn(move || {
+            loop {
+                let next = jobs.lock().recv();
+                match next {
+                    Ok(id) => mount.handle(id),
+                    Err(_) => break,
+                }
+            }
+        });
+        if spawned.is_err() {
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Answers an event, once.
+    fn answer(&self, id: u64, goes_on: bool) {
+        let Some(waiting) = self.waiting.lock().remove(&id) else { return };
+        if let Err(error) = self.group.answer(&waiting.event.file, goes_on)
+            && goes_on
+        {
+            tracing::debug!(%error, "whoever opened is gone");
+            let _ = self.conversation.send(&FromHelper::Revoked { id });
+        }
+    }
+
+    /// Identifies a caller, tells the door, and lets the open go on once the door has the ticket.
+    fn handle(&self, id: u64) {
+        let Some(event) = self.waiting.lock().get(&id).map(|waiting| Arc::clone(&waiting.event)) else {
+            return;
+        };
+        let Some(inode) = inode_number(&event.file) else { return self.answer(id, false) };
+        let found = identify(event.process, event.pidfd.as_ref(), &self.hashes);
+        let (told, hear) = channel();
+        self.taken.lock().insert(id, told);
+        let ticket = FromHelper::Ticket { id, inode, process: event.process, found };
+        let sent = self.waiting.lock().contains_key(&id) && self.conversation.send(&ticket).is_ok();
+        let goes_on = sent && hear.recv_timeout(ANSWER_WAIT).unwrap_or(false);
+        self.taken.lock().remove(&id);
+        drop(event);
+        self.answer(id, goes_on);
+    }
+}
+
+/// The inode of an event's file, by the kernel's own word: the mount is not asked, and might not answer root.
+fn inode_number(file: &OwnedFd) -> Option<u64> {
+    let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
+}
+
+fn namespace(process: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/pid")).ok()
+}
+
+/// Opens a mount's root, if it is a FUSE mount of this user.
+fn own_mount(mountpoint: &Path, user: u32) -> io::Result<OwnedFd> {
+    let not_own = || io::Error::other("it is no FUSE mount of the user who asks");
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+    let place = rustix::fs::open(mountpoint, flags, rustix::fs::Mode::empty())?;
+    // The kernel's own word for what was opened, whatever lies at the path by now.
+    let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", place.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or_else(not_own)?;
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
+    if !is_fuse_mount_of(&table, id.trim(), user) {
+        return Err(not_own());
+    }
+    let opened = kernel::mount_root(&PathBuf::from(format!("/proc/thread-self/fd/{}/.", place.as_raw_fd())))?;
+    Ok(opened)
+}
+
+/// Whether the mount of this number is a FUSE mount that this user made.
+fn is_fuse_mount_of(table: &str, id: &str, user: u32) -> bool {
+    let Some(line) = table.lines().find(|line| line.split(' ').next() == Some(id)) else { return false };
+    let Some((_, behind)) = line.split_once(" - ") else { return false };
+    let mut fields = behind.split(' ');
+    let kind = fields.next().unwrap_or("");
+    let options = fields.nth(1).unwrap_or("");
+    let owner = format!("user_id={user}");
+    (kind == "fuse" || kind.starts_with("fuse.")) && options.split(',').any(|option| option == owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only a FUSE mount of the very user is theirs.
+    #[test]
+    fn whose_mount() {
+        let table = "\
+22 1 254:1 / / rw - ext4 /dev/sda rw,user_id=7\n\
+33 22 0:40 / /m rw,nosuid shared:1 - fuse.holdfast hf://x/y rw,user_id=7,group_id=7,default_permissions\n\
+34 22 0:41 / /n rw - fuse.holdfast hf://x rw,user_id=70,group_id=7\n";
+        assert!(is_fuse_mount_of(table, "33", 7));
+        assert!(!is_fuse_mount_of(table, "33", 70));
+        assert!(!is_fuse_mount_of(table, "34", 7));
+        assert!(!is_fuse_mount_of(table, "22", 7));
+        assert!(!is_fuse_mount_of(table, "3", 7));
+    }
+
+    /// One user cannot take all places, and places come back.
+    #[test]
+    fn places() {
+        let mounts = Arc::default();
+        let taken: Vec<_> =
+            (0..MOUNTS_OF_A_USER_MAX).map(|_| Place::take(&mounts, 1).expect("room")).collect();
+        assert!(Place::take(&mounts, 1).is_none());
+        assert!(Place::take(&mounts, 2).is_some());
+        drop(taken);
+        assert!(Place::take(&mounts, 1).is_some());
+        assert!(mounts.lock().is_empty());
+    }
+}

@@ -1,0 +1,128 @@
+//! What is known of a process that opens a file: its program, and what else could speak through it.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::Digest;
+use std::fmt;
+
+/// A process at one moment, as the helper saw it while it waited in its open.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Identity {
+    /// Its number (of the process, not of the thread).
+    pub process: u32,
+    /// When it began, in the kernel's clock ticks: tells reuses of a number apart.
+    pub started: u64,
+    /// Digest of its executable.
+    pub digest: Digest,
+    /// Where that was, for people.
+    pub path: String,
+    /// Why it counts as an interpreter, if it does.
+    pub interpreter: Option<String>,
+    /// The process that traces it; 0: none.
+    pub tracer: u32,
+    /// A variable of its environment that changes which code is loaded.
+    pub preload: Option<String>,
+    /// A file mapped as code that others than root may change.
+    pub foreign: Option<String>,
+    /// A file mapped as code whose bytes in memory were changed.
+    pub altered: Option<String>,
+    /// It has code that comes from no file.
+    pub generated: bool,
+}
+
+/// Why a process is not its program alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Weakness {
+    /// It runs whatever it is given.
+    Interpreter(String),
+    /// A debugger has it.
+    Traced(u32),
+    /// Its environment names other code.
+    Preload(String),
+    /// It has code of a file that others may change.
+    Foreign(String),
+    /// Its code was changed in memory.
+    Altered(String),
+    /// It has code of its own making.
+    Generated,
+}
+
+impl Identity {
+    /// What stands against trusting the process with what its program may do.
+    pub fn weakness(&self, interpreter: bool, generated: bool) -> Option<Weakness> {
+        if let (Some(why), false) = (&self.interpreter, interpreter) {
+            return Some(Weakness::Interpreter(why.clone()));
+        }
+        if self.tracer != 0 {
+            return Some(Weakness::Traced(self.tracer));
+        }
+        if let Some(name) = &self.preload {
+            return Some(Weakness::Preload(name.clone()));
+        }
+        if let Some(path) = &self.foreign {
+            return Some(Weakness::Foreign(path.clone()));
+        }
+        if let Some(path) = &self.altered {
+            return Some(Weakness::Altered(path.clone()));
+        }
+        (self.generated && !generated).then_some(Weakness::Generated)
+    }
+
+    /// A process of which nothing bad is known.
+    pub fn plain(digest: Digest, path: &str) -> Identity {
+        Identity {
+            process: 1,
+            started: 0,
+            digest,
+            path: path.to_owned(),
+            interpreter: None,
+            tracer: 0,
+            preload: None,
+            foreign: None,
+            altered: None,
+            generated: false,
+        }
+    }
+}
+
+impl fmt::Display for Weakness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Weakness::Interpreter(why) => write!(
+                f,
+                "it is an interpreter ({why}), which runs whatever it is given; a rule with +interpreter lets it in"
+            ),
+            Weakness::Traced(by) => write!(f, "process {by} traces it"),
+            Weakness::Preload(name) => {
+                write!(f, "its environment has {name}, which loads other code; start it with holdfast run")
+            }
+            Weakness::Foreign(path) => write!(f, "it has loaded {path}, which others than root may change"),
+            Weakness::Altered(path) => write!(f, "its code of {path} was changed in memory"),
+            Weakness::Generated => {
+                f.write_str("it has code that comes from no file; a rule with +jit lets it in")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each thing that speaks against a process is told; a rule excuses interpreters and generated code, no more.
+    #[test]
+    fn weaknesses() {
+        let plain = Identity::plain(Digest::ZERO, "/bin/x");
+        assert_eq!(plain.weakness(false, false), None);
+        let some = |change: &dyn Fn(&mut Identity)| {
+            let mut identity = plain.clone();
+            change(&mut identity);
+            [identity.weakness(false, false), identity.weakness(true, true)].map(|found| found.is_some())
+        };
+        assert_eq!(some(&|id| id.interpreter = Some("x".into())), [true, false]);
+        assert_eq!(some(&|id| id.generated = true), [true, false]);
+        assert_eq!(some(&|id| id.tracer = 3), [true, true]);
+        assert_eq!(some(&|id| id.preload = Some("LD_PRELOAD".into())), [true, true]);
+        assert_eq!(some(&|id| id.foreign = Some("/tmp/x.so".into())), [true, true]);
+        assert_eq!(some(&|id| id.altered = Some("/bin/x".into())), [true, true]);
+    }
+}

@@ -1,0 +1,404 @@
+//! The rules of a file, their stored form and their text.
+//!
+//! Invariants: a set has one encoding (sorted, no program twice, decoded strictly); it is never empty, so that no
+//! bytes mean "no rules"; what a newer version wrote is refused as a whole, never read in part. The attack answered:
+//! a file whose rules cannot be read must not be taken for a file without rules.
+//!
+//! Stored form: `HFACL`, one byte of version (1), then the rules in borsh.
+
+use crate::identity::{Identity, Weakness};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, PublicKey, encode, keyfile};
+use std::fmt;
+
+/// First bytes of stored rules.
+const MAGIC: &[u8; 5] = b"HFACL";
+/// The version written and read.
+const VERSION: u8 = 1;
+/// Most rules of one file.
+pub const RULES_MAX: usize = 64;
+/// Most bytes of a hint or a package's name.
+pub const TEXT_BYTES_MAX: usize = 256;
+/// Most bytes of stored rules.
+pub const BYTES_MAX: usize = 32 << 10;
+
+/// Why rules are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// A newer version wrote them.
+    #[error("the rules are of version {0}, which this holdfast does not know; a newer one made them")]
+    Newer(u8),
+    /// They are not rules.
+    #[error("the stored rules are malformed: {0}")]
+    Malformed(String),
+    /// The text is not a rule.
+    #[error("{0:?} is no rule: {1}")]
+    Text(String, &'static str),
+    /// Too many.
+    #[error("a file has at most {RULES_MAX} rules")]
+    TooMany,
+    /// None.
+    #[error("a set of rules names at least one program; to end all rules, clear them")]
+    Empty,
+}
+
+/// Whom a rule admits.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Who {
+    /// Every process that runs exactly this executable (its digest, [`crate::hashes::digest_of`]).
+    Program(Digest),
+    /// Every process whose executable a manifest of this name lists, signed by this key.
+    Package {
+        /// The signer.
+        key: [u8; 32],
+        /// The package.
+        name: String,
+    },
+    /// Everybody: takes one file out of what its directory handed down.
+    Anybody,
+}
+
+/// What it may do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Rights {
+    /// Read.
+    Read,
+    /// Read and write.
+    ReadWrite,
+}
+
+impl Rights {
+    /// Whether these rights suffice for what is wanted.
+    pub fn cover(self, wanted: Rights) -> bool {
+        self == Rights::ReadWrite || wanted == Rights::Read
+    }
+}
+
+/// One rule.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Rule {
+    /// Whom it admits.
+    pub who: Who,
+    /// To what.
+    pub rights: Rights,
+    /// Although the program runs whatever it is given.
+    pub interpreter: bool,
+    /// Although it runs code that it made itself.
+    pub generated: bool,
+    /// Where the program was when the rule was made: for people, never compared.
+    pub hint: String,
+}
+
+/// The rules of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuleSet(Vec<Rule>);
+
+/// Why an open is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No rule names the program.
+    NotNamed,
+    /// A rule does, for reading only.
+    ReadOnly,
+    /// A rule does, but the process is not to be trusted with it.
+    Weak(Weakness),
+}
+
+impl RuleSet {
+    /// A set of these rules.
+    ///
+    /// # Errors
+    /// None or too many, or texts too long.
+    pub fn new(mut rules: Vec<Rule>) -> Result<RuleSet, RuleError> {
+        rules.sort();
+        if rules.is_empty() {
+            return Err(RuleError::Empty);
+        }
+        if rules.len() > RULES_MAX {
+            return Err(RuleError::TooMany);
+        }
+        let long = |rule: &Rule| {
+            let name = if let Who::Package { name, .. } = &rule.who { name.len() } else { 1 };
+            rule.hint.len() > TEXT_BYTES_MAX || name > TEXT_BYTES_MAX || name == 0
+        };
+        if rules.iter().any(long) {
+            return Err(RuleError::Malformed("a name is empty or too long".into()));
+        }
+        if rules.windows(2).any(|pair| pair[0].who == pair[1].who) {
+            return Err(RuleError::Malformed("a program is named twice".into()));
+        }
+        Ok(RuleSet(rules))
+    }
+
+    /// The rules, sorted.
+    pub fn rules(&self) -> &[Rule] {
+        &self.0
+    }
+
+    /// With this rule, in place of any other for the same program.
+    ///
+    /// # Errors
+    /// Too many.
+    pub fn with(mut self, rule: Rule) -> Result<RuleSet, RuleError> {
+        self.0.retain(|other| other.who != rule.who);
+        self.0.push(rule);
+        RuleSet::new(self.0)
+    }
+
+    /// Without any rule for this program; `None`: that was the last.
+    pub fn without(mut self, who: &Who) -> Option<RuleSet> {
+        self.0.retain(|rule| rule.who != *who);
+        (!self.0.is_empty()).then_some(self)
+    }
+
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&encode(&self.0));
+        bytes
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// [`RuleError::Newer`], [`RuleError::Malformed`]: then the file is refused to everybody.
+    pub fn decode(bytes: &[u8]) -> Result<RuleSet, RuleError> {
+        let malformed = |why: &str| RuleError::Malformed(why.to_owned());
+        if bytes.len() > BYTES_MAX {
+            return Err(malformed("too long"));
+        }
+        let body = bytes.strip_prefix(MAGIC.as_slice()).ok_or_else(|| malformed("no rules of holdfast"))?;
+        let (version, body) = body.split_first().ok_or_else(|| malformed("cut short"))?;
+        if *version != VERSION {
+            return Err(RuleError::Newer(*version));
+        }
+        let rules: Vec<Rule> =
+            holdfast_crypto::decode(body).map_err(|error| RuleError::Malformed(error.why))?;
+        let set = RuleSet::new(rules)?;
+        if set.encode() != bytes {
+            return Err(malformed("not in order"));
+        }
+        Ok(set)
+    }
+
+    /// Whether a process is let in, and by which rule. `in_package` says whether a manifest that this key signed for a
+    /// package of this name lists this executable.
+    ///
+    /// # Errors
+    /// Why not: the reason of the rule that came nearest.
+    pub fn decide(
+        &self,
+        identity: &Identity,
+        wanted: Rights,
+        in_package: &dyn Fn(&PublicKey, &str, &Digest) -> bool,
+    ) -> Result<&Rule, Refusal> {
+        let mut nearest = Refusal::NotNamed;
+        for rule in &self.0 {
+            let names = match &rule.who {
+                Who::Anybody => true,
+                Who::Program(digest) => *digest == identity.digest,
+                Who::Package { key, name } => in_package(&PublicKey(*key), name, &identity.digest),
+            };
+            if !names {
+                continue;
+            }
+            let weakness = match &rule.who {
+                Who::Anybody => None,
+                _ => identity.weakness(rule.interpreter, rule.generated),
+            };
+            match weakness {
+                None if rule.rights.cover(wanted) => return Ok(rule),
+                None => nearest = Refusal::ReadOnly,
+                Some(weakness) if nearest == Refusal::NotNamed => nearest = Refusal::Weak(weakness),
+                Some(_) => {}
+            }
+        }
+        Err(nearest)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NotNamed => f.write_str("no rule of the file names this program"),
+            Refusal::ReadOnly => f.write_str("the rule lets this program read, not write"),
+            Refusal::Weak(weakness) => write!(f, "a rule names this program, but {weakness}"),
+        }
+    }
+}
+
+/// `hash:HEX`, `pkg:KEY/NAME` or `any`, with `=r` or `=rw` and `+interpreter`, `+jit`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.who, if self.rights == Rights::Read { "r" } else { "rw" })?;
+        if self.interpreter {
+            f.write_str("+interpreter")?;
+        }
+        if self.generated {
+            f.write_str("+jit")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Who::Program(digest) => write!(f, "hash:{digest}"),
+            Who::Package { key, name } => write!(f, "pkg:{}/{name}", keyfile::fingerprint(&PublicKey(*key))),
+            Who::Anybody => f.write_str("any"),
+        }
+    }
+}
+
+/// A rule as people write it, before `prog:PATH` and `pkg:KEYFILE/NAME` are looked up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RuleText<'a> {
+    /// What is before the last `=`.
+    pub who: &'a str,
+    /// The rights.
+    pub rights: Rights,
+    /// `+interpreter`.
+    pub interpreter: bool,
+    /// `+jit`.
+    pub generated: bool,
+}
+
+/// Takes `WHO=r`, `WHO=rw`, with any of `+interpreter`, `+jit` behind, apart.
+///
+/// # Errors
+/// [`RuleError::Text`].
+pub fn parse(text: &str) -> Result<RuleText<'_>, RuleError> {
+    let wrong = |why| RuleError::Text(text.to_owned(), why);
+    let (who, rest) = text.rsplit_once('=').ok_or_else(|| wrong("write WHO=r or WHO=rw"))?;
+    let mut parts = rest.split('+');
+    let rights = match parts.next() {
+        Some("r") => Rights::Read,
+        Some("rw") => Rights::ReadWrite,
+        _ => return Err(wrong("the rights are r or rw")),
+    };
+    let mut found = RuleText { who, rights, interpreter: false, generated: false };
+    for flag in parts {
+        match flag {
+            "interpreter" => found.interpreter = true,
+            "jit" => found.generated = true,
+            _ => return Err(wrong("behind the rights stand +interpreter and +jit")),
+        }
+    }
+    if who.is_empty() { Err(wrong("it names nobody")) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rule(byte: u8, rights: Rights) -> Rule {
+        let who = Who::Program(Digest([byte; 32]));
+        Rule { who, rights, interpreter: false, generated: false, hint: "/usr/bin/ssh".into() }
+    }
+
+    fn nothing(_: &PublicKey, _: &str, _: &Digest) -> bool {
+        false
+    }
+
+    /// The stored form of version 1 never changes.
+    #[test]
+    fn golden() {
+        let package = Rule {
+            who: Who::Package { key: [7; 32], name: "editor".into() },
+            rights: Rights::ReadWrite,
+            interpreter: true,
+            generated: false,
+            hint: String::new(),
+        };
+        let bytes = RuleSet::new(vec![package, rule(1, Rights::Read)]).expect("rules").encode();
+        let mut expected = b"HFACL\x01\x02\0\0\0\0".to_vec();
+        expected.extend([1; 32]);
+        expected.extend(b"\0\0\0\x0c\0\0\0/usr/bin/ssh\x01");
+        expected.extend([7; 32]);
+        expected.extend(b"\x06\0\0\0editor\x01\x01\0\0\0\0\0");
+        assert_eq!(bytes, expected);
+    }
+
+    /// What is not the one encoding of a set is refused: a newer version as such, and bytes that are cut, longer,
+    /// out of order or empty.
+    #[test]
+    fn nothing_else_is_rules() {
+        let set = RuleSet::new(vec![rule(1, Rights::Read), rule(2, Rights::ReadWrite)]).expect("rules");
+        let bytes = set.encode();
+        assert_eq!(RuleSet::decode(&bytes), Ok(set));
+        for end in 0..bytes.len() {
+            assert!(RuleSet::decode(&bytes[..end]).is_err(), "{end}");
+        }
+        assert!(RuleSet::decode(&[bytes.as_slice(), b"x"].concat()).is_err());
+        let mut newer = bytes.clone();
+        newer[5] = 2;
+        assert_eq!(RuleSet::decode(&newer), Err(RuleError::Newer(2)));
+        let mut empty = MAGIC.to_vec();
+        empty.extend([1, 0, 0, 0, 0]);
+        assert_eq!(RuleSet::decode(&empty), Err(RuleError::Empty));
+        let swapped = [rule(2, Rights::Read), rule(1, Rights::Read)];
+        let disordered = [MAGIC.as_slice(), &[1], &encode(swapped.as_slice())].concat();
+        assert!(matches!(RuleSet::decode(&disordered), Err(RuleError::Malformed(_))));
+        let twice = RuleSet::new(vec![rule(1, Rights::Read), rule(1, Rights::ReadWrite)]);
+        assert!(twice.is_err());
+    }
+
+    proptest! {
+        /// No bytes make the decoder panic, and what it takes it gives back unchanged.
+        #[test]
+        fn decoding_is_strict(noise in proptest::collection::vec(any::<u8>(), 0..200), at in 0usize..400, to: u8) {
+            let _ = RuleSet::decode(&noise);
+            let mut bytes = RuleSet::new((0..5).map(|byte| rule(byte, Rights::Read)).collect()).expect("rules").encode();
+            let at = at % bytes.len();
+            bytes[at] = to;
+            if let Ok(set) = RuleSet::decode(&bytes) {
+                prop_assert_eq!(set.encode(), bytes);
+            }
+        }
+    }
+
+    /// The nearest rule decides: hash, rights, package, and each weakness that a rule may or may not excuse.
+    #[test]
+    fn decisions() {
+        let set = RuleSet::new(vec![rule(1, Rights::Read), rule(2, Rights::ReadWrite)]).expect("rules");
+        let mut one = Identity::plain(Digest([1; 32]), "/bin/one");
+        assert!(set.decide(&one, Rights::Read, &nothing).is_ok());
+        assert_eq!(set.decide(&one, Rights::ReadWrite, &nothing), Err(Refusal::ReadOnly));
+        let other = Identity::plain(Digest([9; 32]), "/bin/one");
+        assert_eq!(set.decide(&other, Rights::Read, &nothing), Err(Refusal::NotNamed));
+        one.tracer = 7;
+        assert!(matches!(set.decide(&one, Rights::Read, &nothing), Err(Refusal::Weak(Weakness::Traced(7)))));
+        let mut script = Identity::plain(Digest([2; 32]), "/bin/python3");
+        script.interpreter = Some("its name".into());
+        assert!(matches!(
+            set.decide(&script, Rights::Read, &nothing),
+            Err(Refusal::Weak(Weakness::Interpreter(_)))
+        ));
+        let excused = set.clone().with(Rule { interpreter: true, ..rule(2, Rights::Read) }).expect("rules");
+        assert!(excused.decide(&script, Rights::Read, &nothing).is_ok());
+        let package = Rule { who: Who::Package { key: [3; 32], name: "p".into() }, ..rule(0, Rights::Read) };
+        let packages = RuleSet::new(vec![package]).expect("rules");
+        let listed = |key: &PublicKey, name: &str, digest: &Digest| {
+            key.0 == [3; 32] && name == "p" && *digest == Digest([9; 32])
+        };
+        assert!(packages.decide(&other, Rights::Read, &listed).is_ok());
+        assert!(packages.decide(&script, Rights::Read, &listed).is_err());
+        let anybody =
+            RuleSet::new(vec![Rule { who: Who::Anybody, ..rule(0, Rights::ReadWrite) }]).expect("rules");
+        assert!(anybody.decide(&one, Rights::ReadWrite, &nothing).is_ok());
+    }
+
+    /// The text of rules comes apart, and nothing else does.
+    #[test]
+    fn texts() {
+        let found = parse("prog:/usr/bin/a=b=rw+jit").expect("a rule");
+        assert_eq!((found.who, found.rights), ("prog:/usr/bin/a=b", Rights::ReadWrite));
+        assert!(found.generated && !found.interpreter);
+        for wrong in ["", "prog:/x", "prog:/x=", "prog:/x=w", "prog:/x=rwx", "=r", "prog:/x=r+all"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Packets over a Unix socket, both ends known by what the kernel says of them.
+
+use crate::message::PACKET_BYTES_MAX;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{decode, encode};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, send, socket_with, sockopt,
+};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long connecting waits.
+const CONNECT_WAIT: Duration = Duration::from_secs(2);
+
+/// One end of a conversation.
+#[derive(Debug)]
+pub struct Conversation(OwnedFd);
+
+/// Who is at the other end. Of a listener: who made it listen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The process.
+    pub process: u32,
+}
+
+fn made() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens at `path`, in place of what a dead process left there.
+///
+/// # Errors
+/// The socket cannot be made; [`io::ErrorKind::AddrInUse`]: somebody listens there.
+pub fn listener(path: &Path) -> io::Result<OwnedFd> {
+    if Conversation::connect(path).is_ok() {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = made()?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, 16)?;
+    Ok(socket)
+}
+
+/// Waits for somebody to connect.
+///
+/// # Errors
+/// As accept(2).
+pub fn accept(listener: &OwnedFd) -> io::Result<Conversation> {
+    Ok(Conversation(accept_with(listener, SocketFlags::CLOEXEC)?))
+}
+
+impl Conversation {
+    /// Connects to whoever listens at `path`.
+    ///
+    /// # Errors
+    /// As connect(2).
+    pub fn connect(path: &Path) -> io::Result<Conversation> {
+        let socket = made()?;
+        // Whoever listens there may take nobody in.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_WAIT))?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Conversation(socket))
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn peer(&self) -> io::Result<Peer> {
+        let found = sockopt::socket_peercred(&self.0)?;
+        let process = u32::try_from(found.pid.as_raw_nonzero().get()).unwrap_or(0);
+        Ok(Peer { uid: found.uid.as_raw(), gid: found.gid.as_raw(), process })
+    }
+
+    /// Bounds how long sending waits for a peer that does not read, and receiving if `receiving`.
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn set_patience(&self, sending: Duration, receiving: Option<Duration>) -> io::Result<()> {
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, Some(sending))?;
+        Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, receiving)?)
+    }
+
+    /// Sends one packet.
+    ///
+    /// # Errors
+    /// The peer is gone, or does not read.
+    pub fn send(&self, message: &impl BorshSerialize) -> io::Result<()> {
+        let bytes = encode(message);
+        if bytes.len() > PACKET_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "packet too long"));
+        }
+        send(&self.0, &bytes, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Receives one packet.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`]: the peer is gone; [`io::ErrorKind::InvalidData`]: it speaks otherwise.
+    pub fn receive<T: BorshDeserialize>(&self) -> io::Result<T> {
+        let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
+        let length = loop {
+            match recv(&self.0, bytes.as_mut_slice(), RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?.0,
+            }
+        };
+        match length {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ if length > PACKET_BYTES_MAX => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "packet too long"))
+            }
+            _ => decode(&bytes[..length]).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+    }
+
+    /// Whether the other end is still there, as of now.
+    pub fn is_alive(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let asked = poll(&mut polled, Some(&at_once));
+        let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+        asked.is_ok() && !polled[0].revents().intersects(gone)
+    }
+
+    /// Ends it, for both ends and all threads.
+    pub fn end(&self) {
+        let _ = rustix::net::shutdown(self.0.as_fd(), rustix::net::Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{FromDoor, FromHelper};
+
+    /// Packets keep their bounds, an end is noticed, and what is no packet of ours is refused.
+    #[test]
+    fn packets() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        std::fs::write(&path, "left over").expect("written");
+        let listening = listener(&path).expect("it listens");
+        assert_eq!(listener(&path).expect_err("in use").kind(), io::ErrorKind::AddrInUse);
+        let _probe = accept(&listening).expect("the question whether somebody listens");
+        let one = Conversation::connect(&path).expect("it is there");
+        let other = accept(&listening).expect("it came");
+        assert_eq!(one.peer().expect("known").process, std::process::id());
+        let said = FromDoor::Mark { id: 1, inode: 2, children: true };
+        one.send(&said).expect("sent");
+        one.send(&said).expect("sent");
+        assert_eq!(other.receive::<FromDoor>().expect("received"), said);
+        assert_eq!(other.receive::<FromDoor>().expect("received"), said);
+        one.send(&[9u8; 3]).expect("sent");
+        assert_eq!(other.receive::<FromHelper>().expect_err("no message").kind(), io::ErrorKind::InvalidData);
+        assert!(one.is_alive());
+        drop(other);
+        assert!(!one.is_alive());
+        assert!(one.receive::<FromHelper>().is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! `holdfast acl`: shows and changes a file's rules, through the process of its mount: programs that rules keep out
+//! must not be able to end them through the mount itself.
+
+use super::{Place, Report, args, ask, place, who};
+use crate::control::Order;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Format;
+use crate::paths::Directories;
+use args::AclCommand;
+use holdfast_callers::rules::{Rule, RuleSet, parse};
+use serde::Serialize;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What `acl get` prints as JSON.
+#[derive(Serialize)]
+struct Shown {
+    path: PathBuf,
+    rules: Vec<ShownRule>,
+}
+
+#[derive(Serialize)]
+struct ShownRule {
+    rule: String,
+    program: String,
+}
+
+/// `holdfast acl`
+pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> Outcome {
+    match &arguments.command {
+        AclCommand::Get(get) => {
+            let place = place(&get.file)?;
+            show(&place, read(&place, directories)?.as_ref(), format)
+        }
+        AclCommand::Set(set) => {
+            let mut added = Vec::new();
+            for text in &set.rules {
+                added.push(rule(text)?);
+            }
+            let change = |rules: Option<RuleSet>| {
+                let mut all = rules;
+                for rule in &added {
+                    all = Some(
+                        match all {
+                            Some(rules) => rules.with(rule.clone()),
+                            None => RuleSet::new(vec![rule.clone()]),
+                        }
+                        .map_err(malformed)?,
+                    );
+                }
+                Ok(all)
+            };
+            let set = change_all(&set.file, set.recursive, directories, &change)?;
+            note_helper(&set, directories)?;
+            show(&set, read(&set, directories)?.as_ref(), format)
+        }
+        AclCommand::Remove(remove) => {
+            let mut gone = Vec::new();
+            for text in &remove.who {
+                gone.push(who(text)?.0);
+            }
+            let change = |rules: Option<RuleSet>| {
+                let mut all = rules;
+                for who in &gone {
+                    let last =
+                        "that is the last rule: set others first, or end all rules with `holdfast acl clear`";
+                    let rest =
+                        all.map(|rules| rules.without(who).ok_or_else(|| Failure::new(Exit::Usage, last)));
+                    all = rest.transpose()?;
+                }
+                Ok(all)
+            };
+            let place = change_all(&remove.file, false, directories, &change)?;
+            show(&place, read(&place, directories)?.as_ref(), format)
+        }
+        AclCommand::Clear(clear) => {
+            let mut todo = vec![place(&clear.file)?];
+            while let Some(place) = todo.pop() {
+                write(&place, None, directories)?;
+                if clear.recursive {
+                    todo.extend(children(&place.path)?);
+                }
+            }
+            show(&place(&clear.file)?, None, format)
+        }
+    }
+}
+
+fn malformed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, error)
+}
+
+/// A rule that a text names. An interpreter needs to be meant.
+fn rule(text: &str) -> Outcome<Rule> {
+    let parsed = parse(text).map_err(malformed)?;
+    let (named, hashed, hint) = who(parsed.who)?;
+    if let (Some(why), false) = (hashed.and_then(|hashed| hashed.interpreter), parsed.interpreter) {
+        let message =
+            format!("{}: it is an interpreter ({why}), which runs whatever it is given", parsed.who);
+        return Err(Failure::new(Exit::NotAllowed, message)
+            .hint("to let everything in that it runs, write +interpreter behind the rights"));
+    }
+    let (rights, interpreter, generated) = (parsed.rights, parsed.interpreter, parsed.generated);
+    Ok(Rule { who: named, rights, interpreter, generated, hint })
+}
+
+fn read(place: &Place, directories: &Directories) -> Outcome<Option<RuleSet>> {
+    let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
+    let report: Report = ask(&place.mount, directories, &order)?;
+    let decoded = report.rules.map(|rules| RuleSet::decode(&rules)).transpose();
+    decoded.map_err(|error| Failure::new(Exit::Data, format!("{}: {error}", place.path.display())))
+}
+
+fn write(place: &Place, rules: Option<RuleSet>, directories: &Directories) -> Outcome {
+    let order = Order::SetRules {
+        directory: place.mount.clone(),
+        inode: place.inode,
+        rules: rules.map(|rules| rules.encode()),
+    };
+    ask(&place.mount, directories, &order).map_err(|failure: Failure| Failure {
+        message: format!("{}: {}", place.path.display(), failure.message),
+        ..failure
+    })
+}
+
+/// Changes the rules of a file, and of all below it if `recursive`.
+fn change_all(
+    file: &Path,
+    recursive: bool,
+    directories: &Directories,
+    change: &dyn Fn(Option<RuleSet>) -> Outcome<Option<RuleSet>>,
+) -> Outcome<Place> {
+    let mut todo = vec![place(file)?];
+    while let Some(place) = todo.pop() {
+        let rules = change(read(&place, directories)?)?;
+        write(&place, rules, directories)?;
+        if recursive {
+            todo.extend(children(&place.path)?);
+        }
+    }
+    place(file)
+}
+
+/// Files and directories in a directory.
+fn children(path: &Path) -> Outcome<Vec<Place>> {
+    let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", path.display()));
+    if !path.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let kind = entry.file_type().map_err(failed)?;
+        if kind.is_file() || kind.is_dir() {
+            found.push(place(&entry.path())?);
+        }
+    }
+    Ok(found)
+}
+
+fn note_helper(place: &Place, directories: &Directories) -> Outcome {
+    let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
+    let report: Report = ask(&place.mount, directories, &order)?;
+    if let Some(why) = report.helper_missing {
+        let _ = writeln!(std::io::stderr(), "holdfast: warning: nobody can open it now: {why}");
+    }
+    Ok(())
+}
+
+fn show(place: &Place, rules: Option<&RuleSet>, format: Format) -> Outcome {
+    let list = rules.map(RuleSet::rules).unwrap_or_default();
+    let rules =
+        list.iter().map(|rule| ShownRule { rule: rule.to_string(), program: rule.hint.clone() }).collect();
+    format.print(&Shown { path: place.path.clone(), rules }, |shown| {
+        if shown.rules.is_empty() {
+            return format!("{}: no rules; every program may use it", shown.path.display());
+        }
+        let line = |rule: &ShownRule| {
+            format!("{}  {}", rule.rule, crate::output::clean(&rule.program)).trim_end().to_owned()
+        };
+        shown.rules.iter().map(line).collect::<Vec<_>>().join("\n")
+    })
+}

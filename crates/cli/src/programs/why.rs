@@ -1,0 +1,148 @@
+//! `holdfast why`: whether a program would be let in to a file, why, and who was refused lately.
+
+use super::{Report, args, ask, hash, place};
+use crate::control::Order;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, clean};
+use crate::paths::Directories;
+use crate::time;
+use holdfast_callers::hashes::Hashes;
+use holdfast_callers::identify::identify;
+use holdfast_callers::identity::Identity;
+use holdfast_callers::manifest;
+use holdfast_callers::rules::{Rights, RuleSet};
+use rustix::process::geteuid;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What `why` prints as JSON.
+#[derive(Serialize)]
+struct Explained {
+    file: PathBuf,
+    rules: Vec<String>,
+    /// Of the program that was asked about.
+    program: Option<Judged>,
+    helper_missing: Option<String>,
+    note: Option<String>,
+    refused: Vec<super::Refused>,
+}
+
+#[derive(Serialize)]
+struct Judged {
+    program: String,
+    hash: String,
+    reads: bool,
+    writes: bool,
+    reason: String,
+}
+
+/// `holdfast why`
+pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> Outcome {
+    let place = place(&arguments.file)?;
+    let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
+    let report: Report = ask(&place.mount, directories, &order)?;
+    let decoded = report.rules.as_deref().map(RuleSet::decode);
+    let rules = match &decoded {
+        None => vec!["no rules: every program may use it".to_owned()],
+        Some(Ok(set)) => {
+            set.rules().iter().map(|rule| format!("{rule}  {}", rule.hint).trim_end().to_owned()).collect()
+        }
+        Some(Err(error)) => vec![format!("{error}: it is refused to everybody")],
+    };
+    let program = match &arguments.program {
+        None => None,
+        Some(named) => {
+            let identity = identity(named)?;
+            Some(match &decoded {
+                None => judged(&identity, Ok(true), "the file has no rules".to_owned()),
+                Some(Err(error)) => judged(&identity, Err(()), error.to_string()),
+                Some(Ok(set)) => judge(&identity, set, report.helper_missing.as_deref()),
+            })
+        }
+    };
+    let note = (report.served_by == geteuid().as_raw() && !geteuid().is_root()).then(|| {
+        "the mount is served by your own user, so a program of yours can also read its key, cache and memory; mount as \
+         another user with --allow-other to prevent that"
+            .to_owned()
+    });
+    let explained = Explained {
+        file: place.path,
+        rules,
+        program,
+        helper_missing: report.helper_missing,
+        note,
+        refused: report.denials,
+    };
+    format.print(&explained, describe)
+}
+
+/// A process by number, or a program as it would be if it were started clean.
+fn identity(named: &str) -> Outcome<Identity> {
+    if let Ok(process) = named.parse::<u32>() {
+        if !geteuid().is_root() {
+            return Err(Failure::new(Exit::NotAllowed, "only root can look into a running process")
+                .hint("name the program by its path instead"));
+        }
+        let nobody = None::<std::os::fd::OwnedFd>;
+        return identify(process, nobody, &Hashes::default())
+            .map_err(|why| Failure::new(Exit::NoInput, format!("process {process}: {why}")));
+    }
+    let hashed = hash(Path::new(named))?;
+    let interpreter = hashed.interpreter.map(str::to_owned);
+    Ok(Identity { interpreter, ..Identity::plain(hashed.digest, named) })
+}
+
+fn judge(identity: &Identity, rules: &RuleSet, helper_missing: Option<&str>) -> Judged {
+    let places = manifest::places();
+    let decide = |wanted| {
+        rules.decide(identity, wanted, &|key, name, digest| manifest::lists(&places, key, name, digest))
+    };
+    match (helper_missing, decide(Rights::Read), decide(Rights::ReadWrite)) {
+        (Some(missing), ..) => judged(identity, Err(()), missing.to_owned()),
+        (_, Err(refusal), _) => judged(identity, Err(()), refusal.to_string()),
+        (_, Ok(rule), Err(refusal)) => {
+            judged(identity, Ok(false), format!("by the rule {rule}; writing: {refusal}"))
+        }
+        (_, _, Ok(rule)) => judged(identity, Ok(true), format!("by the rule {rule}")),
+    }
+}
+
+/// `Ok(true)`: it may write too.
+fn judged(identity: &Identity, rights: Result<bool, ()>, reason: String) -> Judged {
+    Judged {
+        program: identity.path.clone(),
+        hash: format!("hash:{}", identity.digest),
+        reads: rights.is_ok(),
+        writes: rights == Ok(true),
+        reason,
+    }
+}
+
+fn describe(explained: &Explained) -> String {
+    let mut lines = vec![format!("{}:", explained.file.display())];
+    lines.extend(explained.rules.iter().map(|rule| format!("  {}", clean(rule))));
+    if let Some(judged) = &explained.program {
+        let verdict = match (judged.reads, judged.writes) {
+            (false, _) => "is refused",
+            (true, false) => "is let in to read",
+            (true, true) => "is let in to read and write",
+        };
+        lines.push(format!(
+            "{} ({}) {verdict}: {}",
+            clean(&judged.program),
+            judged.hash,
+            clean(&judged.reason)
+        ));
+    }
+    if let Some(missing) = &explained.helper_missing {
+        lines.push(format!("nobody is let in now: {missing}"));
+    }
+    for refused in &explained.refused {
+        let when = time::moment(refused.at_ns);
+        let program = if refused.program.is_empty() { "not identified" } else { &refused.program };
+        let (program, reason) = (clean(program), clean(&refused.reason));
+        lines.push(format!("refused {when}: process {}, {program}: {reason}", refused.process));
+    }
+    lines.extend(explained.note.iter().map(|note| format!("note: {note}")));
+    lines.join("\n")
+}

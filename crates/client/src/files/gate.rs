@@ -1,0 +1,190 @@
+//! Rules for programs, as files see them: an attribute of the inode, and a gate that is asked before a file that has it
+//! is opened. What the rules mean is the gate's affair.
+//!
+//! Invariants: a file with the attribute is opened only if the gate lets it; without a gate it is refused. Programs
+//! cannot change the attribute through the mount, nor a ruled file's size by name (nobody tells who asks): both are
+//! for whoever may give orders to the mount's process. New files and directories begin with their directory's rules.
+
+use super::backend::View;
+use super::{Caller, FileSystem, Ino, OpenFlags, Opened};
+use crate::error::FsError;
+use holdfast_content::{ATTRIBUTE_BYTES_MAX, Inode, InodeKind};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The attribute that holds a file's rules.
+pub const RULES: &[u8] = b"user.holdfast.acl";
+
+/// An open of a file with rules.
+pub struct Entering<'a> {
+    /// Who, as the kernel says.
+    pub caller: &'a Caller,
+    /// The file.
+    pub ino: Ino,
+    /// For what.
+    pub flags: OpenFlags,
+    /// The rules as stored.
+    pub rules: &'a [u8],
+    /// Where it is, for people.
+    pub path: String,
+}
+
+/// Asked before files with rules are opened.
+pub trait Gate: Send + Sync {
+    /// Whether an open is let in.
+    ///
+    /// # Errors
+    /// [`FsError::Access`]; [`FsError::Stale`] has the kernel begin the open again, once.
+    fn enter(&self, entering: &Entering<'_>) -> Result<(), FsError>;
+
+    /// Before a file is made in this directory, whose rules it will have.
+    ///
+    /// # Errors
+    /// [`FsError::Access`]: whoever makes it could not be identified.
+    fn before_creating(&self, directory: Ino) -> Result<(), FsError>;
+
+    /// A file was made, and is open; the answer says from when on that descriptor may be used.
+    fn created(&self, entering: &Entering<'_>) -> Arc<dyn Admitted>;
+
+    /// Something else was refused because of rules.
+    fn refused(&self, entering: &Entering<'_>, reason: &str);
+
+    /// Whether this thread opens only because the kernel opens files for those who watch opens: it gets a descriptor
+    /// of no use.
+    fn is_blind(&self, thread: u32) -> bool;
+}
+
+/// Whether a new file's opener was let in.
+pub trait Admitted: Send + Sync {
+    /// As of now.
+    fn is_given(&self) -> bool;
+}
+
+/// How a file comes to be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// By an open, whose caller can be identified.
+    Open,
+    /// By a call on its name.
+    Name,
+}
+
+impl FileSystem {
+    /// Sets who is asked before files with rules are opened. Once.
+    pub fn set_gate(&self, gate: Arc<dyn Gate>) {
+        let _ = self.gate.set(gate);
+    }
+
+    /// Whether an open by this thread is for the gate's own use, and is not to be answered with a file.
+    pub fn is_blind(&self, thread: u32) -> bool {
+        self.gate.get().is_some_and(|gate| gate.is_blind(thread))
+    }
+
+    /// The rules of a file or directory as stored, as of now.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]: it is gone.
+    pub fn rules(&self, ino: Ino) -> Result<Option<Vec<u8>>, FsError> {
+        self.run(|| {
+            let inode = self.fetch()?.view.inode(self.handle(ino)?).map_err(super::lookup::stale)?;
+            Ok(inode.xattrs.get(RULES).cloned())
+        })
+    }
+
+    /// Sets or removes the rules of a file or directory. What is open stays open.
+    ///
+    /// # Errors
+    /// [`FsError::NotPermitted`]: another principal's; [`FsError::Invalid`]: neither file nor directory;
+    /// [`FsError::NoSpace`], [`FsError::ReadOnly`], [`FsError::Stale`].
+    pub fn set_rules(&self, ino: Ino, rules: Option<Vec<u8>>) -> Result<(), FsError> {
+        self.run(|| {
+            self.may_change()?;
+            self.edit_inode(ino, move |inode| {
+                if !matches!(inode.kind, InodeKind::File | InodeKind::Directory) {
+                    return Err(FsError::Invalid("only files and directories have rules".into()));
+                }
+                match &rules {
+                    Some(rules) => drop(inode.xattrs.insert(RULES.to_vec(), rules.clone())),
+                    None => drop(inode.xattrs.remove(RULES)),
+                }
+                let bytes: usize = inode.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+                if bytes > ATTRIBUTE_BYTES_MAX { Err(FsError::NoSpace) } else { Ok(()) }
+            })
+        })
+    }
+
+    /// Before a file is used: asks the gate if it has rules.
+    pub(super) fn pass_gate(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        inode: &Inode,
+        flags: OpenFlags,
+        by: Entry,
+    ) -> Result<(), FsError> {
+        let Some(rules) = inode.xattrs.get(RULES) else { return Ok(()) };
+        let refused = |why: &str| Err(FsError::Access(why.to_owned()));
+        let Some(gate) = self.gate.get() else {
+            return refused("the file has rules for programs, and nobody here identifies programs");
+        };
+        let entering = Entering { caller, ino, flags, rules, path: self.path_for_people(ino) };
+        match by {
+            Entry::Open => gate.enter(&entering),
+            Entry::Name => {
+                let why = "a file with rules is not cut or extended by its name; open it for that";
+                gate.refused(&entering, why);
+                refused(why)
+            }
+        }
+    }
+
+    /// Before something is made in a directory: whether it will have rules.
+    pub(super) fn gate_for_new(&self, view: &dyn View, directory: Ino) -> Result<(), FsError> {
+        let Ok(inode) = view.inode(self.handle(directory)?) else { return Ok(()) };
+        if !inode.xattrs.contains_key(RULES) {
+            return Ok(());
+        }
+        match self.gate.get() {
+            Some(gate) => gate.before_creating(directory),
+            None => Err(FsError::Access(
+                "the directory has rules for programs, and nobody here identifies them".into(),
+            )),
+        }
+    }
+
+    /// A new file is open: with rules, its descriptor is of use once its opener is let in.
+    pub(super) fn guard_new(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        inode: &Inode,
+        flags: OpenFlags,
+        opened: &Opened,
+    ) {
+        let Some(rules) = inode.xattrs.get(RULES) else { return };
+        let entering = Entering { caller, ino, flags, rules, path: self.path_for_people(ino) };
+        let admitted = match self.gate.get() {
+            Some(gate) => gate.created(&entering),
+            None => Arc::new(Never),
+        };
+        if let Some(open) = self.files.lock().get(&opened.handle) {
+            let _ = open.admitted.set(admitted);
+        }
+    }
+}
+
+/// Nobody is let in.
+struct Never;
+
+impl Admitted for Never {
+    fn is_given(&self) -> bool {
+        false
+    }
+}
+
+/// What a new inode has of its directory's rules.
+pub(super) fn inherit(from: &BTreeMap<Vec<u8>, Vec<u8>>, to: &mut Inode) {
+    if let (InodeKind::File | InodeKind::Directory, Some(rules)) = (to.kind, from.get(RULES)) {
+        to.xattrs.insert(RULES.to_vec(), rules.clone());
+    }
+}
