@@ -30,7 +30,9 @@ fn refusal(error: MonitorError) -> Refusal {
         MonitorError::Busy(_) => Refusal::Code(BUSY),
         MonitorError::TooLong { .. } => Refusal::Code(EDGE),
         MonitorError::WrongStatus { .. } => Refusal::Code(STATE),
-        MonitorError::Outdated(_) | MonitorError::NoRegion(_) | MonitorError::NoPage(_) => Refusal::Code(OUTDATED),
+        MonitorError::Outdated(_) | MonitorError::NoRegion(_) | MonitorError::NoPage(_) => {
+            Refusal::Code(OUTDATED)
+        }
         MonitorError::Volume(VolumeError::BadBlock { .. }) => Refusal::Code(BAD_BLOCK),
         error => Refusal::Failed(error.to_string()),
     }

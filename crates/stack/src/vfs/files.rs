@@ -44,7 +44,9 @@ impl Map {
     fn put(&mut self, start: u64, run: Blocks) {
         let end = start + run.count * u64::from(self.block_bytes);
         let old: Vec<u64> = self.runs.range(start..end).map(|(start, _)| *start).collect();
-        old.iter().for_each(|start| drop(self.runs.remove(start)));
+        for start in old {
+            self.runs.remove(&start);
+        }
         self.runs.insert(start, run);
     }
 
