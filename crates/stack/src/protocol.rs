@@ -8,7 +8,7 @@ use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 /// Most blocks in one question.
 pub const BLOCKS_MAX: usize = 256;
 /// Pages of the area through which contents reach the monitor.
-pub const STAGE_PAGES: usize = 1024;
+pub const STAGE_PAGES: usize = 2304;
 
 /// Neighbouring blocks of one disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
