@@ -6,7 +6,7 @@ use clap::Args;
 use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
 
 /// The components of this program, by name.
-pub const TABLE: &[(&str, Main)] = &[];
+pub const TABLE: &[(&str, Main)] = holdfast_stack::COMPONENTS;
 
 /// `holdfast components`
 #[derive(Debug, Args)]

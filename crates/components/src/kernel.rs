@@ -242,3 +242,13 @@ pub(crate) unsafe fn raw_call(number: i64, arguments: [usize; 6]) -> io::Result<
         value => Ok(value as usize),
     }
 }
+
+/// Gives this process, which has one thread, a view of its own of mounts.
+pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
+    // SAFETY: it takes a number and touches no memory; no other thread shares what it changes.
+    match unsafe { libc::unshare(libc::CLONE_NEWNS) } {
+        0 => Ok(()),
+        _ => Err(rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+            .unwrap_or(rustix::io::Errno::PERM)),
+    }
+}

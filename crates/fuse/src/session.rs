@@ -102,6 +102,28 @@ pub fn mount_disk(
     serve(directory, options, Permissions::ByMode, start, ended)
 }
 
+/// Mounts on `directory`, and gives the session with the kernel away unread: for another process to serve. The absolute
+/// path of the mount point comes back too.
+///
+/// # Errors
+/// As [`mount`].
+pub fn open_session(directory: &Path, options: &Options) -> Result<(PathBuf, OwnedFd), MountError> {
+    let directory = mountpoint::prepare(directory)?;
+    let session = attach(&directory, options, Permissions::ByMode)?;
+    Ok((directory, session))
+}
+
+/// Ends a mount of [`open_session`]; one that is gone is fine.
+///
+/// # Errors
+/// As [`Session::unmount`].
+pub fn close_session(directory: &Path, manner: Manner) -> Result<(), MountError> {
+    match mountpoint::unmount(directory, manner) {
+        Err(MountError::NotMounted(_)) => Ok(()),
+        done => done,
+    }
+}
+
 /// Mounts, and serves on a thread of its own. `start` shakes hands, and makes what is to be dropped at the end.
 fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
     directory: &Path,

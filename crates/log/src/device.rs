@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Fixed-size storage without any promise about order: what was written since the last flush may be there after a
 /// crash in any order, torn within 4 KiB, or not at all. Thread-safe.
@@ -118,5 +119,116 @@ impl Device for FileDevice {
 
     fn describe(&self) -> String {
         self.path.display().to_string()
+    }
+}
+
+/// Two devices, one after the other: what belongs to a disk and must not be on it follows it, and who has only one of them
+/// has neither.
+pub struct Joined {
+    first: Arc<dyn Device>,
+    second: Arc<dyn Device>,
+    edge: u64,
+}
+
+impl Joined {
+    /// The first `edge` bytes of `first`, then all of `second`.
+    pub fn new(first: Arc<dyn Device>, edge: u64, second: Arc<dyn Device>) -> Joined {
+        assert!(edge <= first.size_bytes(), "the edge is within the first");
+        Joined { first, second, edge }
+    }
+
+    /// How many of `length` bytes from `offset` are on the first.
+    fn on_first(&self, offset: u64, length: u64) -> u64 {
+        self.edge.saturating_sub(offset).min(length)
+    }
+}
+
+impl Device for Joined {
+    fn size_bytes(&self) -> u64 {
+        self.edge + self.second.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let (first, second) = buffer.split_at_mut(self.on_first(offset, buffer.len() as u64) as usize);
+        if !first.is_empty() {
+            self.first.read_at(offset, first)?;
+        }
+        match second.is_empty() {
+            true => Ok(()),
+            false => self.second.read_at((offset + first.len() as u64) - self.edge, second),
+        }
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (first, second) = bytes.split_at(self.on_first(offset, bytes.len() as u64) as usize);
+        if !first.is_empty() {
+            self.first.write_at(offset, first)?;
+        }
+        match second.is_empty() {
+            true => Ok(()),
+            false => self.second.write_at((offset + first.len() as u64) - self.edge, second),
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.first.flush()?;
+        self.second.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        let first = self.on_first(offset, length);
+        if first > 0 {
+            self.first.discard(offset, first)?;
+        }
+        match first < length {
+            true => self.second.discard(offset + first - self.edge, length - first),
+            false => Ok(()),
+        }
+    }
+
+    fn drop_cache(&self, offset: u64, length: u64) {
+        let first = self.on_first(offset, length);
+        if first > 0 {
+            self.first.drop_cache(offset, first);
+        }
+        if first < length {
+            self.second.drop_cache(offset + first - self.edge, length - first);
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{} with {}", self.first.describe(), self.second.describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated_device::Devices;
+
+    /// Proves: two devices together read and write as one array, over the edge too, and neither is touched elsewhere.
+    #[test]
+    fn joined() {
+        let devices = Devices::new();
+        devices.record(false);
+        devices.add_with("first", vec![1; 4096]);
+        devices.add_with("second", vec![2; 1024]);
+        let joined = Joined::new(devices.device(0), 3000, devices.device(1));
+        assert_eq!(joined.size_bytes(), 4024);
+        let mut expected = [vec![1; 3000], vec![2; 1024]].concat();
+        for (offset, length) in
+            [(0, 4024), (2990, 20), (3000, 1), (2999, 1), (0, 3000), (3000, 1024), (4024, 0)]
+        {
+            let mut found = vec![0; length];
+            joined.read_at(offset as u64, &mut found).expect("within");
+            assert_eq!(found, expected[offset..offset + length]);
+            let bytes: Vec<u8> = (0..length).map(|at| (at + offset) as u8).collect();
+            joined.write_at(offset as u64, &bytes).expect("within");
+            expected[offset..offset + length].copy_from_slice(&bytes);
+        }
+        joined.flush().expect("flushed");
+        assert!(joined.read_at(4000, &mut [0; 30]).is_err());
+        assert_eq!(devices.bytes(0)[3000..], vec![1; 1096], "beyond the edge is not ours");
+        assert_eq!([&devices.bytes(0)[..3000], &devices.bytes(1)].concat(), expected);
     }
 }

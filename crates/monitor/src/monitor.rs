@@ -494,6 +494,11 @@ impl<M: Memory> Monitor<M> {
         Ok(self.place(block)?.2)
     }
 
+    /// How new the volume of a disk is.
+    pub fn anchor(&self, disk: u16) -> Option<holdfast_log::ring::Anchor> {
+        Some(self.disks.get(usize::from(disk))?.volume.anchor())
+    }
+
     /// Writes what is dirty, whoever wrote it, and closes the volumes, so that the next opening has nothing to recover.
     /// Nobody asks any more.
     ///

@@ -27,6 +27,10 @@ pub enum VolumeCommand {
     Protect(Protect),
     /// Offer a protected volume to file systems, every block verified.
     Attach(Attach),
+    /// Make a disk or a card a FAT32 file system in which every byte has an owner; what is on it is lost.
+    Format(Format),
+    /// Mount such a file system, its parts in sandboxes.
+    Mount(Mount),
     /// End an attachment, after writing everything.
     Detach(Detach),
     /// List the volumes that this machine knows.
@@ -111,6 +115,83 @@ pub struct Protect {
     /// Use LOG although it holds something else, or the log of a volume that is gone; that is lost.
     #[arg(long)]
     pub overwrite_log: bool,
+}
+
+/// `holdfast volume format`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume format card.img --sidecar card.d
+  holdfast volume format /dev/sdb --sidecar /root/sdb.d --label PHOTOS --erase
+
+DEVICE becomes a plain disk with an MBR and one FAT32 partition, which any system reads. Beside it, in the directory
+--sidecar, are its key, its log, and the table that says who owns each block: without them it is a plain disk, and nothing
+says whose its files are. Keep a copy of the key elsewhere. docs/stack.md says what is promised.")]
+pub struct Format {
+    /// The disk, card or image, of 64 MiB at least.
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Directory for key, log and policy table; made when it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub sidecar: PathBuf,
+    /// Name of the file system, 11 characters at most.
+    #[arg(long, value_name = "LABEL", default_value = "HOLDFAST")]
+    pub label: String,
+    /// KiB of a cluster, 1 to 32 [default: 512 bytes below 256 MiB, else as suits the size].
+    #[arg(long, value_name = "KIB", value_parser = cluster_kib)]
+    pub cluster_kib: Option<u32>,
+    /// DEVICE may hold something, which is lost.
+    #[arg(long)]
+    pub erase: bool,
+}
+
+fn cluster_kib(text: &str) -> Result<u32, String> {
+    let kib: u32 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match kib.is_power_of_two() && kib <= 32 {
+        true => Ok(kib),
+        false => Err("1, 2, 4, 8, 16 or 32".to_owned()),
+    }
+}
+
+/// `holdfast volume mount`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume mount card.img /mnt --sidecar card.d
+  holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session bob=/mnt/bob
+  umount /mnt
+
+Runs until the last of its mounts is unmounted, or until Ctrl-C. Each mount speaks for one user: files that this user
+makes are theirs, and other users of the same file system see their names and sizes only. `holdfast components` shows the
+processes of it.")]
+pub struct Mount {
+    /// The disk, card or image.
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Where.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Its key, log and policy table.
+    #[arg(long, value_name = "DIR")]
+    pub sidecar: PathBuf,
+    /// For whom [default: who runs this].
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Another user's mount; may be given several times.
+    #[arg(long = "session", value_name = "USER=DIR", value_parser = session)]
+    pub sessions: Vec<(String, PathBuf)>,
+    /// Let other users of this machine use the mounts; default only who runs this.
+    #[arg(long)]
+    pub allow_other: bool,
+    /// MiB of memory for blocks.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=65536))]
+    pub cache_mib: u32,
+    /// Accept a disk of which nothing is known here: an older state of disk and sidecar together is not noticed.
+    #[arg(long)]
+    pub freshness_unknown: bool,
+}
+
+fn session(text: &str) -> Result<(String, PathBuf), String> {
+    let (user, directory) = text.split_once('=').ok_or("USER=DIR is wanted")?;
+    Ok((user.to_owned(), PathBuf::from(directory)))
 }
 
 /// `holdfast volume attach`

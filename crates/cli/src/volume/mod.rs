@@ -3,6 +3,7 @@
 mod anchor;
 pub mod args;
 mod attach;
+mod card;
 mod devices;
 mod export;
 mod host;
@@ -34,6 +35,8 @@ pub fn run(arguments: &Volume, directories: &Directories, format: Format) -> Out
     match &arguments.command {
         VolumeCommand::Protect(arguments) => protect::run(arguments, directories, format),
         VolumeCommand::Attach(arguments) => attach::attach(arguments, directories, format),
+        VolumeCommand::Format(arguments) => card::format(arguments, directories, format),
+        VolumeCommand::Mount(arguments) => card::mount(arguments, directories, format),
         VolumeCommand::Detach(arguments) => attach::detach(arguments, directories, format),
         VolumeCommand::List => status::list(directories, format),
         VolumeCommand::Status(arguments) => status::run(arguments, directories, format),

@@ -118,6 +118,14 @@ impl Places {
         if found.is_empty() {
             found = all.into_iter().filter(|(place, _)| attached_at(place).contains(&path)).collect();
         }
+        if found.len() > 1 {
+            // A move that was interrupted at its end leaves two; the attached one is meant.
+            let attached: Vec<_> =
+                found.iter().filter(|(place, _)| !attached_at(place).is_empty()).cloned().collect();
+            if attached.len() == 1 {
+                found = attached;
+            }
+        }
         match found.len() {
             1 => Ok(found.remove(0)),
             0 => Err(Failure::new(

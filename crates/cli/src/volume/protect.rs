@@ -313,6 +313,11 @@ impl Interrupt {
         Ok(Interrupt(asked))
     }
 
+    /// Whether it was asked to stop.
+    pub fn is_asked(&self) -> bool {
+        self.0.load(SeqCst)
+    }
+
     /// Shows how far it is; whether to go on.
     pub fn step(&self, bar: &indicatif::ProgressBar, done: u64, of: u64) -> bool {
         bar.set_length(of * BLOCK_BYTES as u64);

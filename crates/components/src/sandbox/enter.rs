@@ -63,6 +63,9 @@ pub(crate) fn enter(orders: &Orders) -> Result<OwnedFd> {
 
 /// An empty directory that cannot be written becomes the root, and nothing else stays mounted.
 fn empty_root() -> rustix::io::Result<()> {
+    // Not at birth: the program and its libraries would be files of the copies of the host's mounts, and keep all of those
+    // in use, also what is unmounted long since, for as long as this process lives.
+    kernel::unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in [("size", "4096"), ("nr_inodes", "1"), ("mode", "0555")] {

@@ -18,6 +18,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(super) struct Role {
     /// What it runs.
     pub manifest: Manifest,
+    /// Who that makes it: a group that the manifest satisfies.
+    pub program: Principal,
     /// The user whose session it serves.
     pub user: Option<Principal>,
 }
@@ -86,7 +88,7 @@ impl Aliases {
         page.set(0, &Principal::Process(name).digest().0)?;
         let mut credentials = Credentials::default();
         let manifest = role.manifest.clone();
-        let program = Principal::Program(manifest.program());
+        let program = role.program.clone();
         let runs = credentials.keep(state.says(Statement::Runs { process: name, manifest })?)?;
         let speaks = match &role.user {
             None => None,

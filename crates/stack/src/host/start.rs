@@ -3,20 +3,24 @@
 use super::aliases::{Aliases, Role};
 use super::memory::Tmpfs;
 use super::service::{Service, port};
-use crate::protocol::{Blocks, STAGE_PAGES};
+use crate::protocol::{AskFiles, Blocks, FilesSay, STAGE_PAGES};
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
-use holdfast_access::{Acl, Manifest, Name, Principal, ProcessName, Text};
+use holdfast_access::{Acl, Conditions, Manifest, Name, Predicate, Principal, ProcessName, Term, Text};
 use holdfast_components::{
-    Access, ChannelPlan, ComponentPlan, Door, End, Event, Plan, Profile, Program, RegionGrant, Regions,
-    Supervisor,
+    Access, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Profile, Program, RegionGrant,
+    Regions, Supervisor,
 };
 use holdfast_crypto::Digest;
 use holdfast_fat::Layout as FatLayout;
+use holdfast_log::ring::Anchor;
 use holdfast_monitor::{Disk, Extent, Layout, Monitor, Names, PAGE_BYTES};
 use holdfast_volume::Volume;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Where the blocks of a disk are.
 #[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
@@ -75,6 +79,8 @@ pub struct Stack {
     supervisor: Option<Supervisor>,
     serving: Option<std::thread::JoinHandle<()>>,
     service: Arc<Service>,
+    /// Sessions that have not ended.
+    sessions: Arc<AtomicUsize>,
 }
 
 /// Threads that answer for the monitor.
@@ -87,8 +93,10 @@ const POLICY: &str = "policy-manager";
 const CACHE: &str = "cache-manager";
 const FORMATTER: &str = "disk-formatter";
 
+const SESSION: &str = "vfs-";
+
 fn session_name(number: usize) -> String {
-    format!("vfs-{number}")
+    format!("{SESSION}{number}")
 }
 
 impl Place {
@@ -156,18 +164,26 @@ impl Stack {
         let mut role = |component: &str, kind: &str, settings: &[(&str, String)], user: Option<Principal>| {
             let manifest = manifest(digest, kind, settings)?;
             let program = Principal::Program(manifest.program());
-            roles.insert(component.to_owned(), Role { manifest, user });
+            roles.insert(component.to_owned(), Role { manifest, program: program.clone(), user });
             Ok::<_, StackError>(program)
         };
         let policy = role(POLICY, POLICY, &[], None)?;
         let cache = role(CACHE, CACHE, &[], None)?;
         let driver = role(DRIVER, DRIVER, &[of_disk], None)?;
-        let files = role(FILES, FILES, &[of_blocks], None)?;
+        // The driver's blocks are its own whichever version of this program it is: the machine alone says who is which
+        // component, and does so of this program's own.
+        let component = Term::Component(Name::new(FILES)?);
+        let setting = Term::Setting(Name::new("blocks")?, Text::new(&of_blocks.1)?);
+        let files = Predicate::new(vec![Term::All(2), component, setting], Conditions::CLEAN)?;
+        let files = Principal::Such(files);
+        let runs = manifest(digest, FILES, &[of_blocks])?;
         role(FORMATTER, FORMATTER, &[], Some(configuration.administrator.clone()))?;
         for (number, session) in configuration.sessions.iter().enumerate() {
             role(&session_name(number), "vfs", &[], Some(session.user.clone()))?;
         }
+        roles.insert(FILES.to_owned(), Role { manifest: runs, program: files.clone(), user: None });
         let aliases = Arc::new(Aliases::new(roles));
+        let sessions = configuration.sessions.len();
 
         let memory = (configuration.pages_max * PAGE_BYTES) as u64;
         // Regions are filled in part only, and each has its words.
@@ -211,6 +227,7 @@ impl Stack {
                     "owners and ACLs: only for who speaks for the owner".to_owned(),
                     "pages: only for CacheMgr, in regions of one ACL".to_owned(),
                 ],
+                source: Some("policy-manager".to_owned()),
                 ..ComponentPlan::new(POLICY, Profile::default())
             },
             ComponentPlan {
@@ -242,6 +259,7 @@ impl Stack {
             ChannelPlan::new(End::of(from, name), End::of(to, &format!("from-{from}")))
         };
         let mut channels = vec![
+            ChannelPlan::new(End::host(FILES), End::of(FILES, "from-host")),
             host(DRIVER),
             host(POLICY),
             host(CACHE),
@@ -292,6 +310,8 @@ impl Stack {
         }
 
         let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages });
+        let sessions = Arc::new(AtomicUsize::new(sessions));
+        let left = Arc::clone(&sessions);
         let plan = Plan { name, components, channels };
         let supervisor = Supervisor::start(program, plan, move |event| match event {
             Event::Starting { component, process, aliases: page, .. } => {
@@ -303,6 +323,9 @@ impl Stack {
             Event::Ended { component, process, reason, restarts } => {
                 let name = ProcessName { boot: process.realm, number: process.counter };
                 aliases.ended(component, name);
+                if component.starts_with(SESSION) && !restarts {
+                    left.fetch_sub(1, Relaxed);
+                }
                 tracing::warn!(component, reason, restarts, "a component ended");
             }
         })?;
@@ -314,7 +337,41 @@ impl Stack {
             }
         });
         let serving = serving.map_err(|error| StackError::Component(error.to_string()))?;
-        Ok(Stack { supervisor: Some(supervisor), serving: Some(serving), service })
+        Ok(Stack { supervisor: Some(supervisor), serving: Some(serving), service, sessions })
+    }
+
+    /// Waits until the file system can be used: recovered, and formatted if that was asked for.
+    ///
+    /// # Errors
+    /// Its driver does not come up; in words of the driver, if it said any.
+    pub fn wait_until_ready(&self, patience: Duration) -> Result<(), StackError> {
+        let files = self.supervisor().ports().asker::<AskFiles, FilesSay>(FILES)?;
+        let started = std::time::Instant::now();
+        loop {
+            let asked = files.ask(0, &AskFiles::Sizes, Patience::of(Duration::from_secs(1)));
+            let Err(error) = asked else { return Ok(()) };
+            let listing = self.supervisor().listing();
+            // Whoever is down keeps the others waiting.
+            let is_late = started.elapsed() > patience;
+            let failed = listing.components.iter().find(|component| component.state.starts_with("down"));
+            if let Some(failed) = failed {
+                let words = failed.last_end.clone().unwrap_or_default();
+                return Err(StackError::Component(format!("{}: {words}", failed.name)));
+            }
+            if is_late {
+                return Err(error.into());
+            }
+        }
+    }
+
+    /// How many sessions have not ended.
+    pub fn sessions(&self) -> usize {
+        self.sessions.load(Relaxed)
+    }
+
+    /// How new the volume is.
+    pub fn anchor(&self) -> Anchor {
+        self.service.monitor.anchor(0).expect("there is one disk")
     }
 
     /// What runs.
@@ -322,11 +379,11 @@ impl Stack {
         self.supervisor.as_ref().expect("it runs until it is stopped")
     }
 
-    /// Ends the components, and makes everything durable that they wrote.
+    /// Ends the components, and makes everything durable that they wrote. How new the volume is then.
     ///
     /// # Errors
     /// The volume.
-    pub fn stop(mut self) -> Result<(), StackError> {
+    pub fn stop(mut self) -> Result<Anchor, StackError> {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.stop();
         }
@@ -334,7 +391,7 @@ impl Stack {
             let _ = serving.join();
         }
         self.service.monitor.close()?;
-        Ok(())
+        Ok(self.anchor())
     }
 }
 

@@ -1,0 +1,192 @@
+//! Cards whose files have owners, through the real command: formatted, mounted for two people, tampered with. As root.
+
+mod common;
+
+use common::{eventually, run, text};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+/// A folder with a card, its sidecar, two mount points and a state directory.
+struct Desk {
+    folder: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let desk =
+            Desk { folder: tempfile::Builder::new().prefix("holdfast-card.").tempdir().expect("a folder") };
+        for name in ["alice", "bob"] {
+            fs::create_dir(desk.path(name)).expect("made");
+        }
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn volume(&self, state: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.current_dir(self.folder.path()).env("HOLDFAST_STATE_DIR", self.path(state));
+        command.arg("volume").args(arguments);
+        command
+    }
+
+    fn format(&self, card: &str) {
+        File::create(self.path(card)).expect("made").set_len(80 * MIB).expect("sized");
+        run(&mut self
+            .volume("state", &["format", card, "--sidecar", &format!("{card}.d"), "--label", "TESTED"]));
+    }
+
+    const MOUNT: [&str; 5] = ["alice", "--user", "alice", "--session", "bob=bob"];
+
+    /// Mounts for alice and bob.
+    fn mount(&self, card: &str) -> Mounted<'_> {
+        let sidecar = format!("{card}.d");
+        let arguments = [&["mount", card, "--sidecar", &*sidecar], &Desk::MOUNT[..]].concat();
+        let child = self.volume("state", &arguments).stdout(Stdio::null()).spawn().expect("starts");
+        let mounted = Mounted { desk: self, child };
+        eventually("the mounts are there", || self.is_mounted("alice") && self.is_mounted("bob"));
+        mounted
+    }
+
+    /// Tries to, and must not succeed.
+    fn refused(&self, state: &str, card: &str, sidecar: &str) -> Output {
+        let arguments = [&["mount", card, "--sidecar", sidecar], &Desk::MOUNT[..]].concat();
+        let output = self.volume(state, &arguments).output().expect("runs");
+        assert!(!output.status.success());
+        assert!(!self.is_mounted("alice") && !self.is_mounted("bob"));
+        output
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        let mounts = fs::read_to_string("/proc/mounts").expect("read");
+        let path = self.path(name);
+        mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+    }
+
+    /// Both the card and its sidecar, as they are.
+    fn copy(&self, card: &str, to: &str) {
+        for (from, to) in [(card.to_owned(), to.to_owned()), (format!("{card}.d"), format!("{to}.d"))] {
+            let _ = fs::remove_dir_all(self.path(&to));
+            run(Command::new("cp").args(["-a", "-T"]).arg(self.path(&from)).arg(self.path(&to)));
+        }
+    }
+}
+
+struct Mounted<'a> {
+    desk: &'a Desk,
+    child: Child,
+}
+
+impl Mounted<'_> {
+    fn unmount(mut self) {
+        for name in ["alice", "bob"] {
+            run(Command::new("umount").arg(self.desk.path(name)));
+        }
+        assert!(self.child.wait().expect("ended").success());
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for name in ["alice", "bob"] {
+            let _ = Command::new("umount").arg("-l").arg(self.desk.path(name)).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Proves: a card is formatted, mounted for two people, used, and mounted again, with each one's files theirs only; the
+/// command ends with its last mount; without us it is a card as any other, which `fsck.fat` and mtools read.
+#[test]
+fn used() {
+    let desk = Desk::new();
+    desk.format("card");
+    assert_eq!(fs::metadata(desk.path("card.d/key")).expect("there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(desk.path("card.d")).expect("there").permissions().mode() & 0o777, 0o700);
+    let mounted = desk.mount("card");
+    fs::write(desk.path("alice/Letter to Bob.txt"), b"not for Bob").expect("written");
+    fs::write(desk.path("bob/mine"), b"Bob's").expect("written");
+    assert!(fs::read(desk.path("bob/Letter to Bob.txt")).is_err());
+    assert!(fs::remove_file(desk.path("bob/Letter to Bob.txt")).is_err());
+    // Programs that do more than read and write.
+    run(Command::new("git").args(["init", "-q"]).arg(desk.path("alice/repository")));
+    fs::write(desk.path("alice/repository/file"), b"content").expect("written");
+    run(Command::new("git").arg("-C").arg(desk.path("alice/repository")).args(["add", "file"]));
+    let commit = ["-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q", "-m", "first"];
+    run(Command::new("git").arg("-C").arg(desk.path("alice/repository")).args(commit));
+    run(Command::new("git").arg("-C").arg(desk.path("alice/repository")).args(["fsck", "--strict"]));
+    mounted.unmount();
+
+    let card = fs::read(desk.path("card")).expect("read");
+    fs::write(desk.path("partition"), &card[1 << 20..]).expect("written");
+    run(Command::new("fsck.fat").args(["-n", "-V"]).arg(desk.path("partition")));
+    let listed = run(Command::new("mdir").arg("-b").arg("-i").arg(desk.path("partition")).arg("::"));
+    assert!(listed.contains("Letter to Bob.txt"), "{listed}");
+
+    let mounted = desk.mount("card");
+    assert_eq!(fs::read(desk.path("alice/Letter to Bob.txt")).expect("read"), b"not for Bob");
+    assert_eq!(fs::read(desk.path("bob/mine")).expect("read"), b"Bob's");
+    assert!(fs::read(desk.path("alice/mine")).is_err());
+    run(Command::new("git").arg("-C").arg(desk.path("alice/repository")).args(["fsck", "--strict"]));
+    mounted.unmount();
+}
+
+/// Proves: a card without its sidecar, with another card's, with one that was changed, or that is older together with its
+/// card, is refused, in words; what does not fit is refused before anything is lost.
+#[test]
+fn refused() {
+    let desk = Desk::new();
+    desk.format("card");
+    desk.format("other");
+    let mounted = desk.mount("card");
+    fs::write(desk.path("alice/a"), b"one").expect("written");
+    mounted.unmount();
+    desk.copy("card", "old");
+    let mounted = desk.mount("card");
+    fs::write(desk.path("alice/a"), b"two").expect("written");
+    mounted.unmount();
+
+    let words = |output: Output| text(&output);
+    let missing = words(desk.refused("state", "card", "nothing.d"));
+    assert!(missing.contains("--sidecar names the directory"), "{missing}");
+    let others = words(desk.refused("state", "card", "other.d"));
+    assert!(!others.is_empty());
+    let elsewhere = words(desk.refused("elsewhere", "card", "card.d"));
+    assert!(elsewhere.contains("--freshness-unknown"), "{elsewhere}");
+    let older = words(desk.refused("state", "old", "old.d"));
+    assert!(older.contains("older"), "{older}");
+
+    // The policy table, the log, and the card, each changed alone.
+    for (file, offset) in [("card.d/policy", 4096 + 100), ("card.d/policy", 200), ("card", (1 << 20) + 70)] {
+        desk.copy("card", "kept");
+        let changed = File::options().read(true).write(true).open(desk.path(file)).expect("opens");
+        let mut byte = [0];
+        changed.read_exact_at(&mut byte, offset).expect("read");
+        changed.write_all_at(&[byte[0] ^ 4], offset).expect("written");
+        desk.refused("state", "card", "card.d");
+        for (from, to) in [("kept", "card"), ("kept.d/policy", "card.d/policy"), ("kept.d/log", "card.d/log")]
+        {
+            fs::copy(desk.path(from), desk.path(to)).expect("put back");
+        }
+    }
+    let mounted = desk.mount("card");
+    assert_eq!(fs::read(desk.path("alice/a")).expect("read"), b"two");
+    mounted.unmount();
+
+    let again = desk.volume("state", &["format", "card", "--sidecar", "new.d"]).output().expect("runs");
+    assert!(!again.status.success() && text(&again).contains("--erase"), "{}", text(&again));
+    let again =
+        desk.volume("state", &["format", "card", "--sidecar", "card.d", "--erase"]).output().expect("runs");
+    assert!(!again.status.success() && text(&again).contains("already"), "{}", text(&again));
+    File::create(desk.path("small")).expect("made").set_len(MIB).expect("sized");
+    let small = desk.volume("state", &["format", "small", "--sidecar", "small.d"]).output().expect("runs");
+    assert!(!small.status.success() && text(&small).contains("64 MiB"), "{}", text(&small));
+    assert!(!desk.path("small.d").exists());
+}
