@@ -303,21 +303,28 @@ impl Buffers {
     }
 
     /// A flush made what was [`Buffers::written`] before it stable. What the map is to learn.
+    ///
+    /// The log says of all records before a place that they are stable, so what comes after the first that is not stays
+    /// a candidate here as it does there: recovery has no more of them to choose from than are counted here.
     pub fn settle(&mut self, written: &[(u64, Lsn)]) -> Vec<(u64, Value, Lsn)> {
         self.settled += 1;
         let mut stable = Vec::with_capacity(written.len());
+        let until = self.first_after(written);
         for (block, lsn) in written {
             let Some(pending) = self.pending.get_mut(block) else { continue };
             self.lacking -= usize::from(pending.lacks());
             let mut last = None;
-            while let Some(candidate) = pending.candidates.front().filter(|first| first.start <= *lsn) {
+            let is_stable =
+                |first: &&Candidate| first.start <= *lsn && until.is_none_or(|until| first.start < until);
+            while let Some(candidate) = pending.candidates.front().filter(is_stable) {
                 last = Some(*candidate);
                 pending.candidates.pop_front();
             }
             if let Some(candidate) = last {
                 stable.push((*block, candidate.value, candidate.start));
             }
-            if pending.written == Some(*lsn) {
+            let is_left = pending.candidates.front().is_some_and(|first| first.start <= *lsn);
+            if pending.written == Some(*lsn) && !is_left {
                 pending.written = None;
             }
             self.lacking += usize::from(pending.lacks());
@@ -326,6 +333,16 @@ impl Buffers {
             }
         }
         stable
+    }
+
+    /// The first record that is newer than what the disk was given of its block.
+    fn first_after(&self, written: &[(u64, Lsn)]) -> Option<Lsn> {
+        let written: HashMap<u64, Lsn> = written.iter().copied().collect();
+        let newer = self.pending.iter().filter_map(|(block, pending)| {
+            let given = written.get(block);
+            pending.candidates.iter().find(|candidate| given.is_none_or(|given| candidate.start > *given))
+        });
+        newer.map(|candidate| candidate.start).chain(self.appending).min()
     }
 
     /// The oldest record that is not known to be true of the disk.

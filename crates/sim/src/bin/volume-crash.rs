@@ -18,7 +18,10 @@ struct Arguments {
     /// Where randomness begins; the same seed checks the same programs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// States for each write or flush of a program.
+    /// Programs to run at most.
+    #[arg(long, default_value_t = u64::MAX)]
+    programs: u64,
+    /// States for each write or flush of a program; with none, only the order of writes is checked.
     #[arg(long, default_value_t = 10)]
     each: usize,
 }
@@ -32,7 +35,7 @@ fn main() {
     let mut found = Found::default();
     let mut checked = order::Checked::default();
     let (mut programs, mut events) = (0, 0);
-    while (seen.len() as u64) < arguments.states {
+    while (seen.len() as u64) < arguments.states && programs < arguments.programs {
         programs += 1;
         let seed = arguments.seed.wrapping_mul(1_000_003).wrapping_add(programs);
         let mut random = Random::new(seed);
@@ -51,7 +54,7 @@ fn main() {
             fail(seed, &format!("a block has {} candidates", ordered.candidates));
         }
         let mut moment = Moment::first(&trace);
-        for event in &trace.events {
+        for event in trace.events.iter().filter(|_| arguments.each > 0) {
             moment.step(event);
             let allowed = subject.oracle.after(moment.events());
             for state in moment.states(&mut random, arguments.each) {

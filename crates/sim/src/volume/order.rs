@@ -5,7 +5,7 @@ use super::crash::Moment;
 use super::{DISK, LOG, key};
 use holdfast_log::simulated_device::{Devices, Event, Trace};
 use holdfast_volume::{BLOCK_BYTES, Claim, claims};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What was checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,10 +18,45 @@ pub struct Checked {
     pub candidates: usize,
 }
 
-/// What the log says last of a block that it calls stable, and what it announces after that.
+/// What the log says last of a block that it calls stable, and what it announces after that; nothing is a discard.
 struct Stable {
     tag: Option<[u8; 16]>,
-    later: Vec<[u8; 16]>,
+    later: Vec<Option<[u8; 16]>>,
+}
+
+/// What the durable log has announced.
+#[derive(Default)]
+struct Announced {
+    /// By records that it still has.
+    now: HashSet<(u64, [u8; 16])>,
+    /// By any.
+    ever: HashSet<(u64, [u8; 16])>,
+    /// Blocks of which the last that was said is that they are discarded: what is written late, by who began before,
+    /// does no harm.
+    discarded: HashSet<u64>,
+    is_known: bool,
+}
+
+impl Announced {
+    fn learn(&mut self, claims: &[Claim]) {
+        self.now.clear();
+        for claim in claims {
+            match claim.tag {
+                Some(tag) => {
+                    self.now.insert((claim.block, tag));
+                    self.discarded.remove(&claim.block);
+                }
+                None => drop(self.discarded.insert(claim.block)),
+            }
+        }
+        self.ever.extend(&self.now);
+        self.is_known = true;
+    }
+
+    fn allows(&self, block: u64, tag: [u8; 16]) -> bool {
+        let one = (block, tag);
+        self.now.contains(&one) || self.discarded.contains(&block) && self.ever.contains(&one)
+    }
 }
 
 fn claims_of(bytes: &[u8]) -> Result<Vec<Claim>, String> {
@@ -47,28 +82,27 @@ pub fn check_some(trace: &Trace, each: usize) -> Result<Checked, String> {
     let mut checked = Checked::default();
     let mut moment = Moment::first(trace);
     let mut log_live = trace.before[LOG].clone();
-    // What the durable log announces, made anew after it was flushed.
-    let mut announced: Option<HashMap<(u64, [u8; 16]), ()>> = None;
+    // Made anew after the log was flushed.
+    let mut announced = Announced::default();
     for (at, event) in trace.events.iter().enumerate() {
         match event {
             Event::Write { device: DISK, offset, bytes } => {
-                let announced = match &mut announced {
-                    Some(announced) => announced,
-                    none => none.insert(
-                        claims_of(moment.durable(LOG))?
-                            .iter()
-                            .filter_map(|claim| Some(((claim.block, claim.tag?), ())))
-                            .collect(),
-                    ),
-                };
+                if !announced.is_known {
+                    announced.learn(&claims_of(moment.durable(LOG))?);
+                }
                 let first = offset / BLOCK_BYTES as u64;
                 if offset % BLOCK_BYTES as u64 != 0 || bytes.len() % BLOCK_BYTES != 0 {
                     return Err(format!("event {at} writes parts of blocks"));
                 }
                 for (block, bytes) in (first..).zip(bytes.as_chunks::<BLOCK_BYTES>().0) {
                     checked.written += 1;
-                    if !announced.contains_key(&(block, key.block_tag(block, bytes))) {
-                        return Err(format!("event {at} writes block {block} before its record is durable"));
+                    if !announced.allows(block, key.block_tag(block, bytes)) {
+                        let claims = claims_of(moment.durable(LOG))?;
+                        let of_it: Vec<_> = claims.iter().filter(|claim| claim.block == block).collect();
+                        let tag = key.block_tag(block, bytes);
+                        return Err(format!(
+                            "event {at} writes block {block} with tag {tag:02x?} before its record is durable; the log has {of_it:02x?}"
+                        ));
                     }
                 }
             }
@@ -90,24 +124,24 @@ pub fn check_some(trace: &Trace, each: usize) -> Result<Checked, String> {
                         (true, _) => {
                             drop(last.insert(claim.block, Stable { tag: claim.tag, later: Vec::new() }))
                         }
-                        (false, Some(stable)) => stable.later.extend(claim.tag),
+                        (false, Some(stable)) => stable.later.push(claim.tag),
                         (false, None) => {}
                     }
                 }
                 for (block, Stable { tag, later }) in last {
                     // What is discarded may be anything.
-                    let Some(tag) = tag else { continue };
+                    let Some(tag) = tag.filter(|_| !later.contains(&None)) else { continue };
                     checked.stable += 1;
                     let there = &moment.durable(DISK)[block as usize * BLOCK_BYTES..][..BLOCK_BYTES];
                     let there = key.block_tag(block, there.try_into().expect("a block"));
-                    if there != tag && !later.contains(&there) {
+                    if there != tag && !later.contains(&Some(there)) {
                         return Err(format!(
                             "event {at} calls block {block} stable, which is not on the disk"
                         ));
                     }
                 }
             }
-            Event::Flush { device: LOG } => announced = None,
+            Event::Flush { device: LOG } => announced.is_known = false,
             Event::Flush { .. } | Event::FailedFlush { .. } | Event::Mark => {}
         }
         moment.step(event);

@@ -5,6 +5,7 @@ use super::{BLOCK_BYTES, Block, content, open, protected, read};
 use crate::random::Random;
 use holdfast_log::simulated_device::Devices;
 use holdfast_volume::{Options, Volume};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -76,6 +77,30 @@ impl Subject {
         self.oracle.end(blocks, self.devices.mark());
     }
 
+    /// Writes runs of sectors, given as first sector and count, all or none of them; as many as the log takes at once.
+    pub fn write_together(&self, runs: &[(u64, u64)]) {
+        let mut blocks: BTreeMap<u64, Block> = BTreeMap::new();
+        let mut writes = Vec::new();
+        for (first, count) in runs {
+            let new = (first / 8..(first + count).div_ceil(8)).filter(|block| !blocks.contains_key(block));
+            if blocks.len() + new.count() > self.volume.together_max() {
+                continue;
+            }
+            let bytes = self.contents(count.div_ceil(8)).concat();
+            let bytes = bytes[..*count as usize * 512].to_vec();
+            for (sector, bytes) in (*first..).zip(bytes.chunks(512)) {
+                let whole = blocks.entry(sector / 8).or_insert_with(|| self.oracle.now(sector / 8));
+                whole[(sector % 8 * 512) as usize..][..512].copy_from_slice(bytes);
+            }
+            writes.push((first * 512, bytes));
+        }
+        let Some(one) = blocks.keys().next().copied() else { return };
+        self.oracle.begin_together(&blocks, self.devices.mark());
+        let writes: Vec<(u64, &[u8])> = writes.iter().map(|(offset, bytes)| (*offset, &bytes[..])).collect();
+        self.volume.write_together(&writes).expect("written");
+        self.oracle.end_together(one, self.devices.mark());
+    }
+
     /// Discards blocks.
     pub fn discard(&self, block: u64, count: u64) {
         let contents = vec![[0; BLOCK_BYTES]; count as usize];
@@ -96,7 +121,16 @@ impl Subject {
     pub fn step(&self, random: &mut Random, first: u64, count: u64) {
         let block = first + random.below(count);
         let room = first + count - block;
-        match random.below(24) {
+        match random.below(28) {
+            24..28 => {
+                let sectors = (first + count) * 8;
+                let mut run = || {
+                    let at = first * 8 + random.below(count * 8);
+                    (at, (1 + random.below(12)).min(sectors - at))
+                };
+                let runs = [run(), run(), run(), run()];
+                self.write_together(&runs[..1 + (runs[0].0 % 4) as usize]);
+            }
             0..6 => self.write(block, (1 + random.below(3)).min(room)),
             6..9 => self.write(block, (1 + random.below(40)).min(room)),
             // The same blocks again and again, as journals and superblocks are written.
