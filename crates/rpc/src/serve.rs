@@ -221,7 +221,9 @@ pub(crate) async fn serve_streams<S: Service>(
         if let Some((id, place)) = serving.enter(address) {
             let serving = serving.clone();
             connections.spawn(async move {
-                serving.run(peer::Carrier::Introduced { stream, peer, address_is_sure }, address, id, place).await;
+                serving
+                    .run(peer::Carrier::Introduced { stream, peer, address_is_sure }, address, id, place)
+                    .await;
             });
         }
     }

@@ -105,7 +105,8 @@ impl Desk for Bad {
         let mut seen = self.seen.lock().expect("not poisoned");
         (seen.introduced, seen.signature) = (transcript.clone(), signature.clone());
         let files: Vec<_> = tcp.into_iter().collect();
-        let (_, mut files) = self.ask(&Ask::Introduce { transcript, signature, address: address.into() }, &files)?;
+        let (_, mut files) =
+            self.ask(&Ask::Introduce { transcript, signature, address: address.into() }, &files)?;
         let stream = UnixStream::from(files.pop().ok_or(Refused("no stream".to_owned()))?);
         if std::mem::take(&mut seen.keep_next) {
             seen.kept = Some(stream);
@@ -167,15 +168,22 @@ fn misuse(bad: &Bad, request: &Request) -> Answer {
                 return refuse(format!("closed: {error}"));
             }
             let (mut came, mut piece) = (Vec::new(), [0; 4096]);
-            for _ in 0..100 {
+            // An answer may come in pieces, and its end after it.
+            let mut quiet = 0;
+            while quiet < if came.is_empty() { 200 } else { 40 } {
                 match stream.read(&mut piece) {
                     Ok(0) => {
                         came.extend_from_slice(b"CLOSED");
                         break;
                     }
-                    Ok(bytes) => came.extend_from_slice(&piece[..bytes]),
-                    Err(_) if came.is_empty() => std::thread::sleep(Duration::from_millis(20)),
-                    Err(_) => break,
+                    Ok(bytes) => {
+                        came.extend_from_slice(&piece[..bytes]);
+                        quiet = 0;
+                    }
+                    Err(_) => {
+                        quiet += 1;
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
                 }
             }
             Answer::of(&came)

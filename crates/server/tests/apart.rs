@@ -99,6 +99,13 @@ impl Running {
         self.connector(device, Transport::Tcp).connect(PATIENCE).expect("connected")
     }
 
+    /// Tries to connect and does not try again: a pause before that is longer than the wait.
+    fn try_once(&self, device: u8) -> Result<Connection, RpcError> {
+        let mut connector = self.connector(device, Transport::Tcp);
+        (connector.options.pause_first, connector.options.pause_max) = (PATIENCE, PATIENCE);
+        connector.connect(Duration::from_secs(2))
+    }
+
     fn create(&self, people: u32, transport: Transport) -> Result<Response, RpcError> {
         let connector = Connector { expected: None, ..self.connector(0, transport) };
         connector.connect(PATIENCE)?.call_blocking(creation(self.key, people), PATIENCE)
@@ -291,7 +298,11 @@ fn memory_holds(pid: i32, bytes: &[u8]) -> std::io::Result<bool> {
                 return Ok(true);
             }
             // What is sought may lie across two pieces.
-            at += if read > bytes.len() && at + (read as u64) < to { (read - bytes.len() + 1) as u64 } else { read as u64 };
+            at += if read > bytes.len() && at + (read as u64) < to {
+                (read - bytes.len() + 1) as u64
+            } else {
+                read as u64
+            };
         }
     }
     Ok(false)
@@ -327,10 +338,16 @@ fn it_holds_nothing() {
     }
     let text = std::fs::read_to_string(folder.path().join("server-key")).expect("a key");
     let seed = keyfile::parse_private(&text, None).expect("a key").seed();
-    assert!(memory_holds(std::process::id() as i32, &*seed).expect("read"), "the search finds it where it is");
+    assert!(
+        memory_holds(std::process::id() as i32, &*seed).expect("read"),
+        "the search finds it where it is"
+    );
     assert!(!memory_holds(pid.as_raw_nonzero().get(), &*seed).expect("read"), "it has the server's seed");
     let path = folder.path().to_string_lossy().into_owned();
-    assert!(!memory_holds(pid.as_raw_nonzero().get(), path.as_bytes()).expect("read"), "it knows the directory");
+    assert!(
+        !memory_holds(pid.as_raw_nonzero().get(), path.as_bytes()).expect("read"),
+        "it knows the directory"
+    );
 }
 
 fn frame(id: u64, payload: &[u8]) -> Vec<u8> {
@@ -379,19 +396,43 @@ fn a_front_end_taken_over_at_the_desk() {
     };
     let fresh = renewed(&introduced);
     let table: Vec<(&str, Result<Told, String>, Option<&str>)> = vec![
-        ("a signature of a handshake that was signed", running.say(&Ask::Sign { transcript: signed.clone() }, false), Some("nonce")),
+        (
+            "a signature of a handshake that was signed",
+            running.say(&Ask::Sign { transcript: signed.clone() }, false),
+            Some("nonce"),
+        ),
         ("the introduction that was made, again", running.say(&introduce(&introduced), false), Some("nonce")),
-        ("a device without a new handshake", running.say(&introduce(&fresh), false), Some("does not continue")),
+        (
+            "a device without a new handshake",
+            running.say(&introduce(&fresh), false),
+            Some("does not continue"),
+        ),
         (
             "the server's signature for the client's half",
             running.say(&Ask::Sign { transcript: renewed(&introduced) }, false),
             Some("not the transcript"),
         ),
-        ("a signature of a digest, as orders have", running.say(&Ask::Sign { transcript: vec![7; 32] }, false), Some("not the transcript")),
-        ("a signature of nothing", running.say(&Ask::Sign { transcript: Vec::new() }, false), Some("not the transcript")),
+        (
+            "a signature of a digest, as orders have",
+            running.say(&Ask::Sign { transcript: vec![7; 32] }, false),
+            Some("not the transcript"),
+        ),
+        (
+            "a signature of nothing",
+            running.say(&Ask::Sign { transcript: Vec::new() }, false),
+            Some("not the transcript"),
+        ),
         ("a nonce with a file", running.say(&Ask::Nonce, true), Some("does not follow")),
-        ("a new handshake of the front end's own making is signed", running.say(&Ask::Sign { transcript: renewed(&signed) }, false), None),
-        ("words with control characters", running.say(&Ask::Words { warning: true, text: "\u{1b}[2J".repeat(900) }, false), None),
+        (
+            "a new handshake of the front end's own making is signed",
+            running.say(&Ask::Sign { transcript: renewed(&signed) }, false),
+            None,
+        ),
+        (
+            "words with control characters",
+            running.say(&Ask::Words { warning: true, text: "\u{1b}[2J".repeat(900) }, false),
+            None,
+        ),
     ];
     for (what, found, refused) in &table {
         match (found, refused) {
@@ -409,7 +450,10 @@ fn a_front_end_taken_over_at_the_desk() {
     for seed in 0..200u32 {
         let bytes = noise(seed, (seed as usize * 37) % 3000);
         let found = running.misuse(Misuse::Say { bytes, file: seed % 5 == 0 });
-        assert!(found.is_err() || matches!(borsh::from_slice(&found.clone().expect("some")), Ok(Told::Nonce(_))), "{found:?}");
+        assert!(
+            found.is_err() || matches!(borsh::from_slice(&found.clone().expect("some")), Ok(Told::Nonce(_))),
+            "{found:?}"
+        );
     }
     let large = running.misuse(Misuse::Say { bytes: vec![0; 40 << 10], file: false });
     assert!(large.is_err(), "{large:?}");
@@ -440,18 +484,22 @@ fn a_front_end_taken_over_on_a_stream() {
     let closed = |found: &[u8]| found.ends_with(b"CLOSED");
     type Row<'a> = (&'a str, Vec<u8>, &'a dyn Fn(&[u8], Option<Response>) -> bool);
     let table: [Row; 9] = [
-        ("reading what the device may read", frame(2, &encode(&Request::Look { log_size: 0 })), &|_, answer| {
-            matches!(answer, Some(Response::View(_)))
-        }),
+        (
+            "reading what the device may read",
+            frame(2, &encode(&Request::Look { log_size: 0 })),
+            &|_, answer| matches!(answer, Some(Response::View(_))),
+        ),
         ("an operation that the device did not sign", frame(2, &fast), &|_, answer| {
             matches!(answer, Some(Response::Error(ServerError::Invalid(_) | ServerError::NotAllowed(_))))
         }),
         ("an operation that was altered", frame(2, &altered), &|found, answer| {
             matches!(answer, Some(Response::Error(_) | Response::Refused)) || closed(found)
         }),
-        ("a second greeting, for another file system", frame(2, &hello(key(50).public().file_system_id())), &|found, _| {
-            closed(found)
-        }),
+        (
+            "a second greeting, for another file system",
+            frame(2, &hello(key(50).public().file_system_id())),
+            &|found, _| closed(found),
+        ),
         ("garbage in a frame", frame(2, &noise(3, 500)), &|found, answer| {
             matches!(answer, Some(Response::Error(ServerError::Invalid(_)))) && closed(found)
         }),
@@ -463,9 +511,7 @@ fn a_front_end_taken_over_on_a_stream() {
     for (what, bytes, is_right) in table {
         running.misuse(Misuse::KeepNext).expect("it will keep");
         // Device 1 tries to connect; what it gets is nothing, for its stream was kept.
-        let mut connector = running.connector(1, Transport::Tcp);
-        connector.options.connect_patience = Duration::from_secs(2);
-        assert!(connector.connect(Duration::from_millis(300)).is_err(), "{what}");
+        assert!(running.try_once(1).is_err(), "{what}");
         let greeted = running.misuse(Misuse::Write(frame(1, &hello(file_system())))).expect("greeted");
         assert!(matches!(answer_in(&greeted), Some(Response::Hello(_))), "{what}");
         let found = match running.misuse(Misuse::Write(bytes)) {
@@ -476,9 +522,7 @@ fn a_front_end_taken_over_on_a_stream() {
     }
     // Before the greeting, too.
     running.misuse(Misuse::KeepNext).expect("it will keep");
-    let mut connector = running.connector(1, Transport::Tcp);
-    connector.options.connect_patience = Duration::from_secs(2);
-    assert!(connector.connect(Duration::from_millis(300)).is_err());
+    assert!(running.try_once(1).is_err());
     let found = running.misuse(Misuse::Write(frame(1, &encode(&Request::Look { log_size: 0 }))));
     assert!(found.is_err() || closed(&found.clone().expect("some")), "{found:?}");
     // The order is what it was, and honest devices are served.

@@ -139,16 +139,14 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         calls.extend(list.iter().map(|&(name, number)| Call { name, number, ways: Vec::new() }));
     };
     plain(BASE);
-    for (door, list) in
-        [
-            (Door::Threads, THREADS),
-            (Door::Device, DEVICE),
-            (Door::Network, NETWORK),
-            (Door::Connect, CONNECT),
-            (Door::Reactor, REACTOR),
-            (Door::Datagrams, DATAGRAMS),
-        ]
-    {
+    for (door, list) in [
+        (Door::Threads, THREADS),
+        (Door::Device, DEVICE),
+        (Door::Network, NETWORK),
+        (Door::Connect, CONNECT),
+        (Door::Reactor, REACTOR),
+        (Door::Datagrams, DATAGRAMS),
+    ] {
         if profile.has(door) {
             plain(list);
         }
@@ -221,7 +219,11 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         #[cfg(target_arch = "x86_64")]
         some("epoll_wait", SYS_epoll_wait, Vec::new());
         let kind = SOCK_STREAM as u64;
-        some("socketpair (of itself)", SYS_socketpair, vec![vec![when(0, LOW, AF_UNIX as u64), when(1, 0xf, kind)]]);
+        some(
+            "socketpair (of itself)",
+            SYS_socketpair,
+            vec![vec![when(0, LOW, AF_UNIX as u64), when(1, 0xf, kind)]],
+        );
     }
     if profile.has(Door::Datagrams) && !profile.has(Door::Connect) {
         let kind = SOCK_DGRAM as u64;

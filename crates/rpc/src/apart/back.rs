@@ -46,7 +46,10 @@ impl Reception {
     }
 
     /// Where a connection comes from, by the kernel's word where there is any.
-    pub(super) fn address_of(claimed: SocketAddr, tcp: Option<OwnedFd>) -> Result<(SocketAddr, bool), Refused> {
+    pub(super) fn address_of(
+        claimed: SocketAddr,
+        tcp: Option<OwnedFd>,
+    ) -> Result<(SocketAddr, bool), Refused> {
         let Some(tcp) = tcp else { return Ok((claimed, false)) };
         let family = sockopt::socket_domain(&tcp);
         let kind = sockopt::socket_type(&tcp);

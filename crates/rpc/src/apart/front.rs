@@ -188,8 +188,12 @@ impl ClientCertVerifier for ByDesk {
     ) -> Result<HandshakeSignatureValid, Error> {
         let valid = ClientCertVerifier::verify_tls13_signature(&self.usual, message, cert, dss)?;
         let tcp = self.shake.tcp.lock().take();
-        let stream =
-            self.desk.introduce(transcript_of(message)?, dss.signature().to_vec(), self.shake.address, tcp)?;
+        let stream = self.desk.introduce(
+            transcript_of(message)?,
+            dss.signature().to_vec(),
+            self.shake.address,
+            tcp,
+        )?;
         *self.shake.introduced.lock() = Some(stream);
         Ok(valid)
     }
@@ -230,11 +234,8 @@ pub async fn run(
     let nonces = desk.clone();
     transcript::draw_nonces_from(move || nonces.nonce().ok());
     let certified = tls::presented(key, Arc::new(Signs(desk.clone())));
-    let usual = tls::server_config_of(
-        transcript::provider(),
-        Arc::new(RawKeyVerifier::new()),
-        certified.clone(),
-    );
+    let usual =
+        tls::server_config_of(transcript::provider(), Arc::new(RawKeyVerifier::new()), certified.clone());
     let front = Arc::new(Front {
         desk,
         certified,
@@ -304,19 +305,15 @@ impl Front {
 
     /// TLS settings for one handshake.
     fn settings(&self, shake: &Arc<Shake>) -> Arc<ServerConfig> {
-        let verifier =
-            ByDesk { desk: self.desk.clone(), shake: shake.clone(), usual: RawKeyVerifier::new() };
+        let verifier = ByDesk { desk: self.desk.clone(), shake: shake.clone(), usual: RawKeyVerifier::new() };
         tls::server_config_of(transcript::provider(), Arc::new(verifier), self.certified.clone())
     }
 
     async fn serve_tcp(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, id: u64, mut place: Place) {
         let shaking = async {
             let copy = rustix::io::fcntl_dupfd_cloexec(&tcp, 0).map_err(|error| error.to_string())?;
-            let shake = Arc::new(Shake {
-                address,
-                tcp: Mutex::new(Some(copy)),
-                introduced: Mutex::default(),
-            });
+            let shake =
+                Arc::new(Shake { address, tcp: Mutex::new(Some(copy)), introduced: Mutex::default() });
             let acceptor = tokio_rustls::TlsAcceptor::from(self.settings(&shake));
             let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
             tls::peer_key(stream.get_ref().1)?;

@@ -34,9 +34,8 @@ const MESSAGE_HASH: u8 = 254;
 
 /// What precedes the key in the body of a Certificate message with one raw Ed25519 key: no context, a list of one
 /// entry, the entry's length, and the beginning of a SubjectPublicKeyInfo. Two zero bytes (no extensions) follow it.
-const CERTIFICATE_HEAD: [u8; 19] = [
-    0, 0, 0, 49, 0, 0, 44, 0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
-];
+const CERTIFICATE_HEAD: [u8; 19] =
+    [0, 0, 0, 49, 0, 0, 44, 0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
 /// Why the back end refuses. Each is an offence of the front end, or of a client of a strange kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -125,7 +124,12 @@ impl Handshakes {
     ///
     /// # Errors
     /// [`Offence`]; nothing is signed then.
-    pub fn sign(&mut self, now: Instant, transcript: &[u8], key: &dyn KeyHolder) -> Result<Signature, Offence> {
+    pub fn sign(
+        &mut self,
+        now: Instant,
+        transcript: &[u8],
+        key: &dyn KeyHolder,
+    ) -> Result<Signature, Offence> {
         let beginning = beginning(transcript)?;
         if beginning.key != key.public() {
             return Err(Offence::AnotherServer);
@@ -169,8 +173,7 @@ impl Handshakes {
             return Err(Offence::NotSigned);
         }
         let peer = certified_key(rest[2].body)?;
-        let message =
-            signed_form("TLS 1.3, client CertificateVerify", &beginning.suite.digest(transcript));
+        let message = signed_form("TLS 1.3, client CertificateVerify", &beginning.suite.digest(transcript));
         let known = self.algorithms.mapping.iter().find(|(scheme, _)| *scheme == SignatureScheme::ED25519);
         let (_, algorithms) = known.ok_or(Offence::KeyFailed)?;
         let holds = algorithms.iter().any(|one| one.verify_signature(&peer.0, &message, signature).is_ok());

@@ -47,7 +47,9 @@ impl Desk for Naive {
         let mut handshakes = Handshakes::default();
         handshakes.begin(Instant::now(), self.nonce);
         self.asked.lock().signed = transcript.clone();
-        handshakes.sign(Instant::now(), &transcript, &self.key).map_err(|offence| Refused(offence.to_string()))
+        handshakes
+            .sign(Instant::now(), &transcript, &self.key)
+            .map_err(|offence| Refused(offence.to_string()))
     }
 
     fn introduce(
@@ -157,11 +159,7 @@ fn what_a_front_end_may_show() {
             verdict(mine, &anna.signed, &anna.introduced, &berta.signature),
             Err(Offence::NotThePeer),
         ),
-        (
-            "no signature",
-            verdict(mine, &anna.signed, &anna.introduced, &[]),
-            Err(Offence::NotThePeer),
-        ),
+        ("no signature", verdict(mine, &anna.signed, &anna.introduced, &[]), Err(Offence::NotThePeer)),
         (
             "the server's signature is wanted for the client's end",
             verdict(mine, &anna.introduced, &anna.introduced, &anna.signature),

@@ -5,10 +5,10 @@
 //! digests taken on this thread are kept with what they are digests of. rustls signs, or verifies, right after it has taken
 //! the digest and on the same thread.
 
+use rustls::crypto::CipherSuiteCommon;
 use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
 use rustls::crypto::{CryptoProvider, GetRandomFailed, SecureRandom, ring};
 use rustls::{SupportedCipherSuite, Tls13CipherSuite};
-use rustls::crypto::CipherSuiteCommon;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};

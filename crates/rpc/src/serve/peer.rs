@@ -197,7 +197,8 @@ async fn converse<S: Service>(
         let mut handlers = JoinSet::new();
         let why = {
             let mut reading = std::pin::pin!(reading.run(reader, &mut handlers));
-            let mut watching = std::pin::pin!(watch_over(session, limits, &activity, place, told_to_go, notes));
+            let mut watching =
+                std::pin::pin!(watch_over(session, limits, &activity, place, told_to_go, notes));
             tokio::select! {
                 why = &mut reading => why,
                 why = &mut writing => return why,

@@ -394,7 +394,8 @@ fn streams_have_places() {
                     false => {
                         let hello = Request::Hello { versions: (1, 1), file_system: None };
                         self::send(&mut stream, 1, &hello).await;
-                        let answered = tokio::time::timeout(Duration::from_millis(300), self::receive(&mut stream));
+                        let answered =
+                            tokio::time::timeout(Duration::from_millis(300), self::receive(&mut stream));
                         assert!(!matches!(answered.await, Ok(Some(_))));
                     }
                 }

@@ -56,7 +56,10 @@ fn run(context: &Context) -> Result<(), String> {
 }
 
 /// Completes when the supervisor asks for the end, or is gone.
-#[expect(deprecated, reason = "what took its place is unsafe; an owned descriptor stays open, which is all it needs")]
+#[expect(
+    deprecated,
+    reason = "what took its place is unsafe; an owned descriptor stays open, which is all it needs"
+)]
 async fn stopped(context: &Context, told: OwnedFd) {
     let Ok(told) = AsyncFd::new(told) else { return };
     while let Ok(mut ready) = told.readable().await {

@@ -93,7 +93,8 @@ impl Apart {
     pub(crate) fn start(program: Program, plan: Plan, reception: Reception) -> Result<Apart, RunError> {
         let supervisor = Supervisor::start(program, plan, |_| {}).map_err(RunError::Sandbox)?;
         let ports = supervisor.ports().clone();
-        let desk = std::thread::Builder::new().name("desk".to_owned()).spawn(move || attend(&ports, &reception))?;
+        let desk =
+            std::thread::Builder::new().name("desk".to_owned()).spawn(move || attend(&ports, &reception))?;
         Ok(Apart { supervisor: Some(supervisor), desk: Some(desk) })
     }
 
@@ -156,7 +157,8 @@ fn answer(mut request: Request, reception: &Reception, throttle: &Throttle) -> A
 /// Writes a line down: cut, without control characters, and not too often.
 fn heed(warning: bool, text: &str, throttle: &Throttle) {
     if let Some(suppressed) = throttle.allow() {
-        let text: String = text.chars().take(WORDS_BYTES_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let text: String =
+            text.chars().take(WORDS_BYTES_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
         match warning {
             true => tracing::warn!(suppressed, "front end: {text}"),
             false => tracing::info!(suppressed, "front end: {text}"),
