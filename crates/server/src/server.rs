@@ -23,6 +23,8 @@ use tokio::sync::mpsc;
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 /// How long a server that ends waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
+/// How long an address that is in use may take to become free.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 /// Threads for work that blocks.
 const BLOCKING_THREADS: usize = 64;
 
@@ -120,9 +122,25 @@ fn segment_bytes(free: Option<u64>) -> u32 {
     free.map_or(usual, |free| u32::try_from(free / 16).unwrap_or(usual).clamp(SEGMENT_BYTES_MIN, usual))
 }
 
+/// A socket made by `bind`; where the address is in use, for a while again, as the front end of a server that was killed a
+/// moment ago may still be ending.
+fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match bind() {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && start.elapsed() < ADDRESS_PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// A UDP socket at the address and port of a listener. Clients do without, so a port that is taken ends nothing.
 fn udp_beside(listener: &std::net::TcpListener) -> Option<std::net::UdpSocket> {
-    match listener.local_addr().and_then(std::net::UdpSocket::bind) {
+    match listener.local_addr().and_then(|address| bound(|| std::net::UdpSocket::bind(address))) {
         Ok(udp) => Some(udp),
         Err(error) => {
             tracing::warn!(%error, "cannot listen on the UDP port of the same number: serving over TCP only");
@@ -149,7 +167,7 @@ impl Server {
         layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
     ) -> Result<Server, OpenError> {
         let (host, data, key) = open_host_on(&config, layer)?;
-        let listener = std::net::TcpListener::bind(config.listen)
+        let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
         let udp = if config.quic { udp_beside(&listener) } else { None };
