@@ -6,10 +6,10 @@ use clap::Args;
 use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
 
 /// The components of this program, by name.
-pub fn table() -> Vec<(&'static str, Main)> {
-    let mut table = holdfast_stack::COMPONENTS.to_vec();
-    table.push((holdfast_server::apart::FRONT, holdfast_server::apart::front));
-    table
+pub fn programs() -> Vec<(&'static str, Main)> {
+    let mut programs = holdfast_stack::COMPONENTS.to_vec();
+    programs.push((holdfast_server::apart::FRONT, holdfast_server::apart::front));
+    programs
 }
 
 /// `holdfast components`
