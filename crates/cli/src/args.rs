@@ -174,6 +174,10 @@ pub struct Server {
     /// Don't listen on the UDP port of the same number, for QUIC; clients then use TCP on bad links too.
     #[arg(long)]
     pub no_quic: bool,
+    /// Face the network in the process that holds the key and the data, where sandboxes cannot be made (some
+    /// containers). A hole in TLS, QUIC or framing is then a hole in all of it.
+    #[arg(long)]
+    pub one_process: bool,
 }
 
 /// What carries a conversation.

@@ -6,7 +6,11 @@ use clap::Args;
 use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
 
 /// The components of this program, by name.
-pub const TABLE: &[(&str, Main)] = holdfast_stack::COMPONENTS;
+pub fn programs() -> Vec<(&'static str, Main)> {
+    let mut programs = holdfast_stack::COMPONENTS.to_vec();
+    programs.push((holdfast_server::apart::FRONT, holdfast_server::apart::front));
+    programs
+}
 
 /// `holdfast components`
 #[derive(Debug, Args)]

@@ -259,6 +259,12 @@ impl From<holdfast_server::RunError> for Failure {
         let code = match &error {
             RunError::Storage(_) => Exit::Io,
             RunError::System(_) => Exit::System,
+            RunError::Sandbox(_) => {
+                return Failure::new(Exit::System, error).hint(
+                    "`holdfast components --check` says what this system lacks; `holdfast server --one-process` \
+                     serves without a sandboxed front end",
+                );
+            }
         };
         Failure::new(code, error)
     }

@@ -7,8 +7,9 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, line};
 use crate::{limits, logging};
+use holdfast_components::{Program, Supervisor};
 use holdfast_crypto::keyfile;
-use holdfast_server::{CreatePolicy, ServerConfig, until_signalled};
+use holdfast_server::{CreatePolicy, RunError, ServerConfig, until_signalled};
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -55,8 +56,20 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
     config.parcels.level_max = arguments.parcel_level;
     let server = holdfast_server::Server::open(config)?;
-    line(&format!("holdfast serves {} on {}", data.display(), server.local_address()))?;
-    Ok(server.run(until_signalled())?)
+    let serves = format!("holdfast serves {} on {}", data.display(), server.local_address());
+    if arguments.one_process {
+        tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
+        line(&serves)?;
+        return Ok(server.run(until_signalled())?);
+    }
+    let program = Program::current().map_err(RunError::Sandbox)?;
+    let plan = server.front_end()?;
+    let told = |_: &Supervisor| {
+        if let Err(failure) = line(&serves) {
+            tracing::warn!("nobody was told that it serves: {}", failure.message);
+        }
+    };
+    Ok(server.run_apart(program, plan, told, until_signalled())?)
 }
 
 /// What an address that is listened on means; the first of several.

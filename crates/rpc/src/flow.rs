@@ -75,6 +75,8 @@ const UNPACED_BYTES: usize = 256 << 10;
 pub(crate) struct Flow {
     pub(crate) activity: Arc<Activity>,
     gauge: Option<Gauge>,
+    /// What another process says of the link it carries this stream over; `None`: the stream is the link.
+    told: Option<Mutex<Option<LinkEstimate>>>,
     start: Instant,
     meter: Mutex<Meter>,
     busy: Notify,
@@ -84,9 +86,23 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) fn new(activity: Arc<Activity>, gauge: Option<Gauge>) -> Arc<Flow> {
+        Flow::with(activity, gauge, None)
+    }
+
+    /// Of a stream that another process carries on, which knows the link and sees to the pace.
+    pub(crate) fn told(activity: Arc<Activity>) -> Arc<Flow> {
+        Flow::with(activity, None, Some(Mutex::default()))
+    }
+
+    fn with(
+        activity: Arc<Activity>,
+        gauge: Option<Gauge>,
+        told: Option<Mutex<Option<LinkEstimate>>>,
+    ) -> Arc<Flow> {
         Arc::new(Flow {
             activity,
             gauge,
+            told,
             start: Instant::now(),
             meter: Mutex::default(),
             busy: Notify::new(),
@@ -96,7 +112,22 @@ impl Flow {
 
     /// What is known by now.
     pub(crate) fn estimate(&self) -> Option<LinkEstimate> {
-        self.meter.lock().estimate()
+        match &self.told {
+            Some(told) => *told.lock(),
+            None => self.meter.lock().estimate(),
+        }
+    }
+
+    /// Whether another process carries the stream on.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
+
+    /// What that process says of the link.
+    pub(crate) fn tell(&self, estimate: LinkEstimate) {
+        if let Some(told) = &self.told {
+            *told.lock() = Some(estimate);
+        }
     }
 
     /// A small request was answered after `rtt`.
@@ -163,12 +194,38 @@ impl Flow {
         writer: &mut W,
         payload: &[u8],
     ) -> io::Result<()> {
-        if payload.len() < LARGE_BYTES {
-            return writer.write_all(payload).await;
+        self.begin(payload.len());
+        self.write_part(writer, payload, payload.len()).await?;
+        self.end(payload.len());
+        Ok(())
+    }
+
+    /// A payload of `bytes` is about to be written.
+    pub(crate) fn begin(&self, bytes: usize) {
+        if bytes >= LARGE_BYTES {
+            self.sending.store(true, Ordering::Relaxed);
+            self.busy.notify_one();
         }
-        self.sending.store(true, Ordering::Relaxed);
-        self.busy.notify_one();
-        let mut rest = payload;
+    }
+
+    /// It is written.
+    pub(crate) fn end(&self, bytes: usize) {
+        if bytes >= LARGE_BYTES {
+            self.sending.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes a part of a payload that has `bytes` in all.
+    pub(crate) async fn write_part<W: AsyncWrite + Unpin>(
+        &self,
+        writer: &mut W,
+        part: &[u8],
+        bytes: usize,
+    ) -> io::Result<()> {
+        if bytes < LARGE_BYTES {
+            return writer.write_all(part).await;
+        }
+        let mut rest = part;
         while !rest.is_empty() {
             let bytes = match self.unsettled_max() {
                 Some(most) => {
@@ -182,7 +239,6 @@ impl Flow {
             writer.write_all(piece).await?;
             rest = after;
         }
-        self.sending.store(false, Ordering::Relaxed);
         Ok(())
     }
 

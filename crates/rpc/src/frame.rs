@@ -3,6 +3,7 @@
 //! A peer may claim any length: it is checked against the limit in force before one byte is reserved, and
 //! memory grows with what has arrived, not with what was claimed.
 
+use crate::apart::{NOTE_BYTES_MAX, NOTE_ID};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -37,6 +38,9 @@ pub enum FrameError {
     /// Peer: id 0.
     #[error("a frame with the reserved id 0")]
     ReservedId,
+    /// Front end: a note that says nothing.
+    #[error("a note that cannot be")]
+    BadNote,
     /// Medium: the connection ended inside a frame or failed.
     #[error("the connection failed: {0}")]
     Io(#[from] std::io::Error),
@@ -57,14 +61,20 @@ impl FrameHeader {
     /// # Errors
     /// [`FrameError`] unless the payload is within `limit` and the id is not 0.
     pub fn decode(bytes: [u8; FRAME_HEADER_BYTES], limit: usize) -> Result<FrameHeader, FrameError> {
+        match FrameHeader::decode_any(bytes, limit)? {
+            FrameHeader { id: 0, .. } => Err(FrameError::ReservedId),
+            header => Ok(header),
+        }
+    }
+
+    /// The same where notes, which have the id 0, are among the frames.
+    fn decode_any(bytes: [u8; FRAME_HEADER_BYTES], limit: usize) -> Result<FrameHeader, FrameError> {
         let mut bytes = &bytes[..];
         let (length, id) = (bytes.get_u32_le(), bytes.get_u64_le());
         let payload_bytes = length.checked_sub(ID_BYTES).ok_or(FrameError::TooShort(length))?;
+        let limit = if id == NOTE_ID { limit.min(NOTE_BYTES_MAX) } else { limit };
         if payload_bytes as usize > limit {
             return Err(FrameError::TooLong { found: payload_bytes.into(), limit });
-        }
-        if id == 0 {
-            return Err(FrameError::ReservedId);
         }
         Ok(FrameHeader { payload_bytes, id })
     }
@@ -75,13 +85,27 @@ pub(crate) async fn read_header<R: AsyncRead + Unpin>(
     stream: &mut R,
     limit: usize,
 ) -> Result<Option<FrameHeader>, FrameError> {
+    read_header_bytes(stream).await?.map(|bytes| FrameHeader::decode(bytes, limit)).transpose()
+}
+
+/// The same between front end and back end, where the next frame may be a note.
+pub(crate) async fn read_header_or_note<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    limit: usize,
+) -> Result<Option<FrameHeader>, FrameError> {
+    read_header_bytes(stream).await?.map(|bytes| FrameHeader::decode_any(bytes, limit)).transpose()
+}
+
+async fn read_header_bytes<R: AsyncRead + Unpin>(
+    stream: &mut R,
+) -> Result<Option<[u8; FRAME_HEADER_BYTES]>, FrameError> {
     let mut bytes = [0; FRAME_HEADER_BYTES];
     let first = stream.read(&mut bytes).await?;
     if first == 0 {
         return Ok(None);
     }
     stream.read_exact(&mut bytes[first..]).await?;
-    FrameHeader::decode(bytes, limit).map(Some)
+    Ok(Some(bytes))
 }
 
 /// Reads a payload whose header was accepted.

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+pub mod apart;
 mod budget;
 mod choice;
 mod connection;

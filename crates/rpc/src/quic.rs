@@ -46,13 +46,20 @@ fn transport(receive: u32, streams: u32) -> Arc<TransportConfig> {
 }
 
 pub(crate) fn server_config(key: &SigningKey) -> ServerConfig {
-    let tls =
-        QuicServerConfig::try_from(tls::server_config(key)).expect("the provider has QUIC's first cipher");
-    let mut config = ServerConfig::with_crypto(Arc::new(tls));
+    server_config_of(tls::server_config(key))
+}
+
+/// The same with TLS settings of one's own.
+pub(crate) fn server_config_of(tls: Arc<rustls::ServerConfig>) -> ServerConfig {
+    let mut config = ServerConfig::with_crypto(crypto_of(tls));
     config.transport_config(transport(RECEIVE_BYTES_STRANGER, STREAMS_MAX));
     // Datagrams of handshakes that are not accepted yet are few and small for an honest peer.
     config.max_incoming(256).incoming_buffer_size(16 << 10).incoming_buffer_size_total(2 << 20);
     config
+}
+
+pub(crate) fn crypto_of(tls: Arc<rustls::ServerConfig>) -> Arc<QuicServerConfig> {
+    Arc::new(QuicServerConfig::try_from(tls).expect("the provider has QUIC's first cipher"))
 }
 
 pub(crate) fn client_config(config: Arc<rustls::ClientConfig>) -> ClientConfig {

@@ -5,12 +5,13 @@
 //! may send only small frames and are dropped soon, so they cannot keep members out. A peer that breaks the
 //! framing, stalls or floods loses its own connection; nobody else waits for it.
 
-mod gate;
+pub(crate) mod gate;
 mod peer;
 mod quic;
 #[cfg(test)]
 mod tests;
 
+use crate::apart::Introduced;
 use crate::estimate::LinkEstimate;
 use crate::flow::Flow;
 use crate::throttle::Throttle;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// What peers may cost. Times are for one step each.
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    fn patience_for(&self, bytes: usize) -> Duration {
+    pub(crate) fn patience_for(&self, bytes: usize) -> Duration {
         self.frame_patience + Duration::from_secs((bytes / self.frame_rate_min.max(1)) as u64)
     }
 }
@@ -94,6 +95,8 @@ pub struct Session<T> {
     pub peer: PublicKey,
     /// Where it comes from.
     pub address: SocketAddr,
+    /// Whether that is this process's own knowledge, or the word of a front end.
+    pub address_is_sure: bool,
     /// The service's.
     pub state: T,
     admitted: AtomicBool,
@@ -164,6 +167,18 @@ struct Serving<S> {
 }
 
 impl<S: Service> Serving<S> {
+    fn new(service: Arc<S>, limits: Limits, closed: watch::Receiver<bool>) -> Self {
+        Serving {
+            service,
+            gate: Gate::new(limits.clone()),
+            limits: Arc::new(limits),
+            closed,
+            ids: AtomicU64::new(1),
+            refusals: Throttle::default(),
+            drops: Arc::new(Throttle::default()),
+        }
+    }
+
     /// A place for a connection from there, with its number; a refusal is logged.
     fn enter(&self, address: SocketAddr) -> Option<(u64, gate::Place)> {
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
@@ -184,6 +199,42 @@ impl<S: Service> Serving<S> {
     }
 }
 
+/// Serves connections that a front end introduces ([`crate::apart`]).
+pub(crate) async fn serve_streams<S: Service>(
+    mut introduced: mpsc::Receiver<Introduced>,
+    service: Arc<S>,
+    limits: Limits,
+    shutdown: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let (closing, closed) = watch::channel(false);
+    let serving = Arc::new(Serving::new(service, limits, closed));
+    let mut connections = tokio::task::JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        let next = tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            next = introduced.recv() => next,
+        };
+        let Some(Introduced { stream, peer, address, address_is_sure }) = next else { break };
+        let stream = tokio::net::UnixStream::from_std(stream)?;
+        if let Some((id, place)) = serving.enter(address) {
+            let serving = serving.clone();
+            connections.spawn(async move {
+                serving
+                    .run(peer::Carrier::Introduced { stream, peer, address_is_sure }, address, id, place)
+                    .await;
+            });
+        }
+    }
+    drop(introduced);
+    let _ = closing.send(true);
+    let patience = serving.limits.shutdown_patience + Duration::from_secs(1);
+    let all_done = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(patience, all_done).await;
+    Ok(())
+}
+
 /// Serves until `shutdown` completes, then lets requests under way finish.
 ///
 /// # Errors
@@ -198,15 +249,7 @@ pub async fn serve<S: Service>(
     let Listeners { tcp: listener, udp } = listeners.into();
     let acceptor = tokio_rustls::TlsAcceptor::from(tls::server_config(key));
     let (closing, closed) = watch::channel(false);
-    let serving = Arc::new(Serving {
-        service,
-        gate: Gate::new(limits.clone()),
-        limits: Arc::new(limits),
-        closed,
-        ids: AtomicU64::new(1),
-        refusals: Throttle::default(),
-        drops: Arc::new(Throttle::default()),
-    });
+    let serving = Arc::new(Serving::new(service, limits, closed));
     let mut connections = tokio::task::JoinSet::new();
     let endpoint = udp.map(|udp| quic::listen(udp, key)).transpose()?;
     if let Some(endpoint) = &endpoint {

@@ -93,6 +93,13 @@ pub(crate) fn bbr_is_missing() -> bool {
     BBR_IS_MISSING.load(Ordering::Relaxed)
 }
 
+/// Connections that a listener accepts have its congestion control. A process that may choose any sets it here for
+/// one that accepts and may not.
+pub(crate) fn tune_listener(listener: &std::net::TcpListener) {
+    // Said again, and logged, for each connection that lacks it.
+    let _ = rustix::net::sockopt::set_tcp_congestion(listener, "bbr");
+}
+
 fn tune(stream: &TcpStream) {
     use rustix::net::sockopt;
     if let Err(error) = stream.set_nodelay(true) {

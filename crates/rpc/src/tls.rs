@@ -31,9 +31,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn certified(key: Arc<dyn KeyHolder>) -> Arc<CertifiedKey> {
-    let mut spki = SPKI_PREFIX.to_vec();
-    spki.extend_from_slice(&key.public().0);
-    Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], Arc::new(Held(key))))
+    presented(key.public(), Arc::new(Held(key)))
 }
 
 /// A key as rustls wants it, whoever keeps it.
@@ -91,11 +89,28 @@ pub(crate) fn client_config(key: Arc<dyn KeyHolder>) -> Arc<ClientConfig> {
 }
 
 pub(crate) fn server_config(key: &SigningKey) -> Arc<ServerConfig> {
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let certified = certified(key.clone().into());
+    server_config_of(provider(), Arc::new(RawKeyVerifier::new()), certified)
+}
+
+/// What a server with this key presents, and something that signs for it.
+pub(crate) fn presented(key: PublicKey, signs: Arc<dyn sign::SigningKey>) -> Arc<CertifiedKey> {
+    let mut spki = SPKI_PREFIX.to_vec();
+    spki.extend_from_slice(&key.0);
+    Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signs))
+}
+
+/// The settings of every server of ours, whoever signs and verifies for it.
+pub(crate) fn server_config_of(
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    certified: Arc<CertifiedKey>,
+) -> Arc<ServerConfig> {
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("the provider speaks TLS 1.3")
-        .with_client_cert_verifier(Arc::new(RawKeyVerifier::new()))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(key.clone().into()))));
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
     config.alpn_protocols = vec![ALPN.to_vec()];
     // A resumed session would skip the peer's proof of possession of its key.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -125,12 +140,12 @@ pub(crate) fn any_raw_key() -> Arc<dyn ServerCertVerifier> {
 
 /// Accepts any Ed25519 raw public key whose owner signs the handshake.
 #[derive(Debug)]
-struct RawKeyVerifier {
+pub(crate) struct RawKeyVerifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl RawKeyVerifier {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         RawKeyVerifier { algorithms: provider().signature_verification_algorithms }
     }
 

@@ -79,6 +79,9 @@ pub enum RunError {
     /// acknowledged is lost.
     #[error("the storage failed, so that nothing more can be acknowledged: {0}")]
     Storage(String),
+    /// The system: its front end cannot be shut in.
+    #[error("the server's front end cannot be started: {0}")]
+    Sandbox(holdfast_components::ComponentError),
     /// The system: no reactor, listener or thread.
     #[error("the server cannot run: {0}")]
     System(#[from] std::io::Error),

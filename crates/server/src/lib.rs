@@ -7,6 +7,7 @@
 //! It polices its clients all the same, so that no malicious one can make an honest server look like a liar.
 #![forbid(unsafe_code)]
 
+pub mod apart;
 mod backup;
 mod blocks;
 mod config;

@@ -1,5 +1,6 @@
 //! The server as a process: data directory, listener, background work, orderly end.
 
+use crate::apart::{self, Apart};
 use crate::config::ServerConfig;
 use crate::control;
 use crate::data::DataDirectory;
@@ -7,18 +8,23 @@ use crate::error::{OpenError, RunError};
 use crate::host::{Clock, Host, HostSettings};
 use crate::maintenance;
 use crate::service::Driver;
+use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage};
+use holdfast_rpc::apart::{Introduced, Reception, serve_introduced};
 use holdfast_rpc::{Listeners, Service};
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
 
 /// Smallest log files.
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 /// How long a server that ends waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
+/// How long an address that is in use may take to become free.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 /// Threads for work that blocks.
 const BLOCKING_THREADS: usize = 64;
 
@@ -30,6 +36,14 @@ pub struct Server {
     listener: std::net::TcpListener,
     udp: Option<std::net::UdpSocket>,
     key: SigningKey,
+}
+
+/// How peers reach a server.
+enum Way {
+    /// Over its own sockets.
+    Sockets,
+    /// Over a front end, which ends with this.
+    Introduced(mpsc::Receiver<Introduced>, Apart),
 }
 
 /// The machine's clocks.
@@ -108,9 +122,25 @@ fn segment_bytes(free: Option<u64>) -> u32 {
     free.map_or(usual, |free| u32::try_from(free / 16).unwrap_or(usual).clamp(SEGMENT_BYTES_MIN, usual))
 }
 
+/// A socket made by `bind`; where the address is in use, for a while again, as the front end of a server that was killed a
+/// moment ago may still be ending.
+fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match bind() {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && start.elapsed() < ADDRESS_PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// A UDP socket at the address and port of a listener. Clients do without, so a port that is taken ends nothing.
 fn udp_beside(listener: &std::net::TcpListener) -> Option<std::net::UdpSocket> {
-    match listener.local_addr().and_then(std::net::UdpSocket::bind) {
+    match listener.local_addr().and_then(|address| bound(|| std::net::UdpSocket::bind(address))) {
         Ok(udp) => Some(udp),
         Err(error) => {
             tracing::warn!(%error, "cannot listen on the UDP port of the same number: serving over TCP only");
@@ -137,7 +167,7 @@ impl Server {
         layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
     ) -> Result<Server, OpenError> {
         let (host, data, key) = open_host_on(&config, layer)?;
-        let listener = std::net::TcpListener::bind(config.listen)
+        let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
         let udp = if config.quic { udp_beside(&listener) } else { None };
@@ -178,12 +208,48 @@ impl Server {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
         let service = layer(Arc::new(Driver { host: self.host.clone() }));
+        self.run_over(service, Way::Sockets, shutdown)
+    }
+
+    /// What [`Server::run_apart`] starts: a sandboxed front end with this server's listeners.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn front_end(&self) -> Result<Plan, RunError> {
+        Ok(apart::plan(&self.listener, self.udp.as_ref(), self.key(), &self.config.limits)?)
+    }
+
+    /// Serves as [`Server::run`] does, in two processes: this one, and a front end that faces the network and holds
+    /// nothing ([`crate::apart`]). `started` is called once it is in its sandbox.
+    ///
+    /// # Errors
+    /// [`RunError`]; also where sandboxes cannot be made.
+    pub fn run_apart(
+        self,
+        program: Program,
+        plan: Plan,
+        started: impl FnOnce(&Supervisor),
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
+        let (reception, introduced) = Reception::new(self.key.clone().into());
+        let apart = Apart::start(program, plan, reception)?;
+        started(apart.supervisor());
+        let service = Arc::new(Driver { host: self.host.clone() });
+        self.run_over(service, Way::Introduced(introduced, apart), shutdown)
+    }
+
+    fn run_over<S: Service>(
+        self,
+        service: Arc<S>,
+        way: Way,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("holdfast-server")
             .build()?;
-        let result = runtime.block_on(self.serve(service, shutdown));
+        let result = runtime.block_on(self.serve(service, way, shutdown));
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
             maintenance::final_checkpoints(&self.host);
@@ -196,11 +262,9 @@ impl Server {
     async fn serve<S: Service>(
         &self,
         service: Arc<S>,
+        way: Way,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let tcp = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
-        let udp = self.udp.as_ref().map(|udp| udp.try_clone()).transpose()?;
-        let listeners = Listeners { tcp, udp };
         let mut failure = self.host.failure();
         let mut failed = self.host.failure();
         let background =
@@ -217,8 +281,20 @@ impl Server {
                 _ = failure.wait_for(Option::is_some) => {}
             }
         };
-        let served =
-            holdfast_rpc::serve(listeners, &self.key, service, self.config.limits.clone(), ended).await;
+        let limits = self.config.limits.clone();
+        let served = match way {
+            Way::Sockets => {
+                let tcp = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
+                let udp = self.udp.as_ref().map(|udp| udp.try_clone()).transpose()?;
+                holdfast_rpc::serve(Listeners { tcp, udp }, &self.key, service, limits, ended).await
+            }
+            Way::Introduced(introduced, apart) => {
+                let served = serve_introduced(introduced, service, limits, ended).await;
+                // After the last answers, which it carries on.
+                drop(apart);
+                served
+            }
+        };
         background.abort();
         control.abort();
         served?;

@@ -118,8 +118,9 @@ impl Driver {
         versions: (u16, u16),
         wanted: Option<holdfast_crypto::Digest>,
     ) -> Response {
-        let (host, peer, local) =
-            (self.host.clone(), session.peer, session.address.ip().to_canonical().is_loopback());
+        // A front end's mere word makes nobody a user of this machine.
+        let local = session.address_is_sure && session.address.ip().to_canonical().is_loopback();
+        let (host, peer) = (self.host.clone(), session.peer);
         let greeted = off_reactor(move || host.greet(peer, local, versions, wanted)).await;
         if greeted.admitted {
             session.admit();

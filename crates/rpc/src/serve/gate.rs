@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// Shared by all connections of a server.
-pub(super) struct Gate {
+pub(crate) struct Gate {
     limits: Limits,
     counts: Mutex<Counts>,
 }
@@ -23,7 +23,7 @@ struct Counts {
 }
 
 /// One connection's place; given up on drop.
-pub(super) struct Place {
+pub(crate) struct Place {
     gate: Arc<Gate>,
     address: IpAddr,
     stranger: bool,
@@ -31,18 +31,18 @@ pub(super) struct Place {
 }
 
 impl Gate {
-    pub(super) fn new(limits: Limits) -> Arc<Gate> {
+    pub(crate) fn new(limits: Limits) -> Arc<Gate> {
         Arc::new(Gate { limits, counts: Mutex::default() })
     }
 
     /// Whether places for strangers are becoming few: then those who come by datagram must first show that they
     /// are where they say, as a forged sender's address costs nothing.
-    pub(super) fn is_pressed(&self) -> bool {
+    pub(crate) fn is_pressed(&self) -> bool {
         self.counts.lock().strangers >= self.limits.strangers_max / 8
     }
 
     /// Lets a new connection in as a stranger, or says why not.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
         let address = prefix(address);
         let mut counts = self.counts.lock();
         if counts.connections >= self.limits.connections_max {
@@ -74,9 +74,15 @@ fn prefix(address: IpAddr) -> IpAddr {
 }
 
 impl Place {
+    /// The connection is an admitted peer's; how many those have is counted elsewhere.
+    pub(crate) fn leave_strangers(&mut self) {
+        let mut counts = self.gate.counts.lock();
+        counts.leave_strangers(&mut self.stranger, self.address);
+    }
+
     /// The connection is an admitted peer's: it no longer counts as a stranger, and if the peer has too many,
     /// its oldest is told to close. Returns what tells this one.
-    pub(super) fn admit(&mut self, peer: PublicKey) -> Arc<Notify> {
+    pub(crate) fn admit(&mut self, peer: PublicKey) -> Arc<Notify> {
         if let Some((_, told)) = &self.peer {
             return told.clone();
         }

@@ -2,9 +2,10 @@
 
 use super::gate::Place;
 use super::{Limits, Service, Session};
+use crate::apart::{NOTE_ID, Note};
 use crate::budget::{Budget, Share};
 use crate::flow::{Duplex, Flow, Metered, Pipe};
-use crate::frame::{self, FrameError};
+use crate::frame::{self, FrameError, FrameHeader};
 use crate::link::{send_frame, write_frame};
 use crate::socket::{Activity, Counted};
 use crate::throttle::Throttle;
@@ -16,8 +17,8 @@ use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, ServerErr
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -38,6 +39,8 @@ pub(super) enum Carrier {
     Tcp(TcpStream, tokio_rustls::TlsAcceptor),
     /// A stream of a QUIC connection, whose handshake is over.
     Quic(Pipe, PublicKey),
+    /// What a front end carries, which speaks in notes too.
+    Introduced { stream: UnixStream, peer: PublicKey, address_is_sure: bool },
 }
 
 /// A connection that was just accepted.
@@ -91,6 +94,7 @@ async fn greet<S: Service>(
     service: &S,
     limits: &Limits,
 ) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
+    let address_is_sure = !matches!(carrier, Carrier::Introduced { address_is_sure: false, .. });
     let (pipe, peer) = match carrier {
         Carrier::Tcp(tcp, acceptor) => {
             let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
@@ -99,21 +103,33 @@ async fn greet<S: Service>(
             (Pipe { stream: Box::new(stream), flow }, peer)
         }
         Carrier::Quic(pipe, peer) => (pipe, peer),
+        Carrier::Introduced { stream, peer, .. } => {
+            let stream = Counted::over(stream);
+            let flow = Flow::told(stream.activity());
+            (Pipe { stream: Box::new(stream), flow }, peer)
+        }
     };
-    introduce(pipe, peer, address, id, service, limits).await
+    let whence = Whence { peer, address, address_is_sure };
+    introduce(pipe, whence, id, service, limits).await
+}
+
+/// Who is there, and from where.
+struct Whence {
+    peer: PublicKey,
+    address: SocketAddr,
+    address_is_sure: bool,
 }
 
 /// `Hello` and its answer, over whatever carries the stream.
 async fn introduce<S: Service>(
     pipe: Pipe,
-    peer: PublicKey,
-    address: SocketAddr,
+    whence: Whence,
     id: u64,
     service: &S,
     limits: &Limits,
 ) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
     let Pipe { mut stream, flow } = pipe;
-    let header = frame::read_header(&mut stream, limits.stranger_frame_bytes_max)
+    let header = read_header(&mut stream, &flow, limits.stranger_frame_bytes_max)
         .await
         .map_err(|error| error.to_string())?
         .ok_or("it said nothing")?;
@@ -124,14 +140,20 @@ async fn introduce<S: Service>(
     }
     let session = Arc::new(Session {
         id,
-        peer,
-        address,
+        peer: whence.peer,
+        address: whence.address,
+        address_is_sure: whence.address_is_sure,
         state: S::State::default(),
         admitted: false.into(),
         flow: flow.clone(),
     });
     let answer = service.handle(&session, request).await;
     let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
+    // First, so that what its next frame may be is known before there can be one.
+    if session.is_admitted() && flow.is_told() {
+        let note = encode(&Note::Admitted);
+        write_frame(&mut stream, NOTE_ID, &note).await.map_err(|error| error.to_string())?;
+    }
     write_frame(&mut stream, header.id, &encode(&answer)).await.map_err(|error| error.to_string())?;
     stream.flush().await.map_err(|error| error.to_string())?;
     match refused {
@@ -160,6 +182,7 @@ async fn converse<S: Service>(
     let under_way = Arc::new(Semaphore::new(limits.requests_max));
     let broken = Arc::new(Notify::new());
     let mut writing = std::pin::pin!(write_answers(writer, queue, &flow, limits.clone()));
+    let notes = flow.is_told().then(|| answers.clone());
     let reading = Reading {
         session: session.clone(),
         service: service.clone(),
@@ -174,7 +197,8 @@ async fn converse<S: Service>(
         let mut handlers = JoinSet::new();
         let why = {
             let mut reading = std::pin::pin!(reading.run(reader, &mut handlers));
-            let mut watching = std::pin::pin!(watch_over(session, limits, &activity, place, told_to_go));
+            let mut watching =
+                std::pin::pin!(watch_over(session, limits, &activity, place, told_to_go, notes));
             tokio::select! {
                 why = &mut reading => why,
                 why = &mut writing => return why,
@@ -223,7 +247,8 @@ impl<S: Service> Reading<S> {
                 true => MESSAGE_BYTES_MAX,
                 false => self.limits.stranger_frame_bytes_max,
             };
-            let header = match frame::read_header(&mut reader, limit).await {
+            let flow = reader.flow.clone();
+            let header = match read_header(&mut reader, &flow, limit).await {
                 Ok(Some(header)) => header,
                 Ok(None) => return "the peer closed it".to_owned(),
                 Err(error) => return self.misbehaved(&error),
@@ -349,6 +374,27 @@ async fn write_answers(
     "all was answered".to_owned()
 }
 
+/// The header of the next request. Where a front end carries the stream, its notes come in between and are heeded here.
+async fn read_header<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    flow: &Flow,
+    limit: usize,
+) -> Result<Option<FrameHeader>, FrameError> {
+    if !flow.is_told() {
+        return frame::read_header(reader, limit).await;
+    }
+    loop {
+        match frame::read_header_or_note(reader, limit).await? {
+            Some(header) if header.id == NOTE_ID => {
+                let payload = frame::read_payload(reader, header).await?;
+                let note: Note = decode(&payload).map_err(|_| FrameError::BadNote)?;
+                flow.tell(note.link().ok_or(FrameError::BadNote)?);
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
 /// Ends when the peer has been silent for too long, or a stranger overstays, or a newer connection of the
 /// same peer takes this one's place.
 async fn watch_over<T>(
@@ -357,6 +403,7 @@ async fn watch_over<T>(
     activity: &Activity,
     place: &mut Place,
     mut told_to_go: Option<Arc<Notify>>,
+    notes: Option<mpsc::UnboundedSender<Answer>>,
 ) -> Why {
     let start = tokio::time::Instant::now();
     let step = (limits.idle_max / 8).min(limits.stranger_patience / 4).max(Duration::from_millis(10));
@@ -372,6 +419,10 @@ async fn watch_over<T>(
                 if session.is_admitted() {
                     told_to_go = Some(place.admit(session.peer));
                     session.flow.widen();
+                    if let Some(notes) = &notes {
+                        let payload = Bytes::from(encode(&Note::Admitted));
+                        let _ = notes.send(Answer { id: NOTE_ID, payload, last: false, _shares: None });
+                    }
                 } else if start.elapsed() > limits.stranger_patience {
                     return "a stranger overstayed".to_owned();
                 }

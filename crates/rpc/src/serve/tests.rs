@@ -1,6 +1,7 @@
 //! What a hostile peer can do to the server end: nothing beyond its own connection.
 
 use super::*;
+use crate::apart;
 use crate::flow::Duplex;
 use crate::frame::{self, FrameHeader};
 use crate::link::write_frame;
@@ -20,6 +21,7 @@ type Stream = Box<dyn Duplex>;
 struct Site {
     address: SocketAddr,
     over: Over,
+    built: Built,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,9 +71,17 @@ fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-/// Runs `test` beside a server with these limits, once over each transport.
+/// Whether the server is one process, or a front end and a back end (here: two threads).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Built {
+    Whole,
+    Apart,
+}
+
+/// Runs `test` beside a server with these limits, once over each transport, in one piece and in two.
 fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Site, Arc<Counting>) -> F) {
-    for over in [Over::Tcp, Over::Quic] {
+    let sites = [Over::Tcp, Over::Quic].map(|over| [(over, Built::Whole), (over, Built::Apart)]);
+    for (over, built) in sites.into_iter().flatten() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,14 +96,44 @@ fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Site, Arc<C
             let serving = {
                 let (service, limits) = (service.clone(), limits.clone());
                 tokio::spawn(async move {
-                    serve(listeners, &key(2), service, limits, async { drop(stopped.await) }).await.unwrap();
+                    let stopped = async { drop(stopped.await) };
+                    match built {
+                        Built::Whole => serve(listeners, &key(2), service, limits, stopped).await.unwrap(),
+                        Built::Apart => serve_apart(listeners, service, limits, stopped).await,
+                    }
                 })
             };
-            test(Site { address, over }, service).await;
+            test(Site { address, over, built }, service).await;
             drop(stop);
             serving.await.unwrap();
         });
     }
+}
+
+/// A back end here, and a front end on a thread of its own.
+async fn serve_apart(
+    listeners: Listeners,
+    service: Arc<Counting>,
+    limits: Limits,
+    stopped: impl Future<Output = ()>,
+) {
+    let (reception, introduced) = apart::Reception::new(Arc::new(key(2)));
+    let (stop_front, front_stopped) = oneshot::channel::<()>();
+    let tcp = listeners.tcp.into_std().unwrap();
+    apart::lend_counters(&tcp, listeners.udp.as_ref()).unwrap();
+    let its_limits = limits.clone();
+    let front = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listeners = Listeners { tcp: TcpListener::from_std(tcp).unwrap(), udp: listeners.udp };
+            let stopped = async { drop(front_stopped.await) };
+            let desk = Arc::new(reception);
+            apart::run(listeners, key(2).public(), desk, its_limits, stopped).await.unwrap();
+        });
+    });
+    apart::serve_introduced(introduced, service, limits, stopped).await.unwrap();
+    drop(stop_front);
+    tokio::task::spawn_blocking(move || front.join().unwrap()).await.unwrap();
 }
 
 async fn handshake(site: Site, seed: u8) -> std::io::Result<Stream> {
@@ -342,7 +382,27 @@ fn streams_have_places() {
         ended(&mut streams[0]).await;
         works(&mut streams[1]).await;
         works(&mut streams[2]).await;
-        if site.over == Over::Quic {
+        // A front end carries one stream of a connection: one handshake introduces one peer, once.
+        if site.over == Over::Quic && site.built == Built::Apart {
+            let config = tls::client_config(Arc::new(key(10)));
+            let connection = quic_connection(site.address, config).await.unwrap();
+            for is_carried in [true, false] {
+                let (send, receive) = connection.open_bi().await.unwrap();
+                let mut stream: Stream = Box::new(tokio::io::join(receive, send));
+                match is_carried {
+                    true => send_hello(&mut stream).await,
+                    false => {
+                        let hello = Request::Hello { versions: (1, 1), file_system: None };
+                        self::send(&mut stream, 1, &hello).await;
+                        let answered =
+                            tokio::time::timeout(Duration::from_millis(300), self::receive(&mut stream));
+                        assert!(!matches!(answered.await, Ok(Some(_))));
+                    }
+                }
+                streams.push(stream);
+            }
+        }
+        if site.over == Over::Quic && site.built == Built::Whole {
             let config = tls::client_config(Arc::new(key(10)));
             let connection = quic_connection(site.address, config).await.unwrap();
             for _ in 0..2 {
@@ -378,28 +438,23 @@ fn forged_senders_take_no_places() {
         works(&mut member).await;
         // First datagrams of many clients that never answer what is sent to them: each would take a place for
         // the whole of the greeting's patience.
+        let sink = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut silent = Vec::new();
         for _ in 0..40 {
-            let forger = std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                let kept = runtime.block_on(async {
-                    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-                    let config = crate::quic::client_config(tls::client_config(Arc::new(key(12))));
-                    let connecting = endpoint.connect_with(config, site.address, "holdfast.invalid").unwrap();
-                    // Long enough for the first datagram to leave; nothing is read before the runtime stands still.
-                    for _ in 0..4 {
-                        tokio::task::yield_now().await;
-                    }
-                    (endpoint, connecting)
-                });
-                (kept, runtime)
-            });
-            silent.push(forger.join().unwrap());
+            let config = crate::quic::client_config(tls::client_config(Arc::new(key(12))));
+            let to = sink.local_addr().unwrap();
+            let connecting = endpoint.connect_with(config, to, "holdfast.invalid").unwrap();
+            let mut datagram = [0; 2048];
+            let (bytes, _) = sink.recv_from(&mut datagram).await.unwrap();
+            drop(connecting);
+            // From a sender that is deaf.
+            let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            deaf.send_to(&datagram[..bytes], site.address).unwrap();
+            silent.push(deaf);
         }
         let mut late = greeted(site, 13).await;
         works(&mut late).await;
-        // Runtimes may not be dropped within another.
-        std::thread::spawn(move || drop(silent)).join().unwrap();
     });
 }
 

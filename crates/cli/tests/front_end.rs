@@ -1,0 +1,70 @@
+//! `holdfast server` as it is started by default: in two processes, of which one faces the network and holds nothing.
+
+mod common;
+
+use common::{World, run, text};
+use std::fs;
+use std::process::{Command, Stdio};
+
+/// The front end of a server, as `holdfast components` lists it.
+fn front_end(world: &World) -> serde_json::Value {
+    let output = run(world.holdfast("operator").args(["components", "--json"]));
+    let listings: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+    let own = listings.as_array().expect("a list").iter().find(|listing| {
+        listing["name"] == "server" && listing["pid"].as_u64() == Some(world.server_process().into())
+    });
+    own.expect("the server's components")["components"][0].clone()
+}
+
+/// The front end is there without being asked for, is listed with its privileges, and can be killed while a file system is
+/// mounted: another takes its place and the mount goes on, with all that was written.
+#[test]
+fn by_default_and_started_anew() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna").join("anna");
+    fs::write(anna.join("before"), "before").expect("written");
+    for round in 0..3 {
+        let front = front_end(&world);
+        assert_eq!(front["name"], "server-front");
+        assert_eq!(front["lacking"], serde_json::json!([]));
+        assert_eq!(front["files"], serde_json::json!(["tcp", "udp", "counters"]));
+        assert!(!front["guards"].as_array().expect("a list").is_empty());
+        let Some(pid) = front["pid"].as_i64() else { continue };
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
+        assert!(status.contains("Seccomp:\t2\n") && status.contains("NoNewPrivs:\t1\n"), "{status}");
+        run(Command::new("kill").args(["-9", &pid.to_string()]));
+        fs::write(anna.join("after"), format!("after {round}")).expect("written");
+    }
+    world.umount("anna");
+    let anna = world.mount("anna").join("anna");
+    assert_eq!(fs::read_to_string(anna.join("before")).expect("read"), "before");
+    assert_eq!(fs::read_to_string(anna.join("after")).expect("read"), "after 2");
+    assert!(front_end(&world)["restarts"].as_u64().expect("a number") > 0);
+}
+
+/// Where namespaces cannot be made, the server does not start, says what is lacking and what can be done; it never goes
+/// without by itself. Asked to, it serves in one process and warns of it.
+#[test]
+fn where_sandboxes_cannot_be_made() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let start = |extra: &str| {
+        let script = format!(
+            "echo 0 > /proc/sys/user/max_user_namespaces && exec timeout -s INT 5 \"$0\" server --listen 127.0.0.1:0 \
+             --data \"$1\" {extra}"
+        );
+        Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", &script, env!("CARGO_BIN_EXE_holdfast")])
+            .arg(folder.path().join("data"))
+            .stdin(Stdio::null())
+            .output()
+            .expect("it runs")
+    };
+    let refused = start("");
+    let said = text(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{said}");
+    assert!(said.contains("front end") && said.contains("namespaces") && said.contains("--one-process"), "{said}");
+    assert!(!said.contains("holdfast serves"), "{said}");
+    let whole = start("--one-process");
+    let said = text(&whole);
+    assert!(said.contains("holdfast serves") && said.contains("faces the network itself"), "{said}");
+}

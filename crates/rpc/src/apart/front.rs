@@ -1,0 +1,398 @@
+//! The front end: accepts, shakes hands with the help of a [`Desk`], and carries what its peers and the back end say.
+//!
+//! It has no key, no file, and no way to make a connection. Each handshake has settings of its own, so that who was introduced
+//! is known for the connection it was introduced on. Questions to the desk are short and are waited for.
+
+use super::relay::relay;
+use super::transcript;
+use crate::flow::Pipe;
+use crate::gauge;
+use crate::quic;
+use crate::serve::gate::{Gate, Place};
+use crate::serve::{Limits, Listeners};
+use crate::socket::{self, Counted};
+use crate::throttle::Throttle;
+use crate::tls::{self, RawKeyVerifier};
+use holdfast_crypto::{PublicKey, Signature};
+use parking_lot::Mutex;
+use quinn::{Endpoint, Incoming};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{self, CertifiedKey};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureAlgorithm, SignatureScheme,
+};
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// What the back end does for the front end. Calls block, for as long as a signature takes.
+pub trait Desk: Send + Sync + 'static {
+    /// Random bytes for one ServerHello.
+    ///
+    /// # Errors
+    /// The back end is not there.
+    fn nonce(&self) -> Result<[u8; 32], Refused>;
+
+    /// The server's signature of a transcript that ends with its Certificate.
+    ///
+    /// # Errors
+    /// It is not one to be signed.
+    fn sign(&self, transcript: Vec<u8>) -> Result<Signature, Refused>;
+
+    /// A stream to the back end for the device that made this signature of a transcript that ends with its
+    /// Certificate. `tcp`: the connection, where it is one, so that the back end can ask the kernel whose it is.
+    ///
+    /// # Errors
+    /// The signature does not hold, or the back end takes no more.
+    fn introduce(
+        &self,
+        transcript: Vec<u8>,
+        signature: Vec<u8>,
+        address: SocketAddr,
+        tcp: Option<OwnedFd>,
+    ) -> Result<UnixStream, Refused>;
+}
+
+/// Why the desk does not help, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused(pub String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        Error::General(refused.0)
+    }
+}
+
+/// Makes listeners fit to be handed to a front end: they do not block, and connections inherit what only their maker may
+/// choose. Returns what the front end asks the kernel with how its connections fare, if that can be had.
+///
+/// # Errors
+/// The system's.
+pub fn lend_counters(
+    tcp: &std::net::TcpListener,
+    udp: Option<&std::net::UdpSocket>,
+) -> std::io::Result<Option<OwnedFd>> {
+    tcp.set_nonblocking(true)?;
+    socket::tune_listener(tcp);
+    if let Some(udp) = udp {
+        udp.set_nonblocking(true)?;
+    }
+    Ok(gauge::lendable())
+}
+
+/// In a front end: from now on the kernel is asked how connections fare over what was lent, or not at all.
+pub fn ask_counters_over(lent: Option<OwnedFd>) {
+    gauge::ask_over(lent);
+}
+
+/// One handshake: where it comes from, and what came of it.
+#[derive(Debug)]
+struct Shake {
+    address: SocketAddr,
+    tcp: Mutex<Option<OwnedFd>>,
+    introduced: Mutex<Option<UnixStream>>,
+}
+
+/// Signs and verifies by way of the desk.
+struct ByDesk {
+    desk: Arc<dyn Desk>,
+    shake: Arc<Shake>,
+    usual: RawKeyVerifier,
+}
+
+impl fmt::Debug for ByDesk {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("ByDesk").field("shake", &self.shake).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+struct Signs(Arc<dyn Desk>);
+
+impl fmt::Debug for Signs {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("Signs")
+    }
+}
+
+impl sign::SigningKey for Signs {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn sign::Signer>> {
+        offered.contains(&SignatureScheme::ED25519).then(|| Box::new(self.clone()) as Box<dyn sign::Signer>)
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::ED25519
+    }
+}
+
+impl sign::Signer for Signs {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+        Ok(self.0.sign(transcript_of(message)?)?.0.to_vec())
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        SignatureScheme::ED25519
+    }
+}
+
+/// The transcript whose digest a message to be signed ends with.
+fn transcript_of(message: &[u8]) -> Result<Vec<u8>, Error> {
+    // 64 spaces, 33 bytes of purpose, a zero, and the digest.
+    let digest = message.get(98..).unwrap_or_default();
+    transcript::transcript_of(digest).ok_or_else(|| Error::General("a handshake that is too long".to_owned()))
+}
+
+impl ClientCertVerifier for ByDesk {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.usual.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        ClientCertVerifier::verify_tls12_signature(&self.usual, message, cert, dss)
+    }
+
+    /// Here too, so that strangers' nonsense does not reach the back end; there, because this process is not believed.
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let valid = ClientCertVerifier::verify_tls13_signature(&self.usual, message, cert, dss)?;
+        let tcp = self.shake.tcp.lock().take();
+        let stream = self.desk.introduce(
+            transcript_of(message)?,
+            dss.signature().to_vec(),
+            self.shake.address,
+            tcp,
+        )?;
+        *self.shake.introduced.lock() = Some(stream);
+        Ok(valid)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ClientCertVerifier::supported_verify_schemes(&self.usual)
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// What all connections share.
+struct Front {
+    desk: Arc<dyn Desk>,
+    certified: Arc<CertifiedKey>,
+    limits: Limits,
+    gate: Arc<Gate>,
+    ids: AtomicU64,
+    refusals: Throttle,
+    drops: Throttle,
+    quic: quinn::ServerConfig,
+}
+
+/// Accepts and carries until `shutdown` completes. Runs on the thread that calls it: give it a runtime of its own, with
+/// one thread.
+///
+/// # Errors
+/// The system's, if a listener cannot be used.
+pub async fn run(
+    listeners: Listeners,
+    key: PublicKey,
+    desk: Arc<dyn Desk>,
+    limits: Limits,
+    shutdown: impl Future<Output = ()>,
+) -> std::io::Result<()> {
+    let nonces = desk.clone();
+    transcript::draw_nonces_from(move || nonces.nonce().ok());
+    let certified = tls::presented(key, Arc::new(Signs(desk.clone())));
+    let usual =
+        tls::server_config_of(transcript::provider(), Arc::new(RawKeyVerifier::new()), certified.clone());
+    let front = Arc::new(Front {
+        desk,
+        certified,
+        gate: Gate::new(limits.clone()),
+        limits,
+        ids: AtomicU64::new(1),
+        refusals: Throttle::default(),
+        drops: Throttle::default(),
+        quic: quic::server_config_of(usual),
+    });
+    let Listeners { tcp, udp } = listeners;
+    let mut connections = JoinSet::new();
+    let endpoint = udp.map(|udp| front.endpoint(udp)).transpose()?;
+    if let Some(endpoint) = &endpoint {
+        connections.spawn(front.clone().accept_quic(endpoint.clone()));
+    }
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = tcp.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                if let Some((id, place)) = front.enter(address) {
+                    connections.spawn(front.clone().serve_tcp(stream, address, id, place));
+                }
+            }
+            Err(error) => {
+                // Out of descriptors or memory, or the peer is gone already: none of them ends the service.
+                tracing::warn!(%error, "could not accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(tcp);
+    if let Some(endpoint) = endpoint {
+        endpoint.close(0u32.into(), b"the server is shutting down");
+        let _ = tokio::time::timeout(Duration::from_millis(200), endpoint.wait_idle()).await;
+    }
+    // The back end has wound up its conversations by now; these are their last bytes.
+    let all_done = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_millis(500), all_done).await;
+    Ok(())
+}
+
+impl Front {
+    fn enter(&self, address: SocketAddr) -> Option<(u64, Place)> {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        match self.gate.enter(address.ip()) {
+            Ok(place) => Some((id, place)),
+            Err(why) => {
+                if let Some(suppressed) = self.refusals.allow() {
+                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
+                }
+                None
+            }
+        }
+    }
+
+    fn dropped(&self, id: u64, address: SocketAddr, why: &str) {
+        if let Some(suppressed) = self.drops.allow() {
+            tracing::info!(connection = id, %address, why, suppressed, "dropped before it was greeted");
+        }
+    }
+
+    /// TLS settings for one handshake.
+    fn settings(&self, shake: &Arc<Shake>) -> Arc<ServerConfig> {
+        let verifier = ByDesk { desk: self.desk.clone(), shake: shake.clone(), usual: RawKeyVerifier::new() };
+        tls::server_config_of(transcript::provider(), Arc::new(verifier), self.certified.clone())
+    }
+
+    async fn serve_tcp(self: Arc<Self>, tcp: TcpStream, address: SocketAddr, id: u64, mut place: Place) {
+        let shaking = async {
+            let copy = rustix::io::fcntl_dupfd_cloexec(&tcp, 0).map_err(|error| error.to_string())?;
+            let shake =
+                Arc::new(Shake { address, tcp: Mutex::new(Some(copy)), introduced: Mutex::default() });
+            let acceptor = tokio_rustls::TlsAcceptor::from(self.settings(&shake));
+            let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
+            tls::peer_key(stream.get_ref().1)?;
+            let flow = stream.get_ref().0.flow();
+            Ok::<_, String>((Pipe { stream: Box::new(stream), flow }, inner_of(&shake)?))
+        };
+        match patiently(self.limits.greeting_patience, shaking).await {
+            Ok((pipe, inner)) => {
+                let why = relay(pipe, inner, &self.limits, &mut place).await;
+                tracing::debug!(connection = id, %address, why, "connection ended");
+            }
+            Err(why) => self.dropped(id, address, &why),
+        }
+    }
+
+    fn endpoint(&self, socket: std::net::UdpSocket) -> std::io::Result<Endpoint> {
+        let runtime = Arc::new(quinn::TokioRuntime);
+        Endpoint::new(quinn::EndpointConfig::default(), Some(self.quic.clone()), socket, runtime)
+    }
+
+    async fn accept_quic(self: Arc<Self>, endpoint: Endpoint) {
+        let mut connections = JoinSet::new();
+        loop {
+            let incoming = tokio::select! {
+                Some(_) = connections.join_next() => continue,
+                incoming = endpoint.accept() => incoming,
+            };
+            let Some(incoming) = incoming else { break };
+            // An honest client comes again with the proof at once.
+            if !incoming.remote_address_validated() && self.gate.is_pressed() && incoming.may_retry() {
+                let _ = incoming.retry();
+                continue;
+            }
+            let address = incoming.remote_address();
+            match self.enter(address) {
+                Some((id, place)) => {
+                    connections.spawn(self.clone().serve_quic(incoming, address, id, place));
+                }
+                None => incoming.refuse(),
+            }
+        }
+        while connections.join_next().await.is_some() {}
+    }
+
+    /// One connection, of which one stream is carried.
+    async fn serve_quic(self: Arc<Self>, incoming: Incoming, address: SocketAddr, id: u64, mut place: Place) {
+        let shaking = async {
+            let shake = Arc::new(Shake { address, tcp: Mutex::default(), introduced: Mutex::default() });
+            let mut config = self.quic.clone();
+            config.crypto = quic::crypto_of(self.settings(&shake));
+            let connecting = incoming.accept_with(Arc::new(config)).map_err(|error| error.to_string())?;
+            let connection = connecting.await.map_err(|error| error.to_string())?;
+            quic::peer_key(&connection)?;
+            let (send, receive) = connection.accept_bi().await.map_err(|error| error.to_string())?;
+            Ok::<_, String>((quic::pipe(&connection, send, receive), inner_of(&shake)?, connection))
+        };
+        match patiently(self.limits.greeting_patience, shaking).await {
+            Ok((pipe, inner, connection)) => {
+                let why = relay(pipe, inner, &self.limits, &mut place).await;
+                tracing::debug!(connection = id, %address, why, "connection ended");
+                // Its last words are still on their way.
+                let _ = tokio::time::timeout(Duration::from_secs(1), connection.closed()).await;
+                connection.close(0u32.into(), b"");
+            }
+            Err(why) => self.dropped(id, address, &why),
+        }
+    }
+}
+
+async fn patiently<T>(
+    patience: Duration,
+    shaking: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let shaken = tokio::time::timeout(patience, shaking).await;
+    shaken.unwrap_or_else(|_| Err("the handshake took too long".to_owned()))
+}
+
+/// The stream to the back end that a handshake brought.
+fn inner_of(shake: &Shake) -> Result<tokio::net::UnixStream, String> {
+    let stream = shake.introduced.lock().take().ok_or("nobody was introduced")?;
+    tokio::net::UnixStream::from_std(stream).map_err(|error| error.to_string())
+}

@@ -1,0 +1,72 @@
+//! A server in two processes: a *front end* that faces the network and holds nothing, and a *back end* that holds the
+//! key and the data and parses no TLS.
+//!
+//! ```text
+//! network ── front end: sockets, TLS, QUIC, frames, pace ──┬─ desk: a nonce, a signature, an introduction
+//!                                                          └─ one stream a connection: frames ── back end: Service
+//! ```
+//!
+//! The front end is believed nothing. The back end draws the random bytes of each ServerHello, signs only transcripts
+//! that contain them and that name its own key, and takes a connection for a device's only if that device's own
+//! signature covers the transcript it signed itself ([`handshake`]). What arrives on a connection's stream is what an
+//! unknown peer sends: framed, bounded and decoded there by the code that would face the network otherwise, with all
+//! its limits. So a front end that was taken over can read and alter what passes through it, refuse service, and ask in the
+//! name of devices that connect *at that moment*; it cannot be a device that does not, nor sign anything that a client
+//! would take for an order, a receipt, or a list of keys.
+//!
+//! What travels on a stream beside requests and answers are *notes*: frames with the id 0, which no client may send.
+
+pub(crate) mod back;
+mod front;
+pub mod handshake;
+mod relay;
+#[cfg(test)]
+mod tests;
+mod transcript;
+
+pub use back::{Introduced, Reception, serve_introduced};
+pub use front::{Desk, Refused, ask_counters_over, lend_counters, run};
+
+use crate::estimate::LinkEstimate;
+use borsh::{BorshDeserialize, BorshSerialize};
+use std::time::Duration;
+
+/// The id of notes.
+pub(crate) const NOTE_ID: u64 = 0;
+/// Most bytes of a note.
+pub(crate) const NOTE_BYTES_MAX: usize = 64;
+
+/// What one end tells the other beside the conversation.
+#[derive(Clone, Copy, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) enum Note {
+    /// From the back end: the peer is a member's device.
+    Admitted,
+    /// From the front end: what is known of the link. A lie costs the connection speed.
+    Link { rtt_us: u32, sent: Option<u64>, received: Option<u64>, loss_ppm: u32 },
+}
+
+impl From<LinkEstimate> for Note {
+    fn from(link: LinkEstimate) -> Note {
+        Note::Link {
+            rtt_us: u32::try_from(link.rtt.as_micros()).unwrap_or(u32::MAX),
+            sent: link.sent_bytes_per_second,
+            received: link.received_bytes_per_second,
+            loss_ppm: (link.loss.clamp(0.0, 1.0) * 1e6) as u32,
+        }
+    }
+}
+
+impl Note {
+    /// What the front end says of its link.
+    pub(crate) fn link(self) -> Option<LinkEstimate> {
+        match self {
+            Note::Admitted => None,
+            Note::Link { rtt_us, sent, received, loss_ppm } => Some(LinkEstimate {
+                rtt: Duration::from_micros(rtt_us.into()),
+                sent_bytes_per_second: sent,
+                received_bytes_per_second: received,
+                loss: f64::from(loss_ppm.min(1_000_000)) / 1e6,
+            }),
+        }
+    }
+}
