@@ -6,7 +6,9 @@ use clap::Args;
 use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
 
 /// The components of this program, by name.
-pub const TABLE: &[(&str, Main)] = holdfast_stack::COMPONENTS;
+pub fn table_of_components() -> Vec<(&'static str, Main)> {
+    [holdfast_stack::COMPONENTS, holdfast_client::processes::COMPONENTS].concat()
+}
 
 /// `holdfast components`
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 
 use crate::engine::explain;
 use crate::error::StartError;
+use crate::processes::Processes;
 use crate::remote::Remote;
 use crate::store::{StoreConfig, TransferConfig, VerifiedStore};
 use crate::tree::{Base, TableCache};
@@ -63,6 +64,18 @@ pub fn connect(
             Err(StartError::UnknownDevice { key })
         }
     }
+}
+
+/// [`connect`] with a key that other processes have.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn connect_with(
+    address: &Address,
+    processes: &Arc<Processes>,
+    deadline: Duration,
+) -> Result<Arc<dyn Remote>, StartError> {
+    connect(address, processes.clone(), deadline)
 }
 
 /// Verified blocks of a file system over such a connection. `cache`: folder and bound in bytes of what is kept on disk.

@@ -9,6 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Where the counters of one TCP connection are.
@@ -17,15 +18,30 @@ pub(crate) struct TcpGauge {
     request: Vec<u8>,
 }
 
+/// What a process without the right to make sockets was lent to ask with; `None` in it: nothing.
+static LENT: OnceLock<Option<OwnedFd>> = OnceLock::new();
+
+/// From now on this process asks over what it was lent, or not at all.
+pub(crate) fn ask_over(lent: Option<OwnedFd>) {
+    let _ = LENT.set(lent);
+}
+
+/// Something to ask with, to be lent to a process that may not make sockets.
+pub(crate) fn lendable() -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).ok()
+}
+
 thread_local! {
     /// One for a thread, however many connections it has. The number is that of the last question.
     static DIAGNOSIS: Option<(OwnedFd, Cell<u32>)> = open_diagnosis();
 }
 
 fn open_diagnosis() -> Option<(OwnedFd, Cell<u32>)> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket =
-        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).ok()?;
+    let socket = match LENT.get() {
+        Some(lent) => lent.as_ref()?.try_clone().ok()?,
+        None => lendable()?,
+    };
     Some((socket, Cell::new(0)))
 }
 

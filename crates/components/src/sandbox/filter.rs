@@ -46,6 +46,11 @@ const fn when(argument: u8, mask: u64, equals: u64) -> When {
     When { argument, mask, equals }
 }
 
+/// An option of a socket.
+fn option(level: c_int, name: c_int) -> Vec<When> {
+    vec![when(1, LOW, level as u64), when(2, LOW, name as u64)]
+}
+
 const ALL: u64 = u64::MAX;
 const LOW: u64 = u32::MAX as u64;
 
@@ -113,6 +118,21 @@ const CONNECT: &[(&str, c_long)] = &[
     ("getpeername", SYS_getpeername),
     ("getsockname", SYS_getsockname),
 ];
+const SYNC: &[(&str, c_long)] = &[("fdatasync", SYS_fdatasync)];
+const REACTOR: &[(&str, c_long)] = &[
+    ("epoll_create1", SYS_epoll_create1),
+    ("epoll_ctl", SYS_epoll_ctl),
+    ("epoll_pwait", SYS_epoll_pwait),
+    ("eventfd2", SYS_eventfd2),
+];
+const DATAGRAMS: &[(&str, c_long)] = &[
+    ("recvmmsg", SYS_recvmmsg),
+    ("getsockopt", SYS_getsockopt),
+    ("getsockname", SYS_getsockname),
+    // How QUIC finds out what the kernel can do: the release, and options of a socket of its own.
+    ("uname", SYS_uname),
+    ("bind", SYS_bind),
+];
 
 fn list(profile: &Profile, pid: u32) -> Vec<Call> {
     let mut calls = Vec::new();
@@ -120,9 +140,15 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         calls.extend(list.iter().map(|&(name, number)| Call { name, number, ways: Vec::new() }));
     };
     plain(BASE);
-    for (door, list) in
-        [(Door::Threads, THREADS), (Door::Device, DEVICE), (Door::Network, NETWORK), (Door::Connect, CONNECT)]
-    {
+    for (door, list) in [
+        (Door::Threads, THREADS),
+        (Door::Device, DEVICE),
+        (Door::Network, NETWORK),
+        (Door::Connect, CONNECT),
+        (Door::Reactor, REACTOR),
+        (Door::Sync, SYNC),
+        (Door::Datagrams, DATAGRAMS),
+    ] {
         if profile.has(door) {
             plain(list);
         }
@@ -181,12 +207,48 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
     }
     if profile.has(Door::Network) || profile.has(Door::Connect) {
         some(
-            "setsockopt (TCP_NODELAY, SO_KEEPALIVE)",
+            "setsockopt (TCP_NODELAY, SO_KEEPALIVE, TCP_USER_TIMEOUT, TCP_CONGESTION)",
             SYS_setsockopt,
             vec![
-                vec![when(1, LOW, IPPROTO_TCP as u64), when(2, LOW, TCP_NODELAY as u64)],
-                vec![when(1, LOW, SOL_SOCKET as u64), when(2, LOW, SO_KEEPALIVE as u64)],
+                option(IPPROTO_TCP, TCP_NODELAY),
+                option(SOL_SOCKET, SO_KEEPALIVE),
+                option(IPPROTO_TCP, TCP_USER_TIMEOUT),
+                option(IPPROTO_TCP, TCP_CONGESTION),
             ],
+        );
+    }
+    if profile.has(Door::Reactor) {
+        some("ioctl (does not block)", SYS_ioctl, vec![vec![when(1, LOW, FIONBIO as u64)]]);
+        #[cfg(target_arch = "x86_64")]
+        some("epoll_wait", SYS_epoll_wait, Vec::new());
+        let kind = SOCK_STREAM as u64;
+        some(
+            "socketpair (of itself)",
+            SYS_socketpair,
+            vec![vec![when(0, LOW, AF_UNIX as u64), when(1, 0xf, kind)]],
+        );
+    }
+    if profile.has(Door::Datagrams) && !profile.has(Door::Connect) {
+        let kind = SOCK_DGRAM as u64;
+        let ways = [AF_INET, AF_INET6].map(|family| vec![when(0, LOW, family as u64), when(1, 0xf, kind)]);
+        some("socket (UDP, in an empty network)", SYS_socket, ways.into());
+    }
+    if profile.has(Door::Datagrams) {
+        let options = [
+            (IPPROTO_IP, IP_RECVTOS),
+            (IPPROTO_IP, IP_MTU_DISCOVER),
+            (IPPROTO_IP, IP_PKTINFO),
+            (IPPROTO_IPV6, IPV6_MTU_DISCOVER),
+            (IPPROTO_IPV6, IPV6_RECVPKTINFO),
+            (IPPROTO_IPV6, IPV6_RECVTCLASS),
+            (IPPROTO_IPV6, IPV6_DONTFRAG),
+            (SOL_UDP, UDP_GRO),
+            (SOL_UDP, UDP_SEGMENT),
+        ];
+        some(
+            "setsockopt (what QUIC needs of UDP)",
+            SYS_setsockopt,
+            options.map(|(level, name)| option(level, name)).into(),
         );
     }
     if profile.has(Door::Connect) {

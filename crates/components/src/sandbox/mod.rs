@@ -41,11 +41,26 @@ pub enum Door {
     Network,
     /// New connections over IPv4 and IPv6, from the network of whoever started it.
     Connect,
+    /// An event loop of its own: waits for many descriptors at once, and wakes itself.
+    Reactor,
+    /// Making what it wrote to a file that was handed to it durable.
+    Sync,
+    /// Datagrams over a UDP socket that was handed to it. New ones belong to its own network, in which there is nobody.
+    Datagrams,
 }
 
 impl Door {
     /// Every door.
-    pub const ALL: [Door; 5] = [Door::Threads, Door::Fuse, Door::Device, Door::Network, Door::Connect];
+    pub const ALL: [Door; 8] = [
+        Door::Threads,
+        Door::Fuse,
+        Door::Device,
+        Door::Network,
+        Door::Connect,
+        Door::Reactor,
+        Door::Sync,
+        Door::Datagrams,
+    ];
 }
 
 /// A wall that may be lacking on a system, and that one may choose to do without. The filter of system calls is not among them.

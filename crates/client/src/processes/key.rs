@@ -1,0 +1,307 @@
+//! The main process's side: starts the others, hands over the key, and asks.
+
+use super::agent::connect_to_agent;
+use super::words::{AGENT, FromSigner, HANDSHAKE, KeyPlace, PART_BYTES, SIGN, SIGNER, Thing, ToSigner};
+use holdfast_components::{
+    Answer, Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, Door, End, Patience, Plan, Profile,
+    Program, Request, Restart, Supervisor,
+};
+use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, keyfile};
+use holdfast_protocol::mandate::Mandate;
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The signer's file in the state directory.
+const FILE: &str = "signed";
+/// How long to wait for a signature: an agent may ask a person twice for one operation.
+const SIGN_PATIENCE: Duration = Duration::from_secs(90);
+/// How long the signer of an earlier process may take to be gone.
+const GONE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where a device's private key comes from.
+pub enum KeySource {
+    /// A pipe that holds its seed (32 bytes), and nobody else reads.
+    Pipe {
+        /// The pipe.
+        pipe: OwnedFd,
+        /// Its public half.
+        public: PublicKey,
+    },
+    /// An SSH agent.
+    Agent {
+        /// Its socket.
+        socket: PathBuf,
+        /// The public half.
+        public: PublicKey,
+    },
+}
+
+impl KeySource {
+    /// A key that this process still has, and is about to forget.
+    ///
+    /// # Errors
+    /// The system gives no pipe.
+    pub fn of(key: &SigningKey) -> io::Result<KeySource> {
+        let (pipe, into) = pipe_with(PipeFlags::CLOEXEC)?;
+        std::fs::File::from(into).write_all(&*key.seed())?;
+        Ok(KeySource::Pipe { pipe, public: key.public() })
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        match self {
+            KeySource::Pipe { public, .. } | KeySource::Agent { public, .. } => *public,
+        }
+    }
+}
+
+/// Why the processes do not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessesError {
+    /// They cannot be started, or one is gone.
+    #[error(
+        "Holdfast keeps a device's key, and reads from the network, in processes of their own, shut in: {0}"
+    )]
+    Component(#[from] ComponentError),
+    /// Another process signs with the key.
+    #[error("another process signs with this key")]
+    InUse,
+    /// The file of what was signed.
+    #[error("{path}: {source}")]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] NotSigned),
+}
+
+/// The processes of one key.
+pub struct Processes {
+    source: Mutex<Option<KeySource>>,
+    public: PublicKey,
+    asker: Asker<ToSigner, FromSigner>,
+    handshakes: Asker<Vec<u8>, Result<Signature, NotSigned>>,
+    /// One conversation at a time: what is long comes in parts.
+    turn: Mutex<()>,
+    supervisor: Supervisor,
+}
+
+impl Processes {
+    /// Starts them. The key is handed over by [`Processes::begin`].
+    ///
+    /// # Errors
+    /// The system cannot make sandboxes, or has no room.
+    pub fn start(source: KeySource) -> Result<Arc<Processes>, ProcessesError> {
+        Processes::start_as(Program::current()?, source)
+    }
+
+    /// [`Processes::start`] with the program that holds the components.
+    ///
+    /// # Errors
+    /// See [`Processes::start`].
+    pub fn start_as(program: Program, source: KeySource) -> Result<Arc<Processes>, ProcessesError> {
+        let public = source.public();
+        let supervisor = Supervisor::start(program, plan(&public), |_| ())?;
+        let ports = supervisor.ports();
+        let (asker, handshakes) = (ports.asker(SIGN)?, ports.asker(HANDSHAKE)?);
+        if let KeySource::Agent { socket, .. } = &source {
+            connect_for_the_signer(&supervisor, socket.clone())?;
+        }
+        let (source, turn) = (Mutex::new(Some(source)), Mutex::default());
+        Ok(Arc::new(Processes { source, public, asker, handshakes, turn, supervisor }))
+    }
+
+    /// Hands the key to the signer, which from then on signs operations of `file_system`: by its own record in
+    /// `state_dir`, or by `known` where that knows of more. Returns the highest number signed for.
+    ///
+    /// # Errors
+    /// [`ProcessesError::InUse`]; the record or the key cannot be used.
+    pub fn begin(
+        &self,
+        state_dir: &Path,
+        file_system: &Digest,
+        known: Option<&Mandate>,
+    ) -> Result<u64, ProcessesError> {
+        let path = state_dir.join(FILE);
+        let file = open_record(&path)?;
+        let known = known.map(Mandate::to_bytes).unwrap_or_default();
+        self.hand_over(&known, Some(*file_system), Some(file))
+    }
+
+    /// Hands the key to the signer for handshakes only: for whoever reads.
+    ///
+    /// # Errors
+    /// The key cannot be used.
+    pub fn begin_reading(&self) -> Result<(), ProcessesError> {
+        self.hand_over(&[], None, None).map(drop)
+    }
+
+    fn hand_over(
+        &self,
+        known: &[u8],
+        file_system: Option<Digest>,
+        file: Option<OwnedFd>,
+    ) -> Result<u64, ProcessesError> {
+        let _turn = self.turn.lock();
+        let source = self.source.lock().take();
+        let source = source.ok_or_else(|| NotSigned::Refused("the key was handed over before".to_owned()))?;
+        let (key, pipe) = match source {
+            KeySource::Pipe { pipe, .. } => (KeyPlace::Pipe, Some(pipe)),
+            KeySource::Agent { socket, public } => {
+                let name = format!("the SSH agent at {}", socket.display());
+                (KeyPlace::Agent { name, public }, None)
+            }
+        };
+        self.send_parts(known)?;
+        let files: Vec<OwnedFd> = pipe.into_iter().chain(file).collect();
+        let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let patience = Patience::of(SIGN_PATIENCE);
+        let ticket = self.asker.start(0, &ToSigner::Begin { key, file_system }, &borrowed, patience)?;
+        match self.asker.finish(ticket, patience)?.body {
+            FromSigner::Ready { public, number } if public == self.public => Ok(number),
+            FromSigner::Not(why) => Err(why.into()),
+            _ => Err(strange().into()),
+        }
+    }
+
+    fn send_parts(&self, bytes: &[u8]) -> Result<(), ProcessesError> {
+        for part in bytes.chunks(PART_BYTES) {
+            let part = ToSigner::Part(part.to_vec());
+            match self.asker.ask(0, &part, Patience::of(SIGN_PATIENCE))? {
+                FromSigner::Taken => {}
+                FromSigner::Not(why) => return Err(why.into()),
+                _ => return Err(strange().into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sign(&self, asks: &[Ask]) -> Result<Vec<Signature>, ProcessesError> {
+        let things = Thing::encode_all(asks)?;
+        let _turn = self.turn.lock();
+        self.send_parts(&things)?;
+        match self.asker.ask(0, &ToSigner::Sign, Patience::of(SIGN_PATIENCE))? {
+            FromSigner::Signed(signatures) if signatures.len() == asks.len() => Ok(signatures),
+            FromSigner::Not(why) => Err(why.into()),
+            _ => Err(strange().into()),
+        }
+    }
+
+    /// What a failure to ask means for who wants a signature.
+    fn lost(&self, error: ProcessesError) -> NotSigned {
+        match error {
+            ProcessesError::Key(why) => why,
+            ProcessesError::Component(ComponentError::TimedOut(_)) => {
+                NotSigned::Away("the process that keeps this device's key does not answer".to_owned())
+            }
+            error => {
+                let listing = self.supervisor.listing();
+                let signer = listing.components.iter().find(|component| component.name == SIGNER);
+                let why =
+                    signer.and_then(|signer| signer.last_end.clone()).unwrap_or_else(|| error.to_string());
+                NotSigned::Refused(format!(
+                    "the process that keeps this device's key has ended, and the key with it ({why}); nothing \
+                     acknowledged is lost: unmount, and mount again"
+                ))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Processes({})", keyfile::fingerprint(&self.public))
+    }
+}
+
+impl KeyHolder for Processes {
+    fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+        let asked = self.handshakes.ask(0, &message.to_vec(), Patience::of(SIGN_PATIENCE));
+        asked.map_err(|error| self.lost(error.into()))?
+    }
+
+    fn try_sign(&self, domain: holdfast_crypto::Domain, _: &[u8]) -> Result<Signature, NotSigned> {
+        Err(NotSigned::Refused(format!("this device's key signs no {domain:?} unseen")))
+    }
+
+    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+        self.sign(asks).map_err(|error| self.lost(error))
+    }
+}
+
+fn strange() -> NotSigned {
+    NotSigned::Refused("the process that keeps this device's key answers something else".to_owned())
+}
+
+fn plan(public: &PublicKey) -> Plan {
+    let files_and_more = Bounds { files_max: 2, ..Bounds::default() };
+    let mut signer = ComponentPlan::new(SIGNER, Profile::with_doors(&[Door::Sync]));
+    signer.profile.memory_bytes_max = 128 << 20;
+    signer.profile.mapped_bytes_max = 0;
+    signer.profile.files_max = 32;
+    signer.restart = Restart::NEVER;
+    signer.guards = vec![
+        "signs only what extends what it signed last, and has that durable first".to_owned(),
+        "in plain form, handshakes of TLS clients only".to_owned(),
+    ];
+    let channel = |asks, serves| ChannelPlan { bounds: files_and_more, ..ChannelPlan::new(asks, serves) };
+    Plan {
+        name: format!("client of key {}", keyfile::fingerprint(public)),
+        components: vec![signer],
+        channels: vec![
+            channel(End::host(SIGN), End::of(SIGNER, SIGN)),
+            channel(End::host(HANDSHAKE), End::of(SIGNER, HANDSHAKE)),
+            channel(End::of(SIGNER, AGENT), End::host(AGENT)),
+        ],
+    }
+}
+
+/// Connects to the agent whenever the signer asks.
+fn connect_for_the_signer(supervisor: &Supervisor, socket: PathBuf) -> Result<(), ProcessesError> {
+    let ports = Arc::clone(supervisor.ports());
+    let answer = move |_: Request| {
+        let (outcome, files) = match connect_to_agent(&socket) {
+            Ok(connection) => (Ok::<(), String>(()), vec![OwnedFd::from(connection)]),
+            Err(error) => (Err(error.to_string()), Vec::new()),
+        };
+        Answer { files, ..Answer::of(&outcome) }
+    };
+    std::thread::Builder::new()
+        .name("holdfast-agent".to_owned())
+        .spawn(move || ports.serve(answer))
+        .map_err(|source| ComponentError::System { what: "starting a thread", source })?;
+    Ok(())
+}
+
+/// Opens the record for one signer alone. That of a process that has just ended may be on its way out.
+fn open_record(path: &Path) -> Result<OwnedFd, ProcessesError> {
+    let failed = |source: io::Error| ProcessesError::File { path: path.to_owned(), source };
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;
+    let end = Instant::now() + GONE_PATIENCE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            Err(Errno::WOULDBLOCK) => return Err(ProcessesError::InUse),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+}
