@@ -352,15 +352,16 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
     let bar = progress("creating the file system");
     let processes = superuser.into_processes()?;
     processes.begin(&state_dir, &key.file_system_id(), None)?;
-    let created = admin::create(CreateConfig {
+    let config = CreateConfig {
         server,
-        superuser: processes,
+        superuser: processes.clone(),
         name: arguments.name.clone(),
         superuser_name: SUPERUSER_NAME.to_owned(),
         state_dir,
         now_ns: now_ns(),
         deadline: DEADLINE,
-    });
+    };
+    let created = admin::create_by(&config, &processes);
     bar.finish_and_clear();
     let address = created.map_err(|error| match &error {
         CreateError::Exists => Failure::new(Exit::Failed, error),

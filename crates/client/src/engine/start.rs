@@ -20,7 +20,7 @@ use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signer::Signer;
 use holdfast_protocol::structure::View;
-use holdfast_rpc::{Connection, Connector, RpcError, ServerProof};
+use holdfast_rpc::{Connector, RpcError, ServerProof};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,13 +56,23 @@ impl Engine {
         let signed = begin_signing(&config, state.as_ref())?;
         let proof = ServerProof { file_system, minimum_sequence };
         let addresses = vec![config.address.server.clone()];
-        let mut connector = Connector::new(config.key.clone(), addresses, Some(proof));
-        connector.options.transport = config.transport;
-        let connection = match config.starts_away && state.is_some() {
-            true => connect_or_go_on(connector, &config)?,
-            false => connector.connect(config.deadline).map_err(|error| explain(error, &config))?,
+        let remote: Arc<dyn Remote> = match &config.processes {
+            Some(processes) => processes.connect(addresses, Some(proof), config.transport),
+            None => {
+                let mut connector = Connector::new(config.key.clone(), addresses, Some(proof));
+                connector.options.transport = config.transport;
+                let local =
+                    |source| StartError::Local { what: "starting the network thread".to_owned(), source };
+                Arc::new(connector.start().map_err(local)?)
+            }
         };
-        Engine::start_on(config, Arc::new(connection), log, state, signed)
+        let starts_away = config.starts_away && state.is_some();
+        let patience = if starts_away { config.deadline.min(AWAY_PATIENCE) } else { config.deadline };
+        match remote.wait_until_connected(patience) {
+            Err(error) if !(starts_away && error.is_transient()) => return Err(explain(error, &config)),
+            _ => {}
+        }
+        Engine::start_on(config, remote, log, state, signed)
     }
 
     /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
@@ -194,16 +204,6 @@ fn begin_signing(config: &EngineConfig, state: Option<&State>) -> Result<u64, St
         }
         error => StartError::Key(error.to_string()),
     })
-}
-
-/// A connection to a server that answers soon, or to whichever answers later.
-fn connect_or_go_on(connector: Connector, config: &EngineConfig) -> Result<Connection, StartError> {
-    let local = |source| StartError::Local { what: "starting the network thread".to_owned(), source };
-    let connection = connector.start().map_err(local)?;
-    match connection.wait_until_connected(config.deadline.min(AWAY_PATIENCE)) {
-        Err(error) if !error.is_transient() => Err(explain(error, config)),
-        _ => Ok(connection),
-    }
 }
 
 /// The members as of the last view that was accepted here.

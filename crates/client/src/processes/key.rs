@@ -1,13 +1,19 @@
 //! The main process's side: starts the others, hands over the key, and asks.
 
-use super::agent::connect_to_agent;
-use super::words::{AGENT, FromSigner, HANDSHAKE, KeyPlace, PART_BYTES, SIGN, SIGNER, Thing, ToSigner};
+use super::link::Link;
+use super::sockets::{self, Servers};
+use super::words::{
+    AGENT, FromSigner, HANDSHAKE, KeyPlace, NETWORK, ORDERS, Open, PART_BYTES, SIGN, SIGNER, SOCKETS, Thing,
+    ToSigner,
+};
+use crate::remote::Remote;
 use holdfast_components::{
-    Answer, Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, Door, End, Patience, Plan, Profile,
-    Program, Request, Restart, Supervisor,
+    Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, Door, End, Patience, Plan, Profile, Program,
+    Restart, Supervisor,
 };
 use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, keyfile};
 use holdfast_protocol::mandate::Mandate;
+use holdfast_rpc::{ServerAddress, ServerProof, Transport, diagnosis};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -23,6 +29,8 @@ use std::time::{Duration, Instant};
 const FILE: &str = "signed";
 /// How long to wait for a signature: an agent may ask a person twice for one operation.
 const SIGN_PATIENCE: Duration = Duration::from_secs(90);
+/// How long to wait for a network process that is started anew.
+const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long the signer of an earlier process may take to be gone.
 const GONE_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -92,7 +100,8 @@ pub struct Processes {
     source: Mutex<Option<KeySource>>,
     public: PublicKey,
     asker: Asker<ToSigner, FromSigner>,
-    handshakes: Asker<Vec<u8>, Result<Signature, NotSigned>>,
+    orders: Asker<Open, ()>,
+    servers: Arc<Mutex<Servers>>,
     /// One conversation at a time: what is long comes in parts.
     turn: Mutex<()>,
     supervisor: Supervisor,
@@ -115,12 +124,53 @@ impl Processes {
         let public = source.public();
         let supervisor = Supervisor::start(program, plan(&public), |_| ())?;
         let ports = supervisor.ports();
-        let (asker, handshakes) = (ports.asker(SIGN)?, ports.asker(HANDSHAKE)?);
-        if let KeySource::Agent { socket, .. } = &source {
-            connect_for_the_signer(&supervisor, socket.clone())?;
-        }
+        let (asker, orders) = (ports.asker(SIGN)?, ports.asker(ORDERS)?);
+        let agent = match &source {
+            KeySource::Agent { socket, .. } => Some(socket.clone()),
+            KeySource::Pipe { .. } => None,
+        };
+        let servers = Arc::default();
+        sockets::serve(Arc::clone(ports), Arc::clone(&servers), agent)
+            .map_err(|source| ComponentError::System { what: "starting a thread", source })?;
         let (source, turn) = (Mutex::new(Some(source)), Mutex::default());
-        Ok(Arc::new(Processes { source, public, asker, handshakes, turn, supervisor }))
+        Ok(Arc::new(Processes { source, public, asker, orders, servers, turn, supervisor }))
+    }
+
+    /// A connection to a server, carried by the network process. It is made when it is first used, or waited for.
+    pub fn connect(
+        self: &Arc<Self>,
+        addresses: Vec<ServerAddress>,
+        proof: Option<ServerProof>,
+        transport: Transport,
+    ) -> Arc<dyn Remote> {
+        Arc::new(Link::new(Arc::clone(self), addresses, proof, transport))
+    }
+
+    /// The public half of the key.
+    pub(super) fn public_key(&self) -> PublicKey {
+        self.public
+    }
+
+    /// Lets the network process have connections to these servers, by the places returned.
+    pub(super) fn register(&self, addresses: &[ServerAddress], transport: Transport) -> Vec<(u16, String)> {
+        let mut servers = self.servers.lock();
+        addresses.iter().map(|address| (servers.register(address, transport), address.to_string())).collect()
+    }
+
+    /// Has the network process, or the next one, carry a connection over `stream`.
+    pub(super) fn open(&self, order: &Open, stream: OwnedFd) -> Result<(), ComponentError> {
+        let files: Vec<OwnedFd> = [stream].into_iter().chain(diagnosis()).collect();
+        let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let patience = Patience::of(OPEN_PATIENCE);
+        let ticket = self.orders.start(0, order, &borrowed, patience)?;
+        self.orders.finish(ticket, patience).map(drop)
+    }
+
+    /// Ends a network process that broke the rules. Another takes its place.
+    pub(super) fn end_network(&self) {
+        if let Err(error) = self.supervisor.kill(NETWORK) {
+            tracing::debug!(%error, "it has ended already");
+        }
     }
 
     /// Hands the key to the signer, which from then on signs operations of `file_system`: by its own record in
@@ -231,9 +281,8 @@ impl KeyHolder for Processes {
         self.public
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
-        let asked = self.handshakes.ask(0, &message.to_vec(), Patience::of(SIGN_PATIENCE));
-        asked.map_err(|error| self.lost(error.into()))?
+    fn sign_message(&self, _: &[u8]) -> Result<Signature, NotSigned> {
+        Err(NotSigned::Refused("handshakes are signed for the network process only".to_owned()))
     }
 
     fn try_sign(&self, domain: holdfast_crypto::Domain, _: &[u8]) -> Result<Signature, NotSigned> {
@@ -260,33 +309,30 @@ fn plan(public: &PublicKey) -> Plan {
         "signs only what extends what it signed last, and has that durable first".to_owned(),
         "in plain form, handshakes of TLS clients only".to_owned(),
     ];
+    let doors = [Door::Threads, Door::Reactor, Door::Datagrams];
+    let mut network = ComponentPlan::new(NETWORK, Profile::with_doors(&doors));
+    // Requests and answers under way, up to 64 MiB each, on their way in and out.
+    network.profile.memory_bytes_max = 1 << 30;
+    network.profile.mapped_bytes_max = 1 << 30;
+    network.profile.threads_max = 64;
+    network.restart =
+        Restart { times_max: 50, window: Duration::from_secs(60), wait: Duration::from_millis(20) };
+    network.guards = vec![
+        "believed no further than a server: the main process checks every answer".to_owned(),
+        "gets connections to the servers of its address only".to_owned(),
+    ];
     let channel = |asks, serves| ChannelPlan { bounds: files_and_more, ..ChannelPlan::new(asks, serves) };
     Plan {
         name: format!("client of key {}", keyfile::fingerprint(public)),
-        components: vec![signer],
+        components: vec![signer, network],
         channels: vec![
             channel(End::host(SIGN), End::of(SIGNER, SIGN)),
-            channel(End::host(HANDSHAKE), End::of(SIGNER, HANDSHAKE)),
             channel(End::of(SIGNER, AGENT), End::host(AGENT)),
+            channel(End::host(ORDERS), End::of(NETWORK, ORDERS)),
+            channel(End::of(NETWORK, SOCKETS), End::host(SOCKETS)),
+            ChannelPlan::new(End::of(NETWORK, HANDSHAKE), End::of(SIGNER, HANDSHAKE)),
         ],
     }
-}
-
-/// Connects to the agent whenever the signer asks.
-fn connect_for_the_signer(supervisor: &Supervisor, socket: PathBuf) -> Result<(), ProcessesError> {
-    let ports = Arc::clone(supervisor.ports());
-    let answer = move |_: Request| {
-        let (outcome, files) = match connect_to_agent(&socket) {
-            Ok(connection) => (Ok::<(), String>(()), vec![OwnedFd::from(connection)]),
-            Err(error) => (Err(error.to_string()), Vec::new()),
-        };
-        Answer { files, ..Answer::of(&outcome) }
-    };
-    std::thread::Builder::new()
-        .name("holdfast-agent".to_owned())
-        .spawn(move || ports.serve(answer))
-        .map_err(|source| ComponentError::System { what: "starting a thread", source })?;
-    Ok(())
 }
 
 /// Opens the record for one signer alone. That of a process that has just ended may be on its way out.

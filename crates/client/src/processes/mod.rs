@@ -13,9 +13,13 @@
 //! See `docs/processes.md`.
 
 mod agent;
+mod frames;
 mod keep;
 mod key;
+mod link;
+mod network;
 mod signer;
+mod sockets;
 mod words;
 
 pub use agent::connect_to_agent;
@@ -24,4 +28,4 @@ pub use key::{KeySource, Processes, ProcessesError};
 use holdfast_components::Main;
 
 /// The components, for [`holdfast_components::run_if_component`].
-pub const COMPONENTS: &[(&str, Main)] = &[(words::SIGNER, signer::main)];
+pub const COMPONENTS: &[(&str, Main)] = &[(words::SIGNER, signer::main), (words::NETWORK, network::main)];

@@ -3,9 +3,10 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Ask, Digest, Domain, NotSigned, PublicKey, Signature};
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::message::ServerKeys;
+use holdfast_protocol::message::{ServerKeys, Welcome};
 use holdfast_protocol::signed::Signable;
 use holdfast_protocol::structure::Structure;
+use holdfast_rpc::RpcError;
 
 /// The process that keeps the key.
 pub(super) const SIGNER: &str = "signer";
@@ -18,6 +19,11 @@ pub(super) const SIGN: &str = "sign";
 pub(super) const HANDSHAKE: &str = "handshake";
 /// The signer asks for connections to an SSH agent.
 pub(super) const AGENT: &str = "agent";
+
+/// The main process has connections made.
+pub(super) const ORDERS: &str = "orders";
+/// The network process asks for sockets.
+pub(super) const SOCKETS: &str = "sockets";
 
 /// Bytes of one packet's part of something longer.
 pub(super) const PART_BYTES: usize = 60 << 10;
@@ -73,6 +79,59 @@ pub(super) enum FromSigner {
     Signed(Vec<Signature>),
     /// None.
     Not(NotSigned),
+}
+
+/// To the network process: be a connection. With it come a stream, over which requests and answers go ([`super::frames`]),
+/// and something to ask the kernel for counters with, if there is any.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) struct Open {
+    /// Whose handshakes the signer signs.
+    pub(super) public: PublicKey,
+    /// Servers by their places in the main process's list, and what they are called.
+    pub(super) servers: Vec<(u16, String)>,
+    /// The file system that a server must serve, and the lowest number of its list.
+    pub(super) proof: Option<(Digest, u64)>,
+    /// TCP, QUIC, or what is better: 0, 1, 2.
+    pub(super) transport: u8,
+}
+
+/// From the network process: a socket, by a server's place.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum WantedSocket {
+    /// A connection over TCP.
+    Tcp(u16),
+    /// One for datagrams.
+    Udp,
+    /// No socket: the addresses of a server.
+    Addresses(u16),
+}
+
+/// What comes with a socket, or instead of one.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum GivenSocket {
+    /// A socket. Whether the system has the congestion control that bears losses.
+    Socket {
+        /// It has.
+        bbr: bool,
+    },
+    /// Addresses: 4 or 16 bytes, and a port.
+    Addresses(Vec<(Vec<u8>, u16)>),
+    /// None, and why.
+    None(String),
+}
+
+/// How the connection is, as the network process says. Nothing is decided by it but words and sizes.
+#[derive(Clone, Default, PartialEq, BorshSerialize, BorshDeserialize)]
+pub(super) struct Standing {
+    pub(super) welcome: Option<Welcome>,
+    pub(super) server_key: Option<PublicKey>,
+    pub(super) is_connected: bool,
+    pub(super) trouble: Option<RpcError>,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) is_over_quic: Option<bool>,
+    /// Round trip in microseconds, bytes a second each way, losses in millionths.
+    pub(super) estimate: Option<(u64, Option<u64>, Option<u64>, u32)>,
 }
 
 /// Something to be signed, whole.
