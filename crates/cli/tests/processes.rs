@@ -38,6 +38,10 @@ fn process(part: &Value) -> u64 {
     part["pid"].as_u64().unwrap_or_else(|| panic!("no process: {part}"))
 }
 
+fn process_or_none(part: &Value) -> Option<u64> {
+    part["pid"].as_u64()
+}
+
 fn kill(process: u64) {
     run(Command::new("kill").args(["-9", &process.to_string()]));
 }
@@ -113,6 +117,86 @@ fn only_the_signer_has_the_key() {
     let key = world.key("anna").display().to_string();
     assert!(!open_files(main).iter().any(|file| file.ends_with("/signed") || *file == key));
     assert_eq!(signer["profile"]["doors"], serde_json::json!(["sync"]), "{signer}");
+}
+
+/// The network process has neither the key nor a file; its only sockets are those it was handed.
+#[test]
+fn the_network_process_has_no_key_and_no_file() {
+    let mut world = World::new(&["anna"]);
+    let team = world.mount("anna").join("team");
+    fs::write(team.join("file"), vec![7; 300_000]).expect("written");
+    let seed = seed_of(&world.key("anna"));
+    let network = part(&world, "anna", "network");
+    is_shut_in(process(&network));
+    assert!(!has_in_memory(process(&network), &seed), "the network process has the key");
+    let files = open_files(process(&network));
+    let named: Vec<&String> = files.iter().filter(|file| file.starts_with('/') && *file != "/dev/null").collect();
+    assert!(named.is_empty(), "{named:?}");
+    assert!(files.iter().any(|file| file.starts_with("socket:")), "{files:?}");
+    // No connection of the main process leads to the server: what strangers send is read there alone.
+    let main = world.mount_process("anna").expect("it runs");
+    let connections = run(Command::new("ss").args(["-tnpH", "state", "established"]));
+    let port = format!(":{} ", world.port);
+    assert!(!connections.lines().any(|line| line.contains(&port) && line.contains(&format!("pid={main},"))));
+    let status = world.status("anna");
+    assert!(status.contains("working"), "{status}");
+}
+
+/// Killed in the midst of writes, again and again, the network process is started anew, and everything acknowledged is
+/// there; so it is when the server is restarted.
+#[test]
+fn a_network_process_that_is_killed() {
+    let mut world = World::new(&["anna"]);
+    let team = world.mount_with("anna", &["--no-gather"]).join("team");
+    let mut written = 0;
+    for round in 0..3 {
+        let network = process(&part(&world, "anna", "network"));
+        let write = |number: u32| -> std::io::Result<()> {
+            let mut file = fs::File::create(team.join(format!("{round}-{number}")))?;
+            file.write_all(format!("words {number}").as_bytes())?;
+            file.sync_all()
+        };
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| (0..12).for_each(|number| write(number).expect("it goes on")));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            kill(network);
+            writing.join().expect("no panic");
+        });
+        written += 12;
+        eventually("another is there", || process_or_none(&part(&world, "anna", "network")).is_some_and(|now| now != network));
+    }
+    world.stop_server();
+    world.start_server();
+    fs::write(team.join("afterwards"), "it is connected again").expect("written");
+    let status = world.status("anna");
+    assert!(status.contains("working") && !status.contains("ALARM"), "{status}");
+    world.umount("anna");
+    let team = world.mount("anna").join("team");
+    let there = fs::read_dir(&team).expect("read").count();
+    assert_eq!(there, written + 1);
+    assert_eq!(fs::read_to_string(team.join("2-11")).expect("read"), "words 11");
+}
+
+/// Git, over all three processes.
+#[test]
+fn a_repository() {
+    let mut world = World::new(&["anna", "ben"]);
+    let anna = world.mount("anna").join("team/repository");
+    let git = |arguments: &[&str], at: &Path| {
+        let mut command = Command::new("git");
+        let who = ["-c", "user.name=Anna", "-c", "user.email=anna@example.org", "-c", "safe.directory=*"];
+        run(command.args(who).arg("-C").arg(at).args(arguments))
+    };
+    fs::create_dir(&anna).expect("made");
+    git(&["init", "-q"], &anna);
+    for number in 0..20 {
+        fs::write(anna.join(format!("file{number}")), format!("{number}\n").repeat(500)).expect("written");
+    }
+    git(&["add", "."], &anna);
+    git(&["commit", "-q", "-m", "first"], &anna);
+    let ben = world.mount("ben").join("team/repository");
+    assert!(git(&["log", "--oneline"], &ben).contains("first"));
+    git(&["fsck", "--strict"], &ben);
 }
 
 /// Without its signer a mount reads on, changes nothing, says why, and has lost nothing after it is mounted anew.

@@ -335,3 +335,65 @@ fn end_of(deadline: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(deadline).unwrap_or(now + Duration::from_secs(1 << 32))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Waiting = Mutex<Option<HashMap<u64, SyncSender<Came>>>>;
+
+    /// Reads what a hostile network process wrote; what it was found to have done.
+    fn read(bytes: &[u8], waiting: &Waiting) -> Option<&'static str> {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let bytes = bytes.to_vec();
+        let writing = std::thread::spawn(move || {
+            let _ = theirs.write_all(&bytes);
+        });
+        let outcome = read_frames(ours, waiting, &Mutex::default());
+        writing.join().expect("no panic");
+        outcome
+    }
+
+    fn frame(kind: u8, id: u64, body: &[u8]) -> Vec<u8> {
+        [&Header::encode(kind, id, body.len())[..], body].concat()
+    }
+
+    /// Garbage is an offence, an end is an end, and neither is an answer to anybody.
+    #[test]
+    fn a_hostile_network_process() {
+        let (sender, answered) = sync_channel(1);
+        let waiting: Waiting = Mutex::new(Some(HashMap::from([(5, sender)])));
+        assert_eq!(read(&[], &waiting), None);
+        assert_eq!(read(&frame(frames::ANSWER, 5, b"cut off")[..15], &waiting), None);
+        assert!(read(&[0xff; 100], &waiting).is_some());
+        assert!(read(&Header::encode(frames::ANSWER, 5, MESSAGE_BYTES_MAX + 100), &waiting).is_some());
+        assert!(read(&frame(9, 5, b""), &waiting).is_some());
+        assert!(read(&frame(frames::FAILED, 5, b"no error"), &waiting).is_some());
+        assert!(read(&frame(frames::STANDING, 0, &[0xff; 40]), &waiting).is_some());
+        assert!(answered.try_recv().is_err(), "nobody was answered");
+        // Answers to nobody, and a second one to somebody, change nothing.
+        let some = [
+            frame(frames::ANSWER, 6, b"nobody asked"),
+            frame(frames::ANSWER, 5, b"first"),
+            frame(frames::ANSWER, 5, b"second"),
+        ];
+        assert_eq!(read(&some.concat(), &waiting), None);
+        assert!(matches!(answered.try_recv(), Ok(Came::Answer(answer)) if answer == b"first"));
+        assert!(answered.try_recv().is_err());
+    }
+
+    /// Random bytes end the reading, with or without an offence, and never panic.
+    #[test]
+    fn random_bytes() {
+        let mut seed = 1u64;
+        for _ in 0..500 {
+            let mut bytes = Vec::new();
+            for _ in 0..40 {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                bytes.push((seed >> 60) as u8);
+            }
+            bytes[2..4].fill(0);
+            read(&bytes, &Mutex::new(Some(HashMap::new())));
+        }
+    }
+}
