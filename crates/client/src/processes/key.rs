@@ -305,11 +305,13 @@ fn plan(public: &PublicKey) -> Plan {
     signer.profile.mapped_bytes_max = 0;
     signer.profile.files_max = 32;
     signer.restart = Restart::NEVER;
+    signer.source = Some(SIGNER.to_owned());
     signer.guards = vec![
         "signs only what extends what it signed last, and has that durable first".to_owned(),
         "in plain form, handshakes of TLS clients only".to_owned(),
     ];
-    let doors = [Door::Threads, Door::Reactor, Door::Datagrams];
+    // The one of networks for the options and addresses of streams; it is handed nothing that listens.
+    let doors = [Door::Threads, Door::Reactor, Door::Network, Door::Datagrams];
     let mut network = ComponentPlan::new(NETWORK, Profile::with_doors(&doors));
     // Requests and answers under way, up to 64 MiB each, on their way in and out.
     network.profile.memory_bytes_max = 1 << 30;
