@@ -130,7 +130,8 @@ fn the_network_process_has_no_key_and_no_file() {
     is_shut_in(process(&network));
     assert!(!has_in_memory(process(&network), &seed), "the network process has the key");
     let files = open_files(process(&network));
-    let named: Vec<&String> = files.iter().filter(|file| file.starts_with('/') && *file != "/dev/null").collect();
+    let named: Vec<&String> =
+        files.iter().filter(|file| file.starts_with('/') && *file != "/dev/null").collect();
     assert!(named.is_empty(), "{named:?}");
     assert!(files.iter().any(|file| file.starts_with("socket:")), "{files:?}");
     // No connection of the main process leads to the server: what strangers send is read there alone.
@@ -163,7 +164,9 @@ fn a_network_process_that_is_killed() {
             writing.join().expect("no panic");
         });
         written += 12;
-        eventually("another is there", || process_or_none(&part(&world, "anna", "network")).is_some_and(|now| now != network));
+        eventually("another is there", || {
+            process_or_none(&part(&world, "anna", "network")).is_some_and(|now| now != network)
+        });
     }
     world.stop_server();
     world.start_server();

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::fmt;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 const FILE: &str = "signed";
 /// How long to wait for a signature: an agent may ask a person twice for one operation.
 const SIGN_PATIENCE: Duration = Duration::from_secs(90);
+/// How long the signer may take to take a question: it reads while nothing else is asked.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 /// How long to wait for a network process that is started anew.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
 /// How long the signer of an earlier process may take to be gone.
@@ -217,19 +219,23 @@ impl Processes {
         self.send_parts(known)?;
         let files: Vec<OwnedFd> = pipe.into_iter().chain(file).collect();
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        let patience = Patience::of(SIGN_PATIENCE);
-        let ticket = self.asker.start(0, &ToSigner::Begin { key, file_system }, &borrowed, patience)?;
-        match self.asker.finish(ticket, patience)?.body {
+        match self.ask(&ToSigner::Begin { key, file_system }, &borrowed)? {
             FromSigner::Ready { public, number } if public == self.public => Ok(number),
             FromSigner::Not(why) => Err(why.into()),
             _ => Err(strange().into()),
         }
     }
 
+    /// Asks the signer. One that has ended is not waited for: it is not started anew.
+    fn ask(&self, question: &ToSigner, files: &[BorrowedFd]) -> Result<FromSigner, ComponentError> {
+        let ticket = self.asker.start(0, question, files, Patience::of(TAKEN_PATIENCE))?;
+        Ok(self.asker.finish(ticket, Patience::of(SIGN_PATIENCE))?.body)
+    }
+
     fn send_parts(&self, bytes: &[u8]) -> Result<(), ProcessesError> {
         for part in bytes.chunks(PART_BYTES) {
             let part = ToSigner::Part(part.to_vec());
-            match self.asker.ask(0, &part, Patience::of(SIGN_PATIENCE))? {
+            match self.ask(&part, &[])? {
                 FromSigner::Taken => {}
                 FromSigner::Not(why) => return Err(why.into()),
                 _ => return Err(strange().into()),
@@ -242,7 +248,7 @@ impl Processes {
         let things = Thing::encode_all(asks)?;
         let _turn = self.turn.lock();
         self.send_parts(&things)?;
-        match self.asker.ask(0, &ToSigner::Sign, Patience::of(SIGN_PATIENCE))? {
+        match self.ask(&ToSigner::Sign, &[])? {
             FromSigner::Signed(signatures) if signatures.len() == asks.len() => Ok(signatures),
             FromSigner::Not(why) => Err(why.into()),
             _ => Err(strange().into()),

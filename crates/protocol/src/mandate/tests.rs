@@ -163,7 +163,7 @@ fn certificates_by_verdict() {
         ("a committed one given up", |c| c.voids.insert(3), Contradiction::WrongVoids),
         ("itself given up", |c| c.voids.insert(4), Contradiction::WrongVoids),
         ("a committed one without effect", |c| c.ineffective.insert(1), Contradiction::WrongVoids),
-        ("an ill-formed set", |c| c.voids.0 = BTreeMap::from([(2, 2), (3, 2)]), Contradiction::WrongVoids),
+        ("an ill-formed set", |c| c.voids.0 = BTreeMap::from([(2, 2), (3, 2)]), Contradiction::NotShown),
         (
             "a change of membership",
             |c| c.deltas = vec![Delta::SetMembers { reference: table("members") }],
@@ -421,7 +421,7 @@ fn stored_form() {
     let bytes = mandate.to_bytes();
     assert_eq!(Mandate::from_bytes(&bytes).expect("own bytes"), mandate);
     let stored = DigestKey::WELL_KNOWN.digest(Domain::Inode, &bytes);
-    assert_eq!(stored.to_string(), "GOLDEN");
+    assert_eq!(stored.to_string(), "ad5bbc6c08a30b0b16f5473aa0f3bbde230633c527985ea97330f96a990da630");
     for end in 0..bytes.len() {
         assert!(Mandate::from_bytes(&bytes[..end]).is_err(), "{end}");
     }
@@ -564,7 +564,9 @@ impl Hostile {
             4 => certificate.ineffective.insert(1 + random.below(self.world.number + 1)),
             5 => certificate.time_ns += 1000,
             6 => certificate.deltas.push(group_delta()),
-            _ => certificate.device = B,
+            // The first signature of all says whose name it is.
+            _ if self.world.number > 1 => certificate.device = B,
+            _ => certificate.time_ns += 2000,
         }
     }
 
@@ -607,7 +609,7 @@ impl Hostile {
 /// Whatever is asked for, in whatever order: no two signatures contradict each other, and what is honest is signed.
 #[test]
 fn no_two_signatures_contradict() {
-    let seeds = std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let seeds = std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     let (mut signed, mut refused) = (0, 0);
     for seed in 0..seeds {
         let mut random = Random::new(seed);
