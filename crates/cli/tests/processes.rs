@@ -239,8 +239,8 @@ fn a_main_process_that_is_killed() {
         for name in &acknowledged {
             assert!(team.join(name).exists(), "{name} was acknowledged and is gone, round {round}");
         }
-        let main = Command::new("pgrep").args(["-f", &format!("holdfast mount .*{}", directory.display())]);
-        let main = { main }.output().expect("it runs");
+        let pattern = format!("holdfast mount .*{}", directory.display());
+        let main = Command::new("pgrep").args(["-f", &pattern]).output().expect("it runs");
         let main: u64 = String::from_utf8_lossy(&main.stdout)
             .lines()
             .next()
@@ -253,7 +253,7 @@ fn a_main_process_that_is_killed() {
                 let mut written = Vec::new();
                 for number in 0.. {
                     let name = format!("file-{round}-{number}");
-                    let mut write = || -> std::io::Result<()> {
+                    let write = || -> std::io::Result<()> {
                         let mut file = fs::File::create(team.join(&name))?;
                         file.write_all(b"words")?;
                         file.sync_all()
