@@ -6,14 +6,14 @@
 use crate::args::{DeviceCommand, FsCommand, FsCreate, GroupCommand, UserCommand};
 use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use crate::keys::{self, Key, started};
 use crate::output::{Format, clean, progress, table};
 use crate::paths::{Directories, make_private};
 use crate::time::now_ns;
 use holdfast_client::admin::{self, Admin, CreateConfig, CreateError, Home};
 use holdfast_client::{Engine, EngineConfig, Tree};
 use holdfast_content::{self as content, GroupId, Handle, UserId};
-use holdfast_crypto::{KeyHolder, PublicKey};
+use holdfast_crypto::PublicKey;
 use holdfast_rpc::{Address, ServerAddress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -229,11 +229,11 @@ fn ask<T: serde::de::DeserializeOwned>(
     directories: &Directories,
 ) -> Outcome<T> {
     let address: Address = url.parse()?;
-    let key: Arc<dyn KeyHolder> = keys::read(key)?.into();
+    let key = keys::read(key)?;
     let state_dir = directories.state_of(&address.file_system, &key.public())?;
     make_private(&state_dir)?;
     let bar = progress("asking the server");
-    let result = attempt(&address, &key, &state_dir, &change, directories);
+    let result = attempt(&address, key, &state_dir, &change, directories);
     bar.finish_and_clear();
     serde_json::from_value(result?).map_err(|error| {
         Failure::new(
@@ -245,17 +245,20 @@ fn ask<T: serde::de::DeserializeOwned>(
 
 fn attempt(
     address: &Address,
-    key: &Arc<dyn KeyHolder>,
+    key: Key,
     state_dir: &Path,
     change: &Change,
     directories: &Directories,
 ) -> Outcome<serde_json::Value> {
     let mut attempt = 0;
+    let mut key = Some(key);
+    let mut processes = None;
     loop {
         if let Some(process) = Client::connect(state_dir)? {
             return process.call(&Order::Administer(change.clone()));
         }
-        let mut config = EngineConfig::new(address.clone(), key.clone(), state_dir.to_owned());
+        let processes = started(&mut key, &mut processes)?;
+        let mut config = EngineConfig::with_processes(address.clone(), processes, state_dir.to_owned());
         let cache = directories.cache_of(&address.file_system)?;
         make_private(&cache)?;
         config.cache_dir = Some(cache);
@@ -347,15 +350,18 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
     let state_dir = directories.state_of(&key.file_system_id(), &key)?;
     make_private(&state_dir)?;
     let bar = progress("creating the file system");
-    let created = admin::create(CreateConfig {
+    let processes = superuser.into_processes()?;
+    processes.begin(&state_dir, &key.file_system_id(), None)?;
+    let config = CreateConfig {
         server,
-        superuser: superuser.into(),
+        superuser: processes.clone(),
         name: arguments.name.clone(),
         superuser_name: SUPERUSER_NAME.to_owned(),
         state_dir,
         now_ns: now_ns(),
         deadline: DEADLINE,
-    });
+    };
+    let created = admin::create_by(&config, &processes);
     bar.finish_and_clear();
     let address = created.map_err(|error| match &error {
         CreateError::Exists => Failure::new(Exit::Failed, error),

@@ -6,10 +6,9 @@ use clap::Args;
 use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
 
 /// The components of this program, by name.
-pub fn programs() -> Vec<(&'static str, Main)> {
-    let mut programs = holdfast_stack::COMPONENTS.to_vec();
-    programs.push((holdfast_server::apart::FRONT, holdfast_server::apart::front));
-    programs
+pub fn table_of_components() -> Vec<(&'static str, Main)> {
+    let server: &[(&'static str, Main)] = &[(holdfast_server::apart::FRONT, holdfast_server::apart::front)];
+    [holdfast_stack::COMPONENTS, holdfast_client::processes::COMPONENTS, server].concat()
 }
 
 /// `holdfast components`

@@ -9,6 +9,7 @@ mod agent;
 pub use agent::{Agent, AgentKey};
 
 use crate::exit::{Exit, Failure, Outcome};
+use holdfast_client::processes::{KeySource, Processes, ProcessesError};
 use holdfast_crypto::keyfile::{self, KeyFileError};
 use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
 use std::io::{IsTerminal, Read, Write};
@@ -28,6 +29,8 @@ pub enum Key {
     Here(SigningKey),
     /// An SSH agent keeps it.
     Kept(AgentKey),
+    /// It lies in a pipe, unread.
+    Handed(KeySource),
 }
 
 impl Key {
@@ -36,16 +39,79 @@ impl Key {
         match self {
             Key::Here(key) => key.public(),
             Key::Kept(key) => key.public(),
+            Key::Handed(source) => source.public(),
+        }
+    }
+
+    /// Where a process that is to sign with it finds it; this one forgets it.
+    ///
+    /// # Errors
+    /// The system gives no pipe.
+    pub fn into_source(self) -> Outcome<KeySource> {
+        match self {
+            Key::Here(key) => KeySource::of(&key).map_err(|error| {
+                Failure::new(Exit::System, format!("the key cannot be handed over: {error}"))
+            }),
+            Key::Kept(key) => Ok(KeySource::Agent { socket: key.socket().to_owned(), public: key.public() }),
+            Key::Handed(source) => Ok(source),
+        }
+    }
+
+    /// Has processes of their own sign with it and speak with servers; this one forgets it.
+    ///
+    /// # Errors
+    /// The system cannot make sandboxes.
+    pub fn into_processes(self) -> Outcome<Arc<Processes>> {
+        Ok(Processes::start(self.into_source()?)?)
+    }
+
+    /// For work that signs here and speaks with no server.
+    ///
+    /// # Errors
+    /// It was handed to another process.
+    pub fn into_holder(self) -> Outcome<Arc<dyn KeyHolder>> {
+        match self {
+            Key::Here(key) => Ok(Arc::new(key)),
+            Key::Kept(key) => Ok(Arc::new(key)),
+            Key::Handed(_) => {
+                Err(Failure::new(Exit::Internal, "a key that was handed on is to be used here"))
+            }
         }
     }
 }
 
-impl From<Key> for Arc<dyn KeyHolder> {
-    fn from(key: Key) -> Arc<dyn KeyHolder> {
-        match key {
-            Key::Here(key) => Arc::new(key),
-            Key::Kept(key) => Arc::new(key),
+impl From<ProcessesError> for Failure {
+    fn from(error: ProcessesError) -> Failure {
+        let code = match &error {
+            ProcessesError::Component(_) => Exit::System,
+            ProcessesError::InUse => Exit::InUse,
+            ProcessesError::File { .. } => Exit::Io,
+            ProcessesError::Key(_) => Exit::Unavailable,
+        };
+        let failure = Failure::new(code, &error);
+        match error {
+            ProcessesError::Component(_) => failure.hint(
+                "`holdfast components --check` shows what is lacking: user namespaces (sysctl \
+                 user.max_user_namespaces), Landlock (in the kernel's lsm= list), and the descriptor for system calls \
+                 that containers take for themselves",
+            ),
+            _ => failure,
         }
+    }
+}
+
+/// The processes of a key, started when they are first needed: not where another process is asked.
+///
+/// # Errors
+/// See [`Key::into_processes`].
+pub fn started<'a>(
+    key: &mut Option<Key>,
+    processes: &'a mut Option<Arc<Processes>>,
+) -> Outcome<&'a Arc<Processes>> {
+    match (key.take(), processes) {
+        (Some(key), processes) => Ok(processes.insert(key.into_processes()?)),
+        (None, Some(processes)) => Ok(processes),
+        (None, None) => Err(Failure::new(Exit::Internal, "a key was lost on its way")),
     }
 }
 

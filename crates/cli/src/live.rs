@@ -3,13 +3,12 @@
 
 use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::keys;
+use crate::keys::{self, Key, started};
 use crate::paths::{Directories, make_private};
 use holdfast_client::reader::{self, VerifiedView};
 use holdfast_client::remote::Remote;
 use holdfast_client::tree::Base;
 use holdfast_client::{Engine, EngineConfig};
-use holdfast_crypto::KeyHolder;
 use holdfast_release::origin::Origin;
 use holdfast_rpc::Address;
 use std::os::unix::ffi::OsStrExt;
@@ -87,9 +86,15 @@ pub struct Opened {
 /// # Errors
 /// The key is no member's, the server cannot be reached, or it shows something wrong.
 pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome<Opened> {
-    let key: Arc<dyn KeyHolder> = keys::read(key)?.into();
-    let view = view(address, &key, directories)?;
-    let server = connect(address, key)?;
+    let key = keys::read(key)?;
+    let (signing, reading) = match key {
+        // Each of the two is handed a copy, and this process keeps none.
+        Key::Here(key) => (Key::Here(key.clone()), Key::Here(key)),
+        Key::Kept(key) => (Key::Kept(key.clone()), Key::Kept(key)),
+        handed @ Key::Handed(_) => return Err(handed.into_holder().map(drop).unwrap_err()),
+    };
+    let server = connect(address, reading)?;
+    let view = view(address, signing, directories)?;
     let folder = directories.cache_of(&address.file_system)?;
     let evidence = directories.state_base()?.join("evidence");
     make_private(&folder)?;
@@ -102,8 +107,10 @@ pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome
 ///
 /// # Errors
 /// The key is no member's, or the server cannot be reached.
-pub fn connect(address: &Address, key: Arc<dyn KeyHolder>) -> Outcome<Arc<dyn Remote>> {
-    Ok(reader::connect(address, key, DEADLINE)?)
+pub fn connect(address: &Address, key: Key) -> Outcome<Arc<dyn Remote>> {
+    let processes = key.into_processes()?;
+    processes.begin_reading()?;
+    Ok(reader::connect_with(address, &processes, DEADLINE)?)
 }
 
 /// The origin of a release, to be asked for data with any member's key.
@@ -112,14 +119,15 @@ pub fn connect(address: &Address, key: Arc<dyn KeyHolder>) -> Outcome<Arc<dyn Re
 /// It is no address, the key is no member's, or the server cannot be reached.
 pub fn origin(address: &str, key: &Path, cache_bytes_max: usize) -> Outcome<Origin> {
     let address: Address = address.parse()?;
-    let server = connect(&address, keys::read(key)?.into())?;
+    let server = connect(&address, keys::read(key)?)?;
     Ok(Origin::new(address.to_string(), server, cache_bytes_max))
 }
 
-fn view(address: &Address, key: &Arc<dyn KeyHolder>, directories: &Directories) -> Outcome<VerifiedView> {
+fn view(address: &Address, key: Key, directories: &Directories) -> Outcome<VerifiedView> {
     let state_dir = directories.state_of(&address.file_system, &key.public())?;
     make_private(&state_dir)?;
     let mut attempt = 0;
+    let (mut key, mut processes) = (Some(key), None);
     loop {
         if let Some(process) = Client::connect(&state_dir)? {
             let text: String = process.call(&Order::View)?;
@@ -128,7 +136,8 @@ fn view(address: &Address, key: &Arc<dyn KeyHolder>, directories: &Directories) 
                     .hint("unmount and mount again")
             });
         }
-        let mut config = EngineConfig::new(address.clone(), key.clone(), state_dir.clone());
+        let processes = started(&mut key, &mut processes)?;
+        let mut config = EngineConfig::with_processes(address.clone(), processes, state_dir.clone());
         config.deadline = DEADLINE;
         match Engine::start(config).map_err(Failure::from) {
             Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {

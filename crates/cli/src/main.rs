@@ -50,7 +50,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // A component shuts itself in before anything else happens in its process.
-    if let Some(code) = holdfast_components::run_if_component(&components::programs()) {
+    if let Some(code) = holdfast_components::run_if_component(&components::table_of_components()) {
         return code;
     }
     let mut arguments = std::env::args_os();

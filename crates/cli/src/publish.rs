@@ -68,8 +68,11 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     let rules = Rules::new(&arguments.exclude, &arguments.opaque)
         .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let life_s = span_of("--expires", &arguments.expires)?;
-    let holders: Vec<Arc<dyn KeyHolder>> =
-        arguments.key.iter().map(|key| keys::read(key).map(Into::into)).collect::<Outcome<_>>()?;
+    let holders: Vec<Arc<dyn KeyHolder>> = arguments
+        .key
+        .iter()
+        .map(|key| keys::read(key).and_then(keys::Key::into_holder))
+        .collect::<Outcome<_>>()?;
 
     let opened = live.map(|live| open_live(&live, arguments, directories)).transpose()?;
     std::fs::create_dir_all(&target)

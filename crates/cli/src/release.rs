@@ -183,7 +183,10 @@ fn seen(chain: &KeyChain, root: &RootFile) -> Option<Seen> {
 
 /// The keys that arguments name.
 fn signers(arguments: &[PathBuf]) -> Outcome<Vec<Arc<dyn KeyHolder>>> {
-    arguments.iter().map(|argument| crate::keys::read(argument).map(Into::into)).collect()
+    arguments
+        .iter()
+        .map(|argument| crate::keys::read(argument).and_then(crate::keys::Key::into_holder))
+        .collect()
 }
 
 fn words(parts: &[Part]) -> Vec<String> {

@@ -80,7 +80,7 @@ impl From<Checked> for Failure {
 pub fn revoke(arguments: &FsRevoke, format: Format) -> Outcome {
     let address: Address = arguments.administer.url.parse()?;
     let id = address.file_system;
-    let superuser: Arc<dyn KeyHolder> = keys::read(&arguments.administer.superuser)?.into();
+    let superuser: Arc<dyn KeyHolder> = keys::read(&arguments.administer.superuser)?.into_holder()?;
     if superuser.public().file_system_id() != id {
         let message = format!("{}: not the superuser's key", arguments.administer.superuser.display());
         return Err(Failure::new(Exit::NotAllowed, message).hint(

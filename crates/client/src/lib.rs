@@ -8,6 +8,7 @@ pub mod evidence;
 pub mod files;
 pub mod interrupt;
 pub mod pinned;
+pub mod processes;
 pub mod reader;
 pub mod remote;
 pub mod state;

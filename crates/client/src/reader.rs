@@ -3,6 +3,7 @@
 
 use crate::engine::explain;
 use crate::error::StartError;
+use crate::processes::Processes;
 use crate::remote::Remote;
 use crate::store::{StoreConfig, TransferConfig, VerifiedStore};
 use crate::tree::{Base, TableCache};
@@ -11,7 +12,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Membership};
 use holdfast_crypto::{DigestKey, KeyHolder};
 use holdfast_protocol::structure::View;
-use holdfast_rpc::{Address, Connector, ServerProof};
+use holdfast_rpc::{Address, Connector, ServerProof, Transport};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,11 +52,37 @@ pub fn connect(
     key: Arc<dyn KeyHolder>,
     deadline: Duration,
 ) -> Result<Arc<dyn Remote>, StartError> {
-    let proof = ServerProof { file_system: address.file_system, minimum_sequence: 0 };
-    let connector = Connector::new(key.clone(), vec![address.server.clone()], Some(proof));
-    let config = EngineConfig::new(address.clone(), key, PathBuf::new());
-    let connection = connector.connect(deadline).map_err(|error| explain(error, &config))?;
-    let remote: Arc<dyn Remote> = Arc::new(connection);
+    let connector = Connector::new(key.clone(), vec![address.server.clone()], Some(proof_of(address)));
+    let local = |source| StartError::Local { what: "starting the network thread".to_owned(), source };
+    let remote = Arc::new(connector.start().map_err(local)?);
+    greeted(EngineConfig::new(address.clone(), key, PathBuf::new()), remote, deadline)
+}
+
+/// [`connect`] with a key that other processes have.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn connect_with(
+    address: &Address,
+    processes: &Arc<Processes>,
+    deadline: Duration,
+) -> Result<Arc<dyn Remote>, StartError> {
+    let remote =
+        processes.connect(vec![address.server.clone()], Some(proof_of(address)), Transport::default());
+    greeted(EngineConfig::with_processes(address.clone(), processes, PathBuf::new()), remote, deadline)
+}
+
+fn proof_of(address: &Address) -> ServerProof {
+    ServerProof { file_system: address.file_system, minimum_sequence: 0 }
+}
+
+/// Waits for the server, and makes sure that it knows the key.
+fn greeted(
+    config: EngineConfig,
+    remote: Arc<dyn Remote>,
+    deadline: Duration,
+) -> Result<Arc<dyn Remote>, StartError> {
+    remote.wait_until_connected(deadline).map_err(|error| explain(error, &config))?;
     match remote.welcome().and_then(|welcome| welcome.device) {
         Some(_) => Ok(remote),
         None => {

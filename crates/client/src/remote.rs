@@ -2,7 +2,7 @@
 //! in its place: a server in the same process, a lying one, one that dies at the worst moment.
 
 use crate::interrupt;
-use holdfast_crypto::Digest;
+use holdfast_crypto::{Digest, PublicKey};
 use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Connection, LinkEstimate, RpcError};
 use std::time::{Duration, Instant};
@@ -36,6 +36,20 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Whether the link runs over QUIC, or else TCP; `None` where that is not known.
     fn is_over_quic(&self) -> Option<bool> {
+        None
+    }
+
+    /// Waits for a first greeting, for at most `deadline`; at least one attempt is made. Where there is nothing to wait
+    /// for it returns at once.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    fn wait_until_connected(&self, _deadline: Duration) -> Result<(), RpcError> {
+        Ok(())
+    }
+
+    /// The key of the server greeted last, where that is known.
+    fn server_key(&self) -> Option<PublicKey> {
         None
     }
 
@@ -77,6 +91,14 @@ impl Remote for Connection {
 
     fn is_over_quic(&self) -> Option<bool> {
         Connection::is_over_quic(self)
+    }
+
+    fn wait_until_connected(&self, deadline: Duration) -> Result<(), RpcError> {
+        Connection::wait_until_connected(self, deadline)
+    }
+
+    fn server_key(&self) -> Option<PublicKey> {
+        Connection::server_key(self)
     }
 }
 

@@ -4,11 +4,14 @@
 //! Bytes in, bytes out: the socket is the caller's. An agent is trusted with the key it keeps, but not to be free
 //! of mistakes: nothing it says is believed beyond its length, and a signature is returned only if it is right.
 
-use crate::{PublicKey, Signature};
+use crate::{NotSigned, PublicKey, Signature, keyfile};
 use ssh_key::sha2::{Digest, Sha256};
+use std::io::{self, Read, Write};
 
 /// Longest answer that is read, as in OpenSSH.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// How long to wait for an agent, which may have to ask a person.
+pub const PATIENCE_SECONDS: u64 = 30;
 
 const FAILURE: u8 = 5;
 const REQUEST_IDENTITIES: u8 = 11;
@@ -89,6 +92,72 @@ pub fn signature(answer: &[u8], key: &PublicKey, bytes: &[u8]) -> Result<Option<
             if key.verify_message(bytes, &signature) { Ok(Some(signature)) } else { Err(NotAnAgent) }
         }
         _ => Err(NotAnAgent),
+    }
+}
+
+/// What an agent holds, in words.
+pub fn list(held: &[Identity]) -> String {
+    let words = |identity: &Identity| {
+        format!("{} {} ({})", identity.fingerprint, identity.comment, identity.algorithm)
+    };
+    match held {
+        [] => "it holds no keys".to_owned(),
+        held => format!("it holds {}", held.iter().map(words).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Asks over a connection, and reads the answer without its length. Waits as long as the connection does.
+///
+/// # Errors
+/// The connection's, in words that say what an agent did.
+pub fn converse(connection: &mut (impl Read + Write), question: &[u8]) -> io::Result<Vec<u8>> {
+    let mut exchange = || {
+        connection.write_all(question)?;
+        let mut length = [0; 4];
+        connection.read_exact(&mut length)?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > ANSWER_BYTES_MAX {
+            return Err(io::Error::other(NotAnAgent));
+        }
+        let mut answer = vec![0; length];
+        connection.read_exact(&mut answer)?;
+        Ok(answer)
+    };
+    exchange().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other(format!("no answer within {PATIENCE_SECONDS} s")),
+        io::ErrorKind::UnexpectedEof => io::Error::other("it hung up"),
+        _ => error,
+    })
+}
+
+/// Has the agent called `name` sign, with `ask` to bring it questions.
+///
+/// # Errors
+/// See [`NotSigned`].
+pub fn sign(
+    name: &str,
+    public: &PublicKey,
+    message: &[u8],
+    ask: &mut dyn FnMut(&[u8]) -> Result<Vec<u8>, String>,
+) -> Result<Signature, NotSigned> {
+    let away = |why: String| NotSigned::Away(format!("{name}: {why}"));
+    let answer = ask(&ask_signature(public, message)).map_err(away)?;
+    if let Some(signature) = signature(&answer, public, message).map_err(|error| away(error.to_string()))? {
+        return Ok(signature);
+    }
+    let fingerprint = keyfile::fingerprint(public);
+    let answer = ask(&ask_identities()).map_err(away)?;
+    let held = identities(&answer).map_err(|error| away(error.to_string()))?;
+    if held.iter().any(|identity| identity.key == Some(*public)) {
+        Err(NotSigned::Refused(format!(
+            "{name} holds the key {fingerprint} and refused to sign; it may ask for a confirmation that was not given, \
+             or the key was added for certain hosts only"
+        )))
+    } else {
+        Err(away(format!(
+            "it no longer holds the key {fingerprint}; {}; `ssh-add KEYFILE` adds it",
+            list(&held)
+        )))
     }
 }
 

@@ -162,4 +162,8 @@ impl Signable for Certificate {
             &self.deltas,
         ))
     }
+
+    fn whole_bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
 }

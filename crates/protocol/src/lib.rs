@@ -3,7 +3,7 @@
 //!
 //! What is signed, and what the signatures mean, is in [`certificate`] and [`structure`]; what a client checks
 //! before it believes a server is in `check`; the server's side is in `sequencer`; the client's life of one
-//! operation is in `signer`. Advisory locks and leases, which are not signed, are in [`locks`] and
+//! operation is in `signer`; what a device's key may be used for is in [`mandate`]. Advisory locks and leases, which are not signed, are in [`locks`] and
 //! [`leases`].
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod handles;
 pub mod leases;
 pub mod locks;
 pub mod log_tree;
+pub mod mandate;
 pub mod members;
 pub mod message;
 pub mod order;

@@ -1,7 +1,9 @@
 //! Values with a signature, untrusted until verified.
 
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_crypto::{Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey};
+use holdfast_crypto::{
+    Ask, Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey,
+};
 
 /// A value that can be signed: it has a domain and canonical bytes.
 pub trait Signable {
@@ -10,6 +12,16 @@ pub trait Signable {
 
     /// The bytes that the signature covers.
     fn signed_bytes(&self) -> Vec<u8>;
+
+    /// All that those bytes stand for, encoded: the same, unless they hold digests of parts.
+    fn whole_bytes(&self) -> Vec<u8> {
+        self.signed_bytes()
+    }
+
+    /// What to ask whoever keeps the key.
+    fn ask(&self) -> Ask {
+        Ask { domain: Self::DOMAIN, bytes: self.signed_bytes(), whole: self.whole_bytes() }
+    }
 
     /// Digest of those bytes.
     fn digest(&self) -> Digest {
@@ -38,8 +50,23 @@ impl<T: Signable> Signed<T> {
     /// # Errors
     /// See [`NotSigned`].
     pub fn by(value: T, key: &dyn KeyHolder) -> Result<Self, NotSigned> {
-        let signature = key.try_sign(T::DOMAIN, &value.signed_bytes())?;
+        let signatures = key.try_sign_all(&[value.ask()])?;
+        let [signature] = signatures[..] else { return Err(miscounted()) };
         Ok(Signed { value, signature })
+    }
+
+    /// Has two values that belong together signed: both or neither.
+    ///
+    /// # Errors
+    /// See [`NotSigned`].
+    pub fn both<U: Signable>(
+        first: T,
+        second: U,
+        key: &dyn KeyHolder,
+    ) -> Result<(Self, Signed<U>), NotSigned> {
+        let signatures = key.try_sign_all(&[first.ask(), second.ask()])?;
+        let [one, other] = signatures[..] else { return Err(miscounted()) };
+        Ok((Signed { value: first, signature: one }, Signed { value: second, signature: other }))
     }
 
     /// Whether `key` signed this value.
@@ -79,4 +106,10 @@ impl<T> Verified<T> {
     pub fn key(&self) -> PublicKey {
         self.key
     }
+}
+
+fn miscounted() -> NotSigned {
+    NotSigned::Refused(
+        "whoever keeps the key gave another number of signatures than was asked for".to_owned(),
+    )
 }

@@ -211,6 +211,36 @@ impl Signer {
         &self.floor
     }
 
+    /// What was signed for the operation in flight: its certificate, unless only its structure counts any more, and
+    /// its structure, once there is one.
+    pub fn in_flight(&self) -> (Option<&Certificate>, Option<&Structure>) {
+        match &self.phase {
+            Phase::Idle => (None, None),
+            Phase::Fast { certificate, structure } => (Some(&certificate.value), Some(&structure.value)),
+            Phase::Update { certificate } | Phase::Folding { certificate, .. } => {
+                (Some(&certificate.value), None)
+            }
+            Phase::Commit { structure } => (None, Some(&structure.value)),
+        }
+    }
+
+    /// Gives up the number after the last one used: the key has signed for it, and this machine crashed before that
+    /// was durable, so nothing of it was sent.
+    ///
+    /// # Errors
+    /// [`Misuse::Unexpected`]: an operation is in flight that would have to be finished first.
+    pub fn skip(&mut self) -> Result<(), Misuse> {
+        match self.phase {
+            Phase::Idle => {}
+            // Its fate is open; its signature was made before the lost one only if it had been settled.
+            _ => return Err(Misuse::Unexpected("an operation is in flight")),
+        }
+        self.floor.used += 1;
+        self.floor.never_offered.insert(self.floor.used);
+        self.give_up();
+        Ok(())
+    }
+
     /// Whether an operation can begin.
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle && self.frozen.is_none()
@@ -332,8 +362,7 @@ impl Signer {
         let certificate = self.certificate(Path::Fast, deltas, time_ns)?;
         let forecast = forecast(&self.floor.view, &certificate);
         let structure = self.structure(&certificate, forecast, Outcome::Done, tables)?;
-        let structure = Signed::by(structure, key)?;
-        let certificate = Signed::by(certificate, key)?;
+        let (certificate, structure) = Signed::both(certificate, structure, key)?;
         self.floor.begin();
         self.phase = Phase::Fast { certificate, structure };
         Ok(self.persist_and_send())

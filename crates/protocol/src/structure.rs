@@ -132,6 +132,10 @@ impl Signable for Structure {
     fn signed_bytes(&self) -> Vec<u8> {
         encode(&(self.forecast.digest(), self.outcome, &self.handles))
     }
+
+    fn whole_bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
 }
 
 /// One operation in the pending version list (PVL).

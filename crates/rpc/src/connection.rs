@@ -12,6 +12,7 @@ use crate::error::RpcError;
 use crate::estimate::LinkEstimate;
 use crate::link::{Failed, Link, Watch};
 use crate::quic::Quic;
+use crate::sockets::{OwnSockets, Sockets};
 use crate::tls;
 use bytes::Bytes;
 use holdfast_crypto::{Digest, KeyHolder, PublicKey, decode, encode};
@@ -142,6 +143,8 @@ pub struct Connector {
     pub expected: Option<ServerProof>,
     /// Bounds and times.
     pub options: ConnectionOptions,
+    /// Where sockets come from.
+    pub sockets: Arc<dyn Sockets>,
 }
 
 impl Connector {
@@ -151,7 +154,8 @@ impl Connector {
         addresses: Vec<ServerAddress>,
         expected: Option<ServerProof>,
     ) -> Self {
-        Connector { key: key.into(), addresses, expected, options: ConnectionOptions::default() }
+        let (options, sockets) = (ConnectionOptions::default(), Arc::new(OwnSockets));
+        Connector { key: key.into(), addresses, expected, options, sockets }
     }
 
     /// Makes a connection without waiting for a server: calls wait for one.
@@ -170,6 +174,7 @@ impl Connector {
         let inner = Arc::new(Inner {
             config: tls::client_config(self.key),
             quic: OnceLock::new(),
+            sockets: self.sockets,
             addresses: self.addresses,
             expected: Mutex::new(self.expected),
             preferred: AtomicUsize::new(0),
@@ -239,6 +244,7 @@ struct Inner {
     config: Arc<rustls::ClientConfig>,
     /// Made when first wanted; `None` if the system gives none.
     quic: OnceLock<Option<Quic>>,
+    sockets: Arc<dyn Sockets>,
     addresses: Vec<ServerAddress>,
     expected: Mutex<Option<ServerProof>>,
     /// The address that worked last: both lanes go to the same server if they can.
@@ -361,32 +367,33 @@ impl Connection {
         let inner = &self.0.inner;
         inner.requests_made.fetch_add(1, Ordering::Relaxed);
         let response = inner.call_once(lane, &request, deadline).await?;
-        match (request, response) {
-            // What did not fit into one message is asked for again.
-            (Request::Retrieve(addresses), Response::Blocks(mut blocks)) => {
-                let mut bytes = block_bytes(&blocks);
-                while blocks.len() < addresses.len() {
-                    let rest = Request::Retrieve(addresses[blocks.len()..].to_vec());
-                    match inner.call_once(lane, &rest, deadline).await? {
-                        Response::Blocks(more) if !more.is_empty() => {
-                            bytes += block_bytes(&more);
-                            blocks.extend(more);
-                        }
-                        _ => return Err(RpcError::Malformed("it left out blocks".to_owned())),
-                    }
-                    if bytes > RETRIEVED_BYTES_MAX {
-                        let why =
-                            format!("it sent over {RETRIEVED_BYTES_MAX} bytes of blocks for one request");
-                        return Err(RpcError::Malformed(why));
-                    }
-                }
-                if blocks.len() > addresses.len() {
-                    return Err(RpcError::Malformed("it sent more blocks than were asked for".to_owned()));
-                }
-                Ok(Response::Blocks(blocks))
-            }
-            (_, response) => Ok(response),
-        }
+        collect_blocks(request, response, async |rest| inner.call_once(lane, &rest, deadline).await).await
+    }
+
+    /// Makes a request that is encoded already, and brings its answer as it came, which is no refusal; otherwise like
+    /// [`Connection::call_on`]. What does not fit into one answer is not asked for again. `is_idempotent`: whether it
+    /// may be sent twice.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    pub async fn pass_on(
+        &self,
+        lane: Lane,
+        request: Bytes,
+        is_idempotent: bool,
+        deadline: Duration,
+    ) -> Result<Bytes, RpcError> {
+        let inner = &self.0.inner;
+        inner.requests_made.fetch_add(1, Ordering::Relaxed);
+        inner.exchange(lane, request, is_idempotent, Instant::now() + deadline).await
+    }
+
+    /// As [`Connection::wait_until_connected`], for tasks.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`].
+    pub async fn connected_by(&self, deadline: Duration) -> Result<(), RpcError> {
+        self.0.inner.link(Lane::Control, Instant::now() + deadline).await.map(drop)
     }
 
     /// Waits for a link, at most for `deadline`; at least one attempt is made on each address. Blocking.
@@ -489,6 +496,18 @@ impl Inner {
         deadline: Instant,
     ) -> Result<Response, RpcError> {
         let payload = Bytes::from(encode(request));
+        let answer = self.exchange(lane, payload, is_idempotent(request), deadline).await?;
+        decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))
+    }
+
+    /// One request, its answer as it came; a refusal is an error.
+    async fn exchange(
+        self: &Arc<Self>,
+        lane: Lane,
+        payload: Bytes,
+        idempotent: bool,
+        deadline: Instant,
+    ) -> Result<Bytes, RpcError> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(RpcError::TooLarge { bytes: payload.len(), limit: MESSAGE_BYTES_MAX });
         }
@@ -496,7 +515,6 @@ impl Inner {
         let Ok(_room) = tokio::time::timeout_at(deadline, room).await else {
             return Err(RpcError::Deadline { maybe_sent: false });
         };
-        let idempotent = is_idempotent(request);
         let mut pause = self.options.pause_first;
         loop {
             let link = self.link(lane, deadline).await?;
@@ -506,14 +524,14 @@ impl Inner {
                 Err(Failed::Lost { maybe_sent }) => return Err(RpcError::Lost { maybe_sent }),
                 Err(Failed::Deadline { maybe_sent }) => return Err(RpcError::Deadline { maybe_sent }),
             };
-            match decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))? {
+            match refusal(&answer)? {
                 // Nothing was taken: trying again later is harmless for any request.
-                Response::Error(ServerError::Busy) if Instant::now() + pause < deadline => {
+                Some(ServerError::Busy) if Instant::now() + pause < deadline => {
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(self.options.pause_max);
                 }
-                Response::Error(error) => return Err(error.into()),
-                response => return Ok(response),
+                Some(error) => return Err(error.into()),
+                None => return Ok(answer),
             }
         }
     }
@@ -624,7 +642,8 @@ impl Inner {
         address: &ServerAddress,
         expected: Option<&ServerProof>,
     ) -> Result<Greeted, RpcError> {
-        let dialer = Dialer { address, expected, patience: self.options.connect_patience };
+        let dialer =
+            Dialer { address, expected, patience: self.options.connect_patience, sockets: &*self.sockets };
         let finding = choice::recall(address);
         match (self.options.transport, self.quic_for(finding)) {
             (Transport::Quic, Some(quic)) => dialer.quic(quic).await.map_err(or_over_tcp),
@@ -654,7 +673,7 @@ impl Inner {
     }
 
     fn quic(&self) -> Option<&Quic> {
-        let make = || match Quic::start(self.config.clone()) {
+        let make = || match Quic::start(self.config.clone(), &*self.sockets) {
             Ok(quic) => Some(quic),
             Err(error) => {
                 tracing::info!(%error, "no socket for QUIC");
@@ -698,7 +717,9 @@ impl Inner {
         let Some(quic) = self.quic().filter(|_| old.carrier == Carrier::Tcp) else { return Ok(()) };
         let expected = self.expected.lock().clone();
         let patience = self.options.connect_patience;
-        let greeted = Dialer { address, expected: expected.as_ref(), patience }.quic(quic).await?;
+        let greeted = Dialer { address, expected: expected.as_ref(), patience, sockets: &*self.sockets }
+            .quic(quic)
+            .await?;
         self.accept(lane, greeted);
         old.retire();
         Ok(())
@@ -759,6 +780,52 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// The refusal that an answer is, without decoding any other.
+fn refusal(answer: &[u8]) -> Result<Option<ServerError>, RpcError> {
+    static FIRST_BYTE: OnceLock<u8> = OnceLock::new();
+    let first = FIRST_BYTE.get_or_init(|| encode(&Response::Error(ServerError::Busy))[0]);
+    if answer.first() != Some(first) {
+        return Ok(None);
+    }
+    match decode(answer).map_err(|error| RpcError::Malformed(error.to_string()))? {
+        Response::Error(error) => Ok(Some(error)),
+        _ => Ok(None),
+    }
+}
+
+/// Asks again for blocks that did not fit into one answer.
+///
+/// # Errors
+/// What `ask` says, or [`RpcError::Malformed`] when blocks are left out or there are too many.
+pub async fn collect_blocks(
+    request: Request,
+    response: Response,
+    mut ask: impl AsyncFnMut(Request) -> Result<Response, RpcError>,
+) -> Result<Response, RpcError> {
+    let (Request::Retrieve(addresses), Response::Blocks(_)) = (&request, &response) else {
+        return Ok(response);
+    };
+    let Response::Blocks(mut blocks) = response else { return Ok(response) };
+    let mut bytes = block_bytes(&blocks);
+    while blocks.len() < addresses.len() {
+        match ask(Request::Retrieve(addresses[blocks.len()..].to_vec())).await? {
+            Response::Blocks(more) if !more.is_empty() => {
+                bytes += block_bytes(&more);
+                blocks.extend(more);
+            }
+            _ => return Err(RpcError::Malformed("it left out blocks".to_owned())),
+        }
+        if bytes > RETRIEVED_BYTES_MAX {
+            let why = format!("it sent over {RETRIEVED_BYTES_MAX} bytes of blocks for one request");
+            return Err(RpcError::Malformed(why));
+        }
+    }
+    if blocks.len() > addresses.len() {
+        return Err(RpcError::Malformed("it sent more blocks than were asked for".to_owned()));
+    }
+    Ok(Response::Blocks(blocks))
 }
 
 /// Between half of `pause` and all of it, so that the clients of a restarted server don't come in step.

@@ -8,6 +8,7 @@ use crate::frame;
 use crate::link;
 use crate::quic::{Quic, Unopened};
 use crate::socket::Counted;
+use crate::sockets::Sockets;
 use crate::tls;
 use holdfast_crypto::{PublicKey, decode, encode};
 use holdfast_protocol::message::{
@@ -16,7 +17,6 @@ use holdfast_protocol::message::{
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -43,6 +43,7 @@ pub(crate) struct Dialer<'a> {
     pub(crate) expected: Option<&'a ServerProof>,
     /// An attempt ends within about this time.
     pub(crate) patience: Duration,
+    pub(crate) sockets: &'a dyn Sockets,
 }
 
 /// QUIC's lead over TCP where both are tried and QUIC is known to be better.
@@ -51,7 +52,7 @@ const LEAD: Duration = Duration::from_secs(1);
 impl Dialer<'_> {
     /// Over TCP.
     pub(crate) async fn tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
-        self.within_patience(greet(self.address, config, self.expected, self.patience)).await
+        self.within_patience(self.greet_by_tcp(config)).await
     }
 
     /// Over QUIC.
@@ -89,7 +90,7 @@ impl Dialer<'_> {
     async fn greet_by_quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
         let name = self.address.to_string();
         let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
-        let found = tokio::net::lookup_host((self.address.host.as_str(), self.address.port)).await;
+        let found = self.sockets.resolve(self.address).await;
         let mut why = "its name has no address".to_owned();
         for address in found.map_err(|error| unreachable(error.to_string()))? {
             match quic.open(address).await {
@@ -103,41 +104,41 @@ impl Dialer<'_> {
         }
         Err(unreachable(why))
     }
-}
 
-async fn greet(
-    address: &ServerAddress,
-    config: Arc<rustls::ClientConfig>,
-    expected: Option<&ServerProof>,
-    patience: Duration,
-) -> Result<Greeted, RpcError> {
-    let name = address.to_string();
-    let unreachable =
-        |why: &dyn std::fmt::Display| RpcError::Unreachable { address: name.clone(), why: why.to_string() };
-    let wrong = |why: WrongServer| RpcError::WrongServer { address: name.clone(), why };
+    async fn greet_by_tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
+        let (patience, expected) = (self.patience, self.expected);
+        let name = self.address.to_string();
+        let unreachable = |why: &dyn std::fmt::Display| RpcError::Unreachable {
+            address: name.clone(),
+            why: why.to_string(),
+        };
+        let wrong = |why: WrongServer| RpcError::WrongServer { address: name.clone(), why };
 
-    let tcp = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(|e| unreachable(&e))?;
-    // On a thread of its own, as whoever keeps the key may be slow to sign: the other lane must not wait for it.
-    let (config, runtime) = (TlsConnector::from(config), Handle::current());
-    let handshake = move || {
-        let handshake = config.connect(tls::server_name(), Counted::new(tcp));
-        runtime.block_on(tokio::time::timeout(patience, handshake))
-    };
-    let shaken = tokio::task::spawn_blocking(handshake).await.map_err(|e| unreachable(&e))?;
-    let stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
-        // A failure inside TLS is our key's or the peer's doing, one below it the network's.
-        match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(tls) => match tls::not_signed(tls) {
-                Some(ours) => RpcError::Key(ours.clone()),
-                None => wrong(WrongServer::NotHoldfast(tls.to_string())),
-            },
-            None => unreachable(&error),
-        }
-    })?;
-    let server_key = tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
+        let tcp = self.sockets.tcp(self.address).await.map_err(|e| unreachable(&e))?;
+        let counted = Counted::over(tcp);
+        let flow = counted.flow();
+        // On a thread of its own, as whoever keeps the key may be slow to sign: the other lane must not wait for it.
+        let (config, runtime) = (TlsConnector::from(config), Handle::current());
+        let handshake = move || {
+            let handshake = config.connect(tls::server_name(), counted);
+            runtime.block_on(tokio::time::timeout(patience, handshake))
+        };
+        let shaken = tokio::task::spawn_blocking(handshake).await.map_err(|e| unreachable(&e))?;
+        let stream = shaken.map_err(|e| unreachable(&e))?.map_err(|error| {
+            // A failure inside TLS is our key's or the peer's doing, one below it the network's.
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                Some(tls) => match tls::not_signed(tls) {
+                    Some(ours) => RpcError::Key(ours.clone()),
+                    None => wrong(WrongServer::NotHoldfast(tls.to_string())),
+                },
+                None => unreachable(&error),
+            }
+        })?;
+        let server_key =
+            tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
-    let flow = stream.get_ref().0.flow();
-    introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
+        introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
+    }
 }
 
 /// `Hello` and the check of what answers it: the same over whatever carries the stream.

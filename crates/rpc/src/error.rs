@@ -1,10 +1,11 @@
 //! What can go wrong with a call, by who is to blame.
 
+use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::NotSigned;
 use holdfast_protocol::message::ServerError;
 
 /// Why a call brought no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
 pub enum RpcError {
     /// Medium: no connection to any of the addresses could be made before the deadline.
     #[error("the server at {address} cannot be reached: {why}")]
@@ -66,7 +67,7 @@ pub enum RpcError {
 }
 
 /// What is wrong with a server's proof of identity.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
 pub enum WrongServer {
     /// It showed no proof at all.
     #[error("it showed no proof that it may serve the file system")]

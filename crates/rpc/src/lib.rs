@@ -33,16 +33,19 @@ mod link;
 mod quic;
 mod serve;
 mod socket;
+mod sockets;
 mod throttle;
 mod tls;
 
 pub use address::{Address, AddressError, DEFAULT_PORT, ServerAddress};
 pub use choice::Transport;
 pub use connection::{
-    Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic, is_idempotent,
+    Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic,
+    collect_blocks, is_idempotent,
 };
 pub use error::{RpcError, WrongServer};
 pub use estimate::LinkEstimate;
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
 pub use serve::{Limits, Listeners, Service, Session, serve};
+pub use sockets::{OwnSockets, Sockets, Soon, ask_over, assume_bbr_is_missing, diagnosis, prepare};
 pub use throttle::Throttle;

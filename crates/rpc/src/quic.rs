@@ -6,14 +6,18 @@
 
 use crate::flow::{Flow, Gauge, Pipe};
 use crate::socket::Counted;
+use crate::sockets::Sockets;
 use crate::tls;
 use holdfast_crypto::{PublicKey, SigningKey};
 use quinn::congestion::BbrConfig;
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig};
+use quinn::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig, TokioRuntime,
+    TransportConfig,
+};
 use rustls::pki_types::CertificateDer;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -109,12 +113,11 @@ pub(crate) struct Quic {
 }
 
 impl Quic {
-    pub(crate) fn start(config: Arc<rustls::ClientConfig>) -> io::Result<Quic> {
+    pub(crate) fn start(config: Arc<rustls::ClientConfig>, sockets: &dyn Sockets) -> io::Result<Quic> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let endpoint = {
             let _entered = runtime.enter();
-            let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-            Endpoint::client(any).or_else(|_| Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into()))?
+            Endpoint::new(EndpointConfig::default(), None, sockets.udp()?, Arc::new(TokioRuntime))?
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let closing = endpoint.clone();

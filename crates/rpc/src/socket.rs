@@ -3,6 +3,7 @@
 use crate::flow::{Flow, Gauge};
 use crate::gauge::TcpGauge;
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,9 +101,14 @@ pub(crate) fn tune_listener(listener: &std::net::TcpListener) {
     let _ = rustix::net::sockopt::set_tcp_congestion(listener, "bbr");
 }
 
-fn tune(stream: &TcpStream) {
+/// As if one had been refused it.
+pub(crate) fn note_bbr_is_missing() {
+    BBR_IS_MISSING.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn tune(stream: &impl AsFd) {
     use rustix::net::sockopt;
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = sockopt::set_tcp_nodelay(stream, true) {
         tracing::debug!(%error, "could not set TCP_NODELAY");
     }
     if let Err(error) = sockopt::set_socket_keepalive(stream, true) {

@@ -9,15 +9,15 @@ mod walk;
 
 use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::keys::{self, Key, started};
 use crate::output::{Format, clean, progress};
 use crate::paths::{Directories, make_private};
 use crate::status::ProcessStatus;
-use crate::{cache, keys, limits, live};
+use crate::{cache, limits, live};
 use args::Import;
 use engine::EngineTarget;
 use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
-use holdfast_crypto::KeyHolder;
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use mounted::MountedTarget;
@@ -75,7 +75,7 @@ pub fn run(arguments: &Import, directories: &Directories, format: Format) -> Out
                 return Err(Failure::new(Exit::Usage, "which key this device has is not said")
                     .hint("give --key KEY, or a directory of a mount as the destination"));
             };
-            let key: Arc<dyn KeyHolder> = keys::read(key)?.into();
+            let key = keys::read(key)?;
             into_file_system(&from, &to, key, directories, wishes)?
         }
     };
@@ -114,7 +114,7 @@ fn into_directory(from: &Path, to: &Path, wishes: Wishes) -> Outcome<Report> {
 fn into_file_system(
     from: &Path,
     to: &live::LiveDirectory,
-    key: Arc<dyn KeyHolder>,
+    key: Key,
     directories: &Directories,
     wishes: Wishes,
 ) -> Outcome<Report> {
@@ -122,6 +122,7 @@ fn into_file_system(
     let cache_dir = directories.cache_of(&to.address.file_system)?;
     make_private(&state_dir)?;
     make_private(&cache_dir)?;
+    let (mut key, mut processes) = (Some(key), None);
     for attempt in 0.. {
         // Only one process may sign with a key; if one does, the way leads through its mount.
         if let Some(process) = Client::connect(&state_dir)? {
@@ -133,7 +134,8 @@ fn into_file_system(
             let path = to.path.iter().position(|byte| *byte != b'/').map_or(&[][..], |at| &to.path[at..]);
             return into_directory(from, &mount.directory.join(OsStr::from_bytes(path)), wishes);
         }
-        let mut config = EngineConfig::new(to.address.clone(), key.clone(), state_dir.clone());
+        let processes = started(&mut key, &mut processes)?;
+        let mut config = EngineConfig::with_processes(to.address.clone(), processes, state_dir.clone());
         config.cache_bytes = cache::size_given(directories)?;
         config.cache_dir = Some(cache_dir.clone());
         config.deadline = DEADLINE;

@@ -5,21 +5,16 @@
 //! turn ask a person.
 
 use crate::exit::{Exit, Failure, Outcome};
-use holdfast_crypto::agent::{self, ANSWER_BYTES_MAX, Identity, NotAnAgent};
+use holdfast_client::processes::connect_to_agent;
+use holdfast_crypto::agent::{self, Identity};
 use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, keyfile};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 /// Names the agent's socket.
 const SOCKET: &str = "SSH_AUTH_SOCK";
-/// How long to wait for the agent, which may have to ask a person.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An agent at a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +80,7 @@ impl Agent {
                 .hint("make one with `ssh-keygen -t ed25519` and add it with `ssh-add`")),
             },
             _ => Err(Failure::new(Exit::NoInput, format!("{self} holds several keys '{wanted}'"))
-                .hint(format!("name one by its fingerprint; {}", list(&held)))),
+                .hint(format!("name one by its fingerprint; {}", agent::list(&held)))),
         }
     }
 
@@ -99,55 +94,18 @@ impl Agent {
     }
 
     fn lacks(&self, what: &str, held: &[Identity]) -> Failure {
-        Failure::new(Exit::NoInput, format!("{self} does not hold {what}; {}", list(held)))
+        Failure::new(Exit::NoInput, format!("{self} does not hold {what}; {}", agent::list(held)))
             .hint("add it with `ssh-add KEYFILE`, or unlock the agent with `ssh-add -X` if it is locked")
     }
 
     fn ask(&self, question: &[u8]) -> io::Result<Vec<u8>> {
-        let unanswered = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                io::Error::other(format!("no answer within {} s", PATIENCE.as_secs()))
-            }
-            io::ErrorKind::UnexpectedEof => io::Error::other("it hung up"),
-            _ => error,
-        };
-        self.converse(question).map_err(unanswered)
-    }
-
-    fn converse(&self, question: &[u8]) -> io::Result<Vec<u8>> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // For a Unix socket this also bounds the wait for being accepted.
-        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
-        let mut stream = UnixStream::from(socket);
-        stream.write_all(question)?;
-        let mut length = [0; 4];
-        stream.read_exact(&mut length)?;
-        let length = u32::from_be_bytes(length) as usize;
-        if length > ANSWER_BYTES_MAX {
-            return Err(io::Error::other(NotAnAgent));
-        }
-        let mut answer = vec![0; length];
-        stream.read_exact(&mut answer)?;
-        Ok(answer)
+        agent::converse(&mut connect_to_agent(&self.socket)?, question)
     }
 }
 
 impl std::fmt::Display for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the SSH agent at {}", self.socket.display())
-    }
-}
-
-/// What an agent holds, in words.
-fn list(held: &[Identity]) -> String {
-    let words = |identity: &Identity| {
-        format!("{} {} ({})", identity.fingerprint, identity.comment, identity.algorithm)
-    };
-    match held {
-        [] => "it holds no keys".to_owned(),
-        held => format!("it holds {}", held.iter().map(words).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -158,6 +116,12 @@ pub struct AgentKey {
     public: PublicKey,
     /// One signature at a time.
     asking: Mutex<()>,
+}
+
+impl Clone for AgentKey {
+    fn clone(&self) -> AgentKey {
+        AgentKey::new(self.agent.clone(), self.public)
+    }
 }
 
 impl AgentKey {
@@ -179,28 +143,7 @@ impl KeyHolder for AgentKey {
 
     fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
         let _turn = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        let agent = &self.agent;
-        let away = |why: String| NotSigned::Away(format!("{agent}: {why}"));
-        let answer = agent
-            .ask(&agent::ask_signature(&self.public, message))
-            .map_err(|error| away(error.to_string()))?;
-        let signature =
-            agent::signature(&answer, &self.public, message).map_err(|error| away(error.to_string()))?;
-        if let Some(signature) = signature {
-            return Ok(signature);
-        }
-        let name = keyfile::fingerprint(&self.public);
-        let held = agent.list_identities().map_err(NotSigned::Away)?;
-        if held.iter().any(|identity| identity.key == Some(self.public)) {
-            Err(NotSigned::Refused(format!(
-                "{agent} holds the key {name} and refused to sign; it may ask for a confirmation that was not \
-                 given, or the key was added for certain hosts only"
-            )))
-        } else {
-            Err(away(format!(
-                "it no longer holds the key {name}; {}; `ssh-add KEYFILE` adds it",
-                list(&held)
-            )))
-        }
+        let mut ask = |question: &[u8]| self.agent.ask(question).map_err(|error| error.to_string());
+        agent::sign(&self.agent.to_string(), &self.public, message, &mut ask)
     }
 }

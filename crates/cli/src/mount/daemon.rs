@@ -1,25 +1,28 @@
 //! The way into the background: the command starts itself once more, hands over what it knows, and waits until
 //! the mount works or fails, so that what goes wrong is said where it was asked for.
 //!
-//! The key travels through a pipe: never through arguments, the environment or a file. If an agent keeps it, only
+//! The key travels through a pipe: never through arguments, the environment or a file. The background process does not
+//! read it: it hands the pipe on to the process that signs. If an agent keeps it, only
 //! the agent's socket and the public half travel.
 
 use crate::args::Carrier;
 use crate::control::MountOrder;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{Agent, AgentKey, Key};
+use holdfast_client::processes::KeySource;
 use holdfast_client::store::TransferMode;
-use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
+use holdfast_crypto::{KeyHolder, PublicKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 /// All that a process which serves mounts needs to know.
 pub struct Job {
@@ -80,29 +83,34 @@ struct Letter {
 
 #[derive(Serialize, Deserialize)]
 enum KeyLetter {
-    Seed([u8; 32]),
-    Agent { socket: PathBuf, public: [u8; 32] },
+    /// It follows the letter in the same pipe: the background process hands the pipe on without reading it.
+    Follows {
+        public: [u8; 32],
+    },
+    Agent {
+        socket: PathBuf,
+        public: [u8; 32],
+    },
 }
 
 impl KeyLetter {
     fn write(key: &Key) -> KeyLetter {
         match key {
-            Key::Here(key) => KeyLetter::Seed(*key.seed()),
             Key::Kept(key) => KeyLetter::Agent { socket: key.socket().to_owned(), public: key.public().0 },
+            key => KeyLetter::Follows { public: key.public().0 },
         }
     }
 
-    fn read(self) -> Key {
-        match self {
-            KeyLetter::Seed(mut seed) => {
-                let key = Key::Here(SigningKey::from_seed(&seed));
-                seed.zeroize();
-                key
+    fn read(self) -> Outcome<Key> {
+        Ok(match self {
+            KeyLetter::Follows { public } => {
+                let pipe = io::stdin().as_fd().try_clone_to_owned().map_err(|error| malformed(&error))?;
+                Key::Handed(KeySource::Pipe { pipe, public: PublicKey(public) })
             }
             KeyLetter::Agent { socket, public } => {
                 Key::Kept(AgentKey::new(Agent::at(socket), PublicKey(public)))
             }
-        }
+        })
     }
 }
 
@@ -127,7 +135,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         acknowledge_alarm: job.acknowledge_alarm,
         transfer: job.transfer,
     };
-    hand_over(&mut child, &letter)?;
+    hand_over_with_key(&mut child, &letter, &job.key)?;
     await_report(child, &log)
 }
 
@@ -141,6 +149,20 @@ pub fn hand_over(child: &mut Child, letter: &impl Serialize) -> Outcome {
     if let Some(mut pipe) = child.stdin.take() {
         // When it died at once, its report says so.
         let _ = pipe.write_all(&text);
+    }
+    Ok(())
+}
+
+/// Tells a background process what to do, in one line, with the key behind it.
+fn hand_over_with_key(child: &mut Child, letter: &Letter, key: &Key) -> Outcome {
+    let mut text = serde_json::to_vec(letter).map_err(|error| Failure::new(Exit::Internal, error))?;
+    text.push(b'\n');
+    if let Some(mut pipe) = child.stdin.take() {
+        // When it died at once, its report says so.
+        let written = pipe.write_all(&text);
+        if let (Ok(()), Key::Here(key)) = (written, key) {
+            let _ = pipe.write_all(&*key.seed());
+        }
     }
     Ok(())
 }
@@ -201,10 +223,12 @@ pub fn await_report(mut child: Child, log: &Path) -> Outcome {
 /// # Errors
 /// Not started by [`start`].
 pub fn receive() -> Outcome<Job> {
-    let letter: Letter = take_over()?;
+    let letter = read_line()?;
+    let letter: Letter = serde_json::from_slice(&letter).map_err(|error| malformed(&error))?;
+    settle_in();
     Ok(Job {
         url: letter.url,
-        key: letter.key.read(),
+        key: letter.key.read()?,
         order: letter.order,
         state_dir: letter.state_dir,
         cache_dir: letter.cache_dir,
@@ -218,21 +242,43 @@ pub fn receive() -> Outcome<Job> {
     })
 }
 
+fn malformed(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, format!("--background-process is not for people to use: {error}"))
+}
+
+/// Reads the letter, and not a byte of the key behind it.
+fn read_line() -> Outcome<Vec<u8>> {
+    let input = io::stdin();
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while line.len() < 1 << 20 {
+        match rustix::io::read(input.as_fd(), &mut byte) {
+            Ok(1) if byte == *b"\n" => return Ok(line),
+            Ok(1) => line.push(byte[0]),
+            Ok(_) => return Err(malformed(&"nobody said what to do")),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(malformed(&error)),
+        }
+    }
+    Err(malformed(&"what to do is too long"))
+}
+
 /// In the background process: reads what [`hand_over`] wrote, and leaves the terminal.
 ///
 /// # Errors
 /// Nobody wrote it.
 pub fn take_over<T: DeserializeOwned>() -> Outcome<T> {
-    let malformed = |error: &dyn std::fmt::Display| {
-        Failure::new(Exit::Usage, format!("--background-process is not for people to use: {error}"))
-    };
     let mut text = Zeroizing::new(Vec::new());
     io::stdin().lock().take(1 << 20).read_to_end(&mut text).map_err(|error| malformed(&error))?;
     let letter = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
+    settle_in();
+    Ok(letter)
+}
+
+fn settle_in() {
     leave_terminal();
     // Not to keep another file system from being unmounted.
     let _ = std::env::set_current_dir("/");
-    Ok(letter)
 }
 
 /// In the background process: what happens at the terminal does not concern it.

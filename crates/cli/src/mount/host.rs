@@ -99,7 +99,8 @@ impl Host {
         if let Key::Kept(key) = &job.key {
             tracing::info!(socket = %key.socket().display(), "an SSH agent keeps the key");
         }
-        let mut config = EngineConfig::new(address.clone(), job.key, job.state_dir.clone());
+        let processes = job.key.into_processes()?;
+        let mut config = EngineConfig::with_processes(address.clone(), &processes, job.state_dir.clone());
         config.cache_dir = Some(job.cache_dir.clone());
         config.cache_bytes = job.cache_bytes;
         config.deadline = Duration::from_secs(job.timeout);

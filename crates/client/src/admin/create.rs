@@ -1,5 +1,6 @@
 //! Creating a file system: the founding operation of device 0 on the empty view.
 
+use crate::processes::Processes;
 use crate::remote::{Remote, call_patiently};
 use crate::state::{State, StateError, StateLog};
 use crate::store::Blocks;
@@ -12,7 +13,7 @@ use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ServerKeys};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
-use holdfast_rpc::{Address, Connector, RpcError, ServerAddress};
+use holdfast_rpc::{Address, Connector, RpcError, ServerAddress, Transport};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,12 +84,34 @@ pub fn create(config: CreateConfig) -> Result<Address, CreateError> {
     let kept = |error: std::io::Error| CreateError::State(config.state_dir.clone(), error.to_string());
     std::fs::create_dir_all(&config.state_dir).map_err(kept)?;
     let storage = LocalStorage::open(&config.state_dir).map_err(kept)?;
-    let connection = Connector::new(config.superuser.clone(), vec![config.server.clone()], None)
-        .connect(config.deadline)?;
-    let server_key = connection
+    let connector = Connector::new(config.superuser.clone(), vec![config.server.clone()], None);
+    let unreachable = |error: std::io::Error| CreateError::Unreachable(error.to_string());
+    let connection = connector.start().map_err(unreachable)?;
+    create_at(&config, &connection, storage)
+}
+
+/// [`create`] with a superuser's key that other processes have.
+///
+/// # Errors
+/// See [`CreateError`].
+pub fn create_by(config: &CreateConfig, processes: &Arc<Processes>) -> Result<Address, CreateError> {
+    let kept = |error: std::io::Error| CreateError::State(config.state_dir.clone(), error.to_string());
+    std::fs::create_dir_all(&config.state_dir).map_err(kept)?;
+    let storage = LocalStorage::open(&config.state_dir).map_err(kept)?;
+    let remote = processes.connect(vec![config.server.clone()], None, Transport::default());
+    create_at(config, &*remote, storage)
+}
+
+fn create_at(
+    config: &CreateConfig,
+    remote: &dyn Remote,
+    storage: LocalStorage,
+) -> Result<Address, CreateError> {
+    remote.wait_until_connected(config.deadline)?;
+    let server_key = remote
         .server_key()
         .ok_or_else(|| CreateError::Unreachable("the server did not show its key".to_owned()))?;
-    create_with(&config, &connection, server_key, Arc::new(storage))
+    create_with(config, remote, server_key, Arc::new(storage))
 }
 
 /// [`create`] on a server that is reached in another way and shows `server_key`.

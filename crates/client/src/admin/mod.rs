@@ -11,7 +11,7 @@
 mod adopt;
 mod create;
 
-pub use create::{CreateConfig, CreateError, create, create_with};
+pub use create::{CreateConfig, CreateError, create, create_by, create_with};
 
 use crate::engine::Engine;
 use crate::error::FsError;

@@ -30,6 +30,7 @@ pub(crate) use start::explain;
 pub use status::Status;
 
 use crate::error::FsError;
+use crate::processes::Processes;
 use crate::store::TransferConfig;
 use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
@@ -53,6 +54,8 @@ pub struct EngineConfig {
     pub address: Address,
     /// This device's key.
     pub key: Arc<dyn KeyHolder>,
+    /// The processes that have the key, if this one does not.
+    pub processes: Option<Arc<Processes>>,
     /// Where the durable state of this key is kept; one folder for each file system and key.
     pub state_dir: PathBuf,
     /// Where blocks are cached; `None` for no persistent cache.
@@ -79,11 +82,18 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
+    /// The usual settings, with a key that other processes have.
+    pub fn with_processes(address: Address, processes: &Arc<Processes>, state_dir: PathBuf) -> EngineConfig {
+        let key: Arc<dyn KeyHolder> = processes.clone();
+        EngineConfig { processes: Some(processes.clone()), ..EngineConfig::new(address, key, state_dir) }
+    }
+
     /// The usual settings: a minute's patience, 256 MiB in memory and 4 GiB on disk.
     pub fn new(address: Address, key: impl Into<Arc<dyn KeyHolder>>, state_dir: PathBuf) -> EngineConfig {
         EngineConfig {
             address,
             key: key.into(),
+            processes: None,
             state_dir,
             cache_dir: None,
             cache_bytes: 4 << 30,

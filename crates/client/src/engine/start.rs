@@ -5,6 +5,7 @@ use super::shared::Shared;
 use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
+use crate::processes::ProcessesError;
 use crate::remote::{Remote, call_patiently};
 use crate::state::{State, StateError, StateLog};
 use crate::store::{StoreConfig, VerifiedStore};
@@ -15,10 +16,11 @@ use holdfast_log::{LocalStorage, Storage};
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
+use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signer::Signer;
 use holdfast_protocol::structure::View;
-use holdfast_rpc::{Connection, Connector, RpcError, ServerProof};
+use holdfast_rpc::{Connector, RpcError, ServerProof};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,15 +52,27 @@ impl Engine {
             None => 0,
         };
         let file_system = config.address.file_system;
+        // Before anything of the network is read.
+        let signed = begin_signing(&config, state.as_ref())?;
         let proof = ServerProof { file_system, minimum_sequence };
         let addresses = vec![config.address.server.clone()];
-        let mut connector = Connector::new(config.key.clone(), addresses, Some(proof));
-        connector.options.transport = config.transport;
-        let connection = match config.starts_away && state.is_some() {
-            true => connect_or_go_on(connector, &config)?,
-            false => connector.connect(config.deadline).map_err(|error| explain(error, &config))?,
+        let remote: Arc<dyn Remote> = match &config.processes {
+            Some(processes) => processes.connect(addresses, Some(proof), config.transport),
+            None => {
+                let mut connector = Connector::new(config.key.clone(), addresses, Some(proof));
+                connector.options.transport = config.transport;
+                let local =
+                    |source| StartError::Local { what: "starting the network thread".to_owned(), source };
+                Arc::new(connector.start().map_err(local)?)
+            }
         };
-        Engine::start_on(config, Arc::new(connection), log, state)
+        let starts_away = config.starts_away && state.is_some();
+        let patience = if starts_away { config.deadline.min(AWAY_PATIENCE) } else { config.deadline };
+        match remote.wait_until_connected(patience) {
+            Err(error) if !(starts_away && error.is_transient()) => return Err(explain(error, &config)),
+            _ => {}
+        }
+        Engine::start_on(config, remote, log, state, signed)
     }
 
     /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
@@ -71,7 +85,8 @@ impl Engine {
         storage: Arc<dyn Storage>,
     ) -> Result<Arc<Engine>, StartError> {
         let (log, state) = open_state(storage, &config)?;
-        Engine::start_on(config, remote, log, state)
+        let signed = begin_signing(&config, state.as_ref())?;
+        Engine::start_on(config, remote, log, state, signed)
     }
 
     fn start_on(
@@ -79,6 +94,7 @@ impl Engine {
         remote: Arc<dyn Remote>,
         log: StateLog,
         state: Option<State>,
+        signed: u64,
     ) -> Result<Arc<Engine>, StartError> {
         let welcome = remote.welcome();
         let is_away = welcome.is_none() && config.starts_away && state.is_some();
@@ -132,7 +148,7 @@ impl Engine {
         let shared = Arc::new(Shared::new(
             address, me, deadline, remote, store, evidence, tables, base, floor, leases,
         ));
-        let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator);
+        let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator, signed);
         let thread = spawn("pump", move || pump.run())?;
         let pins = Arc::new(Pins::default());
         let (pinned, keeper) = (pins.clone(), shared.clone());
@@ -173,14 +189,21 @@ impl Engine {
     }
 }
 
-/// A connection to a server that answers soon, or to whichever answers later.
-fn connect_or_go_on(connector: Connector, config: &EngineConfig) -> Result<Connection, StartError> {
-    let local = |source| StartError::Local { what: "starting the network thread".to_owned(), source };
-    let connection = connector.start().map_err(local)?;
-    match connection.wait_until_connected(config.deadline.min(AWAY_PATIENCE)) {
-        Err(error) if !error.is_transient() => Err(explain(error, config)),
-        _ => Ok(connection),
-    }
+/// Has the process that keeps the key begin, and returns the highest number signed for; 0 where this process has it.
+fn begin_signing(config: &EngineConfig, state: Option<&State>) -> Result<u64, StartError> {
+    let Some(processes) = &config.processes else { return Ok(0) };
+    let known = match state {
+        Some(state) => Some(Mandate::adopt(&restore(state, &config.state_dir)?, config.key.public())),
+        None => None,
+    };
+    let begun = processes.begin(&config.state_dir, &config.address.file_system, known.as_ref());
+    begun.map_err(|error| match error {
+        ProcessesError::InUse => StartError::InUse { state_dir: config.state_dir.clone() },
+        ProcessesError::File { path, source } => {
+            StartError::Local { what: format!("opening {}", path.display()), source }
+        }
+        error => StartError::Key(error.to_string()),
+    })
 }
 
 /// The members as of the last view that was accepted here.

@@ -118,6 +118,7 @@ const CONNECT: &[(&str, c_long)] = &[
     ("getpeername", SYS_getpeername),
     ("getsockname", SYS_getsockname),
 ];
+const SYNC: &[(&str, c_long)] = &[("fdatasync", SYS_fdatasync)];
 const REACTOR: &[(&str, c_long)] = &[
     ("epoll_create1", SYS_epoll_create1),
     ("epoll_ctl", SYS_epoll_ctl),
@@ -145,6 +146,7 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         (Door::Network, NETWORK),
         (Door::Connect, CONNECT),
         (Door::Reactor, REACTOR),
+        (Door::Sync, SYNC),
         (Door::Datagrams, DATAGRAMS),
     ] {
         if profile.has(door) {
@@ -216,6 +218,7 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         );
     }
     if profile.has(Door::Reactor) {
+        some("ioctl (does not block)", SYS_ioctl, vec![vec![when(1, LOW, FIONBIO as u64)]]);
         #[cfg(target_arch = "x86_64")]
         some("epoll_wait", SYS_epoll_wait, Vec::new());
         let kind = SOCK_STREAM as u64;

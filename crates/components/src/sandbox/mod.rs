@@ -43,19 +43,22 @@ pub enum Door {
     Connect,
     /// An event loop of its own: waits for many descriptors at once, and wakes itself.
     Reactor,
+    /// Making what it wrote to a file that was handed to it durable.
+    Sync,
     /// Datagrams over a UDP socket that was handed to it. New ones belong to its own network, in which there is nobody.
     Datagrams,
 }
 
 impl Door {
     /// Every door.
-    pub const ALL: [Door; 7] = [
+    pub const ALL: [Door; 8] = [
         Door::Threads,
         Door::Fuse,
         Door::Device,
         Door::Network,
         Door::Connect,
         Door::Reactor,
+        Door::Sync,
         Door::Datagrams,
     ];
 }

@@ -5,14 +5,18 @@ use super::ledger::{Known, Ledger, effective};
 use super::{GROUP, device_key, new_signer, tables};
 use crate::random::Random;
 use holdfast_content::{BlockSink, DeviceId, Handle, Membership, MemoryBlocks, PrincipalId, UserId};
-use holdfast_crypto::{Digest, DigestKey, Domain, SigningKey};
+use holdfast_crypto::{
+    Ask, Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey,
+};
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::certificate::Delta;
 use holdfast_protocol::check::{Accepted, membership_wanted};
+use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
 use holdfast_protocol::structure::{Outcome, View};
 use std::rc::Rc;
+use std::sync::Mutex;
 
 /// What a client wants done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +50,38 @@ pub struct Ended {
     pub outcome: Option<Outcome>,
 }
 
+/// The device's key with what it may be used for, in a process that does not crash: an honest client is never refused.
+#[derive(Debug)]
+struct Kept {
+    key: SigningKey,
+    mandate: Mutex<Mandate>,
+}
+
+impl Kept {
+    fn number(&self) -> u64 {
+        self.mandate.lock().expect("not poisoned").number()
+    }
+}
+
+impl KeyHolder for Kept {
+    fn public(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    fn sign_message(&self, _: &[u8]) -> Result<Signature, NotSigned> {
+        panic!("nothing is signed without being shown")
+    }
+
+    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+        let mut mandate = self.mandate.lock().expect("not poisoned");
+        match mandate.judge(asks) {
+            Ok(after) => *mandate = Mandate::from_bytes(&after.to_bytes()).expect("our own bytes"),
+            Err(contradiction) => panic!("an honest client was refused a signature: {contradiction}"),
+        }
+        self.key.try_sign_all(asks)
+    }
+}
+
 /// A simulated client.
 pub struct Client {
     /// Its device.
@@ -60,7 +96,7 @@ pub struct Client {
     pub errors: Vec<ServerError>,
     /// Never goes the fast path.
     pub slow_only: bool,
-    key: SigningKey,
+    key: Kept,
     blocks: Rc<MemoryBlocks>,
     /// `None` while it is down.
     signer: Option<Signer>,
@@ -90,6 +126,8 @@ impl Client {
     /// A device with a signer that has begun.
     pub fn with_signer(signer: Signer, blocks: Rc<MemoryBlocks>) -> Client {
         let device = signer.floor().device;
+        let key = device_key(device);
+        let mandate = Mutex::new(Mandate::adopt(&signer, key.public()));
         Client {
             device,
             wishes: Vec::new(),
@@ -97,7 +135,7 @@ impl Client {
             alarms: Vec::new(),
             errors: Vec::new(),
             slow_only: false,
-            key: device_key(device),
+            key: Kept { key, mandate },
             blocks,
             durable: Some(signer.to_bytes()),
             signer: Some(signer),
@@ -126,6 +164,7 @@ impl Client {
     /// Begins the next wish.
     pub fn begin(&mut self, random: &mut Random, ledger: &mut Ledger, crash_percent: u64) -> Vec<Wanted> {
         let Some(wish) = self.wishes.pop().filter(|_| self.is_idle()) else { return Vec::new() };
+        self.catch_up();
         let plan = self.plan(wish, random);
         let deltas = plan.deltas.clone();
         let signer = self.signer.as_ref().expect("idle");
@@ -139,6 +178,18 @@ impl Client {
         self.plan = Some(plan);
         let time_ns = self.counter as i64;
         self.step(Event::Begin { deltas, time_ns, fast }, random, ledger, crash_percent)
+    }
+
+    /// Gives up the number that the key has signed for and this client, which crashed, knows nothing of.
+    fn catch_up(&mut self) {
+        let signer = self.signer.as_mut().expect("idle");
+        let missing = self.key.number() - signer.floor().used;
+        assert!(missing <= 1, "{missing} numbers were forgotten");
+        if missing == 1 {
+            signer.skip().expect("idle");
+            self.durable = Some(signer.to_bytes());
+            self.noted = None;
+        }
     }
 
     /// Begins the next wish on the slow path.

@@ -59,6 +59,8 @@ pub(super) struct Pump {
     parking: Arc<Parking>,
     /// A state that may be lost in a power failure at the cost of a resend.
     noted: bool,
+    /// The highest number that the key had signed for when this began.
+    signed: u64,
     superseded: Vec<Digest>,
     /// The reply in hand when an alarm is raised.
     reply: Option<ViewReply>,
@@ -127,6 +129,7 @@ impl Pump {
         signer: Signer,
         state: StateLog,
         allocator: Allocator,
+        signed: u64,
     ) -> Pump {
         let base = shared.latest.read().base.clone();
         let parking = Arc::new(Parking::new(shared.clone()));
@@ -141,6 +144,7 @@ impl Pump {
             base,
             parking,
             noted: false,
+            signed,
             superseded: Vec::new(),
             reply: None,
         }
@@ -152,8 +156,33 @@ impl Pump {
         let effects = self.step(Event::Restarted)?;
         let mut operation = Operation { answered: true, ..Operation::default() };
         self.drive(effects, &mut operation)?;
+        self.catch_up()?;
         self.renew_base();
         Ok(())
+    }
+
+    /// Gives up a number that the key has signed for and that this state does not know of: an earlier process ended
+    /// between the signature and its own record of it, so nothing of it was sent.
+    fn catch_up(&mut self) -> Result<(), End> {
+        let used = self.signer.floor().used;
+        match self.signed.saturating_sub(used) {
+            0 => return Ok(()),
+            1 => {}
+            more => {
+                self.shared.break_down(FsError::Key(format!(
+                    "this device's state is older than what its key has signed, by {more} operations: it was put back. \
+                     Put back what is newer; or make a new key (`holdfast keygen`) and have the superuser enrol it as \
+                     another device (`holdfast fs device add`)"
+                )));
+                return Err(End::Stopped);
+            }
+        }
+        if let Err(misuse) = self.signer.skip() {
+            self.shared.break_down(FsError::Refused(misuse.to_string()));
+            return Err(End::Stopped);
+        }
+        tracing::info!(number = self.signed, "gave up a number that was signed for and not sent");
+        self.persist(&self.signer.to_bytes(), &Operation { answered: true, ..Operation::default() })
     }
 
     /// Serves until it is stopped.

@@ -1,0 +1,71 @@
+//! The stream between the main process and the network process: requests and answers as the protocol encodes them, in
+//! frames that say which is whose.
+//!
+//! ```text
+//! length u32 of what follows | kind u8 | id u64 | body            little endian
+//! to the network:  1 call: lane u8 | may be sent twice u8 | deadline u64 ms | request    2 wait: deadline u64 ms
+//!                  3 never mind
+//! from it:         1 answer                2 failed: RpcError        3 standing: Standing, id 0
+//! ```
+//!
+//! No frame is longer than a message of the protocol with its header; one that is, or is of no known kind, is an offence,
+//! and ends the process that sent it.
+
+use holdfast_protocol::message::MESSAGE_BYTES_MAX;
+
+/// Length, kind and id.
+pub(super) const HEADER_BYTES: usize = 13;
+/// Kind and id, which the length counts, and what precedes a request.
+const AROUND_BYTES: usize = 9 + 10;
+
+pub(super) const CALL: u8 = 1;
+pub(super) const WAIT: u8 = 2;
+pub(super) const NEVER_MIND: u8 = 3;
+pub(super) const ANSWER: u8 = 1;
+pub(super) const FAILED: u8 = 2;
+pub(super) const STANDING: u8 = 3;
+
+/// What a frame begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) kind: u8,
+    pub(super) id: u64,
+    pub(super) body_bytes: usize,
+}
+
+impl Header {
+    pub(super) fn encode(kind: u8, id: u64, body_bytes: usize) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&((body_bytes + 9) as u32).to_le_bytes());
+        bytes[4] = kind;
+        bytes[5..].copy_from_slice(&id.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: no such frame is ever sent.
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        let id = u64::from_le_bytes(*bytes.last_chunk().expect("thirteen"));
+        let fits = (9..=MESSAGE_BYTES_MAX + AROUND_BYTES).contains(&length) && (1..=3).contains(&bytes[4]);
+        fits.then(|| Header { kind: bytes[4], id, body_bytes: length - 9 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is encoded is decoded, and nothing too long or of another kind is.
+    #[test]
+    fn headers() {
+        for body_bytes in [0, 1, MESSAGE_BYTES_MAX + 10] {
+            let header = Header { kind: CALL, id: 77, body_bytes };
+            assert_eq!(Header::decode(&Header::encode(CALL, 77, body_bytes)), Some(header));
+        }
+        assert_eq!(Header::decode(&Header::encode(CALL, 1, MESSAGE_BYTES_MAX + 11)), None);
+        assert_eq!(Header::decode(&Header::encode(4, 1, 0)), None);
+        assert_eq!(Header::decode(&Header::encode(0, 1, 0)), None);
+        assert_eq!(Header::decode(&[0; HEADER_BYTES]), None);
+        assert_eq!(Header::decode(&[0xff; HEADER_BYTES]), None);
+    }
+}

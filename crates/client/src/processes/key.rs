@@ -1,0 +1,361 @@
+//! The main process's side: starts the others, hands over the key, and asks.
+
+use super::link::Link;
+use super::sockets::{self, Servers};
+use super::words::{
+    AGENT, FromSigner, HANDSHAKE, KeyPlace, NETWORK, ORDERS, Open, PART_BYTES, SIGN, SIGNER, SOCKETS, Thing,
+    ToSigner,
+};
+use crate::remote::Remote;
+use holdfast_components::{
+    Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, Door, End, Patience, Plan, Profile, Program,
+    Restart, Supervisor,
+};
+use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, keyfile};
+use holdfast_protocol::mandate::Mandate;
+use holdfast_rpc::{ServerAddress, ServerProof, Transport, diagnosis};
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::fmt;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The signer's file in the state directory.
+const FILE: &str = "signed";
+/// How long to wait for a signature: an agent may ask a person twice for one operation.
+const SIGN_PATIENCE: Duration = Duration::from_secs(90);
+/// How long the signer may take to take a question: it reads while nothing else is asked.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for a network process that is started anew.
+const OPEN_PATIENCE: Duration = Duration::from_secs(15);
+/// How long the signer of an earlier process may take to be gone.
+const GONE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where a device's private key comes from.
+pub enum KeySource {
+    /// A pipe that holds its seed (32 bytes), and nobody else reads.
+    Pipe {
+        /// The pipe.
+        pipe: OwnedFd,
+        /// Its public half.
+        public: PublicKey,
+    },
+    /// An SSH agent.
+    Agent {
+        /// Its socket.
+        socket: PathBuf,
+        /// The public half.
+        public: PublicKey,
+    },
+}
+
+impl KeySource {
+    /// A key that this process still has, and is about to forget.
+    ///
+    /// # Errors
+    /// The system gives no pipe.
+    pub fn of(key: &SigningKey) -> io::Result<KeySource> {
+        let (pipe, into) = pipe_with(PipeFlags::CLOEXEC)?;
+        std::fs::File::from(into).write_all(&*key.seed())?;
+        Ok(KeySource::Pipe { pipe, public: key.public() })
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        match self {
+            KeySource::Pipe { public, .. } | KeySource::Agent { public, .. } => *public,
+        }
+    }
+}
+
+/// Why the processes do not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessesError {
+    /// They cannot be started, or one is gone.
+    #[error(
+        "Holdfast keeps a device's key, and reads from the network, in processes of their own, shut in: {0}"
+    )]
+    Component(#[from] ComponentError),
+    /// Another process signs with the key.
+    #[error("another process signs with this key")]
+    InUse,
+    /// The file of what was signed.
+    #[error("{path}: {source}")]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] NotSigned),
+}
+
+/// The processes of one key.
+pub struct Processes {
+    source: Mutex<Option<KeySource>>,
+    public: PublicKey,
+    asker: Asker<ToSigner, FromSigner>,
+    orders: Asker<Open, ()>,
+    servers: Arc<Mutex<Servers>>,
+    /// One conversation at a time: what is long comes in parts.
+    turn: Mutex<()>,
+    supervisor: Supervisor,
+}
+
+impl Processes {
+    /// Starts them. The key is handed over by [`Processes::begin`].
+    ///
+    /// # Errors
+    /// The system cannot make sandboxes, or has no room.
+    pub fn start(source: KeySource) -> Result<Arc<Processes>, ProcessesError> {
+        Processes::start_as(Program::current()?, source)
+    }
+
+    /// [`Processes::start`] with the program that holds the components.
+    ///
+    /// # Errors
+    /// See [`Processes::start`].
+    pub fn start_as(program: Program, source: KeySource) -> Result<Arc<Processes>, ProcessesError> {
+        let public = source.public();
+        let supervisor = Supervisor::start(program, plan(&public), |_| ())?;
+        let ports = supervisor.ports();
+        let (asker, orders) = (ports.asker(SIGN)?, ports.asker(ORDERS)?);
+        let agent = match &source {
+            KeySource::Agent { socket, .. } => Some(socket.clone()),
+            KeySource::Pipe { .. } => None,
+        };
+        let servers = Arc::default();
+        sockets::serve(Arc::clone(ports), Arc::clone(&servers), agent)
+            .map_err(|source| ComponentError::System { what: "starting a thread", source })?;
+        let (source, turn) = (Mutex::new(Some(source)), Mutex::default());
+        Ok(Arc::new(Processes { source, public, asker, orders, servers, turn, supervisor }))
+    }
+
+    /// A connection to a server, carried by the network process. It is made when it is first used, or waited for.
+    pub fn connect(
+        self: &Arc<Self>,
+        addresses: Vec<ServerAddress>,
+        proof: Option<ServerProof>,
+        transport: Transport,
+    ) -> Arc<dyn Remote> {
+        Arc::new(Link::new(Arc::clone(self), addresses, proof, transport))
+    }
+
+    /// The public half of the key.
+    pub(super) fn public_key(&self) -> PublicKey {
+        self.public
+    }
+
+    /// Lets the network process have connections to these servers, by the places returned.
+    pub(super) fn register(&self, addresses: &[ServerAddress], transport: Transport) -> Vec<(u16, String)> {
+        let mut servers = self.servers.lock();
+        addresses.iter().map(|address| (servers.register(address, transport), address.to_string())).collect()
+    }
+
+    /// Has the network process, or the next one, carry a connection over `stream`.
+    pub(super) fn open(&self, order: &Open, stream: OwnedFd) -> Result<(), ComponentError> {
+        let files: Vec<OwnedFd> = [stream].into_iter().chain(diagnosis()).collect();
+        let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let patience = Patience::of(OPEN_PATIENCE);
+        let ticket = self.orders.start(0, order, &borrowed, patience)?;
+        self.orders.finish(ticket, patience).map(drop)
+    }
+
+    /// Ends a network process that broke the rules. Another takes its place.
+    pub(super) fn end_network(&self) {
+        if let Err(error) = self.supervisor.kill(NETWORK) {
+            tracing::debug!(%error, "it has ended already");
+        }
+    }
+
+    /// Hands the key to the signer, which from then on signs operations of `file_system`: by its own record in
+    /// `state_dir`, or by `known` where that knows of more. Returns the highest number signed for.
+    ///
+    /// # Errors
+    /// [`ProcessesError::InUse`]; the record or the key cannot be used.
+    pub fn begin(
+        &self,
+        state_dir: &Path,
+        file_system: &Digest,
+        known: Option<&Mandate>,
+    ) -> Result<u64, ProcessesError> {
+        let path = state_dir.join(FILE);
+        let file = open_record(&path)?;
+        let known = known.map(Mandate::to_bytes).unwrap_or_default();
+        self.hand_over(&known, Some(*file_system), Some(file))
+    }
+
+    /// Hands the key to the signer for handshakes only: for whoever reads.
+    ///
+    /// # Errors
+    /// The key cannot be used.
+    pub fn begin_reading(&self) -> Result<(), ProcessesError> {
+        self.hand_over(&[], None, None).map(drop)
+    }
+
+    fn hand_over(
+        &self,
+        known: &[u8],
+        file_system: Option<Digest>,
+        file: Option<OwnedFd>,
+    ) -> Result<u64, ProcessesError> {
+        let _turn = self.turn.lock();
+        let source = self.source.lock().take();
+        let source = source.ok_or_else(|| NotSigned::Refused("the key was handed over before".to_owned()))?;
+        let (key, pipe) = match source {
+            KeySource::Pipe { pipe, .. } => (KeyPlace::Pipe, Some(pipe)),
+            KeySource::Agent { socket, public } => {
+                let name = format!("the SSH agent at {}", socket.display());
+                (KeyPlace::Agent { name, public }, None)
+            }
+        };
+        self.send_parts(known)?;
+        let files: Vec<OwnedFd> = pipe.into_iter().chain(file).collect();
+        let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        match self.ask(&ToSigner::Begin { key, file_system }, &borrowed)? {
+            FromSigner::Ready { public, number } if public == self.public => Ok(number),
+            FromSigner::Not(why) => Err(why.into()),
+            _ => Err(strange().into()),
+        }
+    }
+
+    /// Asks the signer. One that has ended is not waited for: it is not started anew.
+    fn ask(&self, question: &ToSigner, files: &[BorrowedFd]) -> Result<FromSigner, ComponentError> {
+        let ticket = self.asker.start(0, question, files, Patience::of(TAKEN_PATIENCE))?;
+        Ok(self.asker.finish(ticket, Patience::of(SIGN_PATIENCE))?.body)
+    }
+
+    fn send_parts(&self, bytes: &[u8]) -> Result<(), ProcessesError> {
+        for part in bytes.chunks(PART_BYTES) {
+            let part = ToSigner::Part(part.to_vec());
+            match self.ask(&part, &[])? {
+                FromSigner::Taken => {}
+                FromSigner::Not(why) => return Err(why.into()),
+                _ => return Err(strange().into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sign(&self, asks: &[Ask]) -> Result<Vec<Signature>, ProcessesError> {
+        let things = Thing::encode_all(asks)?;
+        let _turn = self.turn.lock();
+        self.send_parts(&things)?;
+        match self.ask(&ToSigner::Sign, &[])? {
+            FromSigner::Signed(signatures) if signatures.len() == asks.len() => Ok(signatures),
+            FromSigner::Not(why) => Err(why.into()),
+            _ => Err(strange().into()),
+        }
+    }
+
+    /// What a failure to ask means for who wants a signature.
+    fn lost(&self, error: ProcessesError) -> NotSigned {
+        match error {
+            ProcessesError::Key(why) => why,
+            ProcessesError::Component(ComponentError::TimedOut(_)) => {
+                NotSigned::Away("the process that keeps this device's key does not answer".to_owned())
+            }
+            error => {
+                let listing = self.supervisor.listing();
+                let signer = listing.components.iter().find(|component| component.name == SIGNER);
+                let why =
+                    signer.and_then(|signer| signer.last_end.clone()).unwrap_or_else(|| error.to_string());
+                NotSigned::Refused(format!(
+                    "the process that keeps this device's key has ended, and the key with it ({why}); nothing \
+                     acknowledged is lost: unmount, and mount again"
+                ))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Processes {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Processes({})", keyfile::fingerprint(&self.public))
+    }
+}
+
+impl KeyHolder for Processes {
+    fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    fn sign_message(&self, _: &[u8]) -> Result<Signature, NotSigned> {
+        Err(NotSigned::Refused("handshakes are signed for the network process only".to_owned()))
+    }
+
+    fn try_sign(&self, domain: holdfast_crypto::Domain, _: &[u8]) -> Result<Signature, NotSigned> {
+        Err(NotSigned::Refused(format!("this device's key signs no {domain:?} unseen")))
+    }
+
+    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+        self.sign(asks).map_err(|error| self.lost(error))
+    }
+}
+
+fn strange() -> NotSigned {
+    NotSigned::Refused("the process that keeps this device's key answers something else".to_owned())
+}
+
+fn plan(public: &PublicKey) -> Plan {
+    let files_and_more = Bounds { files_max: 2, ..Bounds::default() };
+    let mut signer = ComponentPlan::new(SIGNER, Profile::with_doors(&[Door::Sync]));
+    signer.profile.memory_bytes_max = 128 << 20;
+    signer.profile.mapped_bytes_max = 0;
+    signer.profile.files_max = 32;
+    signer.restart = Restart::NEVER;
+    signer.source = Some(SIGNER.to_owned());
+    signer.guards = vec![
+        "signs only what extends what it signed last, and has that durable first".to_owned(),
+        "in plain form, handshakes of TLS clients only".to_owned(),
+    ];
+    // The one of networks for the options and addresses of streams; it is handed nothing that listens.
+    let doors = [Door::Threads, Door::Reactor, Door::Network, Door::Datagrams];
+    let mut network = ComponentPlan::new(NETWORK, Profile::with_doors(&doors));
+    // Requests and answers under way, up to 64 MiB each, on their way in and out.
+    network.profile.memory_bytes_max = 1 << 30;
+    network.profile.mapped_bytes_max = 1 << 30;
+    network.profile.threads_max = 64;
+    network.restart =
+        Restart { times_max: 50, window: Duration::from_secs(60), wait: Duration::from_millis(20) };
+    network.guards = vec![
+        "believed no further than a server: the main process checks every answer".to_owned(),
+        "gets connections to the servers of its address only".to_owned(),
+    ];
+    let channel = |asks, serves| ChannelPlan { bounds: files_and_more, ..ChannelPlan::new(asks, serves) };
+    Plan {
+        name: format!("client of key {}", keyfile::fingerprint(public)),
+        components: vec![signer, network],
+        channels: vec![
+            channel(End::host(SIGN), End::of(SIGNER, SIGN)),
+            channel(End::of(SIGNER, AGENT), End::host(AGENT)),
+            channel(End::host(ORDERS), End::of(NETWORK, ORDERS)),
+            channel(End::of(NETWORK, SOCKETS), End::host(SOCKETS)),
+            ChannelPlan::new(End::of(NETWORK, HANDSHAKE), End::of(SIGNER, HANDSHAKE)),
+        ],
+    }
+}
+
+/// Opens the record for one signer alone. That of a process that has just ended may be on its way out.
+fn open_record(path: &Path) -> Result<OwnedFd, ProcessesError> {
+    let failed = |source: io::Error| ProcessesError::File { path: path.to_owned(), source };
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;
+    let end = Instant::now() + GONE_PATIENCE;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            Err(Errno::WOULDBLOCK) => return Err(ProcessesError::InUse),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+}

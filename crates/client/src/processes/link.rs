@@ -1,0 +1,399 @@
+//! The main process's end of a connection that the network process carries: requests go out as bytes, answers come back
+//! as bytes and are decoded here.
+//!
+//! Nothing that process says is believed further than a server would be. If it dies, what was under way has an unknown
+//! outcome, as after a lost connection, and it is started anew; if it sends what no honest one sends, it is ended first.
+
+use super::frames::{self, HEADER_BYTES, Header};
+use super::key::Processes;
+use super::words::{Open, Standing};
+use crate::interrupt;
+use crate::remote::Remote;
+use holdfast_crypto::{PublicKey, decode, encode};
+use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, Welcome};
+use holdfast_rpc::{
+    Lane, LinkEstimate, RpcError, ServerAddress, ServerProof, Transport, collect_blocks, is_idempotent,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// The network process keeps deadlines; one that does not is not waited for much longer.
+const GRACE: Duration = Duration::from_millis(500);
+/// The first attempt to connect has its own end, however short a deadline is.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(25);
+/// A network process that does not take a request for this long is stuck.
+const STUCK: Duration = Duration::from_secs(30);
+/// After a crash.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What came for a request.
+enum Came {
+    Answer(Vec<u8>),
+    Failed(RpcError),
+}
+
+/// One stream to one network process. It ends with that.
+struct Line {
+    writer: Mutex<UnixStream>,
+    /// `None` once it has ended.
+    waiting: Arc<Mutex<Option<HashMap<u64, SyncSender<Came>>>>>,
+    /// Whether part of a frame was written and not the rest.
+    broken: AtomicBool,
+}
+
+/// A connection.
+pub(super) struct Link {
+    processes: Arc<Processes>,
+    order: Box<dyn Fn(u64) -> Open + Send + Sync>,
+    /// The highest number of a list of server keys seen.
+    sequence: AtomicU64,
+    line: Mutex<Option<Arc<Line>>>,
+    standing: Arc<Mutex<Standing>>,
+    next: AtomicU64,
+}
+
+impl Link {
+    pub(super) fn new(
+        processes: Arc<Processes>,
+        addresses: Vec<ServerAddress>,
+        proof: Option<ServerProof>,
+        transport: Transport,
+    ) -> Link {
+        let servers = processes.register(&addresses, transport);
+        let public = processes.public_key();
+        let sequence = AtomicU64::new(proof.as_ref().map_or(0, |proof| proof.minimum_sequence));
+        let file_system = proof.map(|proof| proof.file_system);
+        let order = move |sequence| Open {
+            public,
+            servers: servers.clone(),
+            proof: file_system.map(|file_system| (file_system, sequence)),
+            transport: match transport {
+                Transport::Tcp => 0,
+                Transport::Quic => 1,
+                Transport::Auto => 2,
+            },
+        };
+        let (line, standing) = (Mutex::default(), Arc::default());
+        Link { processes, order: Box::new(order), sequence, line, standing, next: AtomicU64::new(1) }
+    }
+
+    /// The stream as it is now, or a new one to a new process.
+    fn line(&self) -> Result<Arc<Line>, RpcError> {
+        let mut line = self.line.lock();
+        if let Some(line) = line.as_ref().filter(|line| line.is_open()) {
+            return Ok(Arc::clone(line));
+        }
+        let unreachable =
+            |why: String| RpcError::Unreachable { address: "the network process".to_owned(), why };
+        let (ours, theirs) = UnixStream::pair().map_err(|error| unreachable(error.to_string()))?;
+        theirs.set_nonblocking(true).map_err(|error| unreachable(error.to_string()))?;
+        ours.set_write_timeout(Some(STUCK)).map_err(|error| unreachable(error.to_string()))?;
+        let reader = ours.try_clone().map_err(|error| unreachable(error.to_string()))?;
+        let order = (self.order)(self.sequence.load(Ordering::Relaxed));
+        self.processes.open(&order, OwnedFd::from(theirs)).map_err(|error| unreachable(error.to_string()))?;
+        let opened = Arc::new(Line {
+            writer: Mutex::new(ours),
+            waiting: Arc::new(Mutex::new(Some(HashMap::new()))),
+            broken: AtomicBool::new(false),
+        });
+        let (waiting, standing) = (Arc::clone(&opened.waiting), Arc::clone(&self.standing));
+        let processes = Arc::downgrade(&self.processes);
+        std::thread::Builder::new()
+            .name("holdfast-answers".to_owned())
+            .spawn(move || {
+                let offence = read_frames(reader, &waiting, &standing);
+                waiting.lock().take();
+                let mut standing = standing.lock();
+                standing.is_connected = false;
+                standing.is_over_quic = None;
+                if let (Some(offence), Some(processes)) = (offence, processes.upgrade()) {
+                    tracing::warn!(offence, "the network process is ended");
+                    processes.end_network();
+                }
+            })
+            .map_err(|error| unreachable(error.to_string()))?;
+        *line = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Sends a frame and waits for what comes.
+    fn exchange(&self, kind: u8, head: &[u8], body: &[u8], end: Instant) -> Result<Vec<u8>, RpcError> {
+        let line = self.line()?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = sync_channel(1);
+        match line.waiting.lock().as_mut() {
+            Some(waiting) => waiting.insert(id, answer),
+            None => return Err(RpcError::Lost { maybe_sent: false }),
+        };
+        if let Err(error) = line.send(kind, id, head, body) {
+            tracing::debug!(%error, "the network process takes no request");
+            line.forget(id);
+            return Err(RpcError::Lost { maybe_sent: true });
+        }
+        let came = wait_for(&answered, end);
+        if let Err(RpcError::Deadline { .. }) = &came {
+            line.forget(id);
+            let _ = line.send(frames::NEVER_MIND, id, &[], &[]);
+        }
+        if let Some((_, list)) =
+            self.standing.lock().welcome.as_ref().and_then(|welcome| welcome.file_system.as_ref())
+        {
+            self.sequence.fetch_max(list.value.sequence, Ordering::Relaxed);
+        }
+        came
+    }
+
+    fn call_once(&self, request: &Request, end: Instant) -> Result<Response, RpcError> {
+        let payload = encode(request);
+        if payload.len() > MESSAGE_BYTES_MAX {
+            return Err(RpcError::TooLarge { bytes: payload.len(), limit: MESSAGE_BYTES_MAX });
+        }
+        let twice = is_idempotent(request);
+        let mut head = [0; 10];
+        head[0] = (Lane::of(request) == Lane::Bulk).into();
+        head[1] = twice.into();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            head[2..].copy_from_slice(&milliseconds(left).to_le_bytes());
+            match self.exchange(frames::CALL, &head, &payload, end + GRACE) {
+                Ok(answer) => return decode(&answer).map_err(|error| RpcError::Malformed(error.to_string())),
+                Err(RpcError::Lost { maybe_sent }) if (twice || !maybe_sent) && Instant::now() < end => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Waits until something comes, the stream ends, the time is up, or whoever waits was interrupted.
+fn wait_for(answered: &Receiver<Came>, end: Instant) -> Result<Vec<u8>, RpcError> {
+    let can_be_raised = interrupt::can_be_raised();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let slice = if can_be_raised { left.min(interrupt::GLANCE) } else { left };
+        match answered.recv_timeout(slice) {
+            Ok(Came::Answer(answer)) => return Ok(answer),
+            Ok(Came::Failed(error)) => return Err(error),
+            Err(RecvTimeoutError::Disconnected) => return Err(RpcError::Lost { maybe_sent: true }),
+            Err(RecvTimeoutError::Timeout) => {
+                if Instant::now() >= end || (can_be_raised && interrupt::is_raised()) {
+                    return Err(RpcError::Deadline { maybe_sent: true });
+                }
+            }
+        }
+    }
+}
+
+impl Line {
+    fn is_open(&self) -> bool {
+        !self.broken.load(Ordering::Relaxed) && self.waiting.lock().is_some()
+    }
+
+    fn forget(&self, id: u64) {
+        if let Some(waiting) = self.waiting.lock().as_mut() {
+            waiting.remove(&id);
+        }
+    }
+
+    fn send(&self, kind: u8, id: u64, head: &[u8], body: &[u8]) -> io::Result<()> {
+        let mut writer = self.writer.lock();
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let small: Vec<u8> = [&Header::encode(kind, id, head.len() + body.len()), head].concat();
+        let written = writer.write_all(&small).and_then(|()| writer.write_all(body));
+        if written.is_err() {
+            // What follows half a frame would be taken for the rest of it.
+            self.broken.store(true, Ordering::Relaxed);
+            let _ = writer.shutdown(std::net::Shutdown::Both);
+        }
+        written
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The reader's thread holds its own copy of the stream.
+        if let Some(line) = self.line.lock().take() {
+            let _ = line.writer.lock().shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Reads until the end; what the other end did wrong, if that was it.
+fn read_frames(
+    mut reader: UnixStream,
+    waiting: &Mutex<Option<HashMap<u64, SyncSender<Came>>>>,
+    standing: &Mutex<Standing>,
+) -> Option<&'static str> {
+    loop {
+        let mut header = [0; HEADER_BYTES];
+        reader.read_exact(&mut header).ok()?;
+        let Some(Header { kind, id, body_bytes }) = Header::decode(&header) else {
+            return Some("a frame that is none");
+        };
+        let mut body = vec![0; body_bytes];
+        reader.read_exact(&mut body).ok()?;
+        let came = match kind {
+            frames::ANSWER => Came::Answer(body),
+            frames::FAILED => match decode(&body) {
+                Ok(error) => Came::Failed(error),
+                Err(_) => return Some("a failure that does not decode"),
+            },
+            _ => match decode(&body) {
+                Ok(now) => {
+                    *standing.lock() = now;
+                    continue;
+                }
+                Err(_) => return Some("words about the connection that do not decode"),
+            },
+        };
+        let wanted = waiting.lock().as_mut().and_then(|waiting| waiting.remove(&id));
+        // What nobody waits for any more, or ever did, changes nothing.
+        if let Some(wanted) = wanted {
+            let _ = wanted.try_send(came);
+        }
+    }
+}
+
+impl Remote for Link {
+    fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
+        let end = end_of(deadline);
+        let response = self.call_once(&request, end)?;
+        let more = async |rest: Request| self.call_once(&rest, end);
+        let mut all = pin!(collect_blocks(request, response, more));
+        match all.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            // It waits for nothing but `more`, which blocks.
+            Poll::Pending => Err(RpcError::Closed),
+        }
+    }
+
+    fn welcome(&self) -> Option<Welcome> {
+        self.standing.lock().welcome.clone()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.standing.lock().is_connected
+    }
+
+    fn traffic(&self) -> (u64, u64) {
+        let standing = self.standing.lock();
+        (standing.sent, standing.received)
+    }
+
+    fn trouble(&self) -> Option<RpcError> {
+        self.standing.lock().trouble.clone()
+    }
+
+    fn estimate(&self) -> Option<LinkEstimate> {
+        let (rtt, sent, received, loss) = self.standing.lock().estimate?;
+        Some(LinkEstimate {
+            rtt: Duration::from_micros(rtt.min(1 << 40)),
+            sent_bytes_per_second: sent,
+            received_bytes_per_second: received,
+            loss: f64::from(loss.min(1_000_000)) / 1e6,
+        })
+    }
+
+    fn is_over_quic(&self) -> Option<bool> {
+        self.standing.lock().is_over_quic
+    }
+
+    fn wait_until_connected(&self, deadline: Duration) -> Result<(), RpcError> {
+        let wanted = milliseconds(deadline).to_le_bytes();
+        let end = end_of(deadline) + FIRST_ATTEMPT;
+        loop {
+            match self.exchange(frames::WAIT, &wanted, &[], end) {
+                Err(RpcError::Lost { .. }) if Instant::now() < end => std::thread::sleep(PAUSE),
+                outcome => return outcome.map(drop),
+            }
+        }
+    }
+
+    fn server_key(&self) -> Option<PublicKey> {
+        self.standing.lock().server_key
+    }
+}
+
+/// As long as a deadline says, or for ever, as far as clocks go.
+fn end_of(deadline: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(deadline).unwrap_or(now + Duration::from_secs(1 << 32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Waiting = Mutex<Option<HashMap<u64, SyncSender<Came>>>>;
+
+    /// Reads what a hostile network process wrote; what it was found to have done.
+    fn read(bytes: &[u8], waiting: &Waiting) -> Option<&'static str> {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let bytes = bytes.to_vec();
+        let writing = std::thread::spawn(move || {
+            let _ = theirs.write_all(&bytes);
+        });
+        let outcome = read_frames(ours, waiting, &Mutex::default());
+        writing.join().expect("no panic");
+        outcome
+    }
+
+    fn frame(kind: u8, id: u64, body: &[u8]) -> Vec<u8> {
+        [&Header::encode(kind, id, body.len())[..], body].concat()
+    }
+
+    /// Garbage is an offence, an end is an end, and neither is an answer to anybody.
+    #[test]
+    fn a_hostile_network_process() {
+        let (sender, answered) = sync_channel(1);
+        let waiting: Waiting = Mutex::new(Some(HashMap::from([(5, sender)])));
+        assert_eq!(read(&[], &waiting), None);
+        assert_eq!(read(&frame(frames::ANSWER, 5, b"cut off")[..15], &waiting), None);
+        assert!(read(&[0xff; 100], &waiting).is_some());
+        assert!(read(&Header::encode(frames::ANSWER, 5, MESSAGE_BYTES_MAX + 100), &waiting).is_some());
+        assert!(read(&frame(9, 5, b""), &waiting).is_some());
+        assert!(read(&frame(frames::FAILED, 5, b"no error"), &waiting).is_some());
+        assert!(read(&frame(frames::STANDING, 0, &[0xff; 40]), &waiting).is_some());
+        assert!(answered.try_recv().is_err(), "nobody was answered");
+        // Answers to nobody, and a second one to somebody, change nothing.
+        let some = [
+            frame(frames::ANSWER, 6, b"nobody asked"),
+            frame(frames::ANSWER, 5, b"first"),
+            frame(frames::ANSWER, 5, b"second"),
+        ];
+        assert_eq!(read(&some.concat(), &waiting), None);
+        assert!(matches!(answered.try_recv(), Ok(Came::Answer(answer)) if answer == b"first"));
+        assert!(answered.try_recv().is_err());
+    }
+
+    /// Random bytes end the reading, with or without an offence, and never panic.
+    #[test]
+    fn random_bytes() {
+        let mut seed = 1u64;
+        for _ in 0..500 {
+            let mut bytes = Vec::new();
+            for _ in 0..40 {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                bytes.push((seed >> 60) as u8);
+            }
+            bytes[2..4].fill(0);
+            read(&bytes, &Mutex::new(Some(HashMap::new())));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The client in parts: the main process, which has files and the kernel's requests; the *signer*, which alone has the
+//! device's key; and the *network* process, which alone reads what the network sends.
+//!
+//! ```text
+//! main ──sign── signer ──handshake── network ── server
+//!   └────────────── requests, answers ──┘
+//! ```
+//!
+//! The two are sandboxed ([`holdfast_components`]): no files, no network but sockets that are handed to them, no
+//! programs. The main process starts them before anything of the network is read, hands over the key unread where it
+//! can, and is not trusted with it. Where the system cannot make sandboxes nothing is started, and the reason is told.
+//!
+//! See `docs/processes.md`.
+
+mod agent;
+mod frames;
+mod keep;
+mod key;
+mod link;
+mod network;
+mod signer;
+mod sockets;
+mod words;
+
+pub use agent::connect_to_agent;
+pub use key::{KeySource, Processes, ProcessesError};
+
+use holdfast_components::Main;
+
+/// The components, for [`holdfast_components::run_if_component`].
+pub const COMPONENTS: &[(&str, Main)] = &[(words::SIGNER, signer::main), (words::NETWORK, network::main)];

@@ -1,0 +1,306 @@
+//! The network process: TLS or QUIC, frames, multiplexing and the estimates of links, in a sandbox without keys and
+//! files. It cannot connect: sockets are made by the main process, for servers that one names, and handed over. It
+//! signs nothing: the signer does, handshakes only.
+//!
+//! It carries requests and answers as bytes and looks into neither, save for a server's refusals. What it may do if it
+//! is taken over: drop, delay and repeat messages, and make up answers, as a lying server may, against which the main
+//! process checks everything; be this device towards servers, without being able to sign an operation; and send
+//! datagrams, if QUIC may be used.
+
+use super::frames::{self, HEADER_BYTES, Header};
+use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, WantedSocket};
+use holdfast_components::{Answer, Asker, ComponentError, Context, Patience, Refusal, Request};
+use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, encode};
+use holdfast_rpc::{
+    Connection, Connector, Lane, ServerAddress, ServerProof, Sockets, Soon, Transport, ask_over,
+    assume_bbr_is_missing,
+};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// How long a handshake may wait for its signature: an agent may ask a person.
+const SIGN_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a socket may take.
+const SOCKET_PATIENCE: Duration = Duration::from_secs(20);
+/// How often the main process is told how things are, if they change.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// The component.
+pub(super) fn main(context: Context) -> ExitCode {
+    let prepared = || -> Result<_, ComponentError> {
+        Ok((Arc::new(context.ports.asker(HANDSHAKE)?), Arc::new(context.ports.asker(SOCKETS)?)))
+    };
+    let outcome = prepared().and_then(|(handshakes, sockets)| {
+        context.ports.serve(|request| open(request, &handshakes, &sockets))
+    });
+    match outcome {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Handshakes = Arc<Asker<Vec<u8>, Result<Signature, NotSigned>>>;
+type SocketSource = Arc<Asker<WantedSocket, GivenSocket>>;
+
+fn open(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Answer {
+    let failed = |why: &dyn fmt::Display| Answer::refuse(Refusal::Failed(why.to_string()));
+    let order: Open = match request.question() {
+        Ok(order) => order,
+        Err(refusal) => return Answer::refuse(refusal),
+    };
+    let mut files = request.files.into_iter();
+    let Some(stream) = files.next() else { return Answer::refuse(Refusal::Malformed) };
+    static LENT: Once = Once::new();
+    let lent = files.next();
+    LENT.call_once(|| ask_over(lent));
+    let (places, addresses): (Vec<u16>, Vec<ServerAddress>) =
+        order.servers.iter().filter_map(|(place, text)| Some((*place, text.parse().ok()?))).unzip();
+    let places = addresses.iter().cloned().zip(places).collect();
+    let expected =
+        order.proof.map(|(file_system, minimum_sequence)| ServerProof { file_system, minimum_sequence });
+    let key: Arc<dyn KeyHolder> =
+        Arc::new(Elsewhere { public: order.public, handshakes: handshakes.clone() });
+    let mut connector = Connector::new(key, addresses, expected);
+    connector.options.transport = match order.transport {
+        0 => Transport::Tcp,
+        1 => Transport::Quic,
+        _ => Transport::Auto,
+    };
+    connector.sockets = Arc::new(Handed { source: sockets.clone(), places });
+    let connection = match connector.start() {
+        Ok(connection) => connection,
+        Err(error) => return failed(&error),
+    };
+    let runtime = connection.runtime();
+    runtime.spawn(async move {
+        // Ends with the stream; the connection with it.
+        if let Err(error) = carry(stream, connection).await {
+            tracing::debug!(%error, "a stream ended");
+        }
+    });
+    Answer::of(&())
+}
+
+type Outgoing = (u8, u64, Vec<u8>);
+
+/// Serves one stream to its end.
+async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
+    let stream = UnixStream::from_std(std::os::unix::net::UnixStream::from(stream))?;
+    let (mut reader, mut writer) = stream.into_split();
+    let (out, mut queue) = mpsc::unbounded_channel::<Outgoing>();
+    let telling = tokio::spawn(tell(connection.clone(), out.clone()));
+    let writing = tokio::spawn(async move {
+        while let Some((kind, id, body)) = queue.recv().await {
+            writer.write_all(&Header::encode(kind, id, body.len())).await?;
+            writer.write_all(&body).await?;
+        }
+        io::Result::Ok(())
+    });
+    let under_way: Arc<Mutex<HashMap<u64, AbortHandle>>> = Arc::default();
+    let end = loop {
+        let mut header = [0; HEADER_BYTES];
+        if let Err(error) = reader.read_exact(&mut header).await {
+            break Err(error);
+        }
+        let Some(Header { kind, id, body_bytes }) = Header::decode(&header) else {
+            break Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut body = vec![0; body_bytes];
+        if let Err(error) = reader.read_exact(&mut body).await {
+            break Err(error);
+        }
+        let (connection, out, ended) = (connection.clone(), out.clone(), under_way.clone());
+        let task = match kind {
+            frames::CALL if body.len() >= 10 => tokio::spawn(async move {
+                let lane = if body[0] == 0 { Lane::Control } else { Lane::Bulk };
+                let twice = body[1] != 0;
+                let deadline = milliseconds(&body[2..10]);
+                let request = bytes::Bytes::from(body).slice(10..);
+                let outgoing = match connection.pass_on(lane, request, twice, deadline).await {
+                    Ok(answer) => (frames::ANSWER, id, answer.into()),
+                    Err(error) => (frames::FAILED, id, encode(&error)),
+                };
+                ended.lock().remove(&id);
+                let _ = out.send(outgoing);
+            }),
+            frames::WAIT if body.len() == 8 => tokio::spawn(async move {
+                let outcome = connection.connected_by(milliseconds(&body)).await;
+                // How things are is known before that they are so.
+                let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
+                ended.lock().remove(&id);
+                let _ = out.send(match outcome {
+                    Ok(()) => (frames::ANSWER, id, Vec::new()),
+                    Err(error) => (frames::FAILED, id, encode(&error)),
+                });
+            }),
+            frames::NEVER_MIND => {
+                if let Some(task) = under_way.lock().remove(&id) {
+                    task.abort();
+                }
+                continue;
+            }
+            _ => break Err(io::ErrorKind::InvalidData.into()),
+        };
+        // One that is over already removed nothing and stays here, which is one word of memory until the stream ends.
+        if !task.is_finished() {
+            under_way.lock().insert(id, task.abort_handle());
+        }
+    };
+    telling.abort();
+    writing.abort();
+    for task in under_way.lock().values() {
+        task.abort();
+    }
+    end
+}
+
+fn milliseconds(bytes: &[u8]) -> Duration {
+    Duration::from_millis(u64::from_le_bytes(bytes.try_into().expect("eight")).min(1 << 50))
+}
+
+async fn tell(connection: Connection, out: mpsc::UnboundedSender<Outgoing>) {
+    let mut told = Vec::new();
+    loop {
+        let now = encode(&standing(&connection));
+        if now != told {
+            told.clone_from(&now);
+            if out.send((frames::STANDING, 0, now)).is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(TELL_EVERY).await;
+    }
+}
+
+fn standing(connection: &Connection) -> Standing {
+    let traffic = connection.traffic();
+    let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    Standing {
+        welcome: connection.welcome(),
+        server_key: connection.server_key(),
+        is_connected: connection.is_connected(),
+        trouble: connection.last_error(),
+        sent: traffic.sent,
+        received: traffic.received,
+        is_over_quic: connection.is_over_quic(),
+        estimate: connection.estimate().map(|link| {
+            let loss = (link.loss * 1e6) as u32;
+            (microseconds(link.rtt), link.sent_bytes_per_second, link.received_bytes_per_second, loss)
+        }),
+    }
+}
+
+/// The device's key, in the signer.
+struct Elsewhere {
+    public: PublicKey,
+    handshakes: Handshakes,
+}
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("Elsewhere")
+    }
+}
+
+impl KeyHolder for Elsewhere {
+    fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+        let asked = self.handshakes.ask(0, &message.to_vec(), Patience::of(SIGN_PATIENCE));
+        asked.map_err(|error| match error {
+            ComponentError::TimedOut(_) => {
+                NotSigned::Away("the process that keeps this device's key does not answer".to_owned())
+            }
+            _ => NotSigned::Refused("the process that keeps this device's key has ended".to_owned()),
+        })?
+    }
+}
+
+/// Sockets that the main process makes.
+struct Handed {
+    source: SocketSource,
+    places: HashMap<ServerAddress, u16>,
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("Handed")
+    }
+}
+
+impl Handed {
+    fn place(&self, address: &ServerAddress) -> io::Result<u16> {
+        self.places.get(address).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Waits for the main process on a thread of its own: connecting may take long.
+    async fn ask(&self, wanted: WantedSocket) -> io::Result<(GivenSocket, Option<OwnedFd>)> {
+        let source = Arc::clone(&self.source);
+        let asked = tokio::task::spawn_blocking(move || ask(&source, &wanted)).await;
+        asked.map_err(io::Error::other)?
+    }
+}
+
+fn ask(
+    source: &Asker<WantedSocket, GivenSocket>,
+    wanted: &WantedSocket,
+) -> io::Result<(GivenSocket, Option<OwnedFd>)> {
+    let patience = Patience::of(SOCKET_PATIENCE);
+    let ticket = source.start(0, wanted, &[], patience).map_err(io::Error::other)?;
+    let reply = source.finish(ticket, patience).map_err(io::Error::other)?;
+    match reply.body {
+        GivenSocket::None(why) => Err(io::Error::other(why)),
+        given => Ok((given, reply.files.into_iter().next())),
+    }
+}
+
+fn socket_of((given, file): (GivenSocket, Option<OwnedFd>)) -> io::Result<OwnedFd> {
+    if let GivenSocket::Socket { bbr: false } = given {
+        assume_bbr_is_missing();
+    }
+    file.ok_or_else(|| io::Error::other("no socket came"))
+}
+
+impl Sockets for Handed {
+    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, TcpStream> {
+        Box::pin(async move {
+            let given = self.ask(WantedSocket::Tcp(self.place(address)?)).await?;
+            TcpStream::from_std(std::net::TcpStream::from(socket_of(given)?))
+        })
+    }
+
+    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, Vec<SocketAddr>> {
+        Box::pin(async move {
+            let (given, _) = self.ask(WantedSocket::Addresses(self.place(address)?)).await?;
+            let GivenSocket::Addresses(found) = given else { return Ok(Vec::new()) };
+            let address = |(bytes, port): (Vec<u8>, u16)| {
+                let ip = match bytes.len() {
+                    4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+                    _ => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+                };
+                Some(SocketAddr::from((ip, port)))
+            };
+            Ok(found.into_iter().filter_map(address).collect())
+        })
+    }
+
+    fn udp(&self) -> io::Result<UdpSocket> {
+        Ok(UdpSocket::from(socket_of(ask(&self.source, &WantedSocket::Udp)?)?))
+    }
+}

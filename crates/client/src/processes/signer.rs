@@ -1,0 +1,221 @@
+//! The signer: alone has the device's key, and uses it as its [`Mandate`] says.
+//!
+//! It reads nothing from the network and opens nothing. The key comes through a pipe that only it reads; what it signed
+//! is durable in a file that only it has open, before a signature leaves. Two ask it: the main process, for what the
+//! protocol signs, and the network process, for handshakes of TLS. Neither can have signed what the other may.
+//!
+//! Attack answered: whoever takes over the process that mounts, or the one that reads from the network, gets signatures
+//! only for as long as he is there, and no two that contradict each other.
+
+use super::keep::Keep;
+use super::words::{
+    AGENT, FromSigner, HANDSHAKE, HANDSHAKE_BYTES_MAX, KeyPlace, SIGN, Thing, ToSigner, WHOLE_BYTES_MAX,
+};
+use holdfast_components::{Answer, Asker, Context, Patience, Refusal, Request};
+use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, agent, decode};
+use holdfast_protocol::mandate::{Mandate, is_tls_handshake};
+use std::fmt;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// How long the main process may take to connect to an agent.
+const AGENT_PATIENCE: Duration = Duration::from_secs(40);
+
+/// The component.
+pub(super) fn main(context: Context) -> ExitCode {
+    let agent = match context.ports.asker(AGENT) {
+        Ok(agent) => Arc::new(agent),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut state = State { agent, part: Vec::new(), key: None, mandate: None };
+    match context.ports.serve(|request| state.answer(request)) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct State {
+    agent: Arc<Asker<(), Result<(), String>>>,
+    /// What came so far of something longer.
+    part: Vec<u8>,
+    key: Option<Box<dyn KeyHolder>>,
+    mandate: Option<(Mandate, Keep)>,
+}
+
+impl State {
+    fn answer(&mut self, request: Request) -> Answer {
+        match request.port {
+            SIGN => match request.question::<ToSigner>() {
+                Ok(question) => Answer::of(&self.main_asks(question, request.files)),
+                Err(refusal) => Answer::refuse(refusal),
+            },
+            HANDSHAKE => match request.question::<Vec<u8>>() {
+                Ok(message) => Answer::of(&self.network_asks(&message)),
+                Err(refusal) => Answer::refuse(refusal),
+            },
+            _ => Answer::refuse(Refusal::NotPermitted),
+        }
+    }
+
+    fn main_asks(&mut self, question: ToSigner, files: Vec<OwnedFd>) -> FromSigner {
+        let part = std::mem::take(&mut self.part);
+        let outcome = match question {
+            ToSigner::Part(more) if part.len() + more.len() <= WHOLE_BYTES_MAX => {
+                self.part = part;
+                self.part.extend_from_slice(&more);
+                Ok(FromSigner::Taken)
+            }
+            ToSigner::Part(_) => Err(refused("it is longer than anything that is signed")),
+            ToSigner::Begin { key, file_system } => self.begin(&part, key, file_system, files),
+            ToSigner::Sign => self.sign(&part).map(FromSigner::Signed),
+        };
+        outcome.unwrap_or_else(FromSigner::Not)
+    }
+
+    /// Takes the key and what is known of its signatures: once.
+    fn begin(
+        &mut self,
+        known: &[u8],
+        place: KeyPlace,
+        file_system: Option<Digest>,
+        files: Vec<OwnedFd>,
+    ) -> Result<FromSigner, NotSigned> {
+        if self.key.is_some() {
+            return Err(refused("the signer has its key already"));
+        }
+        let mut files = files.into_iter();
+        let mut next = || files.next().ok_or_else(|| refused("a file is missing"));
+        let key: Box<dyn KeyHolder> = match place {
+            KeyPlace::Pipe => Box::new(read_seed(next()?)?),
+            KeyPlace::Agent { name, public } => {
+                Box::new(InAgent { name, public, connections: Arc::clone(&self.agent) })
+            }
+        };
+        let public = key.public();
+        let mut number = 0;
+        if let Some(file_system) = file_system {
+            let (mandate, keep) = mandate(&file_system, &public, known, next()?)?;
+            number = mandate.number();
+            self.mandate = Some((mandate, keep));
+        }
+        self.key = Some(key);
+        Ok(FromSigner::Ready { public, number })
+    }
+
+    fn sign(&mut self, things: &[u8]) -> Result<Vec<Signature>, NotSigned> {
+        let (Some(key), Some((mandate, keep))) = (&self.key, &mut self.mandate) else {
+            return Err(refused("the signer was given no file system to sign for"));
+        };
+        let things: Vec<Thing> = decode(things).map_err(|error| refused(&error.to_string()))?;
+        let asks: Vec<Ask> = things.iter().map(Thing::ask).collect();
+        let after = mandate.judge(&asks).map_err(|why| refused(&why.to_string()))?;
+        // An agent may refuse: then nothing is used up.
+        let signatures = key.try_sign_all(&asks)?;
+        if after != *mandate {
+            let kept = keep.write(&after.to_bytes());
+            kept.map_err(|error| NotSigned::Away(format!("what was signed cannot be recorded: {error}")))?;
+            *mandate = after;
+        }
+        Ok(signatures)
+    }
+
+    fn network_asks(&mut self, message: &[u8]) -> Result<Signature, NotSigned> {
+        if message.len() > HANDSHAKE_BYTES_MAX || !is_tls_handshake(message) {
+            return Err(refused("it is no handshake of a TLS client"));
+        }
+        match &self.key {
+            Some(key) => key.sign_message(message),
+            None => Err(NotSigned::Away("the signer has no key yet".to_owned())),
+        }
+    }
+}
+
+fn refused(why: &str) -> NotSigned {
+    NotSigned::Refused(format!("the process that keeps this device's key does not sign: {why}"))
+}
+
+fn read_seed(pipe: OwnedFd) -> Result<SigningKey, NotSigned> {
+    let mut seed = Zeroizing::new([0; 32]);
+    let read = std::fs::File::from(pipe).read_exact(&mut *seed);
+    read.map_err(|error| refused(&format!("the key did not come: {error}")))?;
+    Ok(SigningKey::from_seed(&seed))
+}
+
+/// What the key may sign, by its own file and what the main process remembers: whichever knows of more.
+fn mandate(
+    file_system: &Digest,
+    public: &PublicKey,
+    known: &[u8],
+    file: OwnedFd,
+) -> Result<(Mandate, Keep), NotSigned> {
+    let unusable =
+        |why: &dyn fmt::Display| refused(&format!("its record of what was signed cannot be used: {why}"));
+    let (mut keep, found) = Keep::open(file).map_err(|error| unusable(&error))?;
+    let read = |bytes: &[u8]| -> Result<Mandate, NotSigned> {
+        let mandate = Mandate::from_bytes(bytes).map_err(|error| unusable(&error))?;
+        match mandate.belongs_to(file_system, public) {
+            true => Ok(mandate),
+            false => Err(unusable(&"it is of another key or file system")),
+        }
+    };
+    let known = if known.is_empty() { None } else { Some(read(known)?) };
+    let kept = found.map(|bytes| read(&bytes)).transpose()?;
+    let mandate = match (kept, known) {
+        (Some(kept), Some(known)) if kept.contradicts(&known) => {
+            return Err(unusable(&"it and the state of this device differ about the last operation"));
+        }
+        // Signed by a version without a signer, or the file was put back.
+        (Some(kept), Some(known)) if known.number() > kept.number() => known,
+        (Some(kept), _) => return Ok((kept, keep)),
+        (None, Some(known)) => known,
+        (None, None) => Mandate::new(*file_system, *public),
+    };
+    keep.write(&mandate.to_bytes()).map_err(|error| unusable(&error))?;
+    Ok((mandate, keep))
+}
+
+/// A key in an agent, over connections that the main process makes, one for each question.
+struct InAgent {
+    name: String,
+    public: PublicKey,
+    connections: Arc<Asker<(), Result<(), String>>>,
+}
+
+impl fmt::Debug for InAgent {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "InAgent({})", self.name)
+    }
+}
+
+impl InAgent {
+    fn ask(&self, question: &[u8]) -> Result<Vec<u8>, String> {
+        let patience = Patience::of(AGENT_PATIENCE);
+        let asked = self.connections.start(0, &(), &[], patience);
+        let reply = asked.and_then(|ticket| self.connections.finish(ticket, patience));
+        let reply = reply.map_err(|error| error.to_string())?;
+        reply.body?;
+        let socket = reply.files.into_iter().next().ok_or("no connection came")?;
+        agent::converse(&mut UnixStream::from(socket), question).map_err(|error: io::Error| error.to_string())
+    }
+}
+
+impl KeyHolder for InAgent {
+    fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+        agent::sign(&self.name, &self.public, message, &mut |question| self.ask(question))
+    }
+}

@@ -1,0 +1,124 @@
+//! What the main process does for the others because it may: connect to the servers that it named, and to the SSH agent.
+//! A question is a place in its own list, never an address.
+
+use super::agent::connect_to_agent;
+use super::words::{AGENT, GivenSocket, SOCKETS, WantedSocket};
+use holdfast_components::{Answer, Ports, Refusal, Request};
+use holdfast_rpc::{OwnSockets, ServerAddress, Sockets, Transport, prepare};
+use parking_lot::Mutex;
+use std::io;
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long connecting may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that are made at the same time.
+const THREADS: usize = 4;
+/// Servers of one key. Its commands know one or two.
+const SERVERS_MAX: usize = 64;
+
+/// Servers that may be connected to.
+#[derive(Default)]
+pub(super) struct Servers {
+    known: Vec<ServerAddress>,
+    /// Whether anything may go over QUIC.
+    datagrams: bool,
+}
+
+impl Servers {
+    pub(super) fn register(&mut self, address: &ServerAddress, transport: Transport) -> u16 {
+        self.datagrams |= transport != Transport::Tcp;
+        let place = self.known.iter().position(|known| known == address).unwrap_or_else(|| {
+            if self.known.len() < SERVERS_MAX {
+                self.known.push(address.clone());
+            }
+            self.known.len() - 1
+        });
+        place as u16
+    }
+}
+
+/// Answers until the supervisor ends.
+pub(super) fn serve(
+    ports: Arc<Ports>,
+    servers: Arc<Mutex<Servers>>,
+    agent: Option<PathBuf>,
+) -> io::Result<()> {
+    let answer = move |request: Request| match request.port {
+        AGENT => to_agent(agent.as_deref()),
+        SOCKETS => match request.question::<WantedSocket>() {
+            Ok(wanted) => socket(&servers, &wanted),
+            Err(refusal) => Answer::refuse(refusal),
+        },
+        _ => Answer::refuse(Refusal::NotPermitted),
+    };
+    std::thread::Builder::new()
+        .name("holdfast-sockets".to_owned())
+        .spawn(move || ports.serve_with_threads(THREADS, answer))
+        .map(drop)
+}
+
+fn to_agent(agent: Option<&std::path::Path>) -> Answer {
+    let connected = match agent {
+        Some(socket) => connect_to_agent(socket).map_err(|error| error.to_string()),
+        None => Err("no agent keeps this key".to_owned()),
+    };
+    match connected {
+        Ok(connection) => {
+            Answer { files: vec![OwnedFd::from(connection)], ..Answer::of(&Ok::<(), String>(())) }
+        }
+        Err(why) => Answer::of(&Err::<(), String>(why)),
+    }
+}
+
+fn socket(servers: &Mutex<Servers>, wanted: &WantedSocket) -> Answer {
+    let server =
+        |place: &u16| servers.lock().known.get(usize::from(*place)).cloned().ok_or(io::ErrorKind::NotFound);
+    let made = match wanted {
+        WantedSocket::Tcp(place) => server(place).map_err(Into::into).and_then(|server| connect(&server)),
+        WantedSocket::Udp if !servers.lock().datagrams => Err(io::ErrorKind::PermissionDenied.into()),
+        WantedSocket::Udp => {
+            OwnSockets.udp().map(|socket| (GivenSocket::Socket { bbr: true }, Some(socket.into())))
+        }
+        WantedSocket::Addresses(place) => {
+            let resolved = server(place).map_err(io::Error::from).and_then(|server| resolve(&server));
+            resolved.map(|found| (GivenSocket::Addresses(found), None))
+        }
+    };
+    match made {
+        Ok((given, file)) => Answer { files: file.into_iter().collect(), ..Answer::of(&given) },
+        Err(error) => Answer::of(&GivenSocket::None(error.to_string())),
+    }
+}
+
+fn resolve(server: &ServerAddress) -> io::Result<Vec<(Vec<u8>, u16)>> {
+    let found = (server.host.as_str(), server.port).to_socket_addrs()?;
+    let bytes = |ip| match ip {
+        IpAddr::V4(four) => four.octets().to_vec(),
+        IpAddr::V6(six) => six.octets().to_vec(),
+    };
+    Ok(found.take(16).map(|address| (bytes(address.ip()), address.port())).collect())
+}
+
+fn connect(server: &ServerAddress) -> io::Result<(GivenSocket, Option<OwnedFd>)> {
+    let end = Instant::now() + CONNECT_PATIENCE;
+    let mut why = io::Error::other("its name has no address");
+    for address in (server.host.as_str(), server.port).to_socket_addrs()? {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                stream.set_nonblocking(true)?;
+                let bbr = prepare(&stream);
+                return Ok((GivenSocket::Socket { bbr }, Some(stream.into())));
+            }
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}

@@ -1,0 +1,190 @@
+//! What the client's processes say to each other. Bounded, canonical, and judged by whoever hears it.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Ask, Digest, Domain, NotSigned, PublicKey, Signature};
+use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::message::{ServerKeys, Welcome};
+use holdfast_protocol::signed::Signable;
+use holdfast_protocol::structure::Structure;
+use holdfast_rpc::RpcError;
+
+/// The process that keeps the key.
+pub(super) const SIGNER: &str = "signer";
+/// The process that reads what the network sends.
+pub(super) const NETWORK: &str = "network";
+
+/// The main process asks for signatures.
+pub(super) const SIGN: &str = "sign";
+/// The network process asks for signatures of handshakes.
+pub(super) const HANDSHAKE: &str = "handshake";
+/// The signer asks for connections to an SSH agent.
+pub(super) const AGENT: &str = "agent";
+
+/// The main process has connections made.
+pub(super) const ORDERS: &str = "orders";
+/// The network process asks for sockets.
+pub(super) const SOCKETS: &str = "sockets";
+
+/// Bytes of one packet's part of something longer.
+pub(super) const PART_BYTES: usize = 60 << 10;
+/// Most bytes of what is put together from parts: a certificate with all its deltas, and a structure.
+pub(super) const WHOLE_BYTES_MAX: usize = 8 << 20;
+/// Longer than any message of a handshake.
+pub(super) const HANDSHAKE_BYTES_MAX: usize = 256;
+
+/// To the signer.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum ToSigner {
+    /// More of what is to follow.
+    Part(Vec<u8>),
+    /// The key, once: the parts before are what this machine remembers of its signatures, if there are any. With it come
+    /// a pipe that holds the seed, and the file for what is signed, as far as they are named here.
+    Begin {
+        /// Whose key, and where it is.
+        key: KeyPlace,
+        /// In which file system it signs; `None`: it makes handshakes only, and there is no file.
+        file_system: Option<Digest>,
+    },
+    /// Sign what the parts before say: a list of [`Thing`].
+    Sign,
+}
+
+/// Where the private key is.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum KeyPlace {
+    /// In the pipe.
+    Pipe,
+    /// In an agent, which is called this.
+    Agent {
+        /// In words, for messages.
+        name: String,
+        /// The public half.
+        public: PublicKey,
+    },
+}
+
+/// From the signer.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum FromSigner {
+    /// Go on.
+    Taken,
+    /// It has the key.
+    Ready {
+        /// Its public half.
+        public: PublicKey,
+        /// The highest number signed for.
+        number: u64,
+    },
+    /// All of them.
+    Signed(Vec<Signature>),
+    /// None.
+    Not(NotSigned),
+}
+
+/// To the network process: be a connection. With it come a stream, over which requests and answers go ([`super::frames`]),
+/// and something to ask the kernel for counters with, if there is any.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) struct Open {
+    /// Whose handshakes the signer signs.
+    pub(super) public: PublicKey,
+    /// Servers by their places in the main process's list, and what they are called.
+    pub(super) servers: Vec<(u16, String)>,
+    /// The file system that a server must serve, and the lowest number of its list.
+    pub(super) proof: Option<(Digest, u64)>,
+    /// TCP, QUIC, or what is better: 0, 1, 2.
+    pub(super) transport: u8,
+}
+
+/// From the network process: a socket, by a server's place.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum WantedSocket {
+    /// A connection over TCP.
+    Tcp(u16),
+    /// One for datagrams.
+    Udp,
+    /// No socket: the addresses of a server.
+    Addresses(u16),
+}
+
+/// What comes with a socket, or instead of one.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum GivenSocket {
+    /// A socket. Whether the system has the congestion control that bears losses.
+    Socket {
+        /// It has.
+        bbr: bool,
+    },
+    /// Addresses: 4 or 16 bytes, and a port.
+    Addresses(Vec<(Vec<u8>, u16)>),
+    /// None, and why.
+    None(String),
+}
+
+/// How the connection is, as the network process says. Nothing is decided by it but words and sizes.
+#[derive(Clone, Default, PartialEq, BorshSerialize, BorshDeserialize)]
+pub(super) struct Standing {
+    pub(super) welcome: Option<Welcome>,
+    pub(super) server_key: Option<PublicKey>,
+    pub(super) is_connected: bool,
+    pub(super) trouble: Option<RpcError>,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) is_over_quic: Option<bool>,
+    /// Round trip in microseconds, bytes a second each way, losses in millionths.
+    pub(super) estimate: Option<(u64, Option<u64>, Option<u64>, u32)>,
+}
+
+/// Something to be signed, whole.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum Thing {
+    Certificate(Certificate),
+    Structure(Structure),
+    ServerKeys(ServerKeys),
+}
+
+impl Thing {
+    /// As the mandate judges it. What its signature covers is computed here, from the whole.
+    pub(super) fn ask(&self) -> Ask {
+        match self {
+            Thing::Certificate(certificate) => certificate.ask(),
+            Thing::Structure(structure) => structure.ask(),
+            Thing::ServerKeys(keys) => keys.ask(),
+        }
+    }
+
+    /// The encoding of a list of things, from what their signers have at hand.
+    ///
+    /// # Errors
+    /// Something else is to be signed.
+    pub(super) fn encode_all(asks: &[Ask]) -> Result<Vec<u8>, NotSigned> {
+        let mut bytes = (asks.len() as u32).to_le_bytes().to_vec();
+        for ask in asks {
+            bytes.push(match ask.domain {
+                Domain::Certificate => 0,
+                Domain::Structure => 1,
+                Domain::ServerKeys => 2,
+                other => return Err(NotSigned::Refused(format!("this device's key signs no {other:?}"))),
+            });
+            bytes.extend_from_slice(&ask.whole);
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_crypto::{decode, encode};
+
+    /// The encoding made of parts is the one that is read.
+    #[test]
+    fn things_as_they_are_read() {
+        let keys = ServerKeys { file_system: Digest([1; 32]), sequence: 3, keys: Vec::new() };
+        let bytes = Thing::encode_all(&[keys.ask(), keys.ask()]).expect("known");
+        let things: Vec<Thing> = decode(&bytes).expect("as it is read");
+        assert_eq!(encode(&things), bytes);
+        assert!(things.iter().all(|thing| thing.ask() == keys.ask()));
+        let other = Ask { domain: Domain::Receipt, ..keys.ask() };
+        assert!(Thing::encode_all(&[other]).is_err());
+    }
+}

@@ -1,0 +1,385 @@
+//! What a device's key may be used for, judged by what it was used for before: the policy of the process that keeps it.
+//!
+//! The process that speaks with programs and with the server's answers is large, and may be taken over. The key is not
+//! in it; whoever has the key asks a [`Mandate`] before each signature. It signs only what *extends* what it signed
+//! last, so that a client that was taken over can waste numbers and write what its user may write, and cannot have
+//! two signatures made that contradict each other: those would convict the device of lying, and could be shown to
+//! different people.
+//!
+//! What extends, as far as signatures alone tell:
+//! - a certificate has the next number, and names as its predecessor the last structure that was signed and is not
+//!   given up, or the one before if it *is* given up. From then on that choice stands;
+//! - its void numbers are exactly those given up, and its numbers without effect exactly those that were committed so;
+//! - a number has one certificate and at most one structure, which belongs to that certificate;
+//! - a structure's version vector is nowhere below what earlier structures saw or, once they are committed, said; it
+//!   counts up what its certificate advances; its log is no shorter, and of the same length only if it is the same;
+//! - its tables are new for what the certificate advances, and otherwise those of the structure before;
+//! - only the superuser's key changes the membership or lists servers, and no two lists have one number;
+//! - the same thing may be signed again.
+//!
+//! What it cannot know: whether the view that a structure rests on was really shown by the server, and whether the
+//! tables hold what their user wants. Of TLS it signs a client's handshake and nothing else ([`is_tls_handshake`]).
+//!
+//! Pure: whoever drives it makes [`Mandate::to_bytes`] durable before a signature leaves.
+
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use record::Mandate;
+
+use crate::certificate::{Certificate, Delta};
+use crate::message::ServerKeys;
+use crate::signed::Signable;
+use crate::signer::Signer;
+use crate::structure::{LogHead, Outcome, Structure};
+use crate::vector::VersionVector;
+use holdfast_content::{DeviceId, PrincipalId};
+use holdfast_crypto::{Ask, Digest, Domain, PublicKey, decode};
+use record::{Announced, Made};
+
+/// Why something is not signed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Contradiction {
+    /// It is no such thing as this key signs.
+    #[error("this key signs no {0}")]
+    NotSignable(&'static str),
+    /// It does not decode, or what it covers is not what was shown.
+    #[error("what is to be signed is not what was shown of it")]
+    NotShown,
+    /// No honest device would declare it.
+    #[error("no honest device would sign it: {0}")]
+    Offence(&'static str),
+    /// It is for another file system.
+    #[error("it is for another file system")]
+    OtherFileSystem,
+    /// It is in another device's name.
+    #[error("it is in the name of device {found}, and this key has signed for device {known}")]
+    OtherDevice {
+        /// Of earlier signatures.
+        known: u32,
+        /// Of this one.
+        found: u32,
+    },
+    /// Its number is not the next one.
+    #[error("its number is {found}, and after what was signed before it must be {expected}")]
+    WrongNumber {
+        /// What comes next.
+        expected: u64,
+        /// Its own.
+        found: u64,
+    },
+    /// Something else was signed under this number.
+    #[error("something else was signed under number {0} before")]
+    NumberTaken(u64),
+    /// It does not name what was signed before it.
+    #[error("it does not follow what was signed last")]
+    WrongPrevious,
+    /// What it gives up, or says to be without effect, is not what was.
+    #[error("the numbers that it gives up, or calls without effect, are not those that are")]
+    WrongVoids,
+    /// It is not the structure of the certificate signed before.
+    #[error("it does not belong to the certificate that was signed for its number")]
+    OtherCertificate,
+    /// A version number goes back.
+    #[error("it goes back behind version {known} of {principal}, to {found}")]
+    VectorBack {
+        /// Whose.
+        principal: PrincipalId,
+        /// What is known.
+        known: u64,
+        /// What it says.
+        found: u64,
+    },
+    /// The log of updates goes back or is another one.
+    #[error("its log of updates has {found} entries and does not go on from the one of {known} known before")]
+    LogBack {
+        /// What is known.
+        known: u64,
+        /// What it says.
+        found: u64,
+    },
+    /// It remembers an operation of this device that cannot be so.
+    #[error("it calls an operation of this device pending, or dead, that is not")]
+    WrongRecord,
+    /// A table is not what it must be.
+    #[error("the table of {0} is not what this operation can leave behind")]
+    WrongTable(PrincipalId),
+    /// Only the superuser's key does this.
+    #[error("only the superuser's key signs this")]
+    NotSuperuser,
+    /// A list of server keys is older than one signed before, or another of the same number.
+    #[error("list {found} of server keys does not follow list {known}, which was signed before")]
+    ListBack {
+        /// What was signed.
+        known: u64,
+        /// What is asked for.
+        found: u64,
+    },
+}
+
+impl Mandate {
+    /// Of a key that has signed nothing.
+    pub fn new(file_system: Digest, key: PublicKey) -> Mandate {
+        Mandate::empty(file_system, key)
+    }
+
+    /// Of a key that has signed before there was a mandate, by what its machine remembers.
+    pub fn adopt(signer: &Signer, key: PublicKey) -> Mandate {
+        let floor = signer.floor();
+        let (certificate, structure) = signer.in_flight();
+        let mut mandate = Mandate::empty(floor.file_system, key);
+        mandate.device = Some(floor.device);
+        mandate.number = floor.used;
+        if let Some(own) = floor.own() {
+            mandate.settled = Made::of(&own.value);
+            mandate.vector = own.value.forecast.vector.clone();
+        }
+        mandate.log = floor.log();
+        // Of the last number itself, what becomes of it is said by the next certificate.
+        mandate.voids = floor.voids.clone();
+        mandate.ineffective = floor.ineffective.clone();
+        mandate.certificate = certificate.map(Announced::of);
+        mandate.open = structure.map(Made::of);
+        mandate.server_keys =
+            floor.server_keys.as_ref().map(|keys| (keys.value.sequence, keys.value.digest()));
+        mandate
+    }
+
+    /// The highest number signed for; 0 before the first.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Judges all of `asks` in their order; the mandate afterwards if all may be signed.
+    ///
+    /// # Errors
+    /// The first [`Contradiction`].
+    pub fn judge(&self, asks: &[Ask]) -> Result<Mandate, Contradiction> {
+        let mut after = self.clone();
+        for ask in asks {
+            after.judge_one(ask)?;
+        }
+        Ok(after)
+    }
+
+    fn judge_one(&mut self, ask: &Ask) -> Result<(), Contradiction> {
+        match ask.domain {
+            Domain::Certificate => self.certificate(&shown::<Certificate>(ask)?),
+            Domain::Structure => self.structure(&shown::<Structure>(ask)?),
+            Domain::ServerKeys => self.server_keys(&shown::<ServerKeys>(ask)?),
+            Domain::Receipt => Err(Contradiction::NotSignable("receipts of servers")),
+            Domain::SignedBlock => Err(Contradiction::NotSignable("blocks")),
+            _ => Err(Contradiction::NotSignable("things of this kind")),
+        }
+    }
+
+    fn is_superuser(&self) -> bool {
+        self.key.file_system_id() == self.file_system
+    }
+
+    fn place(&mut self, file_system: Digest, device: DeviceId) -> Result<(), Contradiction> {
+        if file_system != self.file_system {
+            return Err(Contradiction::OtherFileSystem);
+        }
+        match self.device {
+            Some(known) if known != device => {
+                return Err(Contradiction::OtherDevice { known: known.0, found: device.0 });
+            }
+            // The superuser's key is device 0's, and no other key is.
+            None if (device == DeviceId::SUPERUSER) != self.is_superuser() => {
+                return Err(Contradiction::NotSuperuser);
+            }
+            _ => self.device = Some(device),
+        }
+        Ok(())
+    }
+
+    fn certificate(&mut self, certificate: &Certificate) -> Result<(), Contradiction> {
+        self.place(certificate.file_system, certificate.device)?;
+        if let Some(offence) = certificate.offence() {
+            return Err(Contradiction::Offence(offence));
+        }
+        let digest = certificate.digest();
+        if certificate.number == self.number && self.number > 0 {
+            let same = self.certificate.as_ref().is_some_and(|known| known.digest == digest);
+            return if same { Ok(()) } else { Err(Contradiction::NumberTaken(self.number)) };
+        }
+        let expected = self.number + 1;
+        if certificate.number != expected {
+            return Err(Contradiction::WrongNumber { expected, found: certificate.number });
+        }
+        if certificate.deltas.iter().any(|delta| matches!(delta, Delta::SetMembers { .. }))
+            && !self.is_superuser()
+        {
+            return Err(Contradiction::NotSuperuser);
+        }
+        // What became of the last number: committed, if its structure is named; given up, if the one before is.
+        let committed = match &self.open {
+            Some(open) if certificate.previous == open.forecast => Some(open.clone()),
+            _ if certificate.previous == self.settled.forecast => None,
+            _ => return Err(Contradiction::WrongPrevious),
+        };
+        let (mut voids, mut ineffective) = (self.voids.clone(), self.ineffective.clone());
+        match &committed {
+            Some(made) if made.outcome == Outcome::Nothing => ineffective.insert(made.number),
+            Some(_) => {}
+            None if self.number > self.settled.number => voids.insert(self.number),
+            None => {}
+        }
+        if !certificate.voids.is_well_formed() || !certificate.ineffective.is_well_formed() {
+            return Err(Contradiction::WrongVoids);
+        }
+        if certificate.voids != voids || certificate.ineffective != ineffective {
+            return Err(Contradiction::WrongVoids);
+        }
+        if let Some(made) = committed {
+            // It is in the order: from here on, nothing is below it.
+            self.log = LogHead { size: made.log_size + 1, root: Digest::ZERO };
+            self.vector = made.vector.clone();
+            self.settled = made;
+        }
+        self.open = None;
+        self.number = certificate.number;
+        self.certificate = Some(Announced::of(certificate));
+        (self.voids, self.ineffective) = (voids, ineffective);
+        Ok(())
+    }
+
+    fn structure(&mut self, structure: &Structure) -> Result<(), Contradiction> {
+        let forecast = &structure.forecast;
+        self.place(forecast.file_system, forecast.device)?;
+        let number = structure.number();
+        if number != self.number || number == 0 {
+            return Err(Contradiction::WrongNumber { expected: self.number, found: number });
+        }
+        if let Some(open) = &self.open {
+            let same = open.structure == structure.digest();
+            return if same { Ok(()) } else { Err(Contradiction::NumberTaken(number)) };
+        }
+        let announced =
+            self.certificate.as_ref().filter(|announced| announced.digest == forecast.certificate);
+        let Some(announced) = announced else { return Err(Contradiction::OtherCertificate) };
+        if forecast.voids != self.voids || forecast.ineffective != self.ineffective {
+            return Err(Contradiction::WrongVoids);
+        }
+        self.goes_on(structure, &announced.principals)?;
+        self.remembers_itself(structure)?;
+        self.leaves_tables(structure, &announced.principals)?;
+        let seen = seen_before(structure, &announced.principals);
+        self.open = Some(Made::of(structure));
+        self.vector = seen;
+        self.log = forecast.log;
+        Ok(())
+    }
+
+    /// Versions and log: nowhere back.
+    fn goes_on(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
+        let (forecast, own) = (&structure.forecast, PrincipalId::Device(structure.device()));
+        for (&principal, &known) in self.vector.0.iter().filter(|(principal, _)| **principal != own) {
+            let found = forecast.vector.get(principal);
+            if found < known {
+                return Err(Contradiction::VectorBack { principal, known, found });
+            }
+        }
+        for &principal in advanced {
+            let (known, found) = (self.vector.get(principal), forecast.vector.get(principal));
+            if found <= known {
+                return Err(Contradiction::VectorBack { principal, known: known.saturating_add(1), found });
+            }
+        }
+        let (known, found) = (self.log, forecast.log);
+        // With a leaf of this device's own at its end, the log's root is not known here.
+        let other_root = known.root != Digest::ZERO && found.size == known.size && found.root != known.root;
+        if found.size < known.size || other_root {
+            return Err(Contradiction::LogBack { known: known.size, found: found.size });
+        }
+        Ok(())
+    }
+
+    /// What it remembers of its own device: nothing that waits, and nothing dead that was not given up.
+    fn remembers_itself(&self, structure: &Structure) -> Result<(), Contradiction> {
+        let forecast = &structure.forecast;
+        let pending = forecast.pending.iter().any(|record| record.device == forecast.device);
+        let mut dead = forecast.aborted.iter().filter(|record| record.device == forecast.device);
+        if pending || dead.any(|record| !self.voids.contains(record.number)) {
+            return Err(Contradiction::WrongRecord);
+        }
+        Ok(())
+    }
+
+    /// The rule for i-handles, as far as this device's own structures tell.
+    fn leaves_tables(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
+        let own = PrincipalId::Device(structure.device());
+        let vector = &structure.forecast.vector;
+        for (&principal, handle) in &structure.handles {
+            let fits = if principal == own {
+                handle.version == structure.number()
+            } else if advanced.contains(&principal) {
+                handle.version == vector.get(principal)
+            } else {
+                self.settled.handles.get(&principal) == Some(handle)
+                    && handle.version <= vector.get(principal)
+            };
+            if !fits {
+                return Err(Contradiction::WrongTable(principal));
+            }
+        }
+        for &principal in advanced {
+            if !structure.handles.contains_key(&principal) {
+                return Err(Contradiction::WrongTable(principal));
+            }
+        }
+        for (&principal, before) in &self.settled.handles {
+            let superseded = principal != own && vector.get(principal) > before.version;
+            if !structure.handles.contains_key(&principal) && !superseded {
+                return Err(Contradiction::WrongTable(principal));
+            }
+        }
+        Ok(())
+    }
+
+    fn server_keys(&mut self, keys: &ServerKeys) -> Result<(), Contradiction> {
+        if keys.file_system != self.file_system {
+            return Err(Contradiction::OtherFileSystem);
+        }
+        if !self.is_superuser() {
+            return Err(Contradiction::NotSuperuser);
+        }
+        let digest = keys.digest();
+        match self.server_keys {
+            Some((_, known)) if known == digest => return Ok(()),
+            Some((known, _)) if keys.sequence <= known => {
+                return Err(Contradiction::ListBack { known, found: keys.sequence });
+            }
+            _ => {}
+        }
+        self.server_keys = Some((keys.sequence, digest));
+        Ok(())
+    }
+}
+
+/// What a structure's view had reached before the operation itself counted up: what stays true if it is given up.
+fn seen_before(structure: &Structure, advanced: &[PrincipalId]) -> VersionVector {
+    let mut seen = structure.forecast.vector.clone();
+    for &principal in advanced {
+        seen.set(principal, seen.get(principal).saturating_sub(1));
+    }
+    seen
+}
+
+/// Decodes what is shown, and makes sure that the signature would cover just that.
+fn shown<T: Signable + borsh::BorshDeserialize>(ask: &Ask) -> Result<T, Contradiction> {
+    let value: T = decode(&ask.whole).map_err(|_| Contradiction::NotShown)?;
+    if value.signed_bytes() == ask.bytes { Ok(value) } else { Err(Contradiction::NotShown) }
+}
+
+/// Whether `message` is what a TLS 1.3 client signs in its handshake (RFC 8446, 4.4.3): 64 spaces, the client's context,
+/// a zero, and the digest of the handshake so far, by one of TLS 1.3's hashes.
+pub fn is_tls_handshake(message: &[u8]) -> bool {
+    const CONTEXT: &[u8] = b"TLS 1.3, client CertificateVerify\0";
+    let after_spaces =
+        message.split_at_checked(64).filter(|(spaces, _)| spaces.iter().all(|&byte| byte == b' '));
+    let digest = after_spaces.and_then(|(_, rest)| rest.strip_prefix(CONTEXT));
+    digest.is_some_and(|digest| matches!(digest.len(), 32 | 48))
+}

@@ -1,0 +1,155 @@
+//! What is remembered of signatures, and its stored form.
+//!
+//! ```text
+//! format u8 (1) | file system | key | device? | number u64 | certificate? | open? | settled
+//!               | voids | ineffective | vector | log size u64, root | server keys? (sequence u64, digest)      borsh
+//! certificate:    digest | principals
+//! open, settled:  number u64 | digest of forecast | digest of structure | outcome u8 | log size u64
+//!                 | vector | i-handles
+//! ```
+
+use crate::certificate::Certificate;
+use crate::signed::Signable;
+use crate::structure::{HandleVersion, LogHead, Outcome, Structure};
+use crate::vector::{VersionVector, VoidSet};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, PrincipalId};
+use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
+use std::collections::BTreeMap;
+
+/// Format of the stored form.
+const FORMAT: u8 = 1;
+
+/// What a key has signed in one file system, and so what it may sign next.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Mandate {
+    pub(super) file_system: Digest,
+    pub(super) key: PublicKey,
+    /// In whose name; the first signature says.
+    pub(super) device: Option<DeviceId>,
+    /// The highest number signed for.
+    pub(super) number: u64,
+    /// The certificate of that number; `None` where it is not known, or no structure may be signed for it any more.
+    pub(super) certificate: Option<Announced>,
+    /// The structure of that number, if one was signed: whether it is committed is not known yet.
+    pub(super) open: Option<Made>,
+    /// The last structure that was called committed.
+    pub(super) settled: Made,
+    /// Numbers given up before `number`, or with it.
+    pub(super) voids: VoidSet,
+    /// Numbers committed without effect.
+    pub(super) ineffective: VoidSet,
+    /// Versions that others' operations have reached, and own ones that are committed.
+    pub(super) vector: VersionVector,
+    /// The log as it was seen last; a root of zeros: only its size is known.
+    pub(super) log: LogHead,
+    /// The newest list of server keys.
+    pub(super) server_keys: Option<(u64, Digest)>,
+}
+
+/// A certificate that was signed.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(super) struct Announced {
+    pub(super) digest: Digest,
+    pub(super) principals: Vec<PrincipalId>,
+}
+
+impl Announced {
+    pub(super) fn of(certificate: &Certificate) -> Announced {
+        Announced { digest: certificate.digest(), principals: certificate.principals() }
+    }
+}
+
+/// A structure that was signed.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(super) struct Made {
+    pub(super) number: u64,
+    pub(super) forecast: Digest,
+    pub(super) structure: Digest,
+    pub(super) outcome: Outcome,
+    /// Of the log before it.
+    pub(super) log_size: u64,
+    pub(super) vector: VersionVector,
+    pub(super) handles: BTreeMap<PrincipalId, HandleVersion>,
+}
+
+impl Made {
+    pub(super) fn of(structure: &Structure) -> Made {
+        Made {
+            number: structure.number(),
+            forecast: structure.forecast.digest(),
+            structure: structure.digest(),
+            outcome: structure.outcome,
+            log_size: structure.forecast.log.size,
+            vector: structure.forecast.vector.clone(),
+            handles: structure.handles.clone(),
+        }
+    }
+
+    /// What comes before the first.
+    fn none() -> Made {
+        Made {
+            number: 0,
+            forecast: Digest::ZERO,
+            structure: Digest::ZERO,
+            outcome: Outcome::Done,
+            log_size: 0,
+            vector: VersionVector::default(),
+            handles: BTreeMap::new(),
+        }
+    }
+}
+
+impl Mandate {
+    pub(super) fn empty(file_system: Digest, key: PublicKey) -> Mandate {
+        Mandate {
+            file_system,
+            key,
+            device: None,
+            number: 0,
+            certificate: None,
+            open: None,
+            settled: Made::none(),
+            voids: VoidSet::default(),
+            ineffective: VoidSet::default(),
+            vector: VersionVector::default(),
+            log: LogHead::default(),
+            server_keys: None,
+        }
+    }
+
+    /// Whether it is of this key and file system.
+    pub fn belongs_to(&self, file_system: &Digest, key: &PublicKey) -> bool {
+        self.file_system == *file_system && self.key == *key
+    }
+
+    /// Whether the two are of one number and say different things of it.
+    pub fn contradicts(&self, other: &Mandate) -> bool {
+        let differ = |ours: Option<Digest>, theirs: Option<Digest>| {
+            ours.zip(theirs).is_some_and(|(ours, theirs)| ours != theirs)
+        };
+        let certificate = |mandate: &Mandate| mandate.certificate.as_ref().map(|known| known.digest);
+        let structure = |mandate: &Mandate| mandate.open.as_ref().map(|made| made.structure);
+        self.number == other.number
+            && (differ(certificate(self), certificate(other)) || differ(structure(self), structure(other)))
+    }
+
+    /// To be stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(&(FORMAT, self))
+    }
+
+    /// From what was stored.
+    ///
+    /// # Errors
+    /// [`DecodeError`]: not such bytes, or of a newer format.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Mandate, DecodeError> {
+        match bytes.split_first() {
+            Some((&FORMAT, rest)) => decode(rest),
+            other => Err(DecodeError {
+                what: "what this key has signed",
+                why: format!("format {:?}, this program knows up to {FORMAT}", other.map(|(first, _)| first)),
+            }),
+        }
+    }
+}
