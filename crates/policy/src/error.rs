@@ -29,9 +29,6 @@ pub enum Refused {
     /// Nobody nominated the requester for exactly this range.
     #[error("you are not nominated for exactly these blocks: have their owner nominate you")]
     NotNominated,
-    /// Too many nominations await acceptance.
-    #[error("too many nominations await acceptance: accept some, or nominate larger ranges")]
-    TooManyNominations,
     /// The table is full.
     #[error(
         "the policy table is full: use fewer different ACLs and larger ranges, or format the disk with a larger table"

@@ -77,6 +77,8 @@ struct Nomination {
     range: BlockRange,
     by: Principal,
     to: Principal,
+    /// Counts nominations.
+    number: u64,
 }
 
 /// The policy of one disk.
@@ -85,6 +87,7 @@ pub struct Policy {
     administrator: Principal,
     /// By first block; none overlaps another.
     nominations: BTreeMap<u64, Nomination>,
+    nominated: u64,
     unfinished: bool,
 }
 
@@ -99,7 +102,7 @@ impl Policy {
         let label = Label { acl: only(&administrator)?, owner: administrator.clone() };
         let erase = everything_but_the_table(&disk)?;
         let (table, images) = Table::create(disk, label, 1)?;
-        let mut policy = Policy { table, administrator, nominations: BTreeMap::new(), unfinished: false };
+        let mut policy = Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false };
         let change = policy.change(&erase, DirtyPages::Drop, images);
         Ok((policy, change))
     }
@@ -115,7 +118,7 @@ impl Policy {
     ) -> Result<Policy, Damage> {
         disk.table().ok_or(Damage::OtherDisk)?;
         let table = Table::open(disk, read)?;
-        Ok(Policy { table, administrator, nominations: BTreeMap::new(), unfinished: false })
+        Ok(Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false })
     }
 
     /// The driver has carried out every effect of the change.
@@ -151,24 +154,28 @@ impl Policy {
         Ok(self.change(&[range], DirtyPages::Write, images))
     }
 
-    /// Proposes a new owner, for as long as the machine runs. Takes the place of nominations that it overlaps.
+    /// Proposes a new owner, for as long as the machine runs. Takes the place of nominations that it overlaps, and, where
+    /// there are as many as may be, of the oldest: so whoever never accepts does not keep others from being nominated.
     ///
     /// # Errors
-    /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`], [`Refused::TooManyNominations`].
+    /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`].
     pub fn chown_nominate(&mut self, by: &Alias, range: BlockRange, to: Principal) -> Result<(), Refused> {
         self.authorise(by, Operation::Chown, range)?;
         if !to.is_storable() {
             return Err(Refused::NotStorable(to));
         }
-        // Counted without those that go, so that a nomination can always be replaced.
-        let others = self.nominations.values().filter(|one| !one.range.overlaps(&range));
-        let (total, own) = others
-            .fold((0, 0), |(total, own), one| (total + 1, own + usize::from(one.by == *by.principal())));
-        if total >= NOMINATIONS_MAX || own >= NOMINATIONS_PER_OWNER_MAX {
-            return Err(Refused::TooManyNominations);
-        }
         self.forget_nominations(range);
-        let nomination = Nomination { range, by: by.principal().clone(), to };
+        let by = by.principal();
+        let own = self.nominations.values().filter(|one| one.by == *by);
+        if own.clone().count() >= NOMINATIONS_PER_OWNER_MAX {
+            let oldest = own.min_by_key(|one| one.number).map(|one| one.range.first());
+            oldest.and_then(|first| self.nominations.remove(&first));
+        } else if self.nominations.len() >= NOMINATIONS_MAX {
+            let oldest = self.nominations.values().min_by_key(|one| one.number).map(|one| one.range.first());
+            oldest.and_then(|first| self.nominations.remove(&first));
+        }
+        self.nominated += 1;
+        let nomination = Nomination { range, by: by.clone(), to, number: self.nominated };
         self.nominations.insert(range.first(), nomination);
         Ok(())
     }

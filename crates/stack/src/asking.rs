@@ -57,7 +57,10 @@ where
     A: borsh::BorshDeserialize,
 {
     let ticket = asker.start(alias, question, &[], Patience::of(WAIT)).map_err(refusal)?;
-    let reply = asker.finish(ticket, Patience::of(WAIT)).map_err(refusal)?;
+    let reply = asker.finish(ticket, Patience::of(WAIT));
+    // Whoever never answers does not take up places for good.
+    asker.forget(ticket);
+    let reply = reply.map_err(refusal)?;
     Ok((reply.body, reply.files))
 }
 

@@ -115,11 +115,8 @@ impl Cache {
                 let _ = self.bring(disk, &ahead, true);
                 Ok(CacheSays::References(references))
             }
-            AskCache::Clean { disk, blocks, flush } => {
+            AskCache::Clean { disk, blocks } => {
                 self.clean(disk, &blocks)?;
-                if flush {
-                    ask(&self.driver, &AskDriver::Flush { disk })?;
-                }
                 Ok(CacheSays::Done)
             }
         });
@@ -177,7 +174,7 @@ impl Cache {
         if !empty.is_empty() {
             let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: empty };
             if let Err(refusal) = ask(&self.driver, &question) {
-                let AskDriver::Transfer { blocks: empty, .. } = question else { unreachable!("it was one") };
+                let AskDriver::Transfer { blocks: empty, .. } = question;
                 if blocks.len() == 1 {
                     // Somebody else may have filled it, or taken it away: another look tells.
                     return match self.look(&references)?[0] {

@@ -53,10 +53,6 @@ fn answer(
             }
             Ok(DriverSays { moved })
         }
-        AskDriver::Flush { disk } => match ask(monitor, &AskMonitor::Flush { disk })? {
-            MonitorSays::Done => Ok(DriverSays { moved: 0 }),
-            _ => Err(nonsense("the monitor")),
-        },
     });
     done.into()
 }

@@ -19,7 +19,7 @@ use holdfast_fat::{
     Metadata, Moment, Options, ROOT, Replace, Stat, Transaction,
 };
 use holdfast_monitor::PAGE_BYTES;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -30,6 +30,10 @@ const FORMATTED: usize = 64;
 const NAMES_MAX: u32 = 128;
 /// How long a new disk's blocks may take to be handed over.
 const HAND_OVER: Duration = Duration::from_secs(600);
+/// Blocks of a file that are looked at in one claim: each costs a question, and nobody else is answered meanwhile.
+const CLAIMED_MAX: u64 = 2048;
+/// Files that one session may know at once: together they may know more than one takes.
+const KNOWN_MAX: usize = 1 << 17;
 /// Items of what waits that are looked at for one who may give some back.
 const WAITING_MAX: usize = 64;
 
@@ -80,6 +84,8 @@ struct Driver {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
     policy: Asker<AskPolicy, PolicySays>,
     stage: Arc<View>,
+    /// References that each session holds, by the port it asks on.
+    known: HashMap<String, HashMap<FileId, u64>>,
 }
 
 /// Runs the component.
@@ -107,7 +113,8 @@ pub fn main(context: Context) -> ExitCode {
         let mut fat = Fat::mount(layout, metadata, Options::default())?;
         // Every block of metadata is verified against what was written last, and only this program writes it.
         fat.vouch(&Checked::as_we_left_it());
-        let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage };
+        let known = HashMap::new();
+        let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage, known };
         let now = now();
         if let Some(change) = driver.fat.prepare(now)? {
             driver.commit(change).map_err(words)?;
@@ -206,8 +213,7 @@ fn write(
         for numbers in numbers.chunks(BLOCKS_MAX) {
             references.extend(reader.reference(numbers, false, &[])?);
         }
-        let writes = references.into_iter().zip(0..).collect();
-        match ask(monitor, &AskMonitor::WriteTogether { disk, writes }) {
+        match ask(monitor, &AskMonitor::WriteTogether { disk, writes: references }) {
             Ok(MonitorSays::Done) => return Ok(()),
             Ok(_) => return Err(nonsense("the monitor")),
             // A page was taken away meanwhile, or is being moved.
@@ -271,19 +277,45 @@ impl Driver {
     }
 
     fn answer(&mut self, request: &Request) -> Answer {
-        request.question().and_then(|question| self.carry_out(&request.alias, question)).into()
+        let by = (&request.alias, request.port);
+        request.question().and_then(|question| self.carry_out(by, question)).into()
     }
 
-    fn carry_out(&mut self, by: &Alias, question: AskFiles) -> Result<FilesSay, Refusal> {
+    /// A session is given a reference to a file, or not: then it is taken back.
+    fn refer(&mut self, port: &str, id: FileId) -> Result<(), Refusal> {
+        let known = self.known.entry(port.to_owned()).or_default();
+        if known.len() >= KNOWN_MAX && !known.contains_key(&id) {
+            self.fat.forget(id, 1);
+            return Err(Refusal::Failed("the session knows too many files at once".to_owned()));
+        }
+        let count = known.entry(id).or_default();
+        *count = count.saturating_add(1);
+        Ok(())
+    }
+
+    /// A session gives up references: its own, not another's.
+    fn forget(&mut self, port: &str, id: FileId, count: u64) {
+        let Some(known) = self.known.get_mut(port) else { return };
+        let Some(held) = known.get_mut(&id) else { return };
+        let count = count.min(*held);
+        *held -= count;
+        if *held == 0 {
+            known.remove(&id);
+        }
+        self.fat.forget(id, count);
+    }
+
+    fn carry_out(&mut self, (by, port): (&Alias, &str), question: AskFiles) -> Result<FilesSay, Refusal> {
         let done = FilesSay::Done;
         match question {
             AskFiles::LookUp { parent, name } => {
                 let (id, stat) = self.fat.lookup(self.id(parent)?, &name).map_err(refusal)?;
+                self.refer(port, id)?;
                 Ok(FilesSay::File(file(self.number(id), &stat)))
             }
             AskFiles::Forget { file, count } => {
                 let id = self.id(file)?;
-                self.fat.forget(id, count);
+                self.forget(port, id, count);
                 Ok(done)
             }
             AskFiles::Stat(number) => {
@@ -310,6 +342,7 @@ impl Driver {
                 let kind = if is_directory { Kind::Directory } else { Kind::File };
                 let change = self.fat.create(self.id(parent)?, &name, kind, moment(now)).map_err(refusal)?;
                 let (id, _) = self.commit(change)?;
+                self.refer(port, id)?;
                 let stat = self.fat.stat(id).map_err(refusal)?;
                 Ok(FilesSay::File(file(self.number(id), &stat)))
             }
@@ -353,6 +386,10 @@ impl Driver {
                 let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;
                 let own = self.configuration.own.digest().0;
                 let mut mine = Vec::new();
+                // Whoever claims more asks again, for the rest.
+                if runs.iter().map(|run| run.blocks.count).sum::<u64>() > CLAIMED_MAX {
+                    return Err(Refusal::Malformed);
+                }
                 for run in runs {
                     for index in run.blocks.start..run.blocks.start + run.blocks.count {
                         let one = BlockRange { start: index, count: 1 };

@@ -17,7 +17,7 @@ use holdfast_monitor::{
     BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
 };
 use holdfast_policy::{AclChange, BlockRange, Change, DirtyPages, Disk, Effect, Label, Policy};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -38,6 +38,15 @@ pub struct Configuration {
     /// Everybody by whom requests may be stamped, so that their digests can be told.
     pub principals: Vec<Principal>,
 }
+
+/// Principals that are known only because somebody was nominated under that name.
+const NOMINATED_MAX: usize = 1024;
+/// How often a page is written that is dirty again afterwards, before the DiskDriver is not believed any longer.
+const WRITES_MAX: usize = 1000;
+/// The same before something is decided.
+const SETTLING_MAX: usize = 16;
+/// Regions without a block that are kept for what comes next.
+const SPARE_MAX: usize = 4;
 
 /// Blocks in one answer.
 pub(crate) const CACHED_MAX: usize = 1024;
@@ -65,6 +74,8 @@ struct Manager {
     stage: Arc<View>,
     configuration: Configuration,
     principals: HashMap<[u8; 32], Principal>,
+    /// Those of them that only a nomination made known, the newest last.
+    nominated: VecDeque<[u8; 32]>,
     served: Vec<Served>,
 }
 
@@ -80,6 +91,7 @@ pub fn main(context: Context) -> ExitCode {
             driver: ports.asker("driver")?,
             stage: ports.region("stage")?,
             principals: known.map(|principal| (principal.digest().0, principal.clone())).collect(),
+            nominated: VecDeque::new(),
             served: Vec::new(),
             configuration,
         };
@@ -93,8 +105,17 @@ pub fn main(context: Context) -> ExitCode {
     })
 }
 
+fn served_has(served: &Served, region: RegionId) -> bool {
+    served.rooms.values().flatten().any(|room| room.region == region)
+}
+
 fn failed(error: impl ToString) -> Refusal {
     Refusal::Failed(error.to_string())
+}
+
+/// The DiskDriver says that it wrote, and what it was to write is not written.
+fn unwritten() -> Refusal {
+    failed("the disk driver says that it wrote changed blocks, and did not: restart it")
 }
 
 fn range(blocks: Blocks) -> Result<BlockRange, Refusal> {
@@ -154,6 +175,7 @@ impl Manager {
     /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
     fn clear(&mut self, disk: u16) -> Result<(), Refusal> {
         let mut regions = std::collections::BTreeSet::new();
+        let mut looks_without_progress = 0;
         loop {
             let first = BlockId { disk, number: 0 };
             let question = AskMonitor::Places { first, count: u64::MAX };
@@ -163,16 +185,23 @@ impl Manager {
             if found.is_empty() {
                 break;
             }
+            let mut freed = 0;
             for (at, block, status) in found {
                 if status == Status::Dirty {
                     let blocks = vec![(block.number, at.page)];
                     ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
                 }
                 match ask(&self.monitor, &AskMonitor::Free { page: at.page }) {
+                    Ok(_) => freed += 1,
                     // Being moved: the next look finds it again.
-                    Ok(_) | Err(Refusal::Code(_)) => regions.insert(at.page.region),
+                    Err(Refusal::Code(_)) => {}
                     Err(refusal) => return Err(refusal),
-                };
+                }
+                regions.insert(at.page.region);
+            }
+            looks_without_progress = if freed > 0 { 0 } else { looks_without_progress + 1 };
+            if looks_without_progress > WRITES_MAX {
+                return Err(unwritten());
             }
         }
         for region in regions {
@@ -228,14 +257,17 @@ impl Manager {
                     Some(access) => AclChange::Set(principal, access),
                     None => AclChange::Remove(principal),
                 };
-                let change =
-                    self.served(disk)?.policy.change_acls(by, range(blocks)?, &change).map_err(failed)?;
+                let range = range(blocks)?;
+                // Whoever may not look may not change, and has nothing written.
+                self.served(disk)?.policy.look(by, range.first()).map_err(failed)?;
+                self.settle(disk, range)?;
+                let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
                 self.must_carry_out(disk, change);
                 Ok(PolicySays::Done)
             }
             AskPolicy::Nominate { disk, blocks, to } => {
-                self.principals.insert(to.digest().0, to.clone());
-                self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to).map_err(failed)?;
+                self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to.clone()).map_err(failed)?;
+                self.know(to);
                 Ok(PolicySays::Done)
             }
             AskPolicy::Accept { disk, blocks, acl } => {
@@ -278,6 +310,41 @@ impl Manager {
         }
     }
 
+    /// Remembers a name that was nominated, for the requests that will be stamped with it.
+    fn know(&mut self, principal: Principal) {
+        let digest = principal.digest().0;
+        if self.principals.contains_key(&digest) {
+            return;
+        }
+        if self.nominated.len() >= NOMINATED_MAX
+            && let Some(oldest) = self.nominated.pop_front()
+        {
+            self.principals.remove(&oldest);
+        }
+        self.nominated.push_back(digest);
+        self.principals.insert(digest, principal);
+    }
+
+    /// Has these blocks' changes written before something is decided that takes their pages: a DiskDriver that does not
+    /// write spoils the request, and not this process.
+    fn settle(&mut self, disk: u16, range: BlockRange) -> Result<(), Refusal> {
+        let cached = self.served(disk)?.places.range(range.first()..range.end());
+        let cached: Vec<u64> = cached.map(|(block, _)| *block).collect();
+        for block in cached {
+            let first = BlockId { disk, number: block };
+            let mut writes = 0;
+            while let MonitorSays::Places(found) = ask(&self.monitor, &AskMonitor::Places { first, count: 1 })? {
+                match found.first() {
+                    Some((_, _, Status::Dirty)) if writes < SETTLING_MAX => self.clean(disk, block)?,
+                    Some((_, _, Status::Dirty)) => return Err(unwritten()),
+                    _ => break,
+                }
+                writes += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Pages for blocks, each in a region of its ACL.
     fn cache(&mut self, disk: u16, blocks: &[u64]) -> Result<Vec<Reference>, Refusal> {
         let served = self.served(disk)?;
@@ -309,7 +376,11 @@ impl Manager {
             let place = match rooms.iter().position(|room| !room.free.is_empty()) {
                 Some(place) => place,
                 None => {
-                    let region = self.region(acl.clone())?;
+                    let region = match self.region(acl.clone()) {
+                        // Those who use many ACLs with little in each make room for the others.
+                        Err(Refusal::Failed(_)) if self.give_up_smallest(disk)? => self.region(acl.clone())?,
+                        region => region?,
+                    };
                     let free = (0..REGION_PAGES_MAX as u32).rev().collect();
                     let rooms = self.served(disk)?.rooms.entry(acl.clone()).or_default();
                     rooms.push(Room { region, free });
@@ -361,14 +432,58 @@ impl Manager {
             let rooms = served.rooms.entry(acl).or_default();
             if let Some(place) = rooms.iter().position(|room| room.region == at.page.region) {
                 rooms[place].free.push(at.page.index);
-                // One that is empty is kept for what comes next; others would be many, as ACLs are.
-                if rooms[place].free.len() == REGION_PAGES_MAX && rooms.len() > 1 {
-                    let region = rooms.swap_remove(place).region;
-                    ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
-                }
             }
         }
+        self.give_up_empty(disk)
+    }
+
+    /// Some regions that are empty are kept for what comes next; all others would be many, as ACLs are.
+    fn give_up_empty(&mut self, disk: u16) -> Result<(), Refusal> {
+        let served = self.served(disk)?;
+        let is_empty = |room: &Room| room.free.len() == REGION_PAGES_MAX;
+        let mut surplus = served.rooms.values().flatten().filter(|room| is_empty(room)).count();
+        let mut given_up = Vec::new();
+        if surplus > SPARE_MAX {
+            for rooms in served.rooms.values_mut() {
+                rooms.retain(|room| {
+                    let goes = surplus > 0 && is_empty(room);
+                    if goes {
+                        surplus -= 1;
+                        given_up.push(room.region);
+                    }
+                    !goes
+                });
+            }
+            served.rooms.retain(|_, rooms| !rooms.is_empty());
+        }
+        for region in given_up {
+            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+        }
         Ok(())
+    }
+
+    /// Takes what is in the region with the fewest blocks from memory, and gives the region up. Whether there was one.
+    fn give_up_smallest(&mut self, disk: u16) -> Result<bool, Refusal> {
+        let served = self.served(disk)?;
+        let smallest = served.rooms.values().flatten().max_by_key(|room| room.free.len());
+        let Some(region) = smallest.map(|room| room.region) else { return Ok(false) };
+        let is_there = |(_, (at, _)): &(&u64, &(Reference, Acl))| at.page.region == region;
+        let blocks: Vec<u64> = served.places.iter().filter(is_there).map(|(block, _)| *block).collect();
+        self.evict(disk, &blocks)?;
+        let served = self.served(disk)?;
+        let mut is_gone = false;
+        for rooms in served.rooms.values_mut() {
+            let is_it = |room: &Room| room.region == region && room.free.len() == REGION_PAGES_MAX;
+            if let Some(place) = rooms.iter().position(is_it) {
+                rooms.swap_remove(place);
+                is_gone = true;
+            }
+        }
+        if is_gone {
+            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+        }
+        // It may have gone with the empty ones.
+        Ok(is_gone || !served_has(&self.served[usize::from(disk)], region))
     }
 
     /// Writes what a block's page has and its disk does not.
@@ -411,7 +526,7 @@ impl Manager {
                         self.stage.write_at(offset, &image.bytes[..]).map_err(failed)?;
                         let place =
                             self.served[at].table.get(image.block as usize).ok_or(Refusal::Malformed)?;
-                        writes.push((*place, page as u32));
+                        writes.push(*place);
                     }
                     ask(&self.monitor, &AskMonitor::WriteTogether { disk, writes })?;
                 }
@@ -434,13 +549,16 @@ impl Manager {
                     DirtyPages::Write => {
                         // Whoever changes it meanwhile does so under the old ACL: until it is free.
                         let page = self.served(disk)?.places[&block].0.page;
+                        let mut writes = 0;
                         loop {
                             self.clean(disk, block)?;
                             match ask(&self.monitor, &AskMonitor::Free { page }) {
                                 Ok(_) => break,
-                                Err(Refusal::Code(_)) => std::thread::yield_now(),
+                                Err(Refusal::Code(_)) if writes < WRITES_MAX => std::thread::yield_now(),
+                                Err(Refusal::Code(_)) => return Err(unwritten()),
                                 Err(refusal) => return Err(refusal),
                             }
+                            writes += 1;
                         }
                     }
                     // The erasure that follows takes the pages.

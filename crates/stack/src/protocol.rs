@@ -38,14 +38,14 @@ pub enum AskMonitor {
     Places { first: BlockId, count: u64 },
     /// Blocks moved between the disk and their pages.
     Transfer { direction: Direction, first: BlockId, pages: Vec<PageId> },
-    /// Everything made durable.
+    /// Everything of a disk made durable. Anybody may ask.
     Flush { disk: u16 },
     /// A view of a region.
     View(RegionId),
     /// A part of a block changed in memory.
     Write { at: Reference, skipped: u32, bytes: Vec<u8> },
-    /// Whole blocks of one disk, from the pages of the caller's stage, all or none.
-    WriteTogether { disk: u16, writes: Vec<(Reference, u32)> },
+    /// Whole blocks of one disk, from the first pages of the caller's stage in this order, all or none.
+    WriteTogether { disk: u16, writes: Vec<Reference> },
     /// What pages have.
     Look(Vec<Reference>),
     /// A credential, signed by a key, that the caller wants to use.
@@ -118,8 +118,8 @@ pub enum PolicySays {
 pub enum AskCache {
     /// These blocks in memory: filled unless all of them is about to be replaced. Those ahead are likely to come next.
     Want { disk: u16, blocks: Vec<u64>, fill: bool, ahead: Vec<u64> },
-    /// These blocks' changes on the disk; then everything durable, if so.
-    Clean { disk: u16, blocks: Vec<u64>, flush: bool },
+    /// These blocks' changes on the disk. Whoever relies on that asks the monitor whether it is so.
+    Clean { disk: u16, blocks: Vec<u64> },
 }
 
 /// From CacheMgr.
@@ -136,8 +136,6 @@ pub enum CacheSays {
 pub enum AskDriver {
     /// Blocks of a disk moved between it and their pages, in any order.
     Transfer { direction: Direction, disk: u16, blocks: Vec<(u64, PageId)> },
-    /// Everything made durable.
-    Flush { disk: u16 },
 }
 
 /// From a DiskDriver: how many blocks were moved.

@@ -1,12 +1,12 @@
 //! Reading blocks by views of regions: without asking anybody, where the block is in memory and the view is known.
 //!
 //! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
-//! at before and after the copy. Where that fails the cache is asked again, so what is read is the block, or an error.
+//! at before and after the copy. They name the block, so the cache's word is not relied on: a false reference finds nothing. Where that fails the cache is asked again, so what is read is the block, or an error.
 
 use crate::asking::{ask, ask_as, nonsense};
 use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
 use holdfast_components::{Access, Asker, Refusal, View};
-use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, word};
+use holdfast_monitor::{BlockId, PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, Words, words};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,14 @@ const REFERENCES_MAX: usize = 1 << 16;
 const VIEWS_MAX: usize = 64;
 /// How often a block is asked for again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 16;
+
+/// Bytes of the words of a page.
+pub(crate) const WORDS_BYTES: usize = 16;
+
+/// The words of a page, as they are in a region.
+pub(crate) fn to_bytes([first, second]: Words) -> [u8; WORDS_BYTES] {
+    (u128::from(first) | u128::from(second) << 64).to_le_bytes()
+}
 
 /// A region as its readers see it.
 pub(crate) struct RegionView {
@@ -35,7 +43,7 @@ impl RegionView {
         match (answer, <[_; 2]>::try_from(files)) {
             (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
                 bytes: View::new(bytes, Access::ReadOnly, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
-                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * 8) as u64),
+                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * WORDS_BYTES) as u64),
             }),
             _ => Err(nonsense("the monitor")),
         }
@@ -44,9 +52,9 @@ impl RegionView {
     /// A page, if it is filled and still what the reference means.
     pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
         let is_it = || {
-            let mut bytes = [0; 8];
-            let read = self.words.read_at(u64::from(at.page.index) * 8, &mut bytes);
-            read.is_ok() && u64::from_le_bytes(bytes) == word(at.generation, true)
+            let mut found = [0; WORDS_BYTES];
+            let read = self.words.read_at(u64::from(at.page.index) * WORDS_BYTES as u64, &mut found);
+            read.is_ok() && found == to_bytes(words(at, true))
         };
         is_it() && self.bytes.read_at(u64::from(at.page.index) * PAGE_BYTES as u64, into).is_ok() && is_it()
     }
@@ -126,7 +134,9 @@ impl Reader {
         let CacheSays::References(references) = ask(&self.cache, &question)? else {
             return Err(nonsense("the cache"));
         };
-        if references.len() != blocks.len() {
+        // A reference to another block, even of ours, is none to this one.
+        let is_it = |(at, number): (&Reference, &u64)| at.block == BlockId { disk, number: *number };
+        if references.len() != blocks.len() || !references.iter().zip(&blocks).all(is_it) {
             return Err(nonsense("the cache"));
         }
         let mut known = self.known.lock();

@@ -91,9 +91,12 @@ fn limit(profile: &Profile) -> rustix::io::Result<()> {
     let overhead = 1 << 30;
     let addresses =
         profile.memory_bytes_max.saturating_add(profile.mapped_bytes_max).saturating_add(overhead);
+    // A device may be a file; what it may write of that is for the device's size to say.
+    let region = if profile.has(Door::Device) { u64::MAX } else { profile.region_bytes_max };
     for (resource, most) in [
         (Resource::Data, profile.memory_bytes_max),
         (Resource::As, addresses),
+        (Resource::Fsize, region),
         (Resource::Nofile, u64::from(profile.files_max)),
         (Resource::Nproc, u64::from(threads)),
         (Resource::Core, 0),

@@ -8,7 +8,8 @@ use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use crate::plan::{End, RegionGrant};
 use crate::ports::{Order, Role, Word};
-use crate::sandbox::call_name;
+use crate::region::Access;
+use crate::sandbox::{Profile, call_name};
 use crate::spawn::{self, Exit};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
@@ -33,7 +34,11 @@ pub(super) fn order(running: &Running, order: &Order, files: &[OwnedFd]) -> Resu
         .map_err(|_| ComponentError::PeerDoesNotRead("control".to_owned()))
 }
 
-pub(super) fn give_region(running: &Running, grant: &RegionGrant) -> Result<()> {
+pub(super) fn give_region(running: &Running, profile: &Profile, grant: &RegionGrant) -> Result<()> {
+    if grant.access == Access::ReadWrite && grant.region.bytes() > profile.region_bytes_max {
+        let words = format!("region {} is larger than its profile lets it write", grant.name);
+        return Err(ComponentError::Plan(words));
+    }
     let said = Order::Region { name: grant.name.clone(), access: grant.access, bytes: grant.region.bytes() };
     order(running, &said, &[grant.region.view(grant.access)?])
 }
@@ -145,7 +150,7 @@ impl Shared {
             }
         }
         for grant in &slot.plan.regions {
-            give_region(running, grant)?;
+            give_region(running, &slot.plan.profile, grant)?;
         }
         for (name, file) in &slot.plan.files {
             let copy = file.try_clone().during("handing out a file")?;

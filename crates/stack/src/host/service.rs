@@ -59,7 +59,7 @@ impl Service {
             AskMonitor::Transfer { direction, first, pages } => {
                 done(monitor.transfer(&by, direction, first, &pages))
             }
-            AskMonitor::Flush { disk } => done(monitor.flush(&by, disk)),
+            AskMonitor::Flush { disk } => done(monitor.flush(disk)),
             AskMonitor::View(region) => monitor.view(&by, region).map(|view| {
                 files.extend(view);
                 MonitorSays::Done
@@ -84,18 +84,18 @@ impl Service {
     }
 
     /// Contents from a component's stage: copied first, so that what is checked and hashed is what is written.
-    fn staged(&self, component: &str, writes: Vec<(Reference, u32)>) -> Result<Vec<Write>, Refusal> {
+    fn staged(&self, component: &str, writes: Vec<Reference>) -> Result<Vec<Write>, Refusal> {
         let stage = self.stages.get(component).ok_or(Refusal::NotPermitted)?;
-        let copy = |(at, page): (Reference, u32)| {
-            if page as usize >= STAGE_PAGES {
-                return Err(Refusal::Malformed);
-            }
+        if writes.len() > STAGE_PAGES {
+            return Err(Refusal::Malformed);
+        }
+        let copy = |(page, at): (usize, Reference)| {
             let length = self.monitor.block_bytes(at.page).map_err(refusal)?;
             let mut bytes = vec![0; length];
-            let offset = u64::from(page) * PAGE_BYTES as u64;
+            let offset = (page * PAGE_BYTES) as u64;
             stage.read_at(offset, &mut bytes).map_err(|error| Refusal::Failed(error.to_string()))?;
             Ok(Write { at, bytes })
         };
-        writes.into_iter().map(copy).collect()
+        writes.into_iter().enumerate().map(copy).collect()
     }
 }

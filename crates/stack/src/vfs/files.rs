@@ -11,9 +11,9 @@ use crate::protocol::{
 };
 use crate::reader::Reader;
 use holdfast_components::{Asker, Ports, Refusal};
-use holdfast_monitor::PAGE_BYTES;
+use holdfast_monitor::{PAGE_BYTES, Reference, Status};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,6 +25,8 @@ const WRITE_BYTES: usize = PAGE_BYTES;
 const AHEAD_BYTES: u64 = 256 << 10;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
+/// Bytes of a file that are claimed at once: fewer blocks than an FSDriver looks at.
+const CLAIM_BYTES: usize = 512 << 10;
 /// How often a page is asked for again that was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
@@ -50,6 +52,23 @@ impl Map {
         self.runs.insert(start, run);
     }
 
+    /// Runs that an FSDriver gave for the bytes from `at` to `end`: where they end. Nothing, if they are not runs of
+    /// those: they come from somebody else, and must not make this process remember, or compute with, just anything.
+    fn learn(&mut self, at: u64, end: u64, runs: Vec<(u64, Blocks)>) -> Option<u64> {
+        let block = u64::from(self.block_bytes);
+        let mut next = at / block * block;
+        for (start, run) in runs {
+            run.first.checked_add(run.count)?;
+            let after = run.count.checked_mul(block)?.checked_add(start)?;
+            if start != next || run.count == 0 || start >= end || after > end.checked_next_multiple_of(block)? {
+                return None;
+            }
+            self.put(start, run);
+            next = after;
+        }
+        Some(next)
+    }
+
     /// The block with a byte.
     fn block(&self, offset: u64) -> Option<u64> {
         let (start, run) = self.runs.range(..=offset).next_back()?;
@@ -68,8 +87,8 @@ pub(super) struct Files {
     configuration: Configuration,
     inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
-    /// Blocks that were changed and not written since, by file.
-    changed: Mutex<HashMap<u64, HashSet<u64>>>,
+    /// Blocks that were changed and not written since, by file, and the pages in which they were changed.
+    changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// One change of sizes at a time.
     sizing: Mutex<()>,
 }
@@ -337,10 +356,8 @@ impl Files {
                 return Err(errno(nonsense("the file system")));
             }
             map.block_bytes = block_bytes;
-            let end = runs.iter().map(|(start, run)| start + run.count * u64::from(block_bytes)).max();
-            runs.into_iter().for_each(|(start, run)| map.put(start, run));
-            match end {
-                Some(end) if end > at => at = end,
+            match map.learn(at, offset + length, runs).ok_or_else(|| errno(nonsense("the file system")))? {
+                end if end > at => at = end,
                 _ => break,
             }
         }
@@ -409,15 +426,23 @@ impl Files {
                 let from = (*start).max(offset);
                 let to = (start + block_bytes).min(end);
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-                self.write_block(*block, (from - start) as usize, part, is_whole(start)).map_err(errno)?;
+                let at = self
+                    .write_block(*block, (from - start) as usize, part, is_whole(start))
+                    .map_err(errno)?;
+                self.changed.lock().entry(file).or_default().insert(*block, at);
             }
-            let mut changed = self.changed.lock();
-            changed.entry(file).or_default().extend(blocks.iter().map(|(_, block)| *block));
         }
         Ok(())
     }
 
-    fn write_block(&self, block: u64, skipped: usize, bytes: &[u8], is_whole: bool) -> Result<(), Refusal> {
+    /// Changes a block in memory. Where that was.
+    fn write_block(
+        &self,
+        block: u64,
+        skipped: usize,
+        bytes: &[u8],
+        is_whole: bool,
+    ) -> Result<Reference, Refusal> {
         debug_assert!(bytes.len() <= WRITE_BYTES);
         for _ in 0..ATTEMPTS {
             let at = match self.reader.known(block) {
@@ -426,7 +451,7 @@ impl Files {
             };
             let question = AskMonitor::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
             match ask_as(&self.monitor, USER, &question) {
-                Ok((MonitorSays::Done, _)) => return Ok(()),
+                Ok((MonitorSays::Done, _)) => return Ok(at),
                 Ok(_) => return Err(nonsense("the monitor")),
                 // Taken away meanwhile, or not filled yet.
                 Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => {
@@ -477,13 +502,19 @@ impl Files {
     /// Has the blocks of a part of a file that nobody accepted nominated again.
     fn claim(&self, file: u64, offset: u64, length: u64) -> Result<FilesSay, Refusal> {
         let owner = self.configuration.user.clone();
-        let question = |[file]: [u64; 1]| AskFiles::Claim { file, offset, length, owner: owner.clone() };
-        match self.ask_safely([file], question)? {
-            FilesSay::Resized { nominated, .. } => {
-                Ok(FilesSay::Resized { size: offset + length, nominated, fill: Some((offset, length)) })
-            }
-            answer => Ok(answer),
+        let mut all = Vec::new();
+        let end = offset + length;
+        // A part by a part that is bounded in blocks, however small they are.
+        for at in (offset..end).step_by(CLAIM_BYTES) {
+            let length = (end - at).min(CLAIM_BYTES as u64);
+            let question =
+                |[file]: [u64; 1]| AskFiles::Claim { file, offset: at, length, owner: owner.clone() };
+            let FilesSay::Resized { nominated, .. } = self.ask_safely([file], question)? else {
+                return Err(nonsense("the file system"));
+            };
+            all.extend(nominated);
         }
+        Ok(FilesSay::Resized { size: end, nominated: all, fill: Some((offset, length)) })
     }
 
     /// Becomes owner of blocks that the FSDriver nominated. They were erased.
@@ -511,8 +542,8 @@ impl Files {
             let end = (start + u64::from(block_bytes)).min(from + length);
             let part = &zeroes[..(end - begin) as usize];
             let is_whole = part.len() == block_bytes as usize;
-            self.write_block(block, (begin - start) as usize, part, is_whole).map_err(errno)?;
-            self.changed.lock().entry(file).or_default().insert(block);
+            let at = self.write_block(block, (begin - start) as usize, part, is_whole).map_err(errno)?;
+            self.changed.lock().entry(file).or_default().insert(block, at);
         }
         Ok(())
     }
@@ -534,9 +565,10 @@ impl Files {
         Ok(ask_as(&self.files, USER, &question)?.0 == FilesSay::Done)
     }
 
-    /// Everything of a file durable, with everything that the file system was told before.
+    /// Everything of a file durable, with everything that the file system was told before. CacheMgr and the DiskDriver
+    /// are asked to write it, the monitor whether they did: so neither can have lost acknowledged what is not kept.
     pub(super) fn sync(&self, file: Option<u64>) -> Result<(), Code> {
-        let blocks: Vec<u64> = {
+        let blocks: Vec<(u64, Reference)> = {
             let mut changed = self.changed.lock();
             match file {
                 Some(file) => changed.remove(&file).into_iter().flatten().collect(),
@@ -544,16 +576,39 @@ impl Files {
             }
         };
         let disk = self.configuration.disk;
-        let mut pieces: Vec<Vec<u64>> = blocks.chunks(BLOCKS_MAX).map(<[u64]>::to_vec).collect();
-        if pieces.is_empty() {
-            pieces.push(Vec::new());
+        let mut synced = Ok(());
+        for blocks in blocks.chunks(BLOCKS_MAX) {
+            synced = synced.and_then(|()| self.write_out(disk, blocks));
         }
-        let last = pieces.len() - 1;
-        for (at, blocks) in pieces.into_iter().enumerate() {
-            let question = AskCache::Clean { disk, blocks, flush: at == last };
-            ask_as(&self.cache, USER, &question).map_err(errno)?;
+        let flushed = synced.and_then(|()| match ask_as(&self.monitor, USER, &AskMonitor::Flush { disk })?.0 {
+            MonitorSays::Done => Ok(()),
+            _ => Err(nonsense("the monitor")),
+        });
+        flushed.map_err(|refusal| {
+            // Not written yet: the next time it is tried again.
+            let mut changed = self.changed.lock();
+            let lost = changed.entry(file.unwrap_or(ROOT)).or_default();
+            for (block, at) in blocks {
+                lost.entry(block).or_insert(at);
+            }
+            errno(refusal)
+        })
+    }
+
+    /// Has changed blocks written, and sees that they were.
+    fn write_out(&self, disk: u16, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
+        let numbers = blocks.iter().map(|(block, _)| *block).collect();
+        ask_as(&self.cache, USER, &AskCache::Clean { disk, blocks: numbers })?;
+        let references = blocks.iter().map(|(_, at)| *at).collect();
+        // A page that is no longer the block's was given up, which is done with none that is dirty.
+        match ask_as(&self.monitor, USER, &AskMonitor::Look(references))?.0 {
+            MonitorSays::Look(found) if found.len() != blocks.len() => Err(nonsense("the monitor")),
+            MonitorSays::Look(found) if found.contains(&Some(Status::Dirty)) => {
+                Err(Refusal::Failed("changed blocks were said to be written, and were not".to_owned()))
+            }
+            MonitorSays::Look(_) => Ok(()),
+            _ => Err(nonsense("the monitor")),
         }
-        Ok(())
     }
 }
 
