@@ -39,7 +39,8 @@ fn session(name: &str, directory: &str) -> Session {
     Session { user: user(name), acl, fuse, uid: 0, gid: 0 }
 }
 
-fn main() -> ExitCode {
+/// Runs as a component, or as the host.
+pub fn main() -> ExitCode {
     if let Some(code) = run_if_component(COMPONENTS) {
         return code;
     }

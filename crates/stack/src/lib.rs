@@ -20,7 +20,7 @@ mod formatter;
 mod fs_driver;
 mod host;
 mod policy_manager;
-mod protocol;
+pub mod protocol;
 mod reader;
 mod vfs;
 

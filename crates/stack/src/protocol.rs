@@ -1,6 +1,8 @@
 //! What components may say to each other. A channel carries one of these pairs of questions and answers, and nothing
 //! else; who asks is known by the alias that the message was stamped with.
 
+#![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
+
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Principal};
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};

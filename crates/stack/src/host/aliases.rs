@@ -24,6 +24,9 @@ pub(super) struct Role {
     pub user: Option<Principal>,
 }
 
+/// Endings that one component may bring, over all its processes.
+const ENDINGS_MAX: u32 = 256;
+
 struct Process {
     name: ProcessName,
     table: AliasTable,
@@ -36,6 +39,8 @@ struct State {
     standing: Standing,
     processes: HashMap<String, Process>,
     serial: u64,
+    /// How many endings each component has brought.
+    endings: HashMap<String, u32>,
 }
 
 /// All processes' names.
@@ -150,6 +155,12 @@ impl Aliases {
         let heard = Heard::signed(bytes)?;
         let mut state = self.state.lock();
         if let Statement::Ends(_) = heard.credential().statement {
+            // They are kept for good, and anybody can make keys: one component must not leave no room for the others'.
+            let brought = state.endings.entry(component.to_owned()).or_default();
+            if *brought >= ENDINGS_MAX {
+                return Err(AccessError::TooManyIssuers);
+            }
+            *brought += 1;
             state.standing.hear(&heard)?;
             self.sweep(&mut state);
             return Ok(());

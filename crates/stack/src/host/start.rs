@@ -258,6 +258,7 @@ impl Stack {
         let between = |from: &str, name: &str, to: &str| {
             ChannelPlan::new(End::of(from, name), End::of(to, &format!("from-{from}")))
         };
+        let of_sessions = files.clone();
         let mut channels = vec![
             ChannelPlan::new(End::host(FILES), End::of(FILES, "from-host")),
             host(DRIVER),
@@ -290,6 +291,7 @@ impl Stack {
                 configuration: encode(&vfs::Configuration {
                     disk: 0,
                     user: session.user,
+                    driver: of_sessions.clone(),
                     acl: session.acl,
                     uid: session.uid,
                     gid: session.gid,

@@ -556,6 +556,10 @@ impl Files {
     fn return_some(&self) -> Result<bool, Refusal> {
         let answer = ask_as(&self.files, USER, &AskFiles::Returning)?.0;
         let FilesSay::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
+        // Nobody else gets them, whatever it says.
+        if to != self.configuration.driver {
+            return Err(nonsense("the file system"));
+        }
         let disk = self.configuration.disk;
         for blocks in &blocks {
             self.ask_policy(&AskPolicy::Nominate { disk, blocks: *blocks, to: to.clone() })?;

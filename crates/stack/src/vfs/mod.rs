@@ -23,6 +23,8 @@ pub struct Configuration {
     pub disk: u16,
     /// Whose it is.
     pub user: Principal,
+    /// The FSDriver of the disk: who gets back what was deleted.
+    pub driver: Principal,
     /// What new blocks get.
     pub acl: Acl,
     /// The numbers that files are shown to belong to.
