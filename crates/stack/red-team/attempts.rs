@@ -1,9 +1,7 @@
 //! What every enemy tries of the monitor and of PolicyMgr, whatever it is.
 
 use crate::enemy::*;
-use holdfast_access::{
-    Access, Acl, Credential, Ending, Heard, Principal, Proof, Scope, Statement, Step,
-};
+use holdfast_access::{Access, Acl, Credential, Ending, Heard, Principal, Proof, Scope, Statement, Step};
 use holdfast_crypto::SigningKey;
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId};
 use holdfast_stack::protocol::*;

@@ -69,7 +69,10 @@ impl Enemy {
         Q: BorshSerialize,
         A: borsh::BorshDeserialize,
     {
-        ALIASES.into_iter().filter(|alias| outcome(&asker.ask(*alias, question, soon())) == Outcome::Done).count()
+        ALIASES
+            .into_iter()
+            .filter(|alias| outcome(&asker.ask(*alias, question, soon())) == Outcome::Done)
+            .count()
     }
 }
 

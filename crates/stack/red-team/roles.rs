@@ -65,7 +65,9 @@ fn escape(attack: &str) -> bool {
     match attack {
         "escape-file" => drop(std::fs::File::open("/etc/passwd").map(|_| report("opened", 1))),
         "escape-network" => drop(std::net::TcpStream::connect("127.0.0.1:22").map(|_| report("opened", 1))),
-        "escape-process" => drop(std::process::Command::new("/bin/true").status().map(|_| report("opened", 1))),
+        "escape-process" => {
+            drop(std::process::Command::new("/bin/true").status().map(|_| report("opened", 1)))
+        }
         _ => return false,
     }
     report("lived", 1);
@@ -82,7 +84,8 @@ pub fn cache_manager(enemy: Enemy) {
         let Ok(PolicySays::References(at)) = policy.ask(1, &question, soon()) else { return Vec::new() };
         for at in &at {
             let blocks = vec![(at.block.number, at.page)];
-            let _ = driver.ask(1, &AskDriver::Transfer { direction: Direction::Fill, disk: 0, blocks }, soon());
+            let _ =
+                driver.ask(1, &AskDriver::Transfer { direction: Direction::Fill, disk: 0, blocks }, soon());
         }
         at
     };
@@ -116,8 +119,9 @@ pub fn cache_manager(enemy: Enemy) {
                     let at = bring(blocks);
                     turn += 1;
                     let swapped = at.iter().map(|at| {
-                        let is_other =
-                            |other: &&Reference| other.page.region == at.page.region && other.block != at.block;
+                        let is_other = |other: &&Reference| {
+                            other.page.region == at.page.region && other.block != at.block
+                        };
                         match (seen.iter().rev().find(is_other), turn % 4) {
                             (Some(other), 0) => Reference { block: at.block, ..*other },
                             (Some(other), 1) => *other,
@@ -194,9 +198,12 @@ pub fn fs_driver(enemy: Enemy) {
         let blocks = Blocks { first: victim, count: 4 };
         let acl = Acl::of(own.clone(), Access::ReadWrite).expect("storable");
         serving::serve(&enemy, |request| match request.question() {
-            Ok(AskFiles::Returning) => {
-                Answer::of(&FilesSay::Return { item: 2, blocks: vec![blocks], clusters: 4, to: Some(to.clone()) })
-            }
+            Ok(AskFiles::Returning) => Answer::of(&FilesSay::Return {
+                item: 2,
+                blocks: vec![blocks],
+                clusters: 4,
+                to: Some(to.clone()),
+            }),
             Ok(AskFiles::Returned { .. }) => {
                 let question = AskPolicy::Accept { disk: 0, blocks, acl: acl.clone() };
                 let _ = policy.ask(1, &question, soon());
@@ -210,7 +217,8 @@ pub fn fs_driver(enemy: Enemy) {
         "messages" => {
             of_monitor(&enemy, &monitor);
             of_policy(&enemy, &policy, false);
-            let want = AskCache::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
+            let want =
+                AskCache::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
             if let Ok(CacheSays::References(at)) = cache.ask(1, &want, soon()) {
                 by_reference(&monitor, &at);
             }
@@ -264,7 +272,8 @@ pub fn session(enemy: Enemy) {
         "messages" => {
             of_monitor(&enemy, &monitor);
             of_policy(&enemy, &policy, false);
-            let want = AskCache::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
+            let want =
+                AskCache::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
             if let Ok(CacheSays::References(at)) = cache.ask(2, &want, soon()) {
                 by_reference(&monitor, &at);
             }
@@ -294,7 +303,8 @@ pub fn session(enemy: Enemy) {
             report("changed", changed);
         }
         "nominations" => {
-            let made = (0..600).filter(|number| own_file(&enemy, &format!("n{number}"), false).is_some()).count();
+            let made =
+                (0..600).filter(|number| own_file(&enemy, &format!("n{number}"), false).is_some()).count();
             report("made", made);
         }
         attack => serve_ill(&enemy, attack, &[]),
@@ -313,8 +323,7 @@ fn of_files(files: &Asker<AskFiles, FilesSay>) {
     let mut done = 0;
     for owner in [user("alice"), user("bob")] {
         for size in [0, 1, 4 << 20, u64::MAX] {
-            done +=
-                Enemy::under_any(files, &AskFiles::Resize { file: id, size, owner: owner.clone(), now });
+            done += Enemy::under_any(files, &AskFiles::Resize { file: id, size, owner: owner.clone(), now });
         }
         let claim = AskFiles::Claim { file: id, offset: 0, length: u64::MAX, owner };
         done += Enemy::under_any(files, &claim);
@@ -322,7 +331,14 @@ fn of_files(files: &Asker<AskFiles, FilesSay>) {
     let other = "bob's".to_owned();
     for question in [
         AskFiles::Unlink { parent: 1, name: secret.clone(), now },
-        AskFiles::Rename { from: 1, name: secret.clone(), to: 1, new_name: "x".to_owned(), replace: true, now },
+        AskFiles::Rename {
+            from: 1,
+            name: secret.clone(),
+            to: 1,
+            new_name: "x".to_owned(),
+            replace: true,
+            now,
+        },
         AskFiles::Rename { from: 1, name: other, to: 1, new_name: secret, replace: true, now },
         AskFiles::SetTimes { file: id, times: [Some(now); 3], is_read_only: Some(true) },
         AskFiles::Returned { item: 2, blocks: vec![], clusters: 1, now },
@@ -388,7 +404,12 @@ fn of_policy_as_administrator(policy: &Policy) {
         let blocks = Blocks { first: block, count: 1 };
         ask(&AskPolicy::Look { disk: 0, block });
         if block % 16 == 0 {
-            ask(&AskPolicy::ChangeAcls { disk: 0, blocks, principal: user("bob"), access: Some(Access::Read) });
+            ask(&AskPolicy::ChangeAcls {
+                disk: 0,
+                blocks,
+                principal: user("bob"),
+                access: Some(Access::Read),
+            });
             ask(&AskPolicy::Nominate { disk: 0, blocks, to: user("bob") });
             ask(&AskPolicy::Accept { disk: 0, blocks, acl: bob.clone() });
             ask(&AskPolicy::Owns { disk: 0, blocks, owner: user("alice").digest().0 });

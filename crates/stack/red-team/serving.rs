@@ -30,12 +30,10 @@ pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
         match random.below(9) {
             0 => Answer::refuse(Refusal::Code(random.next() as u32 % 200)),
             1 => Answer::refuse(Refusal::Failed("x".repeat(random.below(4000)))),
-            2 => Answer { alias: [1, 2, 63, 64, 9999][random.below(5)], outcome: Ok(body), files: Vec::new() },
-            3 => Answer { alias: 0, outcome: Ok(vec![1; 70 << 10]), files: Vec::new() },
-            4 => {
-                let file = rustix::io::dup(enemy.context.ports.channel(request.port).expect("it is up").as_fd());
-                Answer { alias: 0, outcome: Ok(body), files: file.into_iter().collect() }
+            2 => {
+                Answer { alias: [1, 2, 63, 64, 9999][random.below(5)], outcome: Ok(body), files: Vec::new() }
             }
+            3 => Answer { alias: 0, outcome: Ok(vec![1; 70 << 10]), files: Vec::new() },
             _ => Answer { alias: 0, outcome: Ok(body), files: Vec::new() },
         }
     });

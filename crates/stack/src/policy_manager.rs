@@ -333,7 +333,9 @@ impl Manager {
         for block in cached {
             let first = BlockId { disk, number: block };
             let mut writes = 0;
-            while let MonitorSays::Places(found) = ask(&self.monitor, &AskMonitor::Places { first, count: 1 })? {
+            while let MonitorSays::Places(found) =
+                ask(&self.monitor, &AskMonitor::Places { first, count: 1 })?
+            {
                 match found.first() {
                     Some((_, _, Status::Dirty)) if writes < SETTLING_MAX => self.clean(disk, block)?,
                     Some((_, _, Status::Dirty)) => return Err(unwritten()),
@@ -378,7 +380,9 @@ impl Manager {
                 None => {
                     let region = match self.region(acl.clone()) {
                         // Those who use many ACLs with little in each make room for the others.
-                        Err(Refusal::Failed(_)) if self.give_up_smallest(disk)? => self.region(acl.clone())?,
+                        Err(Refusal::Failed(_)) if self.give_up_smallest(disk)? => {
+                            self.region(acl.clone())?
+                        }
                         region => region?,
                     };
                     let free = (0..REGION_PAGES_MAX as u32).rev().collect();

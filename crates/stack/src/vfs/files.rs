@@ -25,6 +25,12 @@ const WRITE_BYTES: usize = PAGE_BYTES;
 const AHEAD_BYTES: u64 = 256 << 10;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
+/// Bytes that are made zero at once.
+const ZEROED_BYTES: usize = 1 << 20;
+/// Steps in which an FSDriver does what takes several: more than it needs for the largest file, in the smallest pieces.
+const STEPS_MAX: usize = 1 << 16;
+/// Places in a directory: more than FAT has.
+const PLACES_MAX: u64 = 1 << 20;
 /// Bytes of a file that are claimed at once: fewer blocks than an FSDriver looks at.
 const CLAIM_BYTES: usize = 512 << 10;
 /// How often a page is asked for again that was taken away meanwhile.
@@ -60,7 +66,11 @@ impl Map {
         for (start, run) in runs {
             run.first.checked_add(run.count)?;
             let after = run.count.checked_mul(block)?.checked_add(start)?;
-            if start != next || run.count == 0 || start >= end || after > end.checked_next_multiple_of(block)? {
+            if start != next
+                || run.count == 0
+                || start >= end
+                || after > end.checked_next_multiple_of(block)?
+            {
                 return None;
             }
             self.put(start, run);
@@ -261,7 +271,15 @@ impl Files {
     pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
         let question = |[directory]: [u64; 1]| AskFiles::List { directory, cookie, count: 128 };
         match self.ask_safely([ino], question).map_err(errno)? {
-            FilesSay::Names(names) => Ok(names),
+            // A directory that goes in circles, or on for ever, would keep whoever lists it.
+            FilesSay::Names(names) => {
+                let mut before = cookie;
+                let goes_on = |listed: &Listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie;
+                match names.iter().all(goes_on) && before <= PLACES_MAX {
+                    true => Ok(names),
+                    false => Err(errno(nonsense("the file system"))),
+                }
+            }
             _ => Err(errno(nonsense("the file system"))),
         }
     }
@@ -470,7 +488,9 @@ impl Files {
     }
 
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
-        loop {
+        // It comes nearer with each step, or somebody lies.
+        let mut left = u64::MAX;
+        for _ in 0..STEPS_MAX {
             let owner = self.configuration.user.clone();
             let now = now();
             let question = |[file]: [u64; 1]| AskFiles::Resize { file, size, owner: owner.clone(), now };
@@ -487,16 +507,22 @@ impl Files {
             let FilesSay::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
                 return Err(errno(nonsense("the file system")));
             };
+            let is_within =
+                |(from, length): (u64, u64)| from.checked_add(length).is_some_and(|end| end <= reached);
+            if reached.abs_diff(size) >= left || reached > size.max(before) || !fill.is_none_or(is_within) {
+                return Err(errno(nonsense("the file system")));
+            }
+            left = reached.abs_diff(size);
             self.accept(&nominated).map_err(errno)?;
             if let Some((from, length)) = fill {
                 self.zero(file, from, length)?;
             }
             if reached == size {
-                break;
+                self.return_blocks();
+                return Ok(());
             }
         }
-        self.return_blocks();
-        Ok(())
+        Err(errno(nonsense("the file system")))
     }
 
     /// Has the blocks of a part of a file that nobody accepted nominated again.
@@ -535,6 +561,13 @@ impl Files {
 
     /// What the last block holds beyond the old end is not part of what the file grows by.
     fn zero(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
+        for from_piece in (from..from + length).step_by(ZEROED_BYTES) {
+            self.zero_piece(file, from_piece, (from + length - from_piece).min(ZEROED_BYTES as u64))?;
+        }
+        Ok(())
+    }
+
+    fn zero_piece(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
         let (blocks, block_bytes) = self.blocks(file, from, length)?;
         let zeroes = [0; PAGE_BYTES];
         for (start, block) in blocks {
@@ -550,7 +583,11 @@ impl Files {
 
     /// Gives back what was deleted or cut off, as long as there is any.
     pub(super) fn return_blocks(&self) {
-        while let Ok(true) = self.return_some() {}
+        for _ in 0..STEPS_MAX {
+            if !matches!(self.return_some(), Ok(true)) {
+                break;
+            }
+        }
     }
 
     fn return_some(&self) -> Result<bool, Refusal> {
@@ -584,10 +621,11 @@ impl Files {
         for blocks in blocks.chunks(BLOCKS_MAX) {
             synced = synced.and_then(|()| self.write_out(disk, blocks));
         }
-        let flushed = synced.and_then(|()| match ask_as(&self.monitor, USER, &AskMonitor::Flush { disk })?.0 {
-            MonitorSays::Done => Ok(()),
-            _ => Err(nonsense("the monitor")),
-        });
+        let flushed =
+            synced.and_then(|()| match ask_as(&self.monitor, USER, &AskMonitor::Flush { disk })?.0 {
+                MonitorSays::Done => Ok(()),
+                _ => Err(nonsense("the monitor")),
+            });
         flushed.map_err(|refusal| {
             // Not written yet: the next time it is tried again.
             let mut changed = self.changed.lock();
