@@ -10,6 +10,7 @@ mod attempts;
 mod enemy;
 #[path = "../host/main.rs"]
 mod host;
+#[path = "../tests/common/mutate.rs"]
 mod mutate;
 mod roles;
 #[path = "../tests/common/samples.rs"]

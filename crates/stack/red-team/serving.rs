@@ -47,7 +47,8 @@ pub fn unasked(enemy: &Enemy, port: &str, random: &mut Random) {
         packet.extend((random.below(4) as u16).to_le_bytes());
         packet.extend(if random.below(8) == 0 { [1; 4] } else { [0; 4] });
         packet.extend((random.next() >> random.below(64)).to_le_bytes());
-        packet.truncate(if random.below(8) == 0 { random.below(16) } else { 16 });
+        // An empty one would be taken for the end of the channel, which is silence.
+        packet.truncate(if random.below(8) == 0 { 1 + random.below(15) } else { 16 });
         packet.extend((0..random.below(60)).map(|_| random.next() as u8));
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
         let mut files = rustix::net::SendAncillaryBuffer::new(&mut space);
