@@ -197,19 +197,30 @@ pub fn fs_driver(enemy: Enemy) {
     let gives_back = |to: Principal| {
         let blocks = Blocks { first: victim, count: 4 };
         let acl = Acl::of(own.clone(), Access::ReadWrite).expect("storable");
+        let (mut asked, mut has_returned) = (0, false);
         serving::serve(&enemy, |request| match request.question() {
-            Ok(AskFiles::Returning) => Answer::of(&FilesSay::Return {
-                item: 2,
-                blocks: vec![blocks],
-                clusters: 4,
-                to: Some(to.clone()),
-            }),
+            Ok(AskFiles::Returning) if !has_returned => {
+                asked += 1;
+                report("asked", asked);
+                let (blocks, to) = (vec![blocks], Some(to.clone()));
+                Answer::of(&FilesSay::Return { item: 2, blocks, clusters: 4, to })
+            }
             Ok(AskFiles::Returned { .. }) => {
+                has_returned = true;
+                report("returned", 1);
                 let question = AskPolicy::Accept { disk: 0, blocks, acl: acl.clone() };
                 let _ = policy.ask(1, &question, soon());
-                Answer::of(&FilesSay::Return { item: 0, blocks: vec![], clusters: 0, to: None })
+                Answer::of(&FilesSay::Done)
             }
             Ok(AskFiles::Unlink { .. }) => Answer::of(&FilesSay::Done),
+            // Whatever is looked for is there, so that it can be removed.
+            Ok(AskFiles::LookUp { .. }) => Answer::of(&FilesSay::File(File {
+                id: 77,
+                is_directory: false,
+                size: 700,
+                times: [(1, 0); 3],
+                is_read_only: false,
+            })),
             _ => Answer::refuse(holdfast_components::Refusal::Code(code::MEDIUM)),
         });
     };
@@ -228,8 +239,7 @@ pub fn fs_driver(enemy: Enemy) {
             fuzz(&enemy, "cache", &samples::ask_cache(victim), 500);
         }
         "grow" => {
-            stage::grow_everything();
-            report("lived", 1);
+            report("grown", stage::grow_everything());
         }
         "give-away" => gives_back(user("bob")),
         "lose" => gives_back(own.clone()),

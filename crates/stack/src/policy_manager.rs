@@ -99,10 +99,21 @@ pub fn main(context: Context) -> ExitCode {
             let disk = Disk { number: number as u16, ..disk };
             manager
                 .open(disk, is_new)
-                .map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
+                .map_err(|refusal| crate::StackError::Component(explained(&refusal, number)))?;
         }
         Ok(ports.serve(|request| manager.answer(&request))?)
     })
+}
+
+/// Why a disk's table could not be opened.
+fn explained(refusal: &Refusal, disk: usize) -> String {
+    match refusal {
+        Refusal::Code(crate::host::BAD_BLOCK) => format!(
+            "the policy table of disk {disk} is not what was written there: the disk, or what is beside it, was changed, \
+             mixed up or put back; nobody gets anything of it. Bring back what belongs together, or format the disk"
+        ),
+        refusal => format!("the policy table of disk {disk}: {refusal}"),
+    }
 }
 
 fn served_has(served: &Served, region: RegionId) -> bool {

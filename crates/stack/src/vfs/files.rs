@@ -25,6 +25,8 @@ const WRITE_BYTES: usize = PAGE_BYTES;
 const AHEAD_BYTES: u64 = 256 << 10;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
+/// Most bytes of a file of FAT.
+const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Bytes that are made zero at once.
 const ZEROED_BYTES: usize = 1 << 20;
 /// Steps in which an FSDriver does what takes several: more than it needs for the largest file, in the smallest pieces.
@@ -206,7 +208,11 @@ impl Files {
         for (ino, parent, name) in above.into_iter().rev() {
             let parent = self.inodes.lock().number(parent).ok_or_else(none)?;
             match ask_as(&self.files, USER, &AskFiles::LookUp { parent, name })?.0 {
-                FilesSay::File(file) => self.inodes.lock().found(ino, file.id),
+                FilesSay::File(file) => {
+                    self.inodes.lock().found(ino, file.id);
+                    // Where its blocks are was told by who is gone, who may have lied.
+                    self.forget_map(ino);
+                }
                 _ => return Err(nonsense("the file system")),
             }
         }
@@ -216,7 +222,8 @@ impl Files {
     /// A file that the kernel learns of.
     fn learnt(&self, answer: Result<FilesSay, Refusal>, parent: u64, name: &str) -> Result<File, Code> {
         match answer.map_err(errno)? {
-            FilesSay::File(file) => {
+            // The root has no name.
+            FilesSay::File(file) if file.id != ROOT && can_be(&file, file.id) => {
                 let id = self.inodes.lock().learn(parent, name, file.id);
                 Ok(File { id, ..file })
             }
@@ -263,6 +270,7 @@ impl Files {
 
     pub(super) fn stat(&self, ino: u64) -> Result<File, Code> {
         match self.ask_safely([ino], |[file]| AskFiles::Stat(file)).map_err(errno)? {
+            FilesSay::File(file) if !can_be(&file, ino) => Err(errno(nonsense("the file system"))),
             FilesSay::File(file) => Ok(File { id: ino, ..file }),
             _ => Err(errno(nonsense("the file system"))),
         }
@@ -652,6 +660,12 @@ impl Files {
             _ => Err(nonsense("the monitor")),
         }
     }
+}
+
+/// Whether the kernel can be told this of a file. It gives up an inode for good whose kind changes or whose size is none,
+/// and with the root's the whole mount; so an FSDriver that lies could end it.
+fn can_be(file: &File, ino: u64) -> bool {
+    file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
 }
 
 /// The blocks with these bytes, if all are known.

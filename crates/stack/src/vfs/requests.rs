@@ -25,10 +25,9 @@ pub(super) struct Served {
 }
 
 fn system((seconds, nanoseconds): Time) -> SystemTime {
-    match u64::try_from(seconds) {
-        Ok(seconds) => UNIX_EPOCH + Duration::new(seconds, nanoseconds),
-        Err(_) => UNIX_EPOCH,
-    }
+    // Whoever says this may say anything; what is no time is the beginning of it.
+    let since = u64::try_from(seconds).map(|seconds| Duration::new(seconds, nanoseconds.min(999_999_999)));
+    since.ok().and_then(|since| UNIX_EPOCH.checked_add(since)).unwrap_or(UNIX_EPOCH)
 }
 
 fn time(time: TimeOrNow) -> Time {

@@ -286,6 +286,8 @@ fn ill_servers(table: &mut Table, role: &'static str) {
         "answers of no grammar, of another question, with other names: what is read meanwhile",
         verdict,
     );
+    // The kernel remembers names and sizes for a second.
+    running.until("what is right, once the enemy is gone", |running| running.altered().is_empty());
     let wrong = bystanders(&mut running, role, 0);
     let verdict = if wrong.is_empty() { Verdict::WhileThere } else { unless(wrong) };
     table.put(role, 7, "answers of no grammar, packets that nobody asked for, hundreds of files", verdict);
@@ -383,9 +385,10 @@ fn ill_files(table: &mut Table) {
     running.until("its end", |running| {
         !running.last_end(role).is_empty() && running.component(role)["restarts"] == 2
     });
-    let ends = running.words();
-    let lived = ends.contains("lived=1").then(|| "the region grew".to_owned());
-    table.put(role, 7, "its region made larger, to take the memory of all", unless(lived));
+    let report = running.report(role);
+    assert!(report.contains_key("grown"), "{report:?}");
+    let attempt = "its region made larger than its profile says, to take the memory of all";
+    table.put(role, 7, attempt, unless(counted(&report, &["grown"])));
     table.put(
         role,
         8,
@@ -393,31 +396,25 @@ fn ill_files(table: &mut Table) {
         unless(bystanders(&mut running, role, 0).into_iter().chain(aftermath(running))),
     );
 
-    let running = enemy(role, "give-away");
-    let _ = fs::write(running.alice.join("x"), b"x");
-    let _ = fs::remove_file(running.alice.join("SECRET"));
-    let _ = fs::remove_file(running.alice.join("third"));
-    table.put(
-        role,
-        2,
-        "has alice's VFS nominate bob for her blocks, as given back",
-        unless(aftermath(running)),
-    );
-
-    let running = enemy(role, "lose");
-    let _ = fs::remove_file(running.alice.join("third"));
-    let lost = aftermath(running);
-    let verdict = if lost.is_empty() {
-        Verdict::No
-    } else {
-        Verdict::Known("files of its partition, erased, never read")
-    };
-    table.put(
-        role,
-        1,
-        "has alice's VFS give back blocks of a file that is there, as of one that was deleted",
-        verdict,
-    );
+    for (attack, goal, attempt) in [
+        ("give-away", 2, "has alice's VFS nominate bob for her blocks, as given back"),
+        ("lose", 1, "has alice's VFS give back blocks of a file that is there, as of one that was deleted"),
+    ] {
+        let mut running = enemy(role, attack);
+        let _ = fs::remove_file(running.alice.join("anything"));
+        running.kill(role);
+        let words = running.words();
+        assert!(words.contains("asked=1"), "alice's VFS asked what it may give back: {words}");
+        let returned = words.contains("returned=1").then(|| "her VFS did".to_owned());
+        let lost = aftermath(running);
+        let verdict = match attack {
+            "lose" if returned.is_some() && !lost.is_empty() => {
+                Verdict::Known("files of its partition can be lost, erased, never read")
+            }
+            _ => unless(returned.into_iter().chain(lost)),
+        };
+        table.put(role, goal, attempt, verdict);
+    }
 }
 
 /// What one session can do to another by using much.

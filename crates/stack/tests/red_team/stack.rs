@@ -107,6 +107,16 @@ impl Running {
         line(&mut self.output)
     }
 
+    /// Ends a component's process, and waits for nobody.
+    pub fn end(&mut self, component: &str) {
+        assert_eq!(self.tell(&format!("kill {component}")), "done");
+    }
+
+    /// The host's process.
+    pub fn host_pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends a component's process; whoever was there is started anew.
     pub fn kill(&mut self, component: &str) {
         let before = self.component(component)["process"].clone();
@@ -227,14 +237,18 @@ impl Drop for Running {
 pub fn uncached(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    let length = file.metadata()?.len();
+    if length > BYTES {
+        return Err(std::io::Error::other("longer than the disk"));
+    }
+    let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
 
 /// The disk, the first block of alice's secret, and the number of components.
 struct Prepared {
-    place: tempfile::TempDir,
+    place: PathBuf,
     victim: u64,
     components: u64,
 }
@@ -255,7 +269,13 @@ fn prepared() -> &'static Prepared {
         let disk = fs::read(place.path().join("disk")).expect("read");
         let first = content(1, 512);
         let at = disk.windows(512).step_by(512).position(|block| block == first).expect("on the disk");
-        Prepared { place, victim: number_of(&disk, at as u64 * BLOCK), components }
+        // Kept beside what is built, for this run and until the next.
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("stack-", env!("CARGO_CRATE_NAME")));
+        fs::create_dir_all(&kept).expect("made");
+        for name in ["disk", "log"] {
+            copied(&place.path().join(name), &kept.join(name));
+        }
+        Prepared { place: kept, victim: number_of(&disk, at as u64 * BLOCK), components }
     })
 }
 
@@ -273,15 +293,16 @@ pub fn second() -> u64 {
     prepared().components + 1
 }
 
+fn copied(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("--sparse=always").args([from, to]).status();
+    assert!(copied.expect("cp runs").success());
+}
+
 /// A copy of the disk.
 pub fn copy() -> tempfile::TempDir {
     let place = tempfile::tempdir().expect("a directory");
     for name in ["disk", "log"] {
-        let copied = Command::new("cp")
-            .arg("--sparse=always")
-            .args([prepared().place.path().join(name), place.path().join(name)])
-            .status();
-        assert!(copied.expect("cp runs").success());
+        copied(&prepared().place.join(name), &place.path().join(name));
     }
     place
 }
