@@ -18,7 +18,7 @@ use rustix::mount::{
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, unmount,
 };
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, fchdir, pivot_root, set_dumpable_behavior,
+    DumpableBehavior, Resource, Rlimit, Signal, fchdir, getrlimit, pivot_root, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
@@ -105,6 +105,8 @@ fn limit(profile: &Profile) -> rustix::io::Result<()> {
         (Resource::Sigpending, 16),
         (Resource::Locks, 0),
     ] {
+        // Where less is left to whoever starts it, it has less.
+        let most = getrlimit(resource).maximum.map_or(most, |left| most.min(left));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
     Ok(())
