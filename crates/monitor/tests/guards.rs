@@ -38,8 +38,10 @@ fn requests_by_name() {
         what(&monitor, by)
     }
     const REGION: holdfast_monitor::RegionId = holdfast_monitor::RegionId(1);
-    const FIRST: Reference = Reference { page: PageId { region: REGION, index: 0 }, generation: 1, block: block(1) };
-    const SECOND: Reference = Reference { page: PageId { region: REGION, index: 1 }, generation: 1, block: block(2) };
+    const FIRST: Reference =
+        Reference { page: PageId { region: REGION, index: 0 }, generation: 1, block: block(1) };
+    const SECOND: Reference =
+        Reference { page: PageId { region: REGION, index: 1 }, generation: 1, block: block(2) };
     let requests: Vec<(&str, Request)> = vec![
         ("make a region", |by| {
             on_fresh(by, |m, by| m.create_region(by, acl("eve", Access::Read), 1).map(|_| ()))

@@ -102,7 +102,8 @@ impl Policy {
         let label = Label { acl: only(&administrator)?, owner: administrator.clone() };
         let erase = everything_but_the_table(&disk)?;
         let (table, images) = Table::create(disk, label, 1)?;
-        let mut policy = Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false };
+        let mut policy =
+            Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false };
         let change = policy.change(&erase, DirtyPages::Drop, images);
         Ok((policy, change))
     }

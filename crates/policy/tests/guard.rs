@@ -345,7 +345,8 @@ fn nominations_are_bounded() {
         accept(&mut driven, first + 599).expect("the newest is there, whoever else has many");
     }
     let firsts = (2_000..).step_by(1_100).take(17);
-    let accepted = firsts.flat_map(|first| first..first + 599).filter(|block| accept(&mut driven, *block).is_ok());
+    let accepted =
+        firsts.flat_map(|first| first..first + 599).filter(|block| accept(&mut driven, *block).is_ok());
     let accepted = accepted.count();
     assert!(accepted <= NOMINATIONS_MAX && accepted > NOMINATIONS_MAX - 600, "{accepted}");
 }

@@ -56,8 +56,7 @@ fn main() -> std::process::ExitCode {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_else(|| "all".to_owned());
     let seconds = arguments.next().map_or(Some(10), |text| text.parse().ok());
-    let chosen: Vec<&Target> =
-        TARGETS.iter().filter(|target| name == "all" || target.name == name).collect();
+    let chosen: Vec<&Target> = TARGETS.iter().filter(|target| name == "all" || target.name == name).collect();
     let (Some(seconds), false) = (seconds, chosen.is_empty()) else {
         let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
         eprintln!("usage: scripts/fuzz [TARGET|all] [SECONDS]; targets: {}", names.join(", "));

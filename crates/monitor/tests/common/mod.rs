@@ -38,8 +38,7 @@ impl View {
     /// not filled.
     #[allow(dead_code, reason = "not every test looks")]
     pub fn block(&self, at: Reference) -> Option<Page> {
-        let is_it =
-            || self.words.lock().expect("locked")[at.page.index as usize] == words(at, true);
+        let is_it = || self.words.lock().expect("locked")[at.page.index as usize] == words(at, true);
         let page = is_it().then(|| self.read(at.page.index))??;
         is_it().then_some(page)
     }

@@ -123,18 +123,20 @@ fn principals() -> Vec<Vec<u8>> {
     ["user:alice", "group:staff", "machine:", "process:000102030405060708090a0b0c0d0e0f/7"]
         .map(|text| text.as_bytes().to_vec())
         .into_iter()
-        .chain([Principal::Such(
-            holdfast_access::Predicate::new(
-                vec![
-                    holdfast_access::Term::All(2),
-                    holdfast_access::Term::Uid(7),
-                    holdfast_access::Term::Component(Name::new("vfs").expect("a name")),
-                ],
-                holdfast_access::Conditions::CLEAN,
-            )
-            .expect("one tree"),
-        )]
-        .map(|principal| principal.to_string().into_bytes()))
+        .chain(
+            [Principal::Such(
+                holdfast_access::Predicate::new(
+                    vec![
+                        holdfast_access::Term::All(2),
+                        holdfast_access::Term::Uid(7),
+                        holdfast_access::Term::Component(Name::new("vfs").expect("a name")),
+                    ],
+                    holdfast_access::Conditions::CLEAN,
+                )
+                .expect("one tree"),
+            )]
+            .map(|principal| principal.to_string().into_bytes()),
+        )
         .collect()
 }
 

@@ -22,7 +22,8 @@ fn work(directory: &Path, round: usize) -> (Result<()>, Option<Vec<u8>>) {
     let at = |name: &str| directory.join(format!("{name} {round}"));
     let mut synced = None;
     let mut all = || -> Result<()> {
-        let file = fs::File::options().create(true).read(true).write(true).truncate(false).open(at("made"))?;
+        let file =
+            fs::File::options().create(true).read(true).write(true).truncate(false).open(at("made"))?;
         let expected = content(round, 3000);
         file.write_all_at(&expected, 0)?;
         file.sync_all()?;
@@ -86,7 +87,8 @@ fn kill_at(chosen: impl Fn(u64) -> Vec<u64>) {
                     println!("{component} at {number} {when:?}: {error}");
                     // An error that programs know, not one of a mount that is gone.
                     let code = error.raw_os_error();
-                    let is_clear = matches!(code, Some(libc::EIO | libc::ENOENT | libc::EEXIST | libc::EACCES));
+                    let is_clear =
+                        matches!(code, Some(libc::EIO | libc::ENOENT | libc::EEXIST | libc::EACCES));
                     assert!(is_clear, "{component} at {number} {when:?}: {error}");
                 }
                 kept.extend(synced.map(|bytes| (round, bytes)));

@@ -90,7 +90,8 @@ fn watch(pid: i32, at: Option<(u64, When)>, stop: &AtomicBool, sent: &AtomicU64)
         if signal == libc::SIGTRAP | 0x80 {
             let is_inside = inside.entry(thread).or_default();
             *is_inside = !*is_inside;
-            let is_message = registers(thread).is_some_and(|found| found.orig_rax == libc::SYS_sendmsg as u64);
+            let is_message =
+                registers(thread).is_some_and(|found| found.orig_rax == libc::SYS_sendmsg as u64);
             if is_message {
                 let number = if *is_inside { sent.fetch_add(1, SeqCst) + 1 } else { sent.load(SeqCst) };
                 let when = if *is_inside { When::Before } else { When::After };
