@@ -385,3 +385,7 @@ pub fn check_partitions(
     let heard = run(plans.collect(), source, owner_of, go_on)?;
     Ok(heard.into_iter().map(|heard| heard.survey).collect())
 }
+
+#[cfg(test)]
+#[path = "loading_tests.rs"]
+mod tests;
