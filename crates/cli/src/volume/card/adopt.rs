@@ -99,7 +99,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
         Some(place) => place,
         None => {
             volume.start()?;
-            let lent = Lent::new(volume);
+            let lent = Lent::new(volume, disk_bytes);
             let looked = look(&arguments.device, lent.source(), &disk, &owners, &interrupt);
             volume = lent.take();
             let (partitions, mut surveys) = looked.map_err(|failure| {

@@ -21,19 +21,24 @@ const RUN_BYTES: u64 = 256 << 10;
 const TABLE_BYTES: u64 = 1 << 20;
 
 /// A volume that is lent to who answers processes that look at it, and comes back.
-pub(super) struct Lent(Arc<Mutex<Option<Volume>>>);
+pub(super) struct Lent(Arc<Mutex<Option<Volume>>>, u64);
 
 impl Lent {
-    pub(super) fn new(volume: Volume) -> Lent {
-        Lent(Arc::new(Mutex::new(Some(volume))))
+    /// Lends the disk, which is the first `disk_bytes` of it; not the policy table that follows.
+    pub(super) fn new(volume: Volume, disk_bytes: u64) -> Lent {
+        Lent(Arc::new(Mutex::new(Some(volume))), disk_bytes)
     }
 
     /// What reads it.
     pub(super) fn source(&self) -> Source {
-        let lent = Arc::clone(&self.0);
-        Arc::new(move |offset, into| match &*lent.lock() {
-            Some(volume) => volume.read(offset, into).map_err(|error| error.to_string()),
-            None => Err("nobody looks at it any more".to_owned()),
+        let (lent, disk_bytes) = (Arc::clone(&self.0), self.1);
+        Arc::new(move |offset, into| {
+            let end = offset.checked_add(into.len() as u64).filter(|end| *end <= disk_bytes);
+            end.ok_or("that is beyond what is used of the disk")?;
+            match &*lent.lock() {
+                Some(volume) => volume.read(offset, into).map_err(|error| error.to_string()),
+                None => Err("nobody looks at it any more".to_owned()),
+            }
         })
     }
 
@@ -57,6 +62,8 @@ pub(super) struct Card {
     pub(super) sidecar: PathBuf,
     pub(super) place: Place,
     pub(super) remembered: Remembered,
+    /// Bytes of the disk, of which the last, short of a block, are not used.
+    device_bytes: u64,
     volume: Volume,
     bus: String,
     _lock: File,
@@ -117,6 +124,7 @@ pub(super) fn open(
         sidecar: files.directory,
         place,
         remembered,
+        device_bytes: disk.device.size_bytes(),
         volume,
         bus,
         _lock: lock,
@@ -177,9 +185,9 @@ impl Card {
                 error => error.into(),
             })?;
         }
-        let Card { path, sidecar, place, remembered, volume, bus, _lock } = self;
-        let lent = Lent::new(volume);
-        let found = find_partitions(lent.source(), place.table.0, &|| true);
+        let Card { path, sidecar, place, remembered, device_bytes, volume, bus, _lock } = self;
+        let lent = Lent::new(volume, place.table.0);
+        let found = find_partitions(lent.source(), device_bytes, &|| true);
         let volume = lent.take();
         let found: Vec<Found> = found.map_err(failed)?;
         for at in used {
@@ -189,7 +197,7 @@ impl Card {
                     .hint("the driver of this partition wrote what it should not have; the other partitions can be mounted")
             })?;
         }
-        Ok(Card { path, sidecar, place, remembered, volume, bus, _lock })
+        Ok(Card { path, sidecar, place, remembered, device_bytes, volume, bus, _lock })
     }
 
     /// Takes it apart: for a stack, and what is to be kept until it ends.
