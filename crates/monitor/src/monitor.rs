@@ -506,17 +506,23 @@ impl<M: Memory> Monitor<M> {
     }
 
     /// Writes what is dirty, whoever wrote it, and closes the volumes, so that the next opening has nothing to recover.
-    /// Nobody asks any more.
+    /// Nobody asks any more. A disk that fails does not keep the others.
     ///
     /// # Errors
-    /// [`MonitorError::Volume`], [`MonitorError::Memory`].
+    /// The first of [`MonitorError::Volume`], [`MonitorError::Memory`].
     pub fn close(&self) -> Result<(), MonitorError> {
         let dirty = self.regions.lock().dirty_pages();
+        let mut outcome = Ok(());
         for (page, block) in dirty {
-            let (disk, offset, bytes, _) = self.place(block)?;
-            self.drain(disk, offset, bytes, &mut vec![0; bytes], &[page])?;
+            let drained = self.place(block).and_then(|(disk, offset, bytes, _)| {
+                self.drain(disk, offset, bytes, &mut vec![0; bytes], &[page])
+            });
+            outcome = outcome.and(drained);
         }
-        self.disks.iter().try_for_each(|disk| Ok(disk.volume.close()?))
+        for disk in &self.disks {
+            outcome = outcome.and(disk.volume.close().map_err(MonitorError::from));
+        }
+        outcome
     }
 
     /// What pages have, nothing for outdated references: for CacheMgr, and for who may read them.

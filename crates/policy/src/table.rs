@@ -45,6 +45,47 @@ impl Table {
         Ok((table, images))
     }
 
+    /// A table of these extents, each ⟨first block, label⟩ and lasting until the next, and the blocks that store it. Pages
+    /// are filled in part, where there is room for it, so that changes to come do not split each of them.
+    pub fn of(
+        disk: Disk,
+        extents: impl Iterator<Item = (u64, Label)>,
+    ) -> Result<(Table, Vec<Image>), Refused> {
+        let mut labels = Labels::new(format::label_blocks(&disk));
+        let mut numbered: Vec<(u64, u32)> = Vec::new();
+        for (first, label) in extents {
+            let follows = numbered.last().map_or(first == 0, |(before, _)| *before < first);
+            if !follows || first >= disk.blocks {
+                return Err(Refused::BeyondDisk(disk.blocks));
+            }
+            if !label.owner.is_storable() {
+                return Err(Refused::NotStorable(label.owner));
+            }
+            let number = labels.intern(label)?;
+            if numbered.last().is_none_or(|(_, before)| *before != number) {
+                labels.add_use(number);
+                numbered.push((first, number));
+            }
+        }
+        let slots_max = format::page_slots(&disk);
+        let loose = EXTENTS_PER_PAGE_MAX * 3 / 4;
+        let fits = |per_page: usize| numbered.len().div_ceil(per_page) as u64 <= slots_max;
+        let per_page = if fits(loose) { loose } else { EXTENTS_PER_PAGE_MAX };
+        if numbered.is_empty() || !fits(per_page) {
+            return Err(if numbered.is_empty() { Refused::BeyondDisk(0) } else { Refused::Full });
+        }
+        let pages: BTreeMap<u64, Page> = (0..)
+            .zip(numbered.chunks(per_page))
+            .map(|(slot, extents)| (extents[0].0, Page { slot, extents: extents.to_vec() }))
+            .collect();
+        let stored: Vec<(u32, Option<u64>)> =
+            pages.iter().map(|(first, page)| (page.slot, Some(*first))).collect();
+        let slots = stored.len() as u32;
+        let mut table = Table { disk, generation: 1, pages, free: BTreeSet::new(), slots, labels };
+        let images = table.images(&stored);
+        Ok((table, images))
+    }
+
     /// Reads a stored table whole. `read` reads a block, counted from the table's first.
     pub fn open(
         disk: Disk,

@@ -77,3 +77,21 @@ pub(crate) fn refusal(error: ComponentError) -> Refusal {
 pub(crate) fn nonsense(from: &str) -> Refusal {
     Refusal::Failed(format!("{from} gave an answer to another question"))
 }
+
+/// A refusal, for people.
+pub(crate) fn words(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Code(crate::host::BAD_BLOCK) => {
+            "a block of it is not what was written last: it was changed by something else, or is damaged"
+                .to_owned()
+        }
+        Refusal::Failed(words) => words,
+        refusal => refusal.to_string(),
+    }
+}
+
+impl From<Refusal> for crate::StackError {
+    fn from(refusal: Refusal) -> crate::StackError {
+        crate::StackError::Component(words(refusal))
+    }
+}

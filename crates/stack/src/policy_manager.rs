@@ -4,7 +4,8 @@
 //! [`holdfast_policy`] decides; this carries it out. Invariants:
 //! - a block is put into a region only if the region's ACL is the block's, by the table;
 //! - what was decided is done in the order that the decision gives, before anything else is decided;
-//! - a change that could not be carried out ends this process: the next one reads what the table says.
+//! - a change that could not be carried out is forgotten with the whole table, which is read anew;
+//! - one disk that fails does not keep the others.
 
 use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
@@ -29,6 +30,8 @@ const PLACES: u64 = 1024;
 pub struct Configuration {
     /// The disks, by number. Those that have no table yet get one, and are erased.
     pub disks: Vec<(Disk, bool)>,
+    /// The bus of each disk.
+    pub buses: Vec<u16>,
     /// Who may format.
     pub administrator: Principal,
     /// Who decides what is in memory.
@@ -70,13 +73,15 @@ struct Served {
 
 struct Manager {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    driver: Asker<AskDriver, DriverSays>,
+    /// By bus.
+    buses: Vec<Asker<AskDriver, DriverSays>>,
     stage: Arc<View>,
     configuration: Configuration,
     principals: HashMap<[u8; 32], Principal>,
     /// Those of them that only a nomination made known, the newest last.
     nominated: VecDeque<[u8; 32]>,
-    served: Vec<Served>,
+    /// By number. A disk whose table cannot be read is not there, and does not keep the others.
+    served: BTreeMap<u16, Served>,
 }
 
 /// Runs the component.
@@ -86,27 +91,26 @@ pub fn main(context: Context) -> ExitCode {
         let names = [&configuration.administrator, &configuration.cache_manager];
         let known = names.into_iter().chain(&configuration.principals);
         let known = known.chain(configuration.drivers.iter().map(|(_, _, driver)| driver));
+        let buses = configuration.buses.iter().max().map_or(0, |last| last + 1);
+        let buses = (0..buses).map(|bus| ports.asker(&crate::host::bus_port(bus)));
         let mut manager = Manager {
             monitor: Arc::new(ports.asker("monitor")?),
-            driver: ports.asker("driver")?,
+            buses: buses.collect::<Result<_, _>>()?,
             stage: ports.region("stage")?,
             principals: known.map(|principal| (principal.digest().0, principal.clone())).collect(),
             nominated: VecDeque::new(),
-            served: Vec::new(),
+            served: BTreeMap::new(),
             configuration,
         };
-        for (number, (disk, is_new)) in manager.configuration.disks.clone().into_iter().enumerate() {
-            let disk = Disk { number: number as u16, ..disk };
-            manager
-                .open(disk, is_new)
-                .map_err(|refusal| crate::StackError::Component(explained(&refusal, number)))?;
+        for number in 0..manager.configuration.disks.len() as u16 {
+            manager.open_again(number);
         }
         Ok(ports.serve(|request| manager.answer(&request))?)
     })
 }
 
 /// Why a disk's table could not be opened.
-fn explained(refusal: &Refusal, disk: usize) -> String {
+fn explained(refusal: &Refusal, disk: u16) -> String {
     match refusal {
         Refusal::Code(crate::host::BAD_BLOCK) => format!(
             "the policy table of disk {disk} is not what was written there: the disk, or what is beside it, was changed, \
@@ -134,6 +138,22 @@ fn range(blocks: Blocks) -> Result<BlockRange, Refusal> {
 }
 
 impl Manager {
+    /// Opens the table of a disk, as it is on the disk. If that fails, its blocks are refused, and why is told.
+    fn open_again(&mut self, number: u16) {
+        self.served.remove(&number);
+        let Some((disk, is_new)) = self.configuration.disks.get(usize::from(number)).cloned() else { return };
+        if let Err(refusal) = self.open(Disk { number, ..disk }, is_new) {
+            tracing::error!("{}", explained(&refusal, number));
+            self.served.remove(&number);
+        }
+    }
+
+    /// Who transfers for a disk.
+    fn driver(&self, disk: u16) -> Result<&Asker<AskDriver, DriverSays>, Refusal> {
+        let bus = self.configuration.buses.get(usize::from(disk)).ok_or(Refusal::Malformed)?;
+        self.buses.get(usize::from(*bus)).ok_or(Refusal::Malformed)
+    }
+
     /// Brings the table of a disk into memory, in a region that is PolicyMgr's alone, and opens it.
     fn open(&mut self, disk: Disk, is_new: bool) -> Result<(), Refusal> {
         self.clear(disk.number)?;
@@ -153,7 +173,8 @@ impl Manager {
             let pages: Vec<(u64, PageId)> =
                 numbers.iter().zip(&references).map(|(number, at)| (*number, at.page)).collect();
             let disk = disk.number;
-            ask(&self.driver, &AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages })?;
+            let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages };
+            ask(self.driver(disk)?, &question)?;
             table.extend(references);
         }
         let administrator = self.configuration.administrator.clone();
@@ -171,16 +192,17 @@ impl Manager {
             }
         };
         // A new disk's table may have been made by an earlier process of this component: its identity tells.
-        let policy = match Policy::open(disk.clone(), administrator.clone(), read) {
+        let number = disk.number;
+        let (policy, change) = match Policy::open(disk.clone(), administrator.clone(), read) {
             Err(_) if is_new => {
                 let (policy, change) = Policy::create(disk, administrator).map_err(failed)?;
-                self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
-                return self.carry_out(self.served.len() - 1, change);
+                (policy, Some(change))
             }
-            policy => policy.map_err(failed)?,
+            policy => (policy.map_err(failed)?, None),
         };
-        self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
-        Ok(())
+        let served = Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() };
+        self.served.insert(number, served);
+        change.map_or(Ok(()), |change| self.carry_out(number, change))
     }
 
     /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
@@ -200,7 +222,8 @@ impl Manager {
             for (at, block, status) in found {
                 if status == Status::Dirty {
                     let blocks = vec![(block.number, at.page)];
-                    ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+                    let question = AskDriver::Transfer { direction: Direction::Drain, disk, blocks };
+                    ask(self.driver(disk)?, &question)?;
                 }
                 match ask(&self.monitor, &AskMonitor::Free { page: at.page }) {
                     Ok(_) => freed += 1,
@@ -242,7 +265,8 @@ impl Manager {
     }
 
     fn served(&mut self, disk: u16) -> Result<&mut Served, Refusal> {
-        self.served.get_mut(usize::from(disk)).ok_or(Refusal::Malformed)
+        let none = || Refusal::Failed(format!("the policy table of disk {disk} cannot be used"));
+        self.served.get_mut(&disk).ok_or_else(none)
     }
 
     fn decide(&mut self, by: &Alias, question: AskPolicy) -> Result<PolicySays, Refusal> {
@@ -273,7 +297,7 @@ impl Manager {
                 self.served(disk)?.policy.look(by, range.first()).map_err(failed)?;
                 self.settle(disk, range)?;
                 let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
-                self.must_carry_out(disk, change);
+                self.must_carry_out(disk, change)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Nominate { disk, blocks, to } => {
@@ -284,7 +308,7 @@ impl Manager {
             AskPolicy::Accept { disk, blocks, acl } => {
                 let change =
                     self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
-                self.must_carry_out(disk, change);
+                self.must_carry_out(disk, change)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Look { disk, block } => {
@@ -310,7 +334,7 @@ impl Manager {
             }
             AskPolicy::Format { disk } => {
                 let change = self.served(disk)?.policy.format(by).map_err(failed)?;
-                self.must_carry_out(disk, change);
+                self.must_carry_out(disk, change)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Sizes { disk } => {
@@ -498,7 +522,7 @@ impl Manager {
             ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
         }
         // It may have gone with the empty ones.
-        Ok(is_gone || !served_has(&self.served[usize::from(disk)], region))
+        Ok(is_gone || !served_has(self.served(disk)?, region))
     }
 
     /// Writes what a block's page has and its disk does not.
@@ -509,21 +533,20 @@ impl Manager {
         };
         if let Some((at, _, Status::Dirty)) = found.first() {
             let blocks = vec![(block, at.page)];
-            ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+            ask(self.driver(disk)?, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
         }
         Ok(())
     }
 
     /// What cannot be carried out must not be built upon, and nobody may learn that it was decided.
-    fn must_carry_out(&mut self, disk: u16, change: Change) {
-        if let Err(refusal) = self.carry_out(usize::from(disk), change) {
-            tracing::error!(%refusal, "a change of the policy could not be carried out; PolicyMgr begins anew");
-            std::process::exit(1);
-        }
+    fn must_carry_out(&mut self, disk: u16, change: Change) -> Result<(), Refusal> {
+        self.carry_out(disk, change).inspect_err(|refusal| {
+            tracing::error!(%refusal, disk, "a change of the policy could not be carried out; its table is read anew");
+            self.open_again(disk);
+        })
     }
 
-    fn carry_out(&mut self, at: usize, change: Change) -> Result<(), Refusal> {
-        let disk = at as u16;
+    fn carry_out(&mut self, disk: u16, change: Change) -> Result<(), Refusal> {
         for effect in change.effects() {
             match effect {
                 Effect::Withdraw(range, pages) => self.withdraw(disk, *range, *pages)?,
@@ -539,15 +562,14 @@ impl Manager {
                     for (page, image) in images.iter().enumerate() {
                         let offset = (page * PAGE_BYTES) as u64;
                         self.stage.write_at(offset, &image.bytes[..]).map_err(failed)?;
-                        let place =
-                            self.served[at].table.get(image.block as usize).ok_or(Refusal::Malformed)?;
-                        writes.push(*place);
+                        let table = &self.served(disk)?.table;
+                        writes.push(*table.get(image.block as usize).ok_or(Refusal::Malformed)?);
                     }
                     ask(&self.monitor, &AskMonitor::WriteTogether { disk, writes })?;
                 }
             }
         }
-        self.served[at].policy.carried_out(change);
+        self.served(disk)?.policy.carried_out(change);
         Ok(())
     }
 

@@ -198,6 +198,8 @@ pub enum AskFiles {
     Returned { item: u32, blocks: Vec<Blocks>, clusters: u32, now: Time },
     /// How large the file system is.
     Sizes,
+    /// The host alone, for the administrator: a session is no more, and what it had is given up.
+    Ended { session: String },
 }
 
 /// A name in a directory.
