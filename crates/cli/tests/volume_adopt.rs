@@ -111,8 +111,8 @@ impl Desk {
     }
 
     /// A card with the usual things on it: of 70 MiB, without a partition table.
-    fn card(&self, card: &str) {
-        self.make_fat(card, 0, 70 * MIB, 1);
+    fn card(&self, card: &str, cluster_sectors: u32) {
+        self.make_fat(card, 0, 70 * MIB, cluster_sectors);
         fs::create_dir_all(self.path("source/photos/2024")).expect("made");
         let write =
             |name: &str, bytes: Vec<u8>| fs::write(self.path("source").join(name), bytes).expect("written");
@@ -199,7 +199,7 @@ const BOTH: [&str; 5] = ["alice", "--user", "alice", "--session", "bob=bob"];
 #[test]
 fn adopted() {
     let desk = Desk::new(&["alice", "bob"]);
-    desk.card("card");
+    desk.card("card", 8);
     let before = fs::read(desk.path("card")).expect("read");
     desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice", "--owner", "PHOTOS=bob"]);
     assert!(before == fs::read(desk.path("card")).expect("read"), "not a byte has changed");
@@ -270,7 +270,7 @@ fn refused() {
         let said = adopt(bits);
         assert!(said.contains("FAT12 or FAT16"), "{said}");
     }
-    desk.card("card");
+    desk.card("card", 1);
     let whole = fs::read(desk.path("card")).expect("read");
     let with = |name: &str, at: usize, bytes: &[u8]| {
         let mut changed = whole.clone();
@@ -325,7 +325,7 @@ impl Desk {
 #[test]
 fn interrupted() {
     let desk = Desk::new(&["alice"]);
-    desk.card("card");
+    desk.card("card", 1);
     let before = fs::read(desk.path("card")).expect("read");
     let arguments = ["adopt", "card", "--sidecar", "card.d", "--user", "alice", "--owner", "photos=bob"];
     let mut done = false;
@@ -473,7 +473,7 @@ fn partitions_and_cards() {
 #[test]
 fn changed() {
     let desk = Desk::new(&["alice"]);
-    desk.card("card");
+    desk.card("card", 1);
     desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice"]);
     let whole = fs::read(desk.path("card")).expect("read");
     let reserved = u16::from_le_bytes([whole[14], whole[15]]) as usize;

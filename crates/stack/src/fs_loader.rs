@@ -141,6 +141,7 @@ fn boot(card: &Asker<AskCard, CardSays>, entry: &TableEntry, holds: Holds) -> Re
             "its boot sector is one of FAT32, but the partition table gives it type {kind:#04x}; if it is FAT32, give it type \
              0x0c (in a GPT, basic data) first"
         )),
+        (Err(FatError::NotFat32(words)), Holds::PerhapsFat32) => Err(words),
         (Err(error), Holds::PerhapsFat32) => Err(error.to_string()),
         // What a type says is better than that there is no FAT32.
         (Err(FatError::NotFat32(words)), Holds::Other(kind)) => {

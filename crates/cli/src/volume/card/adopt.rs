@@ -64,9 +64,12 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
         return Err(Failure::new(Exit::Usage, message));
     }
     let old = old.map(|old| before(old, &disk, disk_bytes, &places)).transpose()?;
+    // What is only to be known is told once.
+    let mut speech = Speech::Aloud;
     if !sidecar.log.exists() {
-        let (partitions, _) =
-            look(&arguments.device, plain(disk.device.clone()), &disk, &owners, &interrupt)?;
+        let source = plain(disk.device.clone());
+        let (partitions, _) = look(&arguments.device, source, &disk, &owners, &interrupt, speech)?;
+        speech = Speech::Silent;
         let blocks = table_blocks(partitions.iter().map(|partition| &partition.geometry));
         begin(&sidecar, &disk, blocks)?;
     }
@@ -103,7 +106,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
         None => {
             volume.start()?;
             let lent = Lent::new(volume, disk_bytes);
-            let looked = look(&arguments.device, lent.source(), &disk, &owners, &interrupt);
+            let looked = look(&arguments.device, lent.source(), &disk, &owners, &interrupt, speech);
             volume = lent.take();
             let (partitions, mut surveys) = looked.map_err(|failure| {
                 let words = failure.hint.clone().unwrap_or_default();
@@ -148,6 +151,18 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
             done.sidecar.join("key").display()
         )
     })
+}
+
+/// Whether what is harmless is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Speech {
+    Aloud,
+    Silent,
+}
+
+/// A partition, for people.
+fn called(number: u32) -> String {
+    if number == 0 { "the whole disk".to_owned() } else { format!("partition {number}") }
 }
 
 fn say(text: &str) {
@@ -229,6 +244,7 @@ fn look(
     disk: &Medium,
     owners: &Owners,
     interrupt: &Interrupt,
+    speech: Speech,
 ) -> Outcome<(Vec<Partition>, Vec<Survey>)> {
     let go_on = || !interrupt.is_asked();
     let stopped = |error: StackError| match error {
@@ -236,23 +252,19 @@ fn look(
         error => refused(path, error),
     };
     let found = find_partitions(source.clone(), disk.device.size_bytes(), &go_on).map_err(stopped)?;
-    let partitions = adoptable(path, &found, usable(disk))?;
+    let partitions = adoptable(path, &found, usable(disk), speech)?;
     let surveys = check_partitions(source, &partitions, owners.of(), &go_on).map_err(stopped)?;
     for (partition, survey) in partitions.iter().zip(&surveys) {
-        judge(path, partition, survey)?;
+        judge(path, partition, survey, speech)?;
     }
     Ok((partitions, surveys))
 }
 
 /// The partitions with FAT32, if there is one. Others are told.
-fn adoptable(path: &Path, found: &[Found], disk_bytes: u64) -> Outcome<Vec<Partition>> {
+fn adoptable(path: &Path, found: &[Found], disk_bytes: u64, speech: Speech) -> Outcome<Vec<Partition>> {
     let mut partitions = Vec::new();
     let mut others = Vec::new();
     for Found { number, start, bytes, holds } in found {
-        let place = match number {
-            0 => "the whole disk".to_owned(),
-            number => format!("partition {number}"),
-        };
         match holds {
             Ok(geometry) => {
                 let partition =
@@ -260,7 +272,7 @@ fn adoptable(path: &Path, found: &[Found], disk_bytes: u64) -> Outcome<Vec<Parti
                 partition.check(disk_bytes).map_err(|error| refused(path, error))?;
                 partitions.push(partition);
             }
-            Err(words) => others.push(format!("{place}: {words}")),
+            Err(words) => others.push(format!("{}: {words}", called(*number))),
         }
     }
     if partitions.is_empty() {
@@ -276,7 +288,7 @@ fn adoptable(path: &Path, found: &[Found], disk_bytes: u64) -> Outcome<Vec<Parti
             format!("{}: has {} file systems, and {PARTITIONS_MAX} can be", path.display(), partitions.len());
         return Err(Failure::new(Exit::Data, message));
     }
-    for other in others {
+    for other in others.iter().filter(|_| speech == Speech::Aloud) {
         say(&format!("{}: {other}; it is left out, and nobody gets at it through Holdfast", path.display()));
     }
     partitions.sort_by_key(|partition| partition.start);
@@ -284,16 +296,16 @@ fn adoptable(path: &Path, found: &[Found], disk_bytes: u64) -> Outcome<Vec<Parti
 }
 
 /// Refuses a file system that is unsound, with what is wrong; tells of what is only untidy.
-fn judge(path: &Path, partition: &Partition, survey: &Survey) -> Outcome {
+fn judge(path: &Path, partition: &Partition, survey: &Survey, speech: Speech) -> Outcome {
     let mut lines: Vec<String> = survey.problems.iter().take(SHOWN_MAX).cloned().collect();
     let more = survey.problems_all.saturating_sub(lines.len() as u64);
     if more > 0 {
         lines.push(format!("and {more} more"));
     }
-    let number = partition.number;
+    let place = called(partition.number);
     if survey.is_unsound {
         let message = format!(
-            "{}: the file system of partition {number} is damaged:\n  {}",
+            "{}: the file system of {place} is damaged:\n  {}",
             path.display(),
             lines.join("\n  ")
         );
@@ -302,8 +314,8 @@ fn judge(path: &Path, partition: &Partition, survey: &Survey) -> Outcome {
              and adopt it then",
         ));
     }
-    for line in lines {
-        say(&format!("{}: partition {number}: {line} (harmless)", path.display()));
+    for line in lines.iter().filter(|_| speech == Speech::Aloud) {
+        say(&format!("{}: {place}: {line} (harmless)", path.display()));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use holdfast_access::Principal;
 use holdfast_log::device::{Device, Joined};
 use holdfast_policy::{BlockRange, Policy};
 use holdfast_stack::{OwnerOf, Place, Survey};
-use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume};
+use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 /// Blocks that the recovery of an old volume may write.
 const OVERLAY_BLOCKS_MAX: usize = 16_384;
+/// Bytes compared at once.
+const COMPARED_BYTES: u64 = 256 << 10;
 
 /// Who is named on the command line.
 pub(super) struct Owners {
@@ -214,23 +216,27 @@ impl Before {
         kept
     }
 
-    /// Whether blocks have what they had.
+    /// Whether blocks have what they had. Where the volume's blocks of 4096 bytes hold others' bytes too, at the ends of a
+    /// run, a change there cannot be told from one of the neighbour's: then what lies between decides.
     fn is_same(&self, partition: &holdfast_stack::Partition, block: u64, count: u64, now: &Volume) -> bool {
         let geometry = &partition.geometry;
-        let each = u64::from(geometry.block_bytes);
+        let (each, whole) = (u64::from(geometry.block_bytes), BLOCK_BYTES as u64);
         let start = partition.start + geometry.metadata_bytes + (block - geometry.metadata_blocks()) * each;
         let end = start + count * each;
-        let mut at = start;
+        let inner = start.next_multiple_of(whole).min(end)..(end / whole * whole).max(start);
+        let (mut is_known, mut at) = (true, start);
         while at < end {
-            let length = (256_u64 << 10).min(end - at) as usize;
-            let (mut old, mut new) = (vec![0; length], vec![0; length]);
-            let read = self.volume.read(at, &mut old).and_then(|()| now.read(at, &mut new));
-            if read.is_err() || old != new {
-                return false;
+            let is_inner = inner.contains(&at);
+            let stop = if is_inner { inner.end.min(at + COMPARED_BYTES) } else { end.min((at / whole + 1) * whole) };
+            let (mut old, mut new) = (vec![0; (stop - at) as usize], vec![0; (stop - at) as usize]);
+            match (self.volume.read(at, &mut old), now.read(at, &mut new)) {
+                (Ok(()), Ok(())) if old == new => {}
+                (Err(VolumeError::BadBlock { .. }), Ok(())) if !is_inner => is_known = false,
+                _ => return false,
             }
-            at += length as u64;
+            at = stop;
         }
-        true
+        is_known || inner.start < inner.end
     }
 }
 
