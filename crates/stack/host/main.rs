@@ -36,7 +36,7 @@ fn session(name: &str, directory: &str) -> Session {
     mount("holdfast-stack", directory, "fuse", MountFlags::NOSUID | MountFlags::NODEV, &*data)
         .expect("mounted");
     let acl = Acl::of(user(name), Access::ReadWrite).expect("storable");
-    Session { user: user(name), acl, fuse, uid: 0, gid: 0 }
+    Session { user: user(name), acl, fuse, uid: 0, gid: 0, credentials: Vec::new(), gate: None }
 }
 
 fn main() -> ExitCode {
@@ -83,6 +83,7 @@ fn main() -> ExitCode {
         format: is_new.then(|| ("TESTED".to_owned(), Some(cluster), 7)),
         administrator: user("admin"),
         sessions: vec![session("alice", alice), session("bob", bob)],
+        people: Default::default(),
         pages_max: 2048,
     };
     let stack = Stack::start(configuration).expect("starts");

@@ -19,12 +19,14 @@ mod disk_driver;
 mod formatter;
 mod fs_driver;
 mod host;
+mod names;
+pub mod orders;
 mod policy_manager;
 mod protocol;
 mod reader;
 mod vfs;
 
-pub use host::{Configuration, Place, Session, Stack};
+pub use host::{Configuration, PEOPLE_MAX, People, Place, ProgramGate, Session, Stack};
 
 use holdfast_components::{ComponentError, Context, Main};
 use std::process::ExitCode;

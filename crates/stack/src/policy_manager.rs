@@ -11,7 +11,7 @@ use crate::protocol::{
     AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, DriverSays, MonitorSays, PolicySays, STAGE_PAGES,
 };
 use crate::reader::RegionView;
-use holdfast_access::{Acl, Alias, Principal, Scope};
+use holdfast_access::{Acl, Alias, Credential, Heard, Principal, Scope, Standing, Statement};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
 use holdfast_monitor::{
     BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
@@ -23,6 +23,12 @@ use std::sync::Arc;
 
 /// Blocks of a disk whose places are asked for at once.
 const PLACES: u64 = 1024;
+/// Most names of askers that are known at once; who is forgotten introduces itself again.
+const KNOWN_MAX: usize = 4096;
+/// Most revocations that one asker may bring in one run, so that nobody uses up the room of all.
+const ENDINGS_MAX: usize = 256;
+/// Most bytes of what is revoked: it is written at once.
+const ENDINGS_BYTES_MAX: usize = 1 << 20;
 
 /// The disks, and whom PolicyMgr knows.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
@@ -64,8 +70,14 @@ struct Manager {
     driver: Asker<AskDriver, DriverSays>,
     stage: Arc<View>,
     configuration: Configuration,
-    principals: HashMap<[u8; 32], Principal>,
+    /// Who is meant by the digests that requests are stamped with: by the configuration, or since they were introduced.
+    principals: HashMap<[u8; 32], Alias>,
+    introduced: HashMap<[u8; 32], Alias>,
     served: Vec<Served>,
+    /// What was revoked, of all disks.
+    standing: Standing,
+    /// How many revocations each asker brought.
+    endings: HashMap<[u8; 32], usize>,
 }
 
 /// Runs the component.
@@ -79,8 +91,11 @@ pub fn main(context: Context) -> ExitCode {
             monitor: Arc::new(ports.asker("monitor")?),
             driver: ports.asker("driver")?,
             stage: ports.region("stage")?,
-            principals: known.map(|principal| (principal.digest().0, principal.clone())).collect(),
+            principals: known.map(whole).collect(),
+            introduced: HashMap::new(),
             served: Vec::new(),
+            standing: Standing::new(),
+            endings: HashMap::new(),
             configuration,
         };
         for (number, (disk, is_new)) in manager.configuration.disks.clone().into_iter().enumerate() {
@@ -89,8 +104,13 @@ pub fn main(context: Context) -> ExitCode {
                 .open(disk, is_new)
                 .map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
         }
+        manager.tell_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
         Ok(ports.serve(|request| manager.answer(&request))?)
     })
+}
+
+fn whole(principal: &Principal) -> ([u8; 32], Alias) {
+    (principal.digest().0, Alias::attested(principal.clone(), Scope::EVERYTHING))
 }
 
 fn failed(error: impl ToString) -> Refusal {
@@ -147,8 +167,9 @@ impl Manager {
             }
             policy => policy.map_err(failed)?,
         };
+        let number = self.served.len() as u16;
         self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
-        Ok(())
+        self.take_endings(number)
     }
 
     /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
@@ -194,11 +215,86 @@ impl Manager {
     }
 
     fn answer(&mut self, request: &Request) -> Answer {
-        let Some(principal) = self.principals.get(&request.alias.principal).cloned() else {
-            return Answer::refuse(Refusal::NotPermitted);
+        let stamp = &request.alias.principal;
+        let known = self.principals.get(stamp).or_else(|| self.introduced.get(stamp)).cloned();
+        let question = match request.question() {
+            Ok(question) => question,
+            Err(refusal) => return Answer::refuse(refusal),
         };
-        let by = Alias::attested(principal, Scope::EVERYTHING);
-        request.question().and_then(|question| self.decide(&by, question)).into()
+        let answer = match (question, known) {
+            (AskPolicy::Introduce { principal, scope }, _) => {
+                self.introduce(stamp, Alias::attested(principal, scope))
+            }
+            (AskPolicy::End(bytes), _) => self.end(stamp, &bytes),
+            (question, Some(by)) => self.decide(&by, question),
+            (_, None) => Err(Refusal::NotPermitted),
+        };
+        answer.into()
+    }
+
+    /// Somebody says who they are, and it is what the request was stamped with: only the digest was missing.
+    fn introduce(&mut self, stamp: &[u8; 32], alias: Alias) -> Result<PolicySays, Refusal> {
+        if alias.digest().0 != *stamp {
+            return Err(Refusal::NotPermitted);
+        }
+        if self.introduced.len() >= KNOWN_MAX {
+            self.introduced.clear();
+        }
+        self.introduced.insert(*stamp, alias);
+        Ok(PolicySays::Done)
+    }
+
+    /// Carries out a revocation: verified, durable, and told to the monitor, before it is acknowledged. Whoever brings it is
+    /// only counted: it is its issuer's word.
+    fn end(&mut self, stamp: &[u8; 32], bytes: &[u8]) -> Result<PolicySays, Refusal> {
+        let heard = Heard::signed(bytes).map_err(failed)?;
+        let Credential { statement: Statement::Ends(_), .. } = heard.credential() else {
+            return Err(failed("this credential ends no others; it is for the session that is to use it"));
+        };
+        let mut standing = self.standing.clone();
+        standing.hear(&heard).map_err(failed)?;
+        if standing.encode() != self.standing.encode() {
+            if self.endings.len() >= KNOWN_MAX && !self.endings.contains_key(stamp) {
+                return Err(failed("too many sessions revoked something: mount anew"));
+            }
+            let count = self.endings.entry(*stamp).or_default();
+            if *count >= ENDINGS_MAX {
+                return Err(failed("this session revoked much already: mount anew, or end all before a number"));
+            }
+            if standing.encode().len() > ENDINGS_BYTES_MAX {
+                return Err(failed("too much is revoked one by one: end all before a number instead"));
+            }
+            *count += 1;
+            for disk in 0..self.served.len() as u16 {
+                let change = self.served(disk)?.policy.keep(standing.encode()).map_err(failed)?;
+                self.must_carry_out(disk, change);
+                ask(&self.driver, &AskDriver::Flush { disk })?;
+            }
+            self.standing = standing;
+        }
+        // Told again also if nothing changed: the answer before may have been lost.
+        self.tell_endings()?;
+        Ok(PolicySays::Done)
+    }
+
+    fn tell_endings(&self) -> Result<(), Refusal> {
+        ask(&self.monitor, &AskMonitor::Ended(self.standing.encode())).map(|_| ())
+    }
+
+    /// Takes what a disk keeps as revoked.
+    fn take_endings(&mut self, disk: u16) -> Result<(), Refusal> {
+        let kept = self.served(disk)?.policy.kept().to_vec();
+        if !kept.is_empty() {
+            self.standing.merge(&Standing::decode(&kept).map_err(failed)?).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody lost the right to blocks; what kernels keep of them is to go. The monitor tells the sessions.
+    fn withdrawn(&self) {
+        if let Err(refusal) = ask(&self.monitor, &AskMonitor::Withdrawn) {
+            tracing::warn!(%refusal, "kernels may keep what they have of files for a while");
+        }
     }
 
     fn served(&mut self, disk: u16) -> Result<&mut Served, Refusal> {
@@ -231,19 +327,28 @@ impl Manager {
                 let change =
                     self.served(disk)?.policy.change_acls(by, range(blocks)?, &change).map_err(failed)?;
                 self.must_carry_out(disk, change);
+                self.withdrawn();
                 Ok(PolicySays::Done)
             }
             AskPolicy::Nominate { disk, blocks, to } => {
-                self.principals.insert(to.digest().0, to.clone());
                 self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to).map_err(failed)?;
+                Ok(PolicySays::Done)
+            }
+            AskPolicy::Give { disk, blocks, to } => {
+                self.served(disk)?.policy.chown_give(by, range(blocks)?, to).map_err(failed)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Accept { disk, blocks, acl } => {
                 let change =
                     self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
+                let is_given = !change.effects().iter().any(|effect| matches!(effect, Effect::Erase(_)));
                 self.must_carry_out(disk, change);
+                if is_given {
+                    self.withdrawn();
+                }
                 Ok(PolicySays::Done)
             }
+            AskPolicy::Introduce { .. } | AskPolicy::End(_) => Err(Refusal::Malformed),
             AskPolicy::Look { disk, block } => {
                 let (blocks, Label { owner, acl }) =
                     self.served(disk)?.policy.look(by, block).map_err(failed)?;

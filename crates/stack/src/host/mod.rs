@@ -3,9 +3,11 @@
 
 mod aliases;
 mod memory;
+mod people;
 mod service;
 mod start;
 
+pub use people::{PEOPLE_MAX, People, ProgramGate};
 pub use start::{Configuration, Place, Session, Stack};
 
 use holdfast_components::Refusal;

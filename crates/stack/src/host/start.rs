@@ -2,12 +2,13 @@
 
 use super::aliases::{Aliases, Role};
 use super::memory::Tmpfs;
+use super::people::{People, ProgramGate};
 use super::service::{Service, port};
-use crate::protocol::{AskFiles, Blocks, FilesSay, STAGE_PAGES};
+use crate::protocol::{AskFiles, AskSession, Blocks, FilesSay, STAGE_PAGES, SessionSays};
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
 use holdfast_access::{Acl, Conditions, Manifest, Name, Predicate, Principal, ProcessName, Term, Text};
 use holdfast_components::{
-    Access, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Profile, Program, RegionGrant,
+    Access, Asker, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Ports, Profile, Program, RegionGrant,
     Regions, Supervisor,
 };
 use holdfast_crypto::Digest;
@@ -18,6 +19,7 @@ use holdfast_volume::Volume;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -47,6 +49,10 @@ pub struct Session {
     pub uid: u32,
     /// And to which group.
     pub gid: u32,
+    /// Signed credentials that it begins with.
+    pub credentials: Vec<Vec<u8>>,
+    /// If it is for a program: its gate.
+    pub gate: Option<ProgramGate>,
 }
 
 /// What to start.
@@ -70,6 +76,8 @@ pub struct Configuration {
     pub administrator: Principal,
     /// Users.
     pub sessions: Vec<Session>,
+    /// Their keys and groups.
+    pub people: People,
     /// Pages of memory for blocks.
     pub pages_max: usize,
 }
@@ -83,6 +91,10 @@ pub struct Stack {
     sessions: Arc<AtomicUsize>,
 }
 
+/// How often it is looked whether clients have ended.
+const TEND: Duration = Duration::from_millis(200);
+/// How long a session may take to have its kernel forget.
+const FORGET_WAIT: Duration = Duration::from_secs(2);
 /// Threads that answer for the monitor.
 const THREADS: usize = 4;
 
@@ -179,10 +191,16 @@ impl Stack {
         let runs = manifest(digest, FILES, &[of_blocks])?;
         role(FORMATTER, FORMATTER, &[], Some(configuration.administrator.clone()))?;
         for (number, session) in configuration.sessions.iter().enumerate() {
-            role(&session_name(number), "vfs", &[], Some(session.user.clone()))?;
+            // So that a credential can name the sessions that its issuer means.
+            let of_user = match &session.user {
+                Principal::User(name) => name.as_str().to_owned(),
+                other => other.digest().to_string(),
+            };
+            role(&session_name(number), "vfs", &[("user", of_user)], Some(session.user.clone()))?;
         }
         roles.insert(FILES.to_owned(), Role { manifest: runs, program: files.clone(), user: None });
-        let aliases = Arc::new(Aliases::new(roles));
+        let people = configuration.people;
+        let aliases = Arc::new(Aliases::new(roles, people, place.identity));
         let sessions = configuration.sessions.len();
 
         let memory = (configuration.pages_max * PAGE_BYTES) as u64;
@@ -283,6 +301,7 @@ impl Stack {
             components.insert(before_files, plan);
             channels.push(between(FORMATTER, "policy", POLICY));
         }
+        let mut gates = HashMap::new();
         for (number, session) in configuration.sessions.into_iter().enumerate() {
             let name = session_name(number);
             let plan = ComponentPlan {
@@ -293,6 +312,9 @@ impl Stack {
                     acl: session.acl,
                     uid: session.uid,
                     gid: session.gid,
+                    credentials: session.credentials,
+                    is_program: session.gate.is_some(),
+                    volume: place.identity,
                 }),
                 files: vec![("fuse".to_owned(), session.fuse)],
                 guards: vec!["requests: only of its mount".to_owned()],
@@ -301,15 +323,20 @@ impl Stack {
                 ..ComponentPlan::new(&name, Profile::with_doors(&[Door::Threads, Door::Fuse]))
             };
             components.push(plan);
+            if let Some(gate) = session.gate {
+                gates.insert(name.clone(), (Arc::new(gate), session.uid));
+            }
             channels.extend([
                 host(&name),
+                ChannelPlan::new(End::host(&to_session(&name)), End::of(&name, "from-host")),
                 between(&name, "files", FILES),
                 between(&name, "cache", CACHE),
                 between(&name, "policy", POLICY),
             ]);
         }
 
-        let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages });
+        let (withdrawn, notices) = sync_channel(1);
+        let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages, gates, withdrawn });
         let sessions = Arc::new(AtomicUsize::new(sessions));
         let left = Arc::clone(&sessions);
         let plan = Plan { name, components, channels };
@@ -337,6 +364,7 @@ impl Stack {
             }
         });
         let serving = serving.map_err(|error| StackError::Component(error.to_string()))?;
+        tend(supervisor.ports(), sessions.load(Relaxed), &service, notices)?;
         Ok(Stack { supervisor: Some(supervisor), serving: Some(serving), service, sessions })
     }
 
@@ -393,6 +421,46 @@ impl Stack {
         self.service.monitor.close()?;
         Ok(self.anchor())
     }
+}
+
+/// The host's port to a session.
+fn to_session(component: &str) -> String {
+    format!("to-{component}")
+}
+
+/// Has a thread tell sessions what kernels are to forget, and look after clients of sessions for programs; it ends with the
+/// service.
+fn tend(
+    ports: &Arc<Ports>,
+    sessions: usize,
+    service: &Arc<Service>,
+    notices: Receiver<()>,
+) -> Result<(), StackError> {
+    let mut askers: Vec<Asker<AskSession, SessionSays>> = Vec::new();
+    for number in 0..sessions {
+        askers.push(ports.asker(&to_session(&session_name(number)))?);
+    }
+    let service = Arc::downgrade(service);
+    let run = move || {
+        loop {
+            match notices.recv_timeout(TEND) {
+                Ok(()) => {
+                    for asker in &askers {
+                        // One that does not answer holds up the others for this long; what its kernel keeps is its affair.
+                        let _ = asker.ask(0, &AskSession::Forget, Patience::of(FORGET_WAIT));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let Some(service) = service.upgrade() else { return };
+            if service.aliases.tend() {
+                service.lost();
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("tending".to_owned()).spawn(run);
+    spawned.map(drop).map_err(|error| StackError::Component(error.to_string()))
 }
 
 fn encode(configuration: &impl borsh::BorshSerialize) -> Vec<u8> {
