@@ -49,7 +49,8 @@ pub fn exchange(directory: &File, message: &[u8]) -> io::Result<Vec<u8>> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    let none = || io::Error::new(io::ErrorKind::InvalidData, "whoever serves the mount answered something else");
+    let none =
+        || io::Error::new(io::ErrorKind::InvalidData, "whoever serves the mount answered something else");
     unpack(&bytes).map(<[u8]>::to_vec).ok_or_else(none)
 }
 

@@ -397,9 +397,9 @@ impl<M: Memory> Monitor<M> {
     /// [`MonitorError::Memory`].
     pub fn revoke_views(&self) -> Result<(), MonitorError> {
         let regions = self.regions.lock();
-        let revoked = regions.ids().map(|region| {
-            self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error })
-        });
+        let revoked = regions
+            .ids()
+            .map(|region| self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error }));
         // All are tried, whatever becomes of one.
         revoked.collect::<Vec<_>>().into_iter().collect()
     }

@@ -259,7 +259,9 @@ impl Manager {
             }
             let count = self.endings.entry(*stamp).or_default();
             if *count >= ENDINGS_MAX {
-                return Err(failed("this session revoked much already: mount anew, or end all before a number"));
+                return Err(failed(
+                    "this session revoked much already: mount anew, or end all before a number",
+                ));
             }
             if standing.encode().len() > ENDINGS_BYTES_MAX {
                 return Err(failed("too much is revoked one by one: end all before a number instead"));

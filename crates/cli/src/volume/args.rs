@@ -157,11 +157,19 @@ fn cluster_kib(text: &str) -> Result<u32, String> {
 #[command(after_help = "Examples:
   holdfast volume mount card.img /mnt --sidecar card.d
   holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session bob=/mnt/bob
+  holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session prog:/usr/bin/ssh=/mnt/alice-ssh
+  holdfast volume mount card.img /mnt/bob --sidecar card.d --user bob --user-key alice=alice.pub --credential bob=job.cred
   umount /mnt
 
 Runs until the last of its mounts is unmounted, or until Ctrl-C. Each mount speaks for one user: files that this user
-makes are theirs, and other users of the same file system see their names and sizes only. `holdfast components` shows the
-processes of it.")]
+makes are theirs, and other users of the same file system see their names and sizes only, until `holdfast acl set` says
+otherwise. A session for a program (prog:PATH, hash:HEX or pkg:KEYFILE/NAME) opens files for processes of that program only,
+which the helper `holdfast callers` identifies, and reads what ACLs give the program. Mounted by root, a session of a user of
+this machine obeys that user alone.
+
+A user with a key (--user-key) proves who they are: their session speaks for nobody until it has a credential that the key
+signed (--credential, or `holdfast credential present`). All else that is said of users and groups is the word of whoever
+mounts. `holdfast components` shows the processes of it.")]
 pub struct Mount {
     /// The disk, card or image.
     #[arg(value_name = "DEVICE")]
@@ -175,9 +183,21 @@ pub struct Mount {
     /// For whom [default: who runs this].
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Another user's mount; may be given several times.
-    #[arg(long = "session", value_name = "USER=DIR", value_parser = session)]
+    /// Another user's mount, or a program's; may be given several times.
+    #[arg(long = "session", value_name = "WHO=DIR", value_parser = session)]
     pub sessions: Vec<(String, PathBuf)>,
+    /// A user's public key, so that they prove who they are; may be given several times.
+    #[arg(long = "user-key", value_name = "USER=KEY", value_parser = session)]
+    pub user_keys: Vec<(String, PathBuf)>,
+    /// Who is in a group; may be given several times.
+    #[arg(long = "group", value_name = "GROUP=USER,...", value_parser = group)]
+    pub groups: Vec<(String, Vec<String>)>,
+    /// Credentials that a session begins with; may be given several times.
+    #[arg(long = "credential", value_name = "WHO=FILE", value_parser = session)]
+    pub credentials: Vec<(String, PathBuf)>,
+    /// Where the helper listens that identifies programs, if not at its usual place.
+    #[arg(long, value_name = "SOCKET")]
+    pub callers: Option<PathBuf>,
     /// Let other users of this machine use the mounts; default only who runs this.
     #[arg(long)]
     pub allow_other: bool,
@@ -190,8 +210,13 @@ pub struct Mount {
 }
 
 fn session(text: &str) -> Result<(String, PathBuf), String> {
-    let (user, directory) = text.split_once('=').ok_or("USER=DIR is wanted")?;
+    let (user, directory) = text.rsplit_once('=').ok_or("WHO=PATH is wanted")?;
     Ok((user.to_owned(), PathBuf::from(directory)))
+}
+
+fn group(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, members) = text.split_once('=').ok_or("GROUP=USER,... is wanted")?;
+    Ok((name.to_owned(), members.split(',').map(str::to_owned).collect()))
 }
 
 /// `holdfast volume attach`

@@ -21,13 +21,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{self, bytes_bar};
 use crate::paths::{Directories, make_private};
-use holdfast_access::{Access, Acl, Name, Principal};
+use holdfast_access::{Name, Principal};
 use holdfast_components::Program;
 use holdfast_fat::format::FormatOptions;
 use holdfast_fat::{Layout, Moment, partitions};
-use holdfast_fuse::{Manner, Options as MountOptions, close_session, open_session};
+use holdfast_fuse::{Manner, close_session};
 use holdfast_log::device::{Device, Joined};
-use holdfast_stack::{Configuration, Place, Session, Stack, StackError};
+use holdfast_stack::{Configuration, People, Place, Session, Stack, StackError};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume};
 use serde::Serialize;
 use std::fs::File;
@@ -143,7 +143,8 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     };
     remembered.remember(&about)?;
     let made = Some((arguments.label.clone(), options.cluster_bytes, options.volume_id));
-    let stack = start(volume, place, fat.layout, made, Vec::new(), TABLE_BLOCKS_MAX as usize * 2)?;
+    let stack =
+        start(volume, place, fat.layout, made, Vec::new(), People::default(), TABLE_BLOCKS_MAX as usize * 2)?;
     let ready = stack.wait_until_ready(PATIENCE);
     let anchor = stack.stop().map_err(failed)?;
     ready.map_err(failed)?;
@@ -208,6 +209,7 @@ fn start(
     fat: Layout,
     made: Option<(String, Option<u32>, u32)>,
     sessions: Vec<Session>,
+    people: People,
     pages_max: usize,
 ) -> Outcome<Stack> {
     let program = Program::current().map_err(StackError::from).map_err(failed)?;
@@ -225,6 +227,7 @@ fn start(
         format: made,
         administrator: user("root")?,
         sessions,
+        people,
         pages_max,
     })
     .map_err(failed)
@@ -279,22 +282,15 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         arguments.user.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned());
     let mut mounted = Mounted(Vec::new());
     let mut sessions = Vec::new();
-    for (name, directory) in [(own, arguments.directory.clone())].iter().chain(&arguments.sessions) {
-        let user = user(name)?;
-        let acl = Acl::of(user.clone(), Access::ReadWrite).expect("users are stored");
-        let options = MountOptions {
-            source: disk.path.display().to_string(),
-            allow_other: arguments.allow_other,
-            read_only: false,
-            no_exec: false,
-            local_locks: true,
-        };
-        let (directory, fuse) = open_session(directory, &options)?;
+    let first = [(own.clone(), arguments.directory.clone())];
+    for (who, directory) in first.iter().chain(&arguments.sessions) {
+        let (directory, session) =
+            super::sessions::open(arguments, &disk.path, &own, who, directory, &place.identity)?;
         mounted.0.push(directory);
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        sessions.push(Session { user, acl, fuse, uid, gid });
+        sessions.push(session);
     }
-    let stack = start(volume, place, fat, None, sessions, pages_max)?;
+    let people = super::sessions::people(arguments)?;
+    let stack = start(volume, place, fat, None, sessions, people, pages_max)?;
     if let Err(error) = stack.wait_until_ready(PATIENCE) {
         let _ = stack.stop();
         return Err(failed(error));

@@ -152,11 +152,8 @@ impl Aliases {
         let manifest = role.manifest.clone();
         let program = role.program.clone();
         let runs = process.keep(state.says(Statement::Runs { process: name, manifest })?)?;
-        let speaks_for = |delegate, principal| Statement::SpeaksFor {
-            delegate,
-            principal,
-            scope: Scope::EVERYTHING,
-        };
+        let speaks_for =
+            |delegate, principal| Statement::SpeaksFor { delegate, principal, scope: Scope::EVERYTHING };
         let mut speaks = None;
         if let Some(user) = &role.user {
             if self.people.takes_our_word(user) {

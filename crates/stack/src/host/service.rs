@@ -144,8 +144,7 @@ impl Service {
             Some(Err(entry)) => Ok(entry),
             Some(Ok(identity)) => {
                 let manifest = gate.manifest(&identity, *uid);
-                let came =
-                    self.aliases.client_came(component, identity.process, identity.started, manifest);
+                let came = self.aliases.client_came(component, identity.process, identity.started, manifest);
                 came.map_err(|error| Refusal::Failed(error.to_string()))?;
                 Ok(Entry::GoesOn)
             }

@@ -8,8 +8,8 @@ use crate::protocol::{AskFiles, AskSession, Blocks, FilesSay, STAGE_PAGES, Sessi
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
 use holdfast_access::{Acl, Conditions, Manifest, Name, Predicate, Principal, ProcessName, Term, Text};
 use holdfast_components::{
-    Access, Asker, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Ports, Profile, Program, RegionGrant,
-    Regions, Supervisor,
+    Access, Asker, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Ports, Profile, Program,
+    RegionGrant, Regions, Supervisor,
 };
 use holdfast_crypto::Digest;
 use holdfast_fat::Layout as FatLayout;
@@ -19,9 +19,9 @@ use holdfast_volume::Volume;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 /// Where the blocks of a disk are.

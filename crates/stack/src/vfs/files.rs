@@ -5,11 +5,11 @@ use super::inodes::{Inodes, ROOT};
 use crate::StackError;
 use crate::asking::{ITSELF, UNKNOWN, ask_as, ask_once, nonsense};
 use crate::host::{BAD_BLOCK, OUTDATED, STATE};
+use crate::names::Names;
 use crate::protocol::{
     AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, Called, File, FilesSay, Listed,
     MonitorSays, PolicySays, Time, code,
 };
-use crate::names::Names;
 use crate::reader::{Reader, is_denied};
 use holdfast_access::{Acl, CredentialId, Proof, Scope};
 use holdfast_components::{Asker, Ports, Refusal};

@@ -7,8 +7,8 @@ mod orders;
 mod requests;
 
 use crate::StackError;
-use files::Files;
 use crate::protocol::{AskSession, SessionSays};
+use files::Files;
 use fuser::{Config, INodeNo, SessionACL};
 use holdfast_access::{Acl, Principal};
 use holdfast_components::{Answer, Context, Refusal};

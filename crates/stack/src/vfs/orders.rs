@@ -11,9 +11,7 @@ use crate::protocol::{
 };
 use crate::reader::is_denied;
 use holdfast_access::prove::reachable;
-use holdfast_access::{
-    Credential, Heard, Limit, Objects, Principal, ProcessName, Proof, Scope, Statement,
-};
+use holdfast_access::{Credential, Heard, Limit, Objects, Principal, ProcessName, Proof, Scope, Statement};
 use holdfast_components::Refusal;
 use std::time::{Duration, Instant};
 
@@ -29,7 +27,9 @@ impl Files {
     pub(super) fn obey(&self, order: Order) -> Said {
         let is_of_names = !matches!(order, Order::Session | Order::Label(_));
         let answer = if self.configuration.is_program && is_of_names {
-            Err(words("this session is a program's, and nobody knows which program gives orders: use your own"))
+            Err(words(
+                "this session is a program's, and nobody knows which program gives orders: use your own",
+            ))
         } else {
             self.carry_out(order)
         };
@@ -144,8 +144,7 @@ impl Files {
 
     /// What was ordered is durable before it is said to be done.
     fn settle(&self) -> Result<Said, Refusal> {
-        let question =
-            AskCache::Clean { disk: self.configuration.disk, blocks: Vec::new(), flush: true };
+        let question = AskCache::Clean { disk: self.configuration.disk, blocks: Vec::new(), flush: true };
         ask_as(&self.cache, self.names.own(), &question)?;
         Ok(Said::Done)
     }
