@@ -396,6 +396,20 @@ impl<M: Memory> Monitor<M> {
         self.memory.view(region).map_err(|error| MonitorError::Memory { region, error })
     }
 
+    /// Takes all views from everybody: a name that some had them by is no longer theirs. Who still may read asks again. For
+    /// the host, which keeps the names.
+    ///
+    /// # Errors
+    /// [`MonitorError::Memory`].
+    pub fn revoke_views(&self) -> Result<(), MonitorError> {
+        let regions = self.regions.lock();
+        let revoked = regions
+            .ids()
+            .map(|region| self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error }));
+        // All are tried, whatever becomes of one.
+        revoked.collect::<Vec<_>>().into_iter().collect()
+    }
+
     /// Copies a filled page out, for somebody on the ACL.
     ///
     /// # Errors

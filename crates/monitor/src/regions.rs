@@ -216,6 +216,11 @@ impl Regions {
         Ok(())
     }
 
+    /// All regions.
+    pub fn ids(&self) -> impl Iterator<Item = RegionId> {
+        self.regions.keys().copied()
+    }
+
     /// Pages that the disk is still to be given.
     pub fn dirty_pages(&self) -> Vec<(PageId, BlockId)> {
         let is_dirty = |page: &PageId| matches!(self.reference(*page), Ok((_, _, Status::Dirty)));

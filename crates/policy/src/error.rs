@@ -68,7 +68,7 @@ pub enum Damage {
         why: &'static str,
     },
     /// A table of a later format.
-    #[error("the policy table has format {0}, this Holdfast knows 1: use the one that wrote it")]
+    #[error("the policy table has format {0}, this Holdfast knows 1 and 2: use the one that wrote it")]
     Newer(u16),
     /// A table of another disk, or of this one before it was resized.
     #[error("the policy table is of another disk, or of one with another size or place of the table")]

@@ -79,6 +79,16 @@ struct Nomination {
     to: Principal,
     /// Counts nominations.
     number: u64,
+    content: Content,
+}
+
+/// What becomes of what blocks hold when they change hands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    /// It is erased before the new owner has them.
+    Erased,
+    /// It is given away with them.
+    Given,
 }
 
 /// The policy of one disk.
@@ -161,6 +171,26 @@ impl Policy {
     /// # Errors
     /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`].
     pub fn chown_nominate(&mut self, by: &Alias, range: BlockRange, to: Principal) -> Result<(), Refused> {
+        self.nominate(by, range, to, Content::Erased)
+    }
+
+    /// The same, and what the blocks hold goes with them: as if the new owner had been put on their ACL, so it takes the
+    /// right to that as well.
+    ///
+    /// # Errors
+    /// As [`Policy::chown_nominate`].
+    pub fn chown_give(&mut self, by: &Alias, range: BlockRange, to: Principal) -> Result<(), Refused> {
+        self.authorise(by, Operation::ChangeAcls, range)?;
+        self.nominate(by, range, to, Content::Given)
+    }
+
+    fn nominate(
+        &mut self,
+        by: &Alias,
+        range: BlockRange,
+        to: Principal,
+        content: Content,
+    ) -> Result<(), Refused> {
         self.authorise(by, Operation::Chown, range)?;
         if !to.is_storable() {
             return Err(Refused::NotStorable(to));
@@ -176,12 +206,13 @@ impl Policy {
             oldest.and_then(|first| self.nominations.remove(&first));
         }
         self.nominated += 1;
-        let nomination = Nomination { range, by: by.clone(), to, number: self.nominated };
+        let nomination = Nomination { range, by: by.clone(), to, number: self.nominated, content };
         self.nominations.insert(range.first(), nomination);
         Ok(())
     }
 
-    /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased.
+    /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased, unless it
+    /// was [given](Policy::chown_give) too.
     ///
     /// # Errors
     /// [`Refused::NotNominated`], [`Refused::Full`], [`Refused::AclTooLong`], [`Refused::TooScattered`],
@@ -193,11 +224,15 @@ impl Policy {
         if nominated.range != range || nominated.to != *by.principal() || !within {
             return Err(Refused::NotNominated);
         }
+        let dirty = match nominated.content {
+            Content::Erased => DirtyPages::Drop,
+            Content::Given => DirtyPages::Write,
+        };
         let label = Label { owner: nominated.to.clone(), acl };
         let new = self.table.extents(range).map(|(_, number)| (number, label.clone())).collect();
         let images = self.table.relabel(range, new)?;
         self.forget_nominations(range);
-        Ok(self.change(&[range], DirtyPages::Drop, images))
+        Ok(self.change(&[range], dirty, images))
     }
 
     /// The owner and the ACL of a block, for its owner, and how far they reach.
@@ -228,6 +263,22 @@ impl Policy {
             }
         }
         common.map(|number| self.table.label(number)).ok_or(Refused::MixedAcls(0))
+    }
+
+    /// Bytes that the table keeps beside owners and ACLs: which credentials were revoked. None: nothing was kept.
+    pub fn kept(&self) -> &[u8] {
+        self.table.kept()
+    }
+
+    /// Keeps other bytes. They are stored by the same atomic sets as everything else, and survive what owners do; a
+    /// [`Policy::format`] ends them with all owners.
+    ///
+    /// # Errors
+    /// [`Refused::Full`], [`Refused::Unfinished`].
+    pub fn keep(&mut self, bytes: Vec<u8>) -> Result<Change, Refused> {
+        self.ready()?;
+        let images = self.table.keep(bytes)?;
+        Ok(self.change(&[], DirtyPages::Write, images))
     }
 
     /// Erases the whole disk and makes the administrator its owner.

@@ -37,7 +37,17 @@ fn session(name: &str, directory: &str) -> Session {
     mount("holdfast-stack", directory, "fuse", MountFlags::NOSUID | MountFlags::NODEV, &*data)
         .expect("mounted");
     let acl = Acl::of(user(name), Access::ReadWrite).expect("storable");
-    Session { disk: 0, partition: 0, user: user(name), acl, fuse, uid: 0, gid: 0 }
+    Session {
+        disk: 0,
+        partition: 0,
+        user: user(name),
+        acl,
+        fuse,
+        uid: 0,
+        gid: 0,
+        credentials: Vec::new(),
+        gate: None,
+    }
 }
 
 /// Runs as a component, or as the host.
@@ -86,6 +96,7 @@ pub fn main() -> ExitCode {
         disks: vec![DiskPlan { volume, place, bus: "files".to_owned(), format }],
         administrator: user("admin"),
         sessions: vec![session("alice", alice), session("bob", bob)],
+        people: Default::default(),
         pages_max: 2048,
     };
     let stack = Stack::start(configuration).expect("starts");

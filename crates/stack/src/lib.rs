@@ -24,6 +24,8 @@ mod fs_checker;
 mod fs_driver;
 mod fs_loader;
 mod host;
+mod names;
+pub mod orders;
 mod place;
 mod policy_manager;
 pub mod protocol;
@@ -32,8 +34,8 @@ mod vfs;
 
 pub use fs_loader::Wanted;
 pub use host::{
-    Configuration, DiskPlan, Laid, NewFileSystem, OwnerOf, Session, Source, Stack, Survey, adopt,
-    check_partitions, driver_of, find_partitions, lay_out,
+    Configuration, DiskPlan, Laid, NewFileSystem, OwnerOf, PEOPLE_MAX, People, ProgramGate, Session, Source,
+    Stack, Survey, adopt, check_partitions, driver_of, find_partitions, lay_out,
 };
 pub use place::{Found, Geometry, PARTITIONS_MAX, Partition, Place};
 

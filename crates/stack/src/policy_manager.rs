@@ -12,18 +12,24 @@ use crate::protocol::{
     AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, DriverSays, MonitorSays, PolicySays, STAGE_PAGES,
 };
 use crate::reader::RegionView;
-use holdfast_access::{Acl, Alias, Principal, Scope};
+use holdfast_access::{Acl, Alias, Credential, Heard, Principal, Scope, Standing, Statement};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
 use holdfast_monitor::{
     BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
 };
 use holdfast_policy::{AclChange, BlockRange, Change, DirtyPages, Disk, Effect, Label, Policy};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Blocks of a disk whose places are asked for at once.
 const PLACES: u64 = 1024;
+/// Most names of askers that are known at once; who is forgotten introduces itself again.
+const KNOWN_MAX: usize = 4096;
+/// Most revocations that one asker may bring in one run, so that nobody uses up the room of all.
+const ENDINGS_MAX: usize = 256;
+/// Most bytes of what is revoked: it is written at once.
+const ENDINGS_BYTES_MAX: usize = 1 << 20;
 
 /// The disks, and whom PolicyMgr knows.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
@@ -42,8 +48,6 @@ pub struct Configuration {
     pub principals: Vec<Principal>,
 }
 
-/// Principals that are known only because somebody was nominated under that name.
-const NOMINATED_MAX: usize = 1024;
 /// How often a page is written that is dirty again afterwards, before the DiskDriver is not believed any longer.
 const WRITES_MAX: usize = 1000;
 /// The same before something is decided.
@@ -77,11 +81,15 @@ struct Manager {
     buses: Vec<Asker<AskDriver, DriverSays>>,
     stage: Arc<View>,
     configuration: Configuration,
-    principals: HashMap<[u8; 32], Principal>,
-    /// Those of them that only a nomination made known, the newest last.
-    nominated: VecDeque<[u8; 32]>,
+    /// Who is meant by the digests that requests are stamped with: by the configuration, or since they were introduced.
+    principals: HashMap<[u8; 32], Alias>,
+    introduced: HashMap<[u8; 32], Alias>,
     /// By number. A disk whose table cannot be read is not there, and does not keep the others.
     served: BTreeMap<u16, Served>,
+    /// What was revoked, of all disks.
+    standing: Standing,
+    /// How many revocations each asker brought.
+    endings: HashMap<[u8; 32], usize>,
 }
 
 /// Runs the component.
@@ -97,14 +105,17 @@ pub fn main(context: Context) -> ExitCode {
             monitor: Arc::new(ports.asker("monitor")?),
             buses: buses.collect::<Result<_, _>>()?,
             stage: ports.region("stage")?,
-            principals: known.map(|principal| (principal.digest().0, principal.clone())).collect(),
-            nominated: VecDeque::new(),
+            principals: known.map(whole).collect(),
+            introduced: HashMap::new(),
             served: BTreeMap::new(),
+            standing: Standing::new(),
+            endings: HashMap::new(),
             configuration,
         };
         for number in 0..manager.configuration.disks.len() as u16 {
             manager.open_again(number);
         }
+        manager.tell_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
         Ok(ports.serve(|request| manager.answer(&request))?)
     })
 }
@@ -122,6 +133,10 @@ fn explained(refusal: &Refusal, disk: u16) -> String {
 
 fn served_has(served: &Served, region: RegionId) -> bool {
     served.rooms.values().flatten().any(|room| room.region == region)
+}
+
+fn whole(principal: &Principal) -> ([u8; 32], Alias) {
+    (principal.digest().0, Alias::attested(principal.clone(), Scope::EVERYTHING))
 }
 
 fn failed(error: impl ToString) -> Refusal {
@@ -202,7 +217,10 @@ impl Manager {
         };
         let served = Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() };
         self.served.insert(number, served);
-        change.map_or(Ok(()), |change| self.carry_out(number, change))
+        if let Some(change) = change {
+            self.carry_out(number, change)?;
+        }
+        self.take_endings(number)
     }
 
     /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
@@ -257,11 +275,89 @@ impl Manager {
     }
 
     fn answer(&mut self, request: &Request) -> Answer {
-        let Some(principal) = self.principals.get(&request.alias.principal).cloned() else {
-            return Answer::refuse(Refusal::NotPermitted);
+        let stamp = &request.alias.principal;
+        let known = self.principals.get(stamp).or_else(|| self.introduced.get(stamp)).cloned();
+        let question = match request.question() {
+            Ok(question) => question,
+            Err(refusal) => return Answer::refuse(refusal),
         };
-        let by = Alias::attested(principal, Scope::EVERYTHING);
-        request.question().and_then(|question| self.decide(&by, question)).into()
+        let answer = match (question, known) {
+            (AskPolicy::Introduce { principal, scope }, _) => {
+                self.introduce(stamp, Alias::attested(principal, scope))
+            }
+            (AskPolicy::End(bytes), _) => self.end(stamp, &bytes),
+            (question, Some(by)) => self.decide(&by, question),
+            (_, None) => Err(Refusal::NotPermitted),
+        };
+        answer.into()
+    }
+
+    /// Somebody says who they are, and it is what the request was stamped with: only the digest was missing.
+    fn introduce(&mut self, stamp: &[u8; 32], alias: Alias) -> Result<PolicySays, Refusal> {
+        if alias.digest().0 != *stamp {
+            return Err(Refusal::NotPermitted);
+        }
+        if self.introduced.len() >= KNOWN_MAX {
+            self.introduced.clear();
+        }
+        self.introduced.insert(*stamp, alias);
+        Ok(PolicySays::Done)
+    }
+
+    /// Carries out a revocation: verified, durable, and told to the monitor, before it is acknowledged. Whoever brings it is
+    /// only counted: it is its issuer's word.
+    fn end(&mut self, stamp: &[u8; 32], bytes: &[u8]) -> Result<PolicySays, Refusal> {
+        let heard = Heard::signed(bytes).map_err(failed)?;
+        let Credential { statement: Statement::Ends(_), .. } = heard.credential() else {
+            return Err(failed("this credential ends no others; it is for the session that is to use it"));
+        };
+        let mut standing = self.standing.clone();
+        standing.hear(&heard).map_err(failed)?;
+        if standing.encode() != self.standing.encode() {
+            if self.endings.len() >= KNOWN_MAX && !self.endings.contains_key(stamp) {
+                return Err(failed("too many sessions revoked something: mount anew"));
+            }
+            let count = self.endings.entry(*stamp).or_default();
+            if *count >= ENDINGS_MAX {
+                return Err(failed(
+                    "this session revoked much already: mount anew, or end all before a number",
+                ));
+            }
+            if standing.encode().len() > ENDINGS_BYTES_MAX {
+                return Err(failed("too much is revoked one by one: end all before a number instead"));
+            }
+            *count += 1;
+            let disks: Vec<u16> = self.served.keys().copied().collect();
+            for disk in disks {
+                let change = self.served(disk)?.policy.keep(standing.encode()).map_err(failed)?;
+                self.must_carry_out(disk, change)?;
+                ask(&self.monitor, &AskMonitor::Flush { disk })?;
+            }
+            self.standing = standing;
+        }
+        // Told again also if nothing changed: the answer before may have been lost.
+        self.tell_endings()?;
+        Ok(PolicySays::Done)
+    }
+
+    fn tell_endings(&self) -> Result<(), Refusal> {
+        ask(&self.monitor, &AskMonitor::Ended(self.standing.encode())).map(|_| ())
+    }
+
+    /// Takes what a disk keeps as revoked.
+    fn take_endings(&mut self, disk: u16) -> Result<(), Refusal> {
+        let kept = self.served(disk)?.policy.kept().to_vec();
+        if !kept.is_empty() {
+            self.standing.merge(&Standing::decode(&kept).map_err(failed)?).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody lost the right to blocks; what kernels keep of them is to go. The monitor tells the sessions.
+    fn withdrawn(&self) {
+        if let Err(refusal) = ask(&self.monitor, &AskMonitor::Withdrawn) {
+            tracing::warn!(%refusal, "kernels may keep what they have of files for a while");
+        }
     }
 
     fn served(&mut self, disk: u16) -> Result<&mut Served, Refusal> {
@@ -298,19 +394,28 @@ impl Manager {
                 self.settle(disk, range)?;
                 let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
                 self.must_carry_out(disk, change)?;
+                self.withdrawn();
                 Ok(PolicySays::Done)
             }
             AskPolicy::Nominate { disk, blocks, to } => {
-                self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to.clone()).map_err(failed)?;
-                self.know(to);
+                self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to).map_err(failed)?;
+                Ok(PolicySays::Done)
+            }
+            AskPolicy::Give { disk, blocks, to } => {
+                self.served(disk)?.policy.chown_give(by, range(blocks)?, to).map_err(failed)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Accept { disk, blocks, acl } => {
                 let change =
                     self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
+                let is_given = !change.effects().iter().any(|effect| matches!(effect, Effect::Erase(_)));
                 self.must_carry_out(disk, change)?;
+                if is_given {
+                    self.withdrawn();
+                }
                 Ok(PolicySays::Done)
             }
+            AskPolicy::Introduce { .. } | AskPolicy::End(_) => Err(Refusal::Malformed),
             AskPolicy::Look { disk, block } => {
                 let (blocks, Label { owner, acl }) =
                     self.served(disk)?.policy.look(by, block).map_err(failed)?;
@@ -343,21 +448,6 @@ impl Manager {
                 Ok(PolicySays::Sizes { blocks, extents, labels: sizes.labels, free: sizes.free_pages })
             }
         }
-    }
-
-    /// Remembers a name that was nominated, for the requests that will be stamped with it.
-    fn know(&mut self, principal: Principal) {
-        let digest = principal.digest().0;
-        if self.principals.contains_key(&digest) {
-            return;
-        }
-        if self.nominated.len() >= NOMINATED_MAX
-            && let Some(oldest) = self.nominated.pop_front()
-        {
-            self.principals.remove(&oldest);
-        }
-        self.nominated.push_back(digest);
-        self.principals.insert(digest, principal);
     }
 
     /// Has these blocks' changes written before something is decided that takes their pages: a DiskDriver that does not

@@ -4,7 +4,7 @@
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_access::{Access, Acl, Principal};
+use holdfast_access::{Access, Acl, Credential, Principal, ProcessName, Scope};
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 
 /// Most blocks in one question.
@@ -54,6 +54,53 @@ pub enum AskMonitor {
     Present(Vec<u8>),
     /// Another name for the caller, with the proof that it speaks for it.
     AddAlias(holdfast_access::Proof),
+    /// A filled block copied out, for somebody whose name holds for some blocks only.
+    Read(Reference),
+    /// The caller's names, and the credentials that it may prove others with.
+    Names,
+    /// Whether an open may go on, in a session for a program: the helper identifies who opens.
+    Enter(Entering),
+    /// Who was refused lately in a session for a program, and why nobody can be identified.
+    Refusals,
+    /// From PolicyMgr: what was revoked, of this run and of earlier ones, as stored.
+    Ended(Vec<u8>),
+    /// From PolicyMgr: somebody lost the right to blocks, so sessions are to have the kernel forget what it keeps.
+    Withdrawn,
+}
+
+/// An open in a session for a program.
+#[derive(Clone, Copy, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Entering {
+    /// The file, as the kernel numbers it.
+    pub inode: u64,
+    /// The thread that opens.
+    pub thread: u32,
+    /// Whether to write.
+    pub writes: bool,
+}
+
+/// What becomes of an open.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Entry {
+    /// It goes on.
+    GoesOn,
+    /// The kernel is to begin it again: whoever opens will be identified then.
+    Again,
+    /// It is the helper's own look at the file, and to be of no use.
+    Blind,
+    /// It is refused.
+    Refused,
+}
+
+/// A name of the caller.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Called {
+    /// Its index.
+    pub alias: u16,
+    /// Who.
+    pub principal: Principal,
+    /// On what.
+    pub scope: Scope,
 }
 
 /// From the monitor.
@@ -71,7 +118,33 @@ pub enum MonitorSays {
     Look(Vec<Option<Status>>),
     /// The index of the new alias.
     Alias(u16),
+    /// A block's bytes.
+    Page(Vec<u8>),
+    /// The caller's names, and what it was told.
+    Names {
+        /// What its process is called.
+        process: ProcessName,
+        /// Its names.
+        names: Vec<Called>,
+        /// What it may prove more with.
+        said: Vec<Credential>,
+    },
+    /// What becomes of an open.
+    Entry(Entry),
+    /// Opens refused: inode, process, program, reason; and why nobody can be identified.
+    Refusals(Vec<(u64, u32, String, String)>, Option<String>),
 }
+
+/// To a VFS, from the host.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum AskSession {
+    /// Have the kernel forget what it keeps of files.
+    Forget,
+}
+
+/// From a VFS: it is done.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct SessionSays;
 
 /// To PolicyMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
@@ -96,6 +169,12 @@ pub enum AskPolicy {
     Format { disk: u16 },
     /// How large things are, for the administrator.
     Sizes { disk: u16 },
+    /// A new owner proposed, who gets what is in the blocks too.
+    Give { disk: u16, blocks: Blocks, to: Principal },
+    /// Whom requests are from that are stamped as this one is: PolicyMgr knows digests only.
+    Introduce { principal: Principal, scope: Scope },
+    /// A credential that ends others, signed by their issuer.
+    End(Vec<u8>),
 }
 
 /// From PolicyMgr.

@@ -4,6 +4,8 @@
 //! at before and after the copy. They name the block, so the cache's word is not relied on: a false reference finds nothing. Where that fails the cache is asked again, so what is read is the block, or an error.
 
 use crate::asking::{ask, ask_as, nonsense};
+use crate::host::{BUSY, OUTDATED, STATE};
+use crate::names::Names;
 use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
 use holdfast_components::{Access, Asker, Refusal, View};
 use holdfast_monitor::{BlockId, PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, Words, words};
@@ -66,13 +68,18 @@ struct Known {
     views: HashMap<RegionId, Arc<RegionView>>,
 }
 
-/// Reads blocks of one disk in one name.
+/// Reads blocks of one disk, in one name or in several.
 pub(crate) struct Reader {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
     cache: Arc<Asker<AskCache, CacheSays>>,
-    alias: u16,
+    names: Arc<Names>,
     disk: u16,
     known: Mutex<Known>,
+}
+
+/// Whether it is the name that was refused, so that another may do.
+pub(crate) fn is_denied(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::NotPermitted | Refusal::AliasInvalid)
 }
 
 impl Reader {
@@ -82,7 +89,16 @@ impl Reader {
         alias: u16,
         disk: u16,
     ) -> Reader {
-        Reader { monitor, cache, alias, disk, known: Mutex::default() }
+        Reader::with_names(monitor, cache, Arc::new(Names::of(alias)), disk)
+    }
+
+    pub(crate) fn with_names(
+        monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+        cache: Arc<Asker<AskCache, CacheSays>>,
+        names: Arc<Names>,
+        disk: u16,
+    ) -> Reader {
+        Reader { monitor, cache, names, disk, known: Mutex::default() }
     }
 
     /// Reads blocks, giving each to `found` by its place in `blocks`. Those `ahead` may be fetched meanwhile.
@@ -166,6 +182,11 @@ impl Reader {
             Ok(view) if view.read(at, page) => return Ok(true),
             // The page is another block's by now, or the region is gone.
             Ok(_) | Err(Refusal::Code(_)) => {}
+            Err(refusal) if is_denied(&refusal) => {
+                if self.copy(at, page)? {
+                    return Ok(true);
+                }
+            }
             Err(refusal) => return Err(refusal),
         }
         let mut known = self.known.lock();
@@ -179,12 +200,37 @@ impl Reader {
         if let Some(view) = self.known.lock().views.get(&region) {
             return Ok(Arc::clone(view));
         }
-        let view = Arc::new(RegionView::open(&self.monitor, self.alias, region)?);
+        let names = self.names.all();
+        let mut opened = Err(Refusal::NotPermitted);
+        for name in names.iter().filter(|name| !name.is_partial) {
+            opened = RegionView::open(&self.monitor, name.alias, region);
+            if !opened.as_ref().is_err_and(is_denied) {
+                break;
+            }
+        }
+        let view = Arc::new(opened?);
         let mut known = self.known.lock();
         if known.views.len() >= VIEWS_MAX {
             known.views.clear();
         }
         known.views.insert(region, Arc::clone(&view));
         Ok(view)
+    }
+
+    /// Reads a block under a name that holds for some blocks only; whether it is there.
+    fn copy(&self, at: Reference, page: &mut Page) -> Result<bool, Refusal> {
+        for name in self.names.all().iter().filter(|name| name.is_partial) {
+            match ask_as(&self.monitor, name.alias, &AskMonitor::Read(at)) {
+                Ok((MonitorSays::Page(bytes), _)) if bytes.len() == page.len() => {
+                    page.copy_from_slice(&bytes);
+                    return Ok(true);
+                }
+                Ok(_) => return Err(nonsense("the monitor")),
+                Err(Refusal::Code(OUTDATED | STATE | BUSY)) => return Ok(false),
+                Err(refusal) if is_denied(&refusal) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(Refusal::NotPermitted)
     }
 }

@@ -205,12 +205,22 @@ fn owner(text: &str) -> Result<(Option<u32>, String, String), String> {
   holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session bob=/mnt/bob
   holdfast volume mount card.img /mnt/1 --sidecar card.d --partition 1 --also at=/mnt/2,partition=2
   holdfast volume mount a.img /mnt/a --sidecar a.d --also at=/mnt/b,device=b.img,sidecar=b.d,user=bob
+  holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session prog:/usr/bin/ssh=/mnt/alice-ssh
+  holdfast volume mount card.img /mnt/bob --sidecar card.d --user bob --user-key alice=alice.pub --credential bob=job.cred
   umount /mnt
 
 Runs until the last of its mounts is unmounted, or until Ctrl-C. Each mount speaks for one user: files that this user
-makes are theirs, and other users of the same file system see their names and sizes only. Several partitions and cards in
-one command share memory for blocks; each partition has a driver of its own, and each bus. `holdfast components` shows the
-processes.")]
+makes are theirs, and other users of the same file system see their names and sizes only, until `holdfast acl set` says
+otherwise. A session for a program (prog:PATH, hash:HEX or pkg:KEYFILE/NAME) opens files for processes of that program only,
+which the helper `holdfast callers` identifies, and reads what ACLs give the program. Mounted by root, a session of a user of
+this machine obeys that user alone.
+
+A user with a key (--user-key) proves who they are: their session speaks for nobody until it has a credential that the key
+signed (--credential, or `holdfast credential present`). All else that is said of users and groups is the word of whoever
+mounts.
+
+Several partitions and cards in one command share memory for blocks; each partition has a driver of its own, and each bus.
+`holdfast components` shows the processes.")]
 pub struct Mount {
     /// The disk, card or image.
     #[arg(value_name = "DEVICE")]
@@ -227,13 +237,25 @@ pub struct Mount {
     /// For whom [default: who runs this].
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Another user's mount; may be given several times.
-    #[arg(long = "session", value_name = "USER=DIR", value_parser = session)]
+    /// Another user's mount, or a program's; may be given several times.
+    #[arg(long = "session", value_name = "WHO=DIR", value_parser = session)]
     pub sessions: Vec<(String, PathBuf)>,
     /// Another mount: at=DIR, and what differs from the first of device=DEVICE, sidecar=DIR, partition=N, user=USER, with
     /// commas between; may be given several times.
     #[arg(long, value_name = "at=DIR,KEY=VALUE", value_parser = also)]
     pub also: Vec<Also>,
+    /// A user's public key, so that they prove who they are; may be given several times.
+    #[arg(long = "user-key", value_name = "USER=KEY", value_parser = session)]
+    pub user_keys: Vec<(String, PathBuf)>,
+    /// Who is in a group; may be given several times.
+    #[arg(long = "group", value_name = "GROUP=USER,...", value_parser = group)]
+    pub groups: Vec<(String, Vec<String>)>,
+    /// Credentials that a session begins with; may be given several times.
+    #[arg(long = "credential", value_name = "WHO=FILE", value_parser = session)]
+    pub credentials: Vec<(String, PathBuf)>,
+    /// Where the helper listens that identifies programs, if not at its usual place.
+    #[arg(long, value_name = "SOCKET")]
+    pub callers: Option<PathBuf>,
     /// Let other users of this machine use the mounts; default only who runs this.
     #[arg(long)]
     pub allow_other: bool,
@@ -246,7 +268,7 @@ pub struct Mount {
 }
 
 fn session(text: &str) -> Result<(String, PathBuf), String> {
-    let (user, directory) = text.split_once('=').ok_or("USER=DIR is wanted")?;
+    let (user, directory) = text.rsplit_once('=').ok_or("WHO=PATH is wanted")?;
     Ok((user.to_owned(), PathBuf::from(directory)))
 }
 
@@ -285,6 +307,11 @@ fn also(text: &str) -> Result<Also, String> {
         true => Err("at=DIR is missing: where it is to be mounted".to_owned()),
         false => Ok(also),
     }
+}
+
+fn group(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, members) = text.split_once('=').ok_or("GROUP=USER,... is wanted")?;
+    Ok((name.to_owned(), members.split(',').map(str::to_owned).collect()))
 }
 
 /// `holdfast volume attach`

@@ -18,6 +18,7 @@ mod repair;
 mod scrub;
 mod secret;
 mod served;
+mod sessions;
 mod status;
 mod tpm;
 mod watchdog;

@@ -6,13 +6,16 @@ mod aliases;
 mod loading;
 mod memory;
 mod mounts;
+mod people;
 mod plan;
 mod roles;
 mod service;
 mod start;
+mod tending;
 
 pub use adopt::adopt;
 pub use loading::{Laid, OwnerOf, Source, Survey, check_partitions, find_partitions, lay_out};
+pub use people::{PEOPLE_MAX, People, ProgramGate};
 pub(crate) use roles::bus_port;
 pub use roles::driver_of;
 pub use start::{Configuration, DiskPlan, NewFileSystem, Session, Stack};

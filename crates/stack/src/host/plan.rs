@@ -4,7 +4,10 @@
 //! all. An FSDriver has no channel to another, nor to another's sessions.
 
 use super::encode;
-use super::roles::{CACHE, DRIVER, FILES, FORMATTER, POLICY, Roles, bus_port, numbered, session_name};
+use super::people::ProgramGate;
+use super::roles::{
+    CACHE, DRIVER, FILES, FORMATTER, POLICY, Roles, bus_port, numbered, session_name, to_session,
+};
 use super::service::port;
 use super::start::{Configuration, DiskPlan, Session};
 use crate::protocol::{Blocks, STAGE_PAGES};
@@ -81,7 +84,9 @@ impl Cast {
             roles.add(FORMATTER, FORMATTER, &[], Some(configuration.administrator.clone()))?;
         }
         for (number, session) in configuration.sessions.iter().enumerate() {
-            roles.add(&session_name(number), "vfs", &[], Some(session.user.clone()))?;
+            let disk = configuration.disks.get(usize::from(session.disk));
+            let volume = disk.map_or([0; 16], |disk| disk.place.identity);
+            roles.add_session(&session_name(number), &session.user, volume)?;
         }
         Ok(Cast { roles, policy, cache, buses, bus_of, drivers })
     }
@@ -120,18 +125,21 @@ fn between(from: &str, name: &str, to: &str) -> ChannelPlan {
     ChannelPlan::new(End::of(from, name), End::of(to, &format!("from-{from}")))
 }
 
-/// Components and channels. Takes the sessions, whose mounts go to their VFS.
+/// The gates of sessions for programs, and the user id of each.
+pub(super) type Gates = HashMap<String, (Arc<ProgramGate>, u32)>;
+
+/// Components and channels, and the gates of sessions. Takes the sessions, whose mounts go to their VFS.
 pub(super) fn plan(
     cast: &Cast,
     configuration: &mut Configuration,
     stages: &HashMap<String, Arc<Region>>,
-) -> Result<(Vec<ComponentPlan>, Vec<ChannelPlan>), StackError> {
+) -> Result<(Vec<ComponentPlan>, Vec<ChannelPlan>, Gates), StackError> {
     let stage = |component: &str| RegionGrant {
         name: "stage".to_owned(),
         region: Arc::clone(&stages[component]),
         access: Access::ReadWrite,
     };
-    let (mut components, mut channels) = (Vec::new(), Vec::new());
+    let (mut components, mut channels, mut gates) = (Vec::new(), Vec::new(), Gates::new());
     let may_ask = vec![cast.policy.digest().0, cast.cache.digest().0];
     for bus in 0..cast.buses.len() {
         let name = numbered(DRIVER, bus);
@@ -229,6 +237,9 @@ pub(super) fn plan(
                 acl: session.acl,
                 uid: session.uid,
                 gid: session.gid,
+                credentials: session.credentials,
+                is_program: session.gate.is_some(),
+                volume: configuration.disks[usize::from(session.disk)].place.identity,
             }),
             files: vec![("fuse".to_owned(), session.fuse)],
             guards: vec!["requests: only of its mount".to_owned()],
@@ -236,12 +247,16 @@ pub(super) fn plan(
             restart: Restart::NEVER,
             ..ComponentPlan::new(&name, Profile::with_doors(&[Door::Threads, Door::Fuse]))
         });
+        if let Some(gate) = session.gate {
+            gates.insert(name.clone(), (Arc::new(gate), session.uid));
+        }
         channels.extend([
             host(&name),
+            ChannelPlan::new(End::host(&to_session(&name)), End::of(&name, "from-host")),
             between(&name, "files", &files),
             between(&name, "cache", CACHE),
             between(&name, "policy", POLICY),
         ]);
     }
-    Ok((components, channels))
+    Ok((components, channels, gates))
 }

@@ -24,6 +24,11 @@ pub(crate) fn bus_port(bus: u16) -> String {
     format!("driver-{bus}")
 }
 
+/// The host's port to a session.
+pub(super) fn to_session(component: &str) -> String {
+    format!("to-{component}")
+}
+
 pub(super) fn session_name(number: usize) -> String {
     format!("{SESSION}{number}")
 }
@@ -78,9 +83,28 @@ impl Roles {
     ) -> Result<Principal, StackError> {
         let manifest = self.manifest(kind, settings)?;
         let program = Principal::Program(manifest.program());
-        let role = Role { manifest, program: program.clone(), user };
+        let role = Role { manifest, program: program.clone(), user, volume: [0; 16] };
         self.by_name.insert(component.to_owned(), role);
         Ok(program)
+    }
+
+    /// The VFS of a session on a volume.
+    pub(super) fn add_session(
+        &mut self,
+        component: &str,
+        user: &Principal,
+        volume: [u8; 16],
+    ) -> Result<(), StackError> {
+        // So that a credential can name the sessions that its issuer means.
+        let of_user = match user {
+            Principal::User(name) => name.as_str().to_owned(),
+            other => other.digest().to_string(),
+        };
+        let manifest = self.manifest("vfs", &[("user", of_user)])?;
+        let program = Principal::Program(manifest.program());
+        let role = Role { manifest, program, user: Some(user.clone()), volume };
+        self.by_name.insert(component.to_owned(), role);
+        Ok(())
     }
 
     /// The FSDriver of a partition.
@@ -92,7 +116,7 @@ impl Roles {
     ) -> Result<Principal, StackError> {
         let manifest = self.manifest(FILES, &[("blocks", blocks_of(place, partition))])?;
         let program = driver_of(place, partition)?;
-        let role = Role { manifest, program: program.clone(), user: None };
+        let role = Role { manifest, program: program.clone(), user: None, volume: place.identity };
         self.by_name.insert(component.to_owned(), role);
         Ok(program)
     }

@@ -3,9 +3,11 @@
 use super::aliases::Aliases;
 use super::memory::Tmpfs;
 use super::mounts::{self, MountTable};
+use super::people::{People, ProgramGate};
 use super::plan::{Cast, plan, stages};
 use super::roles::{SESSION, session_name};
 use super::service::Service;
+use super::tending::tend;
 use crate::StackError;
 use crate::place::Place;
 use crate::protocol::{AskFiles, FilesSay, STAGE_PAGES};
@@ -18,6 +20,7 @@ use holdfast_volume::Volume;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 /// Somebody who uses a file system, through a mount of their own.
@@ -36,6 +39,10 @@ pub struct Session {
     pub uid: u32,
     /// And to which group.
     pub gid: u32,
+    /// Signed credentials that it begins with.
+    pub credentials: Vec<Vec<u8>>,
+    /// If it is for a program: its gate.
+    pub gate: Option<ProgramGate>,
 }
 
 /// How the file systems of a new disk are made.
@@ -75,6 +82,8 @@ pub struct Configuration {
     pub administrator: Principal,
     /// Users.
     pub sessions: Vec<Session>,
+    /// Their keys and groups.
+    pub people: People,
     /// Pages of memory for blocks, the policy tables included.
     pub pages_max: usize,
 }
@@ -104,12 +113,13 @@ impl Stack {
         for (number, session) in configuration.sessions.iter().enumerate() {
             mounts.add(&session_name(number), &cast.driver(session, &configuration.disks)?.name);
         }
+        let sessions = configuration.sessions.len();
         // Regions are filled in part only, and each has its words.
         let memory = (configuration.pages_max * PAGE_BYTES * 4 + (256 << 20)) as u64;
         let staged = (STAGE_PAGES * PAGE_BYTES * (cast.drivers.len() + 1)) as u64;
         let regions = Regions::create(&configuration.program, memory + staged)?;
         let stages = stages(&cast, &regions)?;
-        let (components, channels) = plan(&cast, &mut configuration, &stages)?;
+        let (components, channels, gates) = plan(&cast, &mut configuration, &stages)?;
         let served = cast.drivers.iter().map(|driver| {
             let number =
                 configuration.disks[usize::from(driver.disk)].place.partitions[driver.partition].number;
@@ -127,8 +137,9 @@ impl Stack {
         }
         let count = disks.len() as u16;
         let monitor = Monitor::new(Tmpfs::new(regions), disks, names, configuration.pages_max);
-        let aliases = Arc::new(Aliases::new(cast.roles.by_name));
-        let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages });
+        let aliases = Arc::new(Aliases::new(cast.roles.by_name, configuration.people));
+        let (withdrawn, notices) = sync_channel(1);
+        let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages, gates, withdrawn });
 
         let (ended, ends) = std::sync::mpsc::channel();
         let table = Arc::clone(&mounts);
@@ -171,6 +182,7 @@ impl Stack {
         let serving = Some(serving.map_err(failed)?);
         let telling = std::thread::Builder::new().name("mounts".to_owned());
         telling.spawn(move || mounts::tell(&ends, &told)).map_err(failed)?;
+        tend(supervisor.ports(), sessions, &service, notices)?;
         Ok(Stack { supervisor: Some(supervisor), serving, service, mounts, drivers, disks: count })
     }
 

@@ -3,22 +3,22 @@
 use super::Configuration;
 use super::inodes::{Inodes, ROOT};
 use crate::StackError;
-use crate::asking::{UNKNOWN, ask_as, ask_once, nonsense};
+use crate::asking::{ITSELF, UNKNOWN, ask_as, ask_once, nonsense};
 use crate::host::{BAD_BLOCK, OUTDATED, STATE};
+use crate::names::Names;
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
+    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, Called, File, FilesSay, Listed,
     MonitorSays, PolicySays, Time, code,
 };
-use crate::reader::Reader;
+use crate::reader::{Reader, is_denied};
+use holdfast_access::{Acl, CredentialId, Proof, Scope};
 use holdfast_components::{Asker, Ports, Refusal};
 use holdfast_monitor::{PAGE_BYTES, Reference, Status};
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// In whose name: the user's.
-const USER: u16 = 2;
 /// Bytes that are changed by one request at most: what fits into a packet.
 const WRITE_BYTES: usize = PAGE_BYTES;
 /// Bytes fetched ahead of who reads in order.
@@ -92,12 +92,18 @@ impl Map {
 /// See the module.
 pub(super) struct Files {
     files: Asker<AskFiles, FilesSay>,
-    policy: Asker<AskPolicy, PolicySays>,
-    cache: Arc<Asker<AskCache, CacheSays>>,
-    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    reader: Reader,
-    configuration: Configuration,
-    inodes: Mutex<Inodes>,
+    pub(super) policy: Asker<AskPolicy, PolicySays>,
+    pub(super) cache: Arc<Asker<AskCache, CacheSays>>,
+    pub(super) monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+    pub(super) reader: Reader,
+    pub(super) configuration: Configuration,
+    /// In whose name.
+    pub(super) names: Arc<Names>,
+    /// The restriction of the own name, and what else is known of names.
+    pub(super) proven: Mutex<Proven>,
+    /// Held while something is read and told to the kernel, so that it can be waited until nothing is.
+    pub(super) reading: RwLock<()>,
+    pub(super) inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
     /// Blocks that were changed and not written since, by file, and the pages in which they were changed.
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
@@ -105,7 +111,19 @@ pub(super) struct Files {
     sizing: Mutex<()>,
 }
 
-fn errno(refusal: Refusal) -> Code {
+/// What a session proved.
+pub(super) struct Proven {
+    /// On what its own name holds.
+    pub scope: Scope,
+    /// Its other names.
+    pub others: Vec<Called>,
+    /// Proofs that were accepted, so that none is brought twice.
+    pub proofs: BTreeSet<Proof>,
+    /// Credentials by which it has its own name.
+    pub base: Vec<CredentialId>,
+}
+
+pub(super) fn errno(refusal: Refusal) -> Code {
     match refusal {
         Refusal::NotPermitted | Refusal::AliasInvalid | Refusal::Code(code::NOT_YOURS) => libc::EACCES,
         Refusal::Code(
@@ -136,10 +154,26 @@ impl Files {
     pub(super) fn new(ports: &Arc<Ports>, configuration: Configuration) -> Result<Files, StackError> {
         let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
         let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
+        let names = Arc::new(Names::of(ITSELF));
+        let reader_names = Arc::clone(&names);
+        let proven = Proven {
+            scope: Scope::EVERYTHING,
+            others: Vec::new(),
+            proofs: BTreeSet::new(),
+            base: Vec::new(),
+        };
         Ok(Files {
             files: ports.asker("files")?,
             policy: ports.asker("policy")?,
-            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk),
+            reader: Reader::with_names(
+                Arc::clone(&monitor),
+                Arc::clone(&cache),
+                reader_names,
+                configuration.disk,
+            ),
+            names,
+            proven: Mutex::new(proven),
+            reading: RwLock::new(()),
             cache,
             monitor,
             configuration,
@@ -150,8 +184,17 @@ impl Files {
         })
     }
 
-    fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
-        ask_as(&self.policy, USER, question).map(|(answer, _)| answer)
+    pub(super) fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
+        let own = self.names.own();
+        match ask_as(&self.policy, own, question) {
+            // It may know our digest only.
+            Err(Refusal::NotPermitted) => {
+                let (principal, scope) = (self.configuration.user.clone(), self.proven.lock().scope.clone());
+                ask_as(&self.policy, own, &AskPolicy::Introduce { principal, scope })?;
+                ask_as(&self.policy, own, question).map(|(answer, _)| answer)
+            }
+            answer => answer.map(|(answer, _)| answer),
+        }
     }
 
     /// Asks about files, by what the FSDriver calls them. If it was started anew meanwhile, they are found again first.
@@ -168,10 +211,10 @@ impl Files {
             }
             Ok::<_, Refusal>(numbers)
         };
-        let answer = match ask_once(&self.files, USER, &question(numbers()?)) {
+        let answer = match ask_once(&self.files, self.names.own(), &question(numbers()?)) {
             Err(Refusal::Code(code::GONE)) => {
                 inos.into_iter().try_for_each(|ino| self.find_again(ino))?;
-                ask_once(&self.files, USER, &question(numbers()?))
+                ask_once(&self.files, self.names.own(), &question(numbers()?))
             }
             answer => answer,
         };
@@ -207,7 +250,7 @@ impl Files {
         }
         for (ino, parent, name) in above.into_iter().rev() {
             let parent = self.inodes.lock().number(parent).ok_or_else(none)?;
-            match ask_as(&self.files, USER, &AskFiles::LookUp { parent, name })?.0 {
+            match ask_as(&self.files, self.names.own(), &AskFiles::LookUp { parent, name })?.0 {
                 FilesSay::File(file) => {
                     self.inodes.lock().found(ino, file.id);
                     // Where its blocks are was told by who is gone, who may have lied.
@@ -264,7 +307,7 @@ impl Files {
         let forgotten = self.inodes.lock().forget(ino, count);
         if let Some((file, count)) = forgotten {
             self.forget_map(ino);
-            let _ = ask_once(&self.files, USER, &AskFiles::Forget { file, count });
+            let _ = ask_once(&self.files, self.names.own(), &AskFiles::Forget { file, count });
         }
     }
 
@@ -476,7 +519,14 @@ impl Files {
                 None => self.reader.reference(&[block], !is_whole, &[])?[0],
             };
             let question = AskMonitor::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
-            match ask_as(&self.monitor, USER, &question) {
+            let mut answer = Err(Refusal::NotPermitted);
+            for name in self.names.all() {
+                answer = ask_as(&self.monitor, name.alias, &question);
+                if !answer.as_ref().is_err_and(is_denied) {
+                    break;
+                }
+            }
+            match answer {
                 Ok((MonitorSays::Done, _)) => return Ok(at),
                 Ok(_) => return Err(nonsense("the monitor")),
                 // Taken away meanwhile, or not filled yet.
@@ -511,6 +561,8 @@ impl Files {
                 },
                 answer => answer,
             };
+            let acl = if size > before && before > 0 { self.acl_of(file) } else { None };
+            let acl = acl.unwrap_or_else(|| self.configuration.acl.clone());
             self.forget_map(file);
             let FilesSay::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
                 return Err(errno(nonsense("the file system")));
@@ -521,7 +573,7 @@ impl Files {
                 return Err(errno(nonsense("the file system")));
             }
             left = reached.abs_diff(size);
-            self.accept(&nominated).map_err(errno)?;
+            self.accept(&nominated, &acl).map_err(errno)?;
             if let Some((from, length)) = fill {
                 self.zero(file, from, length)?;
             }
@@ -531,6 +583,50 @@ impl Files {
             }
         }
         Err(errno(nonsense("the file system")))
+    }
+
+    /// The ACL of a file's first block, if it is this user's: what it grows by gets the same.
+    fn acl_of(&self, file: u64) -> Option<Acl> {
+        let (blocks, _) = self.blocks(file, 0, 1).ok()?;
+        let (_, block) = *blocks.first()?;
+        match self.ask_policy(&AskPolicy::Look { disk: self.configuration.disk, block }) {
+            Ok(PolicySays::Label { acl, .. }) => Some(acl),
+            _ => None,
+        }
+    }
+
+    /// All blocks of a file, up to the end of its last cluster, in runs.
+    pub(super) fn runs(&self, file: u64) -> Result<Vec<Blocks>, Refusal> {
+        let stat = self.ask_safely([file], |[file]| AskFiles::Stat(file))?;
+        let FilesSay::File(File { size, .. }) = stat else { return Err(nonsense("the file system")) };
+        let sizes = self.ask_safely([], |[]| AskFiles::Sizes)?;
+        let FilesSay::Sizes { cluster_bytes, .. } = sizes else { return Err(nonsense("the file system")) };
+        let (mut found, mut at): (Vec<Blocks>, u64) = (Vec::new(), 0);
+        let mut block = 512;
+        while at < size {
+            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: size - at };
+            let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question)? else {
+                return Err(nonsense("the file system"));
+            };
+            let before = at;
+            block = u64::from(block_bytes.max(512));
+            for (start, run) in runs {
+                at = at.max(start.saturating_add(run.count.saturating_mul(u64::from(block_bytes))));
+                match found.last_mut() {
+                    Some(last) if last.first + last.count == run.first => last.count += run.count,
+                    _ => found.push(run),
+                }
+            }
+            if at == before {
+                break;
+            }
+        }
+        // The rest of the last cluster, which is the file's too and lies behind.
+        let rest = size.next_multiple_of(u64::from(cluster_bytes.max(512))) - size.next_multiple_of(block);
+        if let Some(last) = found.last_mut() {
+            last.count += rest / block;
+        }
+        Ok(found)
     }
 
     /// Has the blocks of a part of a file that nobody accepted nominated again.
@@ -552,9 +648,9 @@ impl Files {
     }
 
     /// Becomes owner of blocks that the FSDriver nominated. They were erased.
-    fn accept(&self, nominated: &[Blocks]) -> Result<(), Refusal> {
+    pub(super) fn accept(&self, nominated: &[Blocks], acl: &Acl) -> Result<(), Refusal> {
         for blocks in nominated {
-            let (disk, acl) = (self.configuration.disk, self.configuration.acl.clone());
+            let (disk, acl) = (self.configuration.disk, acl.clone());
             if let Err(refusal) = self.ask_policy(&AskPolicy::Accept { disk, blocks: *blocks, acl }) {
                 // It may have been done before its answer was lost.
                 match self.ask_policy(&AskPolicy::Look { disk, block: blocks.first }) {
@@ -599,7 +695,7 @@ impl Files {
     }
 
     fn return_some(&self) -> Result<bool, Refusal> {
-        let answer = ask_as(&self.files, USER, &AskFiles::Returning)?.0;
+        let answer = ask_as(&self.files, self.names.own(), &AskFiles::Returning)?.0;
         let FilesSay::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
         // Nobody else gets them, whatever it says.
         if to != self.configuration.driver {
@@ -611,7 +707,7 @@ impl Files {
             self.reader.forget(blocks.first..blocks.first + blocks.count);
         }
         let question = AskFiles::Returned { item, blocks, clusters, now: now() };
-        Ok(ask_as(&self.files, USER, &question)?.0 == FilesSay::Done)
+        Ok(ask_as(&self.files, self.names.own(), &question)?.0 == FilesSay::Done)
     }
 
     /// Everything of a file durable, with everything that the file system was told before. CacheMgr and the DiskDriver
@@ -629,8 +725,9 @@ impl Files {
         for blocks in blocks.chunks(BLOCKS_MAX) {
             synced = synced.and_then(|()| self.write_out(disk, blocks));
         }
+        let own = self.names.own();
         let flushed =
-            synced.and_then(|()| match ask_as(&self.monitor, USER, &AskMonitor::Flush { disk })?.0 {
+            synced.and_then(|()| match ask_as(&self.monitor, own, &AskMonitor::Flush { disk })?.0 {
                 MonitorSays::Done => Ok(()),
                 _ => Err(nonsense("the monitor")),
             });
@@ -648,10 +745,11 @@ impl Files {
     /// Has changed blocks written, and sees that they were.
     fn write_out(&self, disk: u16, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
         let numbers = blocks.iter().map(|(block, _)| *block).collect();
-        ask_as(&self.cache, USER, &AskCache::Clean { disk, blocks: numbers })?;
+        let own = self.names.own();
+        ask_as(&self.cache, own, &AskCache::Clean { disk, blocks: numbers })?;
         let references = blocks.iter().map(|(_, at)| *at).collect();
         // A page that is no longer the block's was given up, which is done with none that is dirty.
-        match ask_as(&self.monitor, USER, &AskMonitor::Look(references))?.0 {
+        match ask_as(&self.monitor, own, &AskMonitor::Look(references))?.0 {
             MonitorSays::Look(found) if found.len() != blocks.len() => Err(nonsense("the monitor")),
             MonitorSays::Look(found) if found.contains(&Some(Status::Dirty)) => {
                 Err(Refusal::Failed("changed blocks were said to be written, and were not".to_owned()))

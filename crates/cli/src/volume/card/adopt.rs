@@ -304,11 +304,8 @@ fn judge(path: &Path, partition: &Partition, survey: &Survey, speech: Speech) ->
     }
     let place = called(partition.number);
     if survey.is_unsound {
-        let message = format!(
-            "{}: the file system of {place} is damaged:\n  {}",
-            path.display(),
-            lines.join("\n  ")
-        );
+        let message =
+            format!("{}: the file system of {place} is damaged:\n  {}", path.display(), lines.join("\n  "));
         return Err(Failure::new(Exit::Data, message).hint(
             "nothing was changed. Copy off what you need, have it repaired (fsck.fat, chkdsk), look whether the files are right, \
              and adopt it then",

@@ -14,7 +14,7 @@ use crate::volume::protect::{Interrupt, is_blank, make_log};
 use crate::volume::secret::{Secret, hex};
 use crate::volume::{anchor, opening};
 use holdfast_log::device::{Device, Joined};
-use holdfast_stack::{DiskPlan, NewFileSystem, Partition, Place, Wanted, lay_out};
+use holdfast_stack::{DiskPlan, NewFileSystem, Partition, People, Place, Wanted, lay_out};
 use holdfast_volume::{Options, Volume};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     remembered.remember(&about)?;
     let name = format!("volume {}", hex(&identity));
     let plan = DiskPlan { volume, place, bus: bus::of(&disk.path), format: Some(new) };
-    let stack = start(name, vec![plan], Vec::new(), TABLE_BLOCKS_MAX as usize * 2)?;
+    let stack = start(name, vec![plan], Vec::new(), People::default(), TABLE_BLOCKS_MAX as usize * 2)?;
     let ready = stack.wait_until_ready(PATIENCE);
     let anchors = stack.stop().map_err(failed)?;
     ready.map_err(failed)?;

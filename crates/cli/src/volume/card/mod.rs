@@ -27,7 +27,7 @@ pub use mount::mount;
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_access::{Name, Principal};
 use holdfast_components::Program;
-use holdfast_stack::{Configuration, DiskPlan, Session, Stack, StackError};
+use holdfast_stack::{Configuration, DiskPlan, People, Session, Stack, StackError};
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -51,13 +51,19 @@ fn user(name: &str) -> Outcome<Principal> {
     Ok(Principal::User(name))
 }
 
-fn start(name: String, disks: Vec<DiskPlan>, sessions: Vec<Session>, pages_max: usize) -> Outcome<Stack> {
+fn start(
+    name: String,
+    disks: Vec<DiskPlan>,
+    sessions: Vec<Session>,
+    people: People,
+    pages_max: usize,
+) -> Outcome<Stack> {
     let program = Program::current().map_err(StackError::from).map_err(failed)?;
     let own = Path::new("/proc/self/exe");
     let digest = holdfast_callers::hashes::digest_of(&mut File::open(own).map_err(|error| bad(own, error))?)
         .map_err(|error| bad(own, error))?;
     let administrator = user("root")?;
     let digest = digest.digest;
-    Stack::start(Configuration { name, program, digest, disks, administrator, sessions, pages_max })
+    Stack::start(Configuration { name, program, digest, disks, administrator, sessions, people, pages_max })
         .map_err(failed)
 }

@@ -1,7 +1,7 @@
 //! `holdfast volume mount`: file systems of one card or of several, each mount for one user.
 
 use super::opened::{Card, Kept, open};
-use super::{PATIENCE, failed, start, user};
+use super::{PATIENCE, failed, start};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output;
 use crate::paths::Directories;
@@ -9,9 +9,9 @@ use crate::volume::anchor;
 use crate::volume::args::{Also, Mount};
 use crate::volume::places::{Places, absolute};
 use crate::volume::protect::Interrupt;
-use holdfast_access::{Access, Acl};
-use holdfast_fuse::{Manner, Options as MountOptions, close_session, open_session};
-use holdfast_stack::{Session, Stack};
+use crate::volume::sessions;
+use holdfast_fuse::{Manner, close_session};
+use holdfast_stack::Stack;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,13 +29,16 @@ struct Shown {
 struct Wanted {
     card: usize,
     partition: u32,
+    /// Whose, as `--session` has it.
     user: String,
     directory: PathBuf,
 }
 
 /// `holdfast volume mount`
 pub fn mount(arguments: &Mount, directories: &Directories, format: output::Format) -> Outcome {
-    let (cards, wanted) = wanted(arguments, &Places::new(directories)?)?;
+    let own =
+        arguments.user.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned());
+    let (cards, wanted) = wanted(arguments, &own, &Places::new(directories)?)?;
     let mut checked = Vec::new();
     for (at, card) in cards.into_iter().enumerate() {
         let used: Vec<u32> = wanted.iter().filter(|one| one.card == at).map(|one| one.partition).collect();
@@ -50,24 +53,19 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         kept.push(one);
     }
     let mut mounted = Mounted(Vec::new());
-    let mut sessions = Vec::new();
+    let mut opened = Vec::new();
     for one in &wanted {
-        let user = user(&one.user)?;
-        let acl = Acl::of(user.clone(), Access::ReadWrite).expect("users are stored");
-        let options = MountOptions {
-            source: kept[one.card].path.display().to_string(),
-            allow_other: arguments.allow_other,
-            read_only: false,
-            no_exec: false,
-            local_locks: true,
-        };
-        let (directory, fuse) = open_session(&one.directory, &options)?;
+        let source = &kept[one.card].path;
+        let volume = &disks[one.card].place.identity;
+        let on = (one.card as u16, one.partition);
+        let (directory, session) =
+            sessions::open(arguments, source, &own, &one.user, &one.directory, on, volume)?;
         mounted.0.push(directory);
-        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        sessions.push(Session { disk: one.card as u16, partition: one.partition, user, acl, fuse, uid, gid });
+        opened.push(session);
     }
+    let people = sessions::people(arguments)?;
     let name = format!("volume {}", crate::volume::secret::hex(&disks[0].place.identity));
-    let stack = start(name, disks, sessions, pages_max)?;
+    let stack = start(name, disks, opened, people, pages_max)?;
     if let Err(error) = stack.wait_until_ready(PATIENCE) {
         let _ = stack.stop();
         return Err(failed(error));
@@ -85,14 +83,13 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
 }
 
 /// Opens the cards that are named, each once, and says what is to be mounted where.
-fn wanted(arguments: &Mount, places: &Places) -> Outcome<(Vec<Card>, Vec<Wanted>)> {
-    let own =
-        arguments.user.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned());
+fn wanted(arguments: &Mount, own: &str, places: &Places) -> Outcome<(Vec<Card>, Vec<Wanted>)> {
     let first = open(&arguments.device, &arguments.sidecar, places, arguments.freshness_unknown)?;
     let partition = first.partition(arguments.partition)?;
     let mut cards = vec![first];
     let mut wanted = Vec::new();
-    for (user, directory) in [(own.clone(), arguments.directory.clone())].iter().chain(&arguments.sessions) {
+    for (user, directory) in [(own.to_owned(), arguments.directory.clone())].iter().chain(&arguments.sessions)
+    {
         wanted.push(Wanted { card: 0, partition, user: user.clone(), directory: directory.clone() });
     }
     for Also { directory, device, sidecar, partition, user } in &arguments.also {
@@ -116,7 +113,7 @@ fn wanted(arguments: &Mount, places: &Places) -> Outcome<(Vec<Card>, Vec<Wanted>
             }
         };
         let partition = cards[card].partition(*partition)?;
-        let user = user.clone().unwrap_or_else(|| own.clone());
+        let user = user.clone().unwrap_or_else(|| own.to_owned());
         wanted.push(Wanted { card, partition, user, directory: directory.clone() });
     }
     Ok((cards, wanted))

@@ -227,7 +227,8 @@ impl Before {
         let (mut is_known, mut at) = (true, start);
         while at < end {
             let is_inner = inner.contains(&at);
-            let stop = if is_inner { inner.end.min(at + COMPARED_BYTES) } else { end.min((at / whole + 1) * whole) };
+            let stop =
+                if is_inner { inner.end.min(at + COMPARED_BYTES) } else { end.min((at / whole + 1) * whole) };
             let (mut old, mut new) = (vec![0; (stop - at) as usize], vec![0; (stop - at) as usize]);
             match (self.volume.read(at, &mut old), now.read(at, &mut new)) {
                 (Ok(()), Ok(())) if old == new => {}
