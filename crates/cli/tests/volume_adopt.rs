@@ -79,7 +79,8 @@ impl Desk {
     }
 
     fn put(&self, card: &str, start: u64, bytes: &[u8]) {
-        let file = File::options().create(true).truncate(false).write(true).open(self.path(card)).expect("opens");
+        let file =
+            File::options().create(true).truncate(false).write(true).open(self.path(card)).expect("opens");
         file.write_all_at(bytes, start).expect("written");
     }
 
@@ -113,7 +114,8 @@ impl Desk {
     fn card(&self, card: &str) {
         self.make_fat(card, 0, 70 * MIB, 1);
         fs::create_dir_all(self.path("source/photos/2024")).expect("made");
-        let write = |name: &str, bytes: Vec<u8>| fs::write(self.path("source").join(name), bytes).expect("written");
+        let write =
+            |name: &str, bytes: Vec<u8>| fs::write(self.path("source").join(name), bytes).expect("written");
         write("A letter to somebody.txt", b"dear somebody".to_vec());
         write("large", content(1, 3_000_000));
         write("empty", Vec::new());
@@ -133,7 +135,11 @@ struct Mounted<'a> {
 impl Mounted<'_> {
     fn unmount(mut self) {
         for name in &self.mounts {
-            run(Command::new("umount").arg(self.desk.path(name)));
+            // Another test that starts a program has our open files for a moment.
+            eventually("it is unmounted", || {
+                let done = Command::new("umount").arg(self.desk.path(name)).stderr(Stdio::null()).status();
+                done.expect("umount runs").success()
+            });
         }
         assert!(self.child.wait().expect("ended").success());
     }
@@ -210,7 +216,8 @@ fn adopted() {
     assert!(read(&alice.join("large")).expect("hers") == content(1, 3_000_000));
     assert!(read(&bob.join("photos/one.jpg")).expect("his") == content(2, 40_000));
     assert!(read(&bob.join("photos/2024/two.jpg")).expect("his") == content(3, 50_000));
-    for (who, what) in [(&bob, "large"), (&bob, "A letter to somebody.txt"), (&alice, "photos/2024/two.jpg")] {
+    for (who, what) in [(&bob, "large"), (&bob, "A letter to somebody.txt"), (&alice, "photos/2024/two.jpg")]
+    {
         let error = read(&who.join(what)).expect_err("another's");
         assert_eq!(error.raw_os_error(), Some(13), "{what}");
         assert!(fs::remove_file(who.join(what)).is_err(), "{what}");
@@ -327,14 +334,12 @@ fn interrupted() {
     let arguments = ["adopt", "card", "--sidecar", "card.d", "--user", "alice", "--owner", "photos=bob"];
     let mut done = false;
     for round in 0..40_u64 {
-        let mut child = desk
-            .volume(&arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("starts");
+        let mut child =
+            desk.volume(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
         std::thread::sleep(Duration::from_millis(5 + round * 17));
         match child.try_wait().expect("a child") {
+            // A process of the last round, about to be shut in when it was killed, has the card's lock for a moment.
+            Some(status) if status.code() == Some(75) => continue,
             Some(status) => {
                 assert!(status.success(), "round {round}: {status}");
                 done = true;
@@ -364,7 +369,10 @@ fn interrupted() {
 /// acknowledged is there afterwards.
 #[test]
 fn partitions_and_cards() {
-    for (name, kind, types) in [("mbr", "dos", ["c", "83", "c"]), ("gpt", "gpt", ["EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "L", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"])] {
+    for (name, kind, types) in [
+        ("mbr", "dos", ["c", "83", "c"]),
+        ("gpt", "gpt", ["EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "L", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"]),
+    ] {
         let desk = Desk::new(&["one", "two", "other"]);
         let card = desk.path(name);
         File::create(&card).expect("made").set_len(120 * MIB).expect("sized");
@@ -391,16 +399,35 @@ fn partitions_and_cards() {
 
         let which = desk.refused(&["mount", name, "one", "--sidecar", "card.d", "--user", "alice"]);
         assert!(which.contains("1, 3") && which.contains("--partition"), "{which}");
-        let which =
-            desk.refused(&["mount", name, "one", "--sidecar", "card.d", "--user", "alice", "--partition", "2"]);
+        let which = desk.refused(&[
+            "mount",
+            name,
+            "one",
+            "--sidecar",
+            "card.d",
+            "--user",
+            "alice",
+            "--partition",
+            "2",
+        ]);
         assert!(which.contains("partition 2"), "{which}");
         // As a loop device the other card is on another bus.
         let attached = run(Command::new("losetup").args(["-f", "--show"]).arg(desk.path("other.img")));
         let device = attached.trim().to_owned();
         let also = format!("at=other,device={device},sidecar=other.d");
         let arguments = [
-            name, "one", "--sidecar", "card.d", "--user", "alice", "--partition", "1",
-            "--also", "at=two,partition=3,user=bob", "--also", &also,
+            name,
+            "one",
+            "--sidecar",
+            "card.d",
+            "--user",
+            "alice",
+            "--partition",
+            "1",
+            "--also",
+            "at=two,partition=3,user=bob",
+            "--also",
+            &also,
         ];
         let mounted = desk.mount(&["one", "two", "other"], &arguments);
         let (one, two, other) = (desk.path("one"), desk.path("two"), desk.path("other"));
@@ -408,7 +435,8 @@ fn partitions_and_cards() {
         assert!(read(&two.join("file")).expect("bob's") == content(1, 100_000));
         let components = mounted.components();
         let count = |kind: &str| {
-            let is_one = |one: &&serde_json::Value| one["name"].as_str().is_some_and(|name| name.starts_with(kind));
+            let is_one =
+                |one: &&serde_json::Value| one["name"].as_str().is_some_and(|name| name.starts_with(kind));
             components.iter().filter(is_one).count()
         };
         assert_eq!((count("fs-driver"), count("disk-driver"), count("vfs-")), (3, 2, 3));
@@ -439,10 +467,8 @@ fn partitions_and_cards() {
         desk.fsck(name, starts[0], 81_920 * 512);
         desk.fsck(name, starts[1], 102_400 * 512);
         desk.fsck("other.img", 0, 70 * MIB);
-        let mounted = desk.mount(
-            &["two"],
-            &[name, "two", "--sidecar", "card.d", "--user", "bob", "--partition", "3"],
-        );
+        let mounted =
+            desk.mount(&["two"], &[name, "two", "--sidecar", "card.d", "--user", "bob", "--partition", "3"]);
         assert_eq!(read(&two.join("kept")).expect("it was durable"), b"before");
         mounted.unmount();
     }

@@ -47,7 +47,10 @@ impl Table {
 
     /// A table of these extents, each ⟨first block, label⟩ and lasting until the next, and the blocks that store it. Pages
     /// are filled in part, where there is room for it, so that changes to come do not split each of them.
-    pub fn of(disk: Disk, extents: impl Iterator<Item = (u64, Label)>) -> Result<(Table, Vec<Image>), Refused> {
+    pub fn of(
+        disk: Disk,
+        extents: impl Iterator<Item = (u64, Label)>,
+    ) -> Result<(Table, Vec<Image>), Refused> {
         let mut labels = Labels::new(format::label_blocks(&disk));
         let mut numbered: Vec<(u64, u32)> = Vec::new();
         for (first, label) in extents {

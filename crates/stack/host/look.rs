@@ -25,7 +25,8 @@ fn look(path: &str) -> Result<String, String> {
         partitions.push(partition);
     }
     let owner_of = Arc::new(|_, path: &str| path.len() as u16);
-    let surveys = check_partitions(source, &partitions, owner_of, &|| true).map_err(|error| error.to_string())?;
+    let surveys =
+        check_partitions(source, &partitions, owner_of, &|| true).map_err(|error| error.to_string())?;
     let words = surveys.iter().map(|survey| {
         let blocks: u64 = survey.files.iter().map(|(_, count, _)| count).sum();
         let verdict = if survey.is_unsound { "unsound" } else { "sound" };

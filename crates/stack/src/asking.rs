@@ -79,7 +79,8 @@ pub(crate) fn nonsense(from: &str) -> Refusal {
 pub(crate) fn words(refusal: Refusal) -> String {
     match refusal {
         Refusal::Code(crate::host::BAD_BLOCK) => {
-            "a block of it is not what was written last: it was changed by something else, or is damaged".to_owned()
+            "a block of it is not what was written last: it was changed by something else, or is damaged"
+                .to_owned()
         }
         Refusal::Failed(words) => words,
         refusal => refusal.to_string(),

@@ -8,8 +8,8 @@
 
 use crate::StackError;
 use crate::asking::{nonsense, words};
-use crate::place::{Geometry, PARTITIONS_MAX};
 use crate::card_protocol::{AskCard, CardSays, ENTRIES_MAX, READ_MAX, TableEntry};
+use crate::place::{Geometry, PARTITIONS_MAX};
 use holdfast_components::{Asker, Context, Patience};
 use holdfast_fat::format::{FormatOptions, format};
 use holdfast_fat::partitions::{self, Holds, Sectors};
@@ -186,7 +186,8 @@ pub(crate) fn options(
         cluster_bytes,
         label: label.to_owned(),
         volume_id: id,
-        hidden_sectors: hidden_sectors.map_err(|_| StackError::Component("a partition beyond 2 TiB".into()))?,
+        hidden_sectors: hidden_sectors
+            .map_err(|_| StackError::Component("a partition beyond 2 TiB".into()))?,
         now: Moment { seconds: 0, nanoseconds: 0 },
         utc_offset_minutes: 0,
     })

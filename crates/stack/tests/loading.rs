@@ -143,7 +143,8 @@ fn image(folder: &Path, has_table: bool) -> Vec<u8> {
     if !has_table {
         return plain;
     }
-    let mut disk = partitions::mbr(7, &[(64, plain.len() as u32 / 512)], 64 + plain.len() as u64 / 512).expect("a table");
+    let mut disk = partitions::mbr(7, &[(64, plain.len() as u32 / 512)], 64 + plain.len() as u64 / 512)
+        .expect("a table");
     disk.resize(64 * 512, 0);
     disk.extend(plain);
     disk
@@ -166,7 +167,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random, start: usize) -> Vec<(usize,
             }
             2 | 3 => {
                 let cluster = random.below(70);
-                let value = if random.below(2) == 0 { random.below(100) } else { random.below(1 << 28) } as u32;
+                let value =
+                    if random.below(2) == 0 { random.below(100) } else { random.below(1 << 28) } as u32;
                 let copy = fat + sectors * 512 + cluster * 4;
                 if random.below(2) == 0 {
                     bytes[copy..copy + 4].copy_from_slice(&value.to_le_bytes());

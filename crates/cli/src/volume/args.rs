@@ -274,7 +274,8 @@ fn also(text: &str) -> Result<Also, String> {
             "device" => also.device = Some(value.into()),
             "sidecar" => also.sidecar = Some(value.into()),
             "partition" => {
-                also.partition = Some(value.parse().map_err(|_| format!("{value:?} is no number of a partition"))?);
+                also.partition =
+                    Some(value.parse().map_err(|_| format!("{value:?} is no number of a partition"))?);
             }
             "user" => also.user = Some(value.to_owned()),
             _ => return Err(format!("{key:?} is none of at, device, sidecar, partition, user")),

@@ -145,8 +145,7 @@ impl Line {
                 if table.len() > ENTRIES_MAX || !table.iter().all(is_there) {
                     return Err(Refusal::Malformed);
                 }
-                let boots =
-                    table.iter().map(|entry| entry.start..entry.start + entry.bytes.min(BOOT_BYTES));
+                let boots = table.iter().map(|entry| entry.start..entry.start + entry.bytes.min(BOOT_BYTES));
                 heard.readable.extend(boots);
                 heard.table = table;
             }

@@ -157,9 +157,7 @@ pub(super) fn plan(
             buses: cast.bus_of.clone(),
             administrator: configuration.administrator.clone(),
             cache_manager: cast.cache.clone(),
-            drivers: drivers
-                .map(|driver| (driver.disk, driver.blocks, driver.principal.clone()))
-                .collect(),
+            drivers: drivers.map(|driver| (driver.disk, driver.blocks, driver.principal.clone())).collect(),
             principals: std::iter::once(cast.policy.clone())
                 .chain(configuration.sessions.iter().map(|session| session.user.clone()))
                 .collect(),

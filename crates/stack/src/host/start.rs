@@ -111,7 +111,8 @@ impl Stack {
         let stages = stages(&cast, &regions)?;
         let (components, channels) = plan(&cast, &mut configuration, &stages)?;
         let served = cast.drivers.iter().map(|driver| {
-            let number = configuration.disks[usize::from(driver.disk)].place.partitions[driver.partition].number;
+            let number =
+                configuration.disks[usize::from(driver.disk)].place.partitions[driver.partition].number;
             (driver.name.clone(), format!("disk {}, partition {number}", driver.disk))
         });
         let served: Vec<(String, String)> = served.collect();

@@ -8,10 +8,10 @@
 //! 4. The policy table is written, then the anchor, then the record that makes the card one. Before the record nobody
 //!    mounts it, and the command begins again with 3.
 
+use super::failed;
 use super::opened::{Lent, plain, refused};
 use super::owners::{Owners, before};
 use super::sidecar::{RING_BYTES, Sidecar, read_record, table_blocks, usable, write_record};
-use super::failed;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{self, bytes_bar};
@@ -57,7 +57,10 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     let interrupt = Interrupt::listen()?;
     let old = arguments.owners_from.as_deref();
     if old.is_some_and(|old| absolute(old) == absolute(&sidecar.directory)) {
-        let message = format!("{}: is the old sidecar; the new one needs a directory of its own", sidecar.directory.display());
+        let message = format!(
+            "{}: is the old sidecar; the new one needs a directory of its own",
+            sidecar.directory.display()
+        );
         return Err(Failure::new(Exit::Usage, message));
     }
     let old = old.map(|old| before(old, &disk, disk_bytes, &places)).transpose()?;
@@ -264,7 +267,8 @@ fn adoptable(path: &Path, found: &[Found], disk_bytes: u64, speech: Speech) -> O
     for Found { number, start, bytes, holds } in found {
         match holds {
             Ok(geometry) => {
-                let partition = Partition { number: *number, start: *start, bytes: *bytes, geometry: *geometry };
+                let partition =
+                    Partition { number: *number, start: *start, bytes: *bytes, geometry: *geometry };
                 partition.check(disk_bytes).map_err(|error| refused(path, error))?;
                 partitions.push(partition);
             }
@@ -272,13 +276,16 @@ fn adoptable(path: &Path, found: &[Found], disk_bytes: u64, speech: Speech) -> O
         }
     }
     if partitions.is_empty() {
-        let what = if others.is_empty() { "the partition table is empty".to_owned() } else { others.join("; ") };
+        let what =
+            if others.is_empty() { "the partition table is empty".to_owned() } else { others.join("; ") };
         let message = format!("{}: holds no FAT32 file system: {what}", path.display());
-        return Err(Failure::new(Exit::Data, message)
-            .hint("only FAT32 can be adopted; `holdfast volume protect` takes over a disk with any file system"));
+        return Err(Failure::new(Exit::Data, message).hint(
+            "only FAT32 can be adopted; `holdfast volume protect` takes over a disk with any file system",
+        ));
     }
     if partitions.len() > PARTITIONS_MAX {
-        let message = format!("{}: has {} file systems, and {PARTITIONS_MAX} can be", path.display(), partitions.len());
+        let message =
+            format!("{}: has {} file systems, and {PARTITIONS_MAX} can be", path.display(), partitions.len());
         return Err(Failure::new(Exit::Data, message));
     }
     for other in others.iter().filter(|_| speech == Speech::Aloud) {
@@ -297,11 +304,8 @@ fn judge(path: &Path, partition: &Partition, survey: &Survey, speech: Speech) ->
     }
     let place = called(partition.number);
     if survey.is_unsound {
-        let message = format!(
-            "{}: the file system of {place} is damaged:\n  {}",
-            path.display(),
-            lines.join("\n  ")
-        );
+        let message =
+            format!("{}: the file system of {place} is damaged:\n  {}", path.display(), lines.join("\n  "));
         return Err(Failure::new(Exit::Data, message).hint(
             "nothing was changed. Copy off what you need, have it repaired (fsck.fat, chkdsk), look whether the files are right, \
              and adopt it then",

@@ -102,11 +102,8 @@ fn wanted(arguments: &Mount, places: &Places) -> Outcome<(Vec<Card>, Vec<Wanted>
             (Some(card), None) => card,
             (Some(card), Some(sidecar)) if absolute(sidecar) == absolute(&cards[card].sidecar) => card,
             (Some(card), Some(_)) => {
-                let message = format!(
-                    "{}: has one sidecar, {}",
-                    device.display(),
-                    cards[card].sidecar.display()
-                );
+                let message =
+                    format!("{}: has one sidecar, {}", device.display(), cards[card].sidecar.display());
                 return Err(Failure::new(Exit::Usage, message));
             }
             (None, None) => {

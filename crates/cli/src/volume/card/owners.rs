@@ -117,7 +117,10 @@ impl Device for Untouched {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "whole blocks only"));
         }
         if written.len() + bytes.len() / BLOCK_BYTES > OVERLAY_BLOCKS_MAX {
-            return Err(io::Error::new(io::ErrorKind::OutOfMemory, "the old log has more to put back than is kept"));
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "the old log has more to put back than is kept",
+            ));
         }
         for (at, part) in bytes.chunks(BLOCK_BYTES).enumerate() {
             written.insert(offset / block + at as u64, part.to_vec());
@@ -177,7 +180,8 @@ pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Places
         let read = volume.read(table + block * BLOCK_BYTES as u64, &mut bytes[..]);
         read.map(|()| bytes).map_err(|error| error.to_string())
     };
-    let policy = Policy::open(place.disk(0), user("root")?, read).map_err(|error| bad(&policy.path, error))?;
+    let policy =
+        Policy::open(place.disk(0), user("root")?, read).map_err(|error| bad(&policy.path, error))?;
     Ok(Before { volume, policy, place })
 }
 
@@ -223,7 +227,8 @@ impl Before {
         let (mut is_known, mut at) = (true, start);
         while at < end {
             let is_inner = inner.contains(&at);
-            let stop = if is_inner { inner.end.min(at + COMPARED_BYTES) } else { end.min((at / whole + 1) * whole) };
+            let stop =
+                if is_inner { inner.end.min(at + COMPARED_BYTES) } else { end.min((at / whole + 1) * whole) };
             let (mut old, mut new) = (vec![0; (stop - at) as usize], vec![0; (stop - at) as usize]);
             match (self.volume.read(at, &mut old), now.read(at, &mut new)) {
                 (Ok(()), Ok(())) if old == new => {}

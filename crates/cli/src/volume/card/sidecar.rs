@@ -34,12 +34,7 @@ pub(super) struct Sidecar {
 impl Sidecar {
     pub(super) fn new(directory: &Path) -> Sidecar {
         let at = |name: &str| directory.join(name);
-        Sidecar {
-            directory: directory.to_owned(),
-            key: at("key"),
-            log: at("log"),
-            policy: at("policy"),
-        }
+        Sidecar { directory: directory.to_owned(), key: at("key"), log: at("log"), policy: at("policy") }
     }
 
     /// Makes the file for a policy table of so many blocks and the record, with room on its disk. One that is there is
@@ -53,18 +48,19 @@ impl Sidecar {
             Failure::new(Exit::CannotCreate, format!("{}: {error}", self.policy.display()))
         };
         if self.policy.exists() && !is_blank(&*Medium::open(&self.policy)?.device)? {
-            let message = format!("{}: is the policy table of a card, whose log is missing", self.policy.display());
+            let message =
+                format!("{}: is the policy table of a card, whose log is missing", self.policy.display());
             return Err(Failure::new(Exit::CannotCreate, message).hint("name another directory"));
         }
         let bytes = (table_blocks + 1) * BLOCK_BYTES as u64;
         let made = File::options().write(true).create(true).truncate(true).mode(0o600).open(&self.policy);
         let made = made.and_then(|file| {
-            fallocate(&file, FallocateFlags::empty(), 0, bytes)
-                .map_err(std::io::Error::from)
-                .or_else(|error| match error.kind() {
+            fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(std::io::Error::from).or_else(
+                |error| match error.kind() {
                     std::io::ErrorKind::Unsupported => file.set_len(bytes),
                     _ => Err(error),
-                })?;
+                },
+            )?;
             file.sync_all()
         });
         made.map_err(|error| {
@@ -108,8 +104,7 @@ pub(super) fn read_record(volume: &Volume, policy: &Path) -> Outcome<Option<Plac
         return Ok(None);
     }
     let rest = bytes.strip_prefix(MAGIC);
-    let place: Option<Place> =
-        rest.and_then(|mut rest| borsh::BorshDeserialize::deserialize(&mut rest).ok());
+    let place: Option<Place> = rest.and_then(|mut rest| borsh::BorshDeserialize::deserialize(&mut rest).ok());
     let place = place.ok_or_else(|| bad(policy, "its record of where everything is has another format"))?;
     Ok(Some(place))
 }
@@ -129,9 +124,14 @@ mod tests {
         let expected = [
             "07070707070707070707070707070707",
             "01000000",
-            "01000000", "0000100000000000", "0000200000000000",
-            "0010000000000000", "00020000", "0900000000000000",
-            "0000400000000000", "4000000000000000",
+            "01000000",
+            "0000100000000000",
+            "0000200000000000",
+            "0010000000000000",
+            "00020000",
+            "0900000000000000",
+            "0000400000000000",
+            "4000000000000000",
         ];
         assert_eq!(hex, expected.concat());
         let most = Place { partitions: vec![partition; PARTITIONS_MAX], ..place };
