@@ -111,8 +111,8 @@ impl Desk {
     }
 
     /// A card with the usual things on it: of 70 MiB, without a partition table.
-    fn card(&self, card: &str, cluster_sectors: u32) {
-        self.make_fat(card, 0, 70 * MIB, cluster_sectors);
+    fn card(&self, card: &str) {
+        self.make_fat(card, 0, 70 * MIB, 1);
         fs::create_dir_all(self.path("source/photos/2024")).expect("made");
         let write =
             |name: &str, bytes: Vec<u8>| fs::write(self.path("source").join(name), bytes).expect("written");
@@ -135,7 +135,11 @@ struct Mounted<'a> {
 impl Mounted<'_> {
     fn unmount(mut self) {
         for name in &self.mounts {
-            run(Command::new("umount").arg(self.desk.path(name)));
+            // Another test that starts a program has our open files for a moment.
+            eventually("it is unmounted", || {
+                let done = Command::new("umount").arg(self.desk.path(name)).stderr(Stdio::null()).status();
+                done.expect("umount runs").success()
+            });
         }
         assert!(self.child.wait().expect("ended").success());
     }
@@ -199,7 +203,7 @@ const BOTH: [&str; 5] = ["alice", "--user", "alice", "--session", "bob=bob"];
 #[test]
 fn adopted() {
     let desk = Desk::new(&["alice", "bob"]);
-    desk.card("card", 8);
+    desk.card("card");
     let before = fs::read(desk.path("card")).expect("read");
     desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice", "--owner", "PHOTOS=bob"]);
     assert!(before == fs::read(desk.path("card")).expect("read"), "not a byte has changed");
@@ -219,13 +223,13 @@ fn adopted() {
         assert!(fs::remove_file(who.join(what)).is_err(), "{what}");
     }
     fs::write(bob.join("photos/three.jpg"), b"new").expect("written");
-    fs::write(alice.join("large"), b"smaller now").expect("written over");
+    fs::write(alice.join("A letter to somebody.txt"), b"on second thoughts").expect("written over");
     fs::write(alice.join("empty"), b"hers by now").expect("it was nobody's");
     fs::remove_file(bob.join("photos/one.jpg")).expect("his");
     mounted.unmount();
     desk.fsck("card", 0, 70 * MIB);
-    desk.mtools("mcopy", "card", 0, &["::large", "copied"]);
-    assert_eq!(fs::read(desk.path("copied")).expect("copied"), b"smaller now");
+    desk.mtools("mcopy", "card", 0, &["::A letter to somebody.txt", "copied"]);
+    assert_eq!(fs::read(desk.path("copied")).expect("copied"), b"on second thoughts");
 
     let again = desk.refused(&["adopt", "card", "--sidecar", "new.d", "--user", "carol"]);
     assert!(again.contains("protected already") && again.contains("--anew"), "{again}");
@@ -243,9 +247,9 @@ fn adopted() {
     desk.adopt(&new);
     let mount = ["card", "alice", "--sidecar", "new.d", "--user", "alice", "--session", "bob=bob"];
     let mounted = desk.mount(&["alice", "bob"], &mount);
-    assert_eq!(read(&alice.join("large")).expect("still hers"), b"smaller now");
-    assert_eq!(read(&bob.join("photos/three.jpg")).expect("still his"), b"new");
-    assert!(read(&bob.join("large")).is_err() && read(&alice.join("photos/three.jpg")).is_err());
+    assert!(read(&alice.join("large")).expect("still hers") == content(1, 3_000_000));
+    assert!(read(&bob.join("photos/2024/two.jpg")).expect("still his") == content(3, 50_000));
+    assert!(read(&bob.join("large")).is_err() && read(&alice.join("photos/2024/two.jpg")).is_err());
     assert!(read(&alice.join("foreign")).is_err() && read(&bob.join("foreign")).is_err(), "it is carol's");
     mounted.unmount();
     let old = desk.refused(&["mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"]);
@@ -270,7 +274,7 @@ fn refused() {
         let said = adopt(bits);
         assert!(said.contains("FAT12 or FAT16"), "{said}");
     }
-    desk.card("card", 1);
+    desk.card("card");
     let whole = fs::read(desk.path("card")).expect("read");
     let with = |name: &str, at: usize, bytes: &[u8]| {
         let mut changed = whole.clone();
@@ -325,7 +329,7 @@ impl Desk {
 #[test]
 fn interrupted() {
     let desk = Desk::new(&["alice"]);
-    desk.card("card", 1);
+    desk.card("card");
     let before = fs::read(desk.path("card")).expect("read");
     let arguments = ["adopt", "card", "--sidecar", "card.d", "--user", "alice", "--owner", "photos=bob"];
     let mut done = false;
@@ -334,6 +338,8 @@ fn interrupted() {
             desk.volume(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
         std::thread::sleep(Duration::from_millis(5 + round * 17));
         match child.try_wait().expect("a child") {
+            // A process of the last round, about to be shut in when it was killed, has the card's lock for a moment.
+            Some(status) if status.code() == Some(75) => continue,
             Some(status) => {
                 assert!(status.success(), "round {round}: {status}");
                 done = true;
@@ -473,7 +479,7 @@ fn partitions_and_cards() {
 #[test]
 fn changed() {
     let desk = Desk::new(&["alice"]);
-    desk.card("card", 1);
+    desk.card("card");
     desk.adopt(&["card", "--sidecar", "card.d", "--user", "alice"]);
     let whole = fs::read(desk.path("card")).expect("read");
     let reserved = u16::from_le_bytes([whole[14], whole[15]]) as usize;

@@ -18,8 +18,8 @@ use std::process::ExitCode;
 /// Metadata that is read at once, and how many such pieces are kept.
 const PIECE_BYTES: u64 = 32 << 10;
 const PIECES_MAX: usize = 256;
-/// Findings that are told in words; of more only the number.
-const FINDINGS_MAX: u64 = 50;
+/// Findings that are told, and one more if none of them forbids changes and it does.
+const FINDINGS_MAX: u64 = 1 << 16;
 /// Bytes of one message with files, of the 64 KiB that a channel carries.
 const MESSAGE_BYTES: usize = 48 << 10;
 
@@ -70,6 +70,7 @@ impl Metadata for Blocked<'_> {
 struct Teller<'a> {
     card: &'a Asker<AskCard, CardSays>,
     told: u64,
+    has_forbidden: bool,
     failed: Result<(), StackError>,
 }
 
@@ -77,8 +78,10 @@ impl Teller<'_> {
     fn problem(&mut self, finding: &Finding) {
         let forbids = finding.problem.forbids_changes();
         self.told += 1;
-        // Whatever forbids changes is told, if only the first time: the host must know.
-        if self.failed.is_ok() && (self.told <= FINDINGS_MAX || forbids) && self.told < 1 << 16 {
+        // That something forbids changes is told in any case: the host must know.
+        let is_new = forbids && !self.has_forbidden;
+        self.has_forbidden |= forbids;
+        if self.failed.is_ok() && (self.told <= FINDINGS_MAX || is_new) {
             let place = finding.place.chars().take(200).collect();
             let problem = AskCard::Problem { place, problem: finding.problem.to_string(), forbids };
             self.failed = tell(self.card, &problem);
@@ -94,7 +97,7 @@ fn look(card: &Asker<AskCard, CardSays>, partition: &Partition) -> Result<(), St
         return Err(StackError::Component("the boot sector has changed since it was read first".to_owned()));
     }
     let blocked = Blocked { card, partition: *partition, layout: layout.clone(), pieces: RefCell::default() };
-    let mut teller = Teller { card, told: 0, failed: Ok(()) };
+    let mut teller = Teller { card, told: 0, has_forbidden: false, failed: Ok(()) };
     let checked = check(&layout, &blocked, &mut |finding| teller.problem(&finding))?;
     teller.failed?;
     if checked.refusal.is_some() {

@@ -4,6 +4,7 @@ use holdfast_fat::partitions::{self, Holds, Sectors};
 use holdfast_fat::{BlockId, Fat, Kind, Layout, Metadata, Options, Walked, check};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -126,11 +127,11 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A file system of 2 MiB with files and directories; with a partition table before it, or without.
+/// A file system of 34 MiB, the least that others take for FAT32, with files and directories; with a partition table before it, or without.
 fn image(folder: &Path, has_table: bool) -> Vec<u8> {
     let plain = folder.join("plain");
     let _ = fs::remove_file(&plain);
-    run(Command::new("mkfs.fat").args(["-F", "32", "-s", "1", "-C"]).arg(&plain).arg("2048"));
+    run(Command::new("mkfs.fat").args(["-F", "32", "-s", "1", "-C"]).arg(&plain).arg((34 << 10).to_string()));
     let source = folder.join("source");
     fs::create_dir_all(source.join("dir/below")).expect("made");
     for (number, name) in ["a", "a file with a long name", "dir/c", "dir/below/d"].iter().enumerate() {
@@ -142,60 +143,85 @@ fn image(folder: &Path, has_table: bool) -> Vec<u8> {
     if !has_table {
         return plain;
     }
-    let mut disk = partitions::mbr(7, &[(64, plain.len() as u32 / 512)], 8192).expect("a table");
+    let mut disk = partitions::mbr(7, &[(64, plain.len() as u32 / 512)], 64 + plain.len() as u64 / 512)
+        .expect("a table");
     disk.resize(64 * 512, 0);
     disk.extend(plain);
     disk
 }
 
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random, start: usize) {
+/// Changes some bytes: where, and how many from there.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random, start: usize) -> Vec<(usize, usize)> {
+    let reserved = usize::from(u16::from_le_bytes([bytes[start + 14], bytes[start + 15]]));
+    let sectors = u32::from_le_bytes(bytes[start + 36..start + 40].try_into().expect("four bytes")) as usize;
+    let (fat, data) = (start + reserved * 512, start + (reserved + 2 * sectors) * 512);
+    let mut changed = Vec::new();
     for _ in 0..=random.below(4) {
-        let metadata = (40 << 10).min(bytes.len() - start);
-        match random.below(6) {
-            // Anything in what says where everything is, in the FAT, and in directories; rarely elsewhere.
-            0 => bytes[random.below(512)] = random.below(256) as u8,
-            1 => bytes[start + random.below(512)] ^= 1 << random.below(8),
+        // Anything in what says where everything is, in the part of the FAT that is used, and in directories; rarely
+        // elsewhere.
+        let (at, value) = match random.below(6) {
+            0 => (random.below(512), vec![random.below(256) as u8]),
+            1 => {
+                let at = start + random.below(96);
+                (at, vec![bytes[at] ^ 1 << random.below(8)])
+            }
             2 | 3 => {
-                let at = start + 32 * 512 + 4 * random.below(metadata / 4 - 32 * 128);
-                let value = if random.below(2) == 0 { random.below(5000) } else { random.below(1 << 28) };
-                bytes[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
+                let cluster = random.below(70);
+                let value =
+                    if random.below(2) == 0 { random.below(100) } else { random.below(1 << 28) } as u32;
+                let copy = fat + sectors * 512 + cluster * 4;
+                if random.below(2) == 0 {
+                    bytes[copy..copy + 4].copy_from_slice(&value.to_le_bytes());
+                    changed.push((copy, 4));
+                }
+                (fat + cluster * 4, value.to_le_bytes().to_vec())
             }
-            4 => {
-                let at = start + 60 * 512 + random.below(30 << 10);
-                bytes[at] = random.below(256) as u8;
-            }
-            _ => {
-                let at = random.below(bytes.len());
-                bytes[at] = random.below(256) as u8;
-            }
-        }
+            4 => (data + random.below(70 * 512), vec![random.below(256) as u8]),
+            _ => (random.below(bytes.len()), vec![random.below(256) as u8]),
+        };
+        bytes[at..at + value.len()].copy_from_slice(&value);
+        changed.push((at, value.len()));
     }
-    if random.below(40) == 0 {
-        let length = random.below(bytes.len() / 512) * 512;
-        bytes.truncate(length.max(512));
-    }
+    changed
 }
 
 fn fuzz(rounds: usize, seed: u64) {
     let folder = tempfile::Builder::new().prefix("holdfast-look.").tempdir().expect("a folder");
-    let bases = [image(folder.path(), false), image(folder.path(), true)];
+    let mut images = [false, true].map(|has_table| {
+        let bytes = image(folder.path(), has_table);
+        let path = folder.path().join(if has_table { "table" } else { "no table" });
+        fs::write(&path, &bytes).expect("written");
+        (Image(bytes), path)
+    });
     let mut looker = Looker::start();
-    let path = folder.path().join("image");
     let mut random = Random(seed);
     let (mut sound, mut unsound, mut refused) = (0, 0, 0);
     let mut before = None;
     for round in 0..rounds {
         let has_table = round % 2 == 1;
-        let mut bytes = bases[usize::from(has_table)].clone();
-        if round >= 2 {
-            mutate(&mut bytes, &mut random, if has_table { 64 * 512 } else { 0 });
+        let (image, path) = &mut images[usize::from(has_table)];
+        let file = fs::File::options().write(true).open(&path).expect("opens");
+        let whole = image.0.clone();
+        let start = if has_table { 64 * 512 } else { 0 };
+        let changed = if round < 2 { Vec::new() } else { mutate(&mut image.0, &mut random, start) };
+        for (at, length) in &changed {
+            file.write_all_at(&image.0[*at..at + length], *at as u64).expect("written");
         }
-        fs::write(&path, &bytes).expect("written");
-        let said = looker.look(&path);
-        match expected(&Image(bytes)) {
+        let length = random.below(whole.len() / 512) * 512;
+        if round > 2 && random.below(40) == 0 {
+            image.0.truncate(length.max(512));
+            file.set_len(image.0.len() as u64).expect("cut");
+        }
+        let said = looker.look(path);
+        match expected(image) {
             Some(words) => assert_eq!(said, words, "seed {seed}, round {round}"),
             None => assert!(said.starts_with("refused: "), "seed {seed}, round {round}: {said}"),
         }
+        file.write_all_at(&whole[image.0.len()..], image.0.len() as u64).expect("put back");
+        for (at, length) in &changed {
+            file.write_all_at(&whole[*at..at + length], *at as u64).expect("put back");
+        }
+        image.0 = whole;
         match said.split_whitespace().next() {
             Some("sound") => sound += 1,
             Some("unsound") => unsound += 1,
