@@ -107,6 +107,8 @@ pub(super) struct Files {
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// One change of sizes at a time.
     sizing: Mutex<()>,
+    /// One gives blocks back at a time: what was given back may be a file's again in the next moment.
+    returning: Mutex<()>,
 }
 
 fn errno(refusal: Refusal) -> Code {
@@ -151,6 +153,7 @@ impl Files {
             maps: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
+            returning: Mutex::new(()),
         })
     }
 
@@ -471,9 +474,13 @@ impl Files {
                 let from = (*start).max(offset);
                 let to = (start + block_bytes).min(end);
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-                let at = self
-                    .write_block(*block, (from - start) as usize, part, is_whole(start))
-                    .map_err(errno)?;
+                let write = || self.write_block(*block, (from - start) as usize, part, is_whole(start));
+                let at = match write() {
+                    // It is still the FSDriver's, if something came between its being allocated and accepted.
+                    Err(Refusal::NotPermitted) if self.claimed(file, *start, block_bytes)? => write(),
+                    written => written,
+                };
+                let at = at.map_err(errno)?;
                 self.changed.lock().entry(file).or_default().insert(*block, at);
             }
         }
@@ -604,6 +611,17 @@ impl Files {
         Ok(FilesSay::Resized { size: end, nominated: all, fill: Some((offset, length)) })
     }
 
+    /// Whether a block of a file became ours that was nobody's yet.
+    fn claimed(&self, file: u64, start: u64, block_bytes: u64) -> Result<bool, Code> {
+        match self.claim(file, start, block_bytes).map_err(errno)? {
+            FilesSay::Resized { nominated, .. } => {
+                self.accept(&nominated).map_err(errno)?;
+                Ok(!nominated.is_empty())
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Becomes owner of blocks that the FSDriver nominated. They were erased.
     fn accept(&self, nominated: &[Blocks]) -> Result<(), Refusal> {
         for blocks in nominated {
@@ -644,6 +662,7 @@ impl Files {
 
     /// Gives back what was deleted or cut off, as long as there is any.
     pub(super) fn return_blocks(&self) {
+        let _one = self.returning.lock();
         for _ in 0..STEPS_MAX {
             if !matches!(self.return_some(), Ok(true)) {
                 break;
