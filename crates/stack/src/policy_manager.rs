@@ -642,7 +642,16 @@ impl Manager {
                 Effect::Withdraw(range, pages) => self.withdraw(disk, *range, *pages)?,
                 Effect::Erase(range) => {
                     let first = BlockId { disk, number: range.first() };
-                    ask(&self.monitor, &AskMonitor::Erase { first, count: range.count() })?;
+                    let erase = AskMonitor::Erase { first, count: range.count() };
+                    // Being moved, for somebody who has changes written: it is over in a moment.
+                    let mut attempts = 0;
+                    while let Err(refusal) = ask(&self.monitor, &erase) {
+                        if refusal != Refusal::Code(crate::host::BUSY) || attempts == WRITES_MAX {
+                            return Err(refusal);
+                        }
+                        attempts += 1;
+                        std::thread::yield_now();
+                    }
                 }
                 Effect::Store(images) => {
                     if images.len() > STAGE_PAGES {

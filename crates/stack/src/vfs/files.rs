@@ -25,6 +25,10 @@ const WRITE_BYTES: usize = PAGE_BYTES;
 const AHEAD_BYTES: u64 = 256 << 10;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
+/// Blocks of a file whose changes are remembered, before they are written.
+const CHANGED_MAX: usize = 4096;
+/// Instead of a file: files that the kernel has forgotten, and blocks that could not be written.
+const FORGOTTEN: u64 = 0;
 /// Most bytes of a file of FAT.
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Bytes that are made zero at once.
@@ -109,6 +113,8 @@ pub(super) struct Files {
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// One change of sizes at a time.
     sizing: Mutex<()>,
+    /// One gives blocks back at a time: what was given back may be a file's again in the next moment.
+    returning: Mutex<()>,
 }
 
 /// What a session proved.
@@ -181,6 +187,7 @@ impl Files {
             maps: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
+            returning: Mutex::new(()),
         })
     }
 
@@ -304,10 +311,25 @@ impl Files {
     }
 
     pub(super) fn forget(&self, ino: u64, count: u64) {
-        let forgotten = self.inodes.lock().forget(ino, count);
+        let (is_removed, forgotten) = {
+            let mut inodes = self.inodes.lock();
+            let is_removed = inodes.path(ino).is_some_and(|(_, name)| name.is_empty());
+            (is_removed, inodes.forget(ino, count))
+        };
         if let Some((file, count)) = forgotten {
             self.forget_map(ino);
+            let mut changed = self.changed.lock();
+            match changed.remove(&ino) {
+                // The kernel may learn of the file again, under another number.
+                Some(blocks) if !is_removed => changed.entry(FORGOTTEN).or_default().extend(blocks),
+                _ => {}
+            }
+            drop(changed);
             let _ = ask_once(&self.files, self.names.own(), &AskFiles::Forget { file, count });
+            // It was still in use when it was deleted; now its blocks can go back.
+            if is_removed {
+                self.return_blocks();
+            }
         }
     }
 
@@ -495,13 +517,44 @@ impl Files {
                 let from = (*start).max(offset);
                 let to = (start + block_bytes).min(end);
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-                let at = self
-                    .write_block(*block, (from - start) as usize, part, is_whole(start))
-                    .map_err(errno)?;
+                let write = || self.write_block(*block, (from - start) as usize, part, is_whole(start));
+                let at = match write() {
+                    // It is still the FSDriver's, if something came between its being allocated and accepted.
+                    Err(Refusal::NotPermitted) if self.claimed(file, *start, block_bytes)? => write(),
+                    written => written,
+                };
+                let at = at.map_err(errno)?;
                 self.changed.lock().entry(file).or_default().insert(*block, at);
             }
         }
-        Ok(())
+        self.bound_changed(file).map_err(errno)
+    }
+
+    /// Has written what was changed of a file that is more than is remembered. It is durable when the next file is.
+    fn bound_changed(&self, file: u64) -> Result<(), Refusal> {
+        let mut many = Vec::new();
+        {
+            let mut changed = self.changed.lock();
+            for key in [file, FORGOTTEN] {
+                if changed.get(&key).is_some_and(|blocks| blocks.len() >= CHANGED_MAX) {
+                    many.extend(changed.remove(&key).into_iter().flatten());
+                }
+            }
+        }
+        self.write_all_out(&many).inspect_err(|_| self.still_changed(many))
+    }
+
+    /// Not written yet: the next time something is made durable it is tried again.
+    fn still_changed(&self, blocks: Vec<(u64, Reference)>) {
+        let mut changed = self.changed.lock();
+        let still = changed.entry(FORGOTTEN).or_default();
+        for (block, at) in blocks {
+            still.entry(block).or_insert(at);
+        }
+    }
+
+    fn write_all_out(&self, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
+        blocks.chunks(BLOCKS_MAX).try_for_each(|blocks| self.write_out(self.configuration.disk, blocks))
     }
 
     /// Changes a block in memory. Where that was.
@@ -548,6 +601,7 @@ impl Files {
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
         // It comes nearer with each step, or somebody lies.
         let mut left = u64::MAX;
+        let mut has_returned = false;
         for _ in 0..STEPS_MAX {
             let owner = self.configuration.user.clone();
             let now = now();
@@ -564,6 +618,12 @@ impl Files {
             let acl = if size > before && before > 0 { self.acl_of(file) } else { None };
             let acl = acl.unwrap_or_else(|| self.configuration.acl.clone());
             self.forget_map(file);
+            // What was deleted while it was in use may wait to be given back.
+            if matches!(answer, Err(Refusal::Code(code::FULL))) && !has_returned {
+                has_returned = true;
+                self.return_blocks();
+                continue;
+            }
             let FilesSay::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
                 return Err(errno(nonsense("the file system")));
             };
@@ -647,6 +707,18 @@ impl Files {
         Ok(FilesSay::Resized { size: end, nominated: all, fill: Some((offset, length)) })
     }
 
+    /// Whether a block of a file became ours that was nobody's yet.
+    fn claimed(&self, file: u64, start: u64, block_bytes: u64) -> Result<bool, Code> {
+        match self.claim(file, start, block_bytes).map_err(errno)? {
+            FilesSay::Resized { nominated, .. } => {
+                let acl = self.acl_of(file).unwrap_or_else(|| self.configuration.acl.clone());
+                self.accept(&nominated, &acl).map_err(errno)?;
+                Ok(!nominated.is_empty())
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Becomes owner of blocks that the FSDriver nominated. They were erased.
     pub(super) fn accept(&self, nominated: &[Blocks], acl: &Acl) -> Result<(), Refusal> {
         for blocks in nominated {
@@ -687,6 +759,7 @@ impl Files {
 
     /// Gives back what was deleted or cut off, as long as there is any.
     pub(super) fn return_blocks(&self) {
+        let _one = self.returning.lock();
         for _ in 0..STEPS_MAX {
             if !matches!(self.return_some(), Ok(true)) {
                 break;
@@ -716,47 +789,44 @@ impl Files {
         let blocks: Vec<(u64, Reference)> = {
             let mut changed = self.changed.lock();
             match file {
-                Some(file) => changed.remove(&file).into_iter().flatten().collect(),
+                Some(file) => {
+                    [file, FORGOTTEN].iter().filter_map(|key| changed.remove(key)).flatten().collect()
+                }
                 None => changed.drain().flat_map(|(_, blocks)| blocks).collect(),
             }
         };
         let disk = self.configuration.disk;
-        let mut synced = Ok(());
-        for blocks in blocks.chunks(BLOCKS_MAX) {
-            synced = synced.and_then(|()| self.write_out(disk, blocks));
-        }
         let own = self.names.own();
+        let synced = self.write_all_out(&blocks);
         let flushed =
             synced.and_then(|()| match ask_as(&self.monitor, own, &AskMonitor::Flush { disk })?.0 {
                 MonitorSays::Done => Ok(()),
                 _ => Err(nonsense("the monitor")),
             });
         flushed.map_err(|refusal| {
-            // Not written yet: the next time it is tried again.
-            let mut changed = self.changed.lock();
-            let lost = changed.entry(file.unwrap_or(ROOT)).or_default();
-            for (block, at) in blocks {
-                lost.entry(block).or_insert(at);
-            }
+            self.still_changed(blocks);
             errno(refusal)
         })
     }
 
-    /// Has changed blocks written, and sees that they were.
+    /// Has changed blocks written, and sees that they were. Whoever writes to them meanwhile makes it longer.
     fn write_out(&self, disk: u16, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
-        let numbers = blocks.iter().map(|(block, _)| *block).collect();
         let own = self.names.own();
-        ask_as(&self.cache, own, &AskCache::Clean { disk, blocks: numbers })?;
-        let references = blocks.iter().map(|(_, at)| *at).collect();
-        // A page that is no longer the block's was given up, which is done with none that is dirty.
-        match ask_as(&self.monitor, own, &AskMonitor::Look(references))?.0 {
-            MonitorSays::Look(found) if found.len() != blocks.len() => Err(nonsense("the monitor")),
-            MonitorSays::Look(found) if found.contains(&Some(Status::Dirty)) => {
-                Err(Refusal::Failed("changed blocks were said to be written, and were not".to_owned()))
+        let numbers: Vec<u64> = blocks.iter().map(|(block, _)| *block).collect();
+        let references: Vec<Reference> = blocks.iter().map(|(_, at)| *at).collect();
+        for _ in 0..ATTEMPTS {
+            ask_as(&self.cache, own, &AskCache::Clean { disk, blocks: numbers.clone() })?;
+            // A page that is no longer the block's was given up, which is done with none that is dirty.
+            match ask_as(&self.monitor, own, &AskMonitor::Look(references.clone()))?.0 {
+                MonitorSays::Look(found) if found.len() != blocks.len() => {
+                    return Err(nonsense("the monitor"));
+                }
+                MonitorSays::Look(found) if found.contains(&Some(Status::Dirty)) => {}
+                MonitorSays::Look(_) => return Ok(()),
+                _ => return Err(nonsense("the monitor")),
             }
-            MonitorSays::Look(_) => Ok(()),
-            _ => Err(nonsense("the monitor")),
         }
+        Err(Refusal::Failed("changed blocks were said to be written, and were not".to_owned()))
     }
 }
 

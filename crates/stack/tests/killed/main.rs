@@ -1,8 +1,8 @@
 //! A component killed at a message: each message that each component sends in a scripted piece of work, right before and
 //! right after it is sent. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
-#[path = "../red_team/stack.rs"]
-#[allow(dead_code, reason = "for the red team")]
+#[path = "../common/stack.rs"]
+#[allow(dead_code, reason = "others use it")]
 mod stack;
 mod trace;
 
