@@ -202,6 +202,7 @@ fn who_may_what() {
     writeln!(mapper.stdin.take().expect("piped"), "again").expect("told");
     assert!(!mapper.wait().expect("ends").success(), "the mapping is gone");
     assert_eq!(errno(fs::read(desk.path("bob/bob-reads"))), EACCES);
+    drop((open, file));
 
     // Off the list, and on again: the owner changes the ACL, whatever it says.
     desk.does(&["acl", "remove", "alice/private", "user:alice"]);
@@ -501,6 +502,7 @@ fn credentials() {
     let revoke = ["credential", "revoke", "--key", "alice.key", "--credential"];
     desk.does(&[&revoke[..], &["bob.cred", "--mount", "alice"]].concat());
     eventually("what is open can be read no more", || errno(open.read_exact_at(&mut [0], 3)) == EACCES);
+    drop(open);
     assert_eq!(errno(fs::read(desk.path("bob/shared"))), EACCES);
     assert_eq!(fs::read(desk.path("carol/shared")).expect("by the job's key").len(), 20);
     let again = desk.refused(&["credential", "present", "bob", "bob.cred"]);

@@ -216,7 +216,7 @@ impl Files {
     }
 
     /// Uses the names that there are now.
-    fn learn_names(&self) -> Result<Vec<Called>, Refusal> {
+    pub(super) fn learn_names(&self) -> Result<Vec<Called>, Refusal> {
         let (_, names, _) = self.ask_names()?;
         let is_own = |name: &&Called| {
             name.principal == self.configuration.user && *name.scope.objects() == Limit::Every
