@@ -111,9 +111,12 @@ impl Reader {
         let mut page = [0; PAGE_BYTES];
         let mut missing: Vec<usize> = Vec::new();
         for (at, block) in blocks.iter().enumerate() {
-            match self.read_known(*block, &mut page)? {
-                true => found(at, &page),
-                false => missing.push(at),
+            match self.read_known(*block, &mut page) {
+                Ok(true) => found(at, &page),
+                Ok(false) => missing.push(at),
+                // Where it was may be for others now; where it is may be for us.
+                Err(refusal) if is_denied(&refusal) => missing.push(at),
+                Err(refusal) => return Err(refusal),
             }
         }
         for attempt in 0..ATTEMPTS {
@@ -182,11 +185,14 @@ impl Reader {
             Ok(view) if view.read(at, page) => return Ok(true),
             // The page is another block's by now, or the region is gone.
             Ok(_) | Err(Refusal::Code(_)) => {}
-            Err(refusal) if is_denied(&refusal) => {
-                if self.copy(at, page)? {
-                    return Ok(true);
+            Err(refusal) if is_denied(&refusal) => match self.copy(at, page) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(refusal) => {
+                    self.forget([block].into_iter());
+                    return Err(refusal);
                 }
-            }
+            },
             Err(refusal) => return Err(refusal),
         }
         let mut known = self.known.lock();

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 /// `holdfast acl`
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r")]
 pub struct Acl {
     /// What to do.
     #[command(subcommand)]
@@ -203,6 +205,8 @@ pub struct ProgramShow {
 
 /// `holdfast owner`
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast owner give /mnt/alice/plans.txt --to bob")]
 pub struct Owner {
     /// What to do.
     #[command(subcommand)]
@@ -249,6 +253,8 @@ pub struct OwnerGive {
 
 /// `holdfast credential`
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar --out build.cred")]
 pub struct Credential {
     /// What to do.
     #[command(subcommand)]

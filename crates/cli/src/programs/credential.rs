@@ -235,10 +235,10 @@ fn objects(files: &[PathBuf]) -> Outcome<(Limit<Vec<Objects>>, Option<[u8; 16]>)
     Ok((Limit::Only(ranges), volume))
 }
 
-fn scope(may: &[May], objects: Limit<Vec<Objects>>) -> Outcome<Scope> {
-    Scope::new(operations(may), objects).map_err(|error| {
+fn restricted(operations: Limit<BTreeSet<Operation>>, objects: Limit<Vec<Objects>>) -> Outcome<Scope> {
+    Scope::new(operations, objects).map_err(|error| {
         Failure::new(Exit::Usage, error)
-            .hint("files in many pieces take several credentials, or none for single files")
+            .hint("files in many pieces take several credentials, or one without --file")
     })
 }
 
@@ -262,7 +262,7 @@ fn issue(arguments: &CredentialIssue, format: Format) -> Outcome {
     let statement = Statement::SpeaksFor {
         delegate: delegate_of(&arguments.to, &volume)?,
         principal: under(&key, &volume),
-        scope: scope(&arguments.may, objects)?,
+        scope: restricted(operations(&arguments.may), objects)?,
     };
     finish(&key, statement, expiry(arguments.days), Vec::new(), &arguments.out, format)
 }
@@ -287,9 +287,13 @@ fn delegate(arguments: &CredentialDelegate, format: Format) -> Outcome {
     if found.is_some_and(|found| found != volume) {
         return Err(Failure::new(Exit::Usage, "the files are on another volume"));
     }
-    let wanted = scope(&arguments.may, objects)?;
-    // Without restrictions of its own, it is what was given.
-    let wanted = if wanted == Scope::EVERYTHING { given.clone() } else { wanted };
+    // What is not said is as it was given.
+    let operations = match arguments.may.as_slice() {
+        [] => given.operations().clone(),
+        may => operations(may),
+    };
+    let objects = if arguments.files.is_empty() { given.objects().clone() } else { objects };
+    let wanted = restricted(operations, objects)?;
     if !given.contains(&wanted) {
         let message = format!(
             "{} is on {}: no more can be handed on",

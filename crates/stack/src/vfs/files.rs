@@ -223,6 +223,11 @@ impl Files {
                 inos.into_iter().try_for_each(|ino| self.find_again(ino))?;
                 ask_once(&self.files, self.names.own(), &question(numbers()?))
             }
+            // The session lost its name: its program has ended, or a credential was revoked.
+            Err(Refusal::AliasInvalid) => {
+                self.learn_names()?;
+                ask_once(&self.files, self.names.own(), &question(numbers()?))
+            }
             answer => answer,
         };
         answer.map(|(answer, _)| answer)

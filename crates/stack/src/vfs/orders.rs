@@ -5,7 +5,7 @@ use super::files::{Code, Files, errno};
 use crate::asking::{ITSELF, ask_as, nonsense};
 use crate::host::BUSY;
 use crate::names::Tried;
-use crate::orders::{CHANGES_MAX, CREDENTIALS_MAX, Order, Said, SessionFacts};
+use crate::orders::{CHANGES_MAX, CREDENTIALS_MAX, Order, Said, SessionFacts, volume_name};
 use crate::protocol::{
     AskCache, AskMonitor, AskPolicy, Blocks, Called, Entering, Entry, MonitorSays, PolicySays,
 };
@@ -216,7 +216,7 @@ impl Files {
     }
 
     /// Uses the names that there are now.
-    fn learn_names(&self) -> Result<Vec<Called>, Refusal> {
+    pub(super) fn learn_names(&self) -> Result<Vec<Called>, Refusal> {
         let (_, names, _) = self.ask_names()?;
         let is_own = |name: &&Called| {
             name.principal == self.configuration.user && *name.scope.objects() == Limit::Every
@@ -248,10 +248,12 @@ impl Files {
         let said: Vec<Credential> = said.into_iter().filter(is_ours).collect();
         let mut refused = None;
         for (principal, proof) in reachable(&Principal::Process(process), &said, &[]) {
-            let is_named = matches!(
-                principal,
-                Principal::User(_) | Principal::Group(_) | Principal::Key(_) | Principal::Named(_)
-            );
+            // Of the names of keys, those for this volume.
+            let is_named = match &principal {
+                Principal::User(_) | Principal::Group(_) => true,
+                Principal::Named(named) => named.name.as_str() == volume_name(&self.configuration.volume),
+                _ => false,
+            };
             if is_named && !self.is_known(&before, &principal, &proof) {
                 match ask_as(&self.monitor, ITSELF, &AskMonitor::AddAlias(proof.clone())) {
                     Ok(_) => drop(self.proven.lock().proofs.insert(proof)),
