@@ -4,4 +4,5 @@
 pub mod explore;
 pub mod honest;
 pub mod intern;
+pub mod lying;
 pub mod world;
