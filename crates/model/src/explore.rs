@@ -221,7 +221,8 @@ impl Exploration {
     fn trace(&self, model: &mut dyn Model, mut at: u32) -> Vec<String> {
         let mut words = Vec::new();
         while self.nodes[at as usize].parent != u32::MAX {
-            let (child, parent) = (&self.nodes[at as usize], &self.nodes[self.nodes[at as usize].parent as usize]);
+            let (child, parent) =
+                (&self.nodes[at as usize], &self.nodes[self.nodes[at as usize].parent as usize]);
             let mut out = Vec::new();
             let _ = model.steps(&parent.state, &mut out);
             let step = out.into_iter().find(|step| step.to[..] == child.state[..]);

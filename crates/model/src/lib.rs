@@ -1,6 +1,7 @@
 //! The protocol, model-checked: every interleaving of small configurations of the real machines.
 #![forbid(unsafe_code)]
 
+pub mod configurations;
 pub mod explore;
 pub mod honest;
 pub mod intern;

@@ -15,8 +15,8 @@ use holdfast_protocol::certificate::{Certificate, Delta};
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::log_tree::{Frontier, consistency_proof};
-use holdfast_protocol::order::last_vector;
 use holdfast_protocol::message::{Receipt, Request, ServerKeys, ViewReply};
+use holdfast_protocol::order::last_vector;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::signer::{Effect, Event, Signer, Tables};
 use holdfast_protocol::structure::{Outcome, Structure, View};
@@ -259,7 +259,9 @@ impl World {
             }
             let mut table = base(&self.blocks, view, principal);
             if outcome == Outcome::Done {
-                changes(device, deltas, principal, None).into_iter().for_each(|change| table.map.push(change));
+                changes(device, deltas, principal, None)
+                    .into_iter()
+                    .for_each(|change| table.map.push(change));
             }
             let mut sink = &self.blocks;
             // Whatever may be folded into the root is folded at once.

@@ -1,24 +1,26 @@
 //! An honest server: no interleaving looks like an attack, loses anything, or leaves anybody stuck.
 
-use holdfast_content::DeviceId;
-use holdfast_model::explore::{Limits, Verdict, explore};
-use holdfast_model::honest::{Config, Honest, Plan};
-use holdfast_model::world::Kind;
+use holdfast_model::configurations::{Expected, What, all};
+use holdfast_model::explore::{Limits, Verdict};
 
+/// Every small configuration comes to what is expected of it.
 #[test]
-fn first() {
-    let plan = |device| Plan { device: DeviceId(device), operations: 2, kinds: vec![Kind::Write], crashes: 1 };
-    let config = Config {
-        users: 2,
-        clients: vec![plan(1), plan(2)],
-        fast: true,
-        slow: true,
-        nothing: false,
-        waits: true,
-        looks: false,
-        aborts: true,
-    };
-    let report = explore(&mut Honest::new(config), Limits{states: 2_000_000, ..Limits::NONE}, true);
-    println!("{} states {} steps {} deep, {} machines, {:?}", report.states, report.steps, report.depth, report.machines, report.time);
-    assert_eq!(report.verdict, Verdict::Holds, "{}", report.explain());
+fn small_configurations() {
+    for named in all().into_iter().filter(|named| named.small && matches!(named.what, What::Honest(_))) {
+        let report = named.run(Limits::NONE);
+        println!(
+            "{}: {} states, depth {}, {:?}\n{}",
+            named.name,
+            report.states,
+            report.depth,
+            report.time,
+            report.explain()
+        );
+        match named.expected {
+            Expected::Holds => {
+                assert_eq!(report.verdict, Verdict::Holds, "{}:\n{}", named.name, report.explain())
+            }
+            Expected::Breaks => assert!(matches!(report.verdict, Verdict::Broken { .. }), "{}", named.name),
+        }
+    }
 }

@@ -65,6 +65,8 @@ pub(super) enum Told {
     Look(u32),
     /// First event after a crash.
     Restart,
+    /// The same, after which the numbers up to this one are given up: they had been reserved.
+    RestartFrom(u64),
 }
 
 /// What a crash leaves of a step.
@@ -147,7 +149,9 @@ impl Clients {
         }
         let before = self.get(machine);
         let mut signer = match told {
-            Told::Restart => Signer::restore(&before.signer.to_bytes()).map_err(|error| error.to_string())?,
+            Told::Restart | Told::RestartFrom(_) => {
+                Signer::restore(&before.signer.to_bytes()).map_err(|error| error.to_string())?
+            }
             _ => before.signer.clone(),
         };
         let effects = self.tell(world, mail, &mut signer, &before, folding, told)?;
@@ -158,7 +162,8 @@ impl Clients {
         let number = before.used();
         let mut next =
             Next { machine: 0, kept: Kept::Nothing, folding: 0, acknowledged: None, committed: false };
-        let waits_still = !matches!(told, Told::Fold(_) | Told::Restart) && folding > 0;
+        let waits_still =
+            !matches!(told, Told::Fold(_) | Told::Restart | Told::RestartFrom(_)) && folding > 0;
         if waits_still {
             next.folding = folding;
         }
@@ -178,8 +183,7 @@ impl Clients {
                     };
                     let bytes = holdfast_crypto::encode(&(&accepted.view, &accepted.forecast));
                     let known = (bytes, holdfast_crypto::encode(certificate));
-                    let make =
-                        || Folding { accepted: *accepted, certificate: certificate.value.clone() };
+                    let make = || Folding { accepted: *accepted, certificate: certificate.value.clone() };
                     next.folding = self.foldings.add(known, make) + 1;
                 }
                 Effect::Finished(Finished::Committed(structure)) => {
@@ -187,7 +191,10 @@ impl Clients {
                     next.committed = structure.value.outcome == Outcome::Done;
                 }
                 Effect::Alarm(alarm) => {
-                    return Err(format!("{} alarms at an honest server: {alarm}", name(signer.floor().device)));
+                    return Err(format!(
+                        "{} alarms at an honest server: {alarm}",
+                        name(signer.floor().device)
+                    ));
                 }
                 Effect::Send(_) | Effect::Finished(_) | Effect::Advanced | Effect::FreezeAll => {}
             }
@@ -256,6 +263,18 @@ impl Clients {
             Told::Restart => {
                 debug_assert_eq!(before.signer, *signer);
                 signer.step(&key, Event::Restarted).map_err(misuse)
+            }
+            Told::RestartFrom(used) => {
+                let mut effects = signer.step(&key, Event::Restarted).map_err(misuse)?;
+                while signer.floor().used < used {
+                    let event = Event::Begin { deltas: Vec::new(), time_ns: 0, fast: None };
+                    // In flight: it is sent again, as after any crash.
+                    if signer.step(&key, event).is_err() {
+                        break;
+                    }
+                    effects = signer.step(&key, Event::Restarted).map_err(misuse)?;
+                }
+                Ok(effects)
             }
         }
     }

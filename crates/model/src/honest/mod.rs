@@ -20,6 +20,7 @@ mod server;
 
 use crate::explore::{Action, Model, Step, Violation};
 use crate::intern::Interner;
+use crate::lying::Durability;
 use crate::world::{Kind, World, name};
 use client::Clients;
 use holdfast_content::DeviceId;
@@ -60,6 +61,8 @@ pub struct Config {
     pub looks: bool,
     /// Whether the server declares pending operations dead.
     pub aborts: bool,
+    /// What crashes take away.
+    pub durability: Durability,
 }
 
 /// The state of one client and of what is under way to and from it.
@@ -237,6 +240,11 @@ impl Honest {
         place.machine = next.machine;
         match next.kept {
             client::Kept::Nothing => {}
+            client::Kept::Noted if self.config.durability == Durability::Everything => {
+                place.durable = vec![next.machine];
+            }
+            client::Kept::Persisted
+                if matches!(self.config.durability, Durability::SendsFirst | Durability::Reserved) => {}
             client::Kept::Noted => {
                 if !place.durable.contains(&next.machine) {
                     place.durable.push(next.machine);
@@ -266,9 +274,9 @@ impl Honest {
             let current = self.clients.get(place.machine).request;
             let (servers, world, mail) = (&mut self.servers, &mut self.world, &mut self.mail);
             let server = state.server;
-            place
-                .sent
-                .retain(|request| Some(*request) != current && servers.matters(world, mail, server, device, *request));
+            place.sent.retain(|request| {
+                Some(*request) != current && servers.matters(world, mail, server, device, *request)
+            });
             for list in [&mut place.sent, &mut place.answers, &mut place.learned, &mut place.looks] {
                 list.sort_unstable();
                 list.dedup();
@@ -283,7 +291,10 @@ impl Honest {
             let client = self.clients.get(place.machine);
             for number in 0..32 {
                 if place.acknowledged & (1 << number) != 0 && client.voids(number) {
-                    return Err(broken(format!("{} gave up operation {number}, which was acknowledged", at + 1)));
+                    return Err(broken(format!(
+                        "{} gave up operation {number}, which was acknowledged",
+                        at + 1
+                    )));
                 }
             }
             if self.agreed.insert((place.machine, state.server)) {
@@ -389,7 +400,8 @@ impl Honest {
             if !late {
                 let is_error = matches!(&*self.mail.responses.get(response), Response::Error(_));
                 if is_error && self.servers.get(state.server).may_serve(device) {
-                    let what = format!("an honest request is refused: {:?}", self.mail.responses.get(response));
+                    let what =
+                        format!("an honest request is refused: {:?}", self.mail.responses.get(response));
                     return Err(Violation { action, what });
                 }
                 next.places[at].answers.push(response);
@@ -410,7 +422,13 @@ impl Honest {
             self.deliver(out, state, at, *request, true)?;
         }
         for answer in &place.answers {
-            self.client_step(out, state, at, action(at, Verb::Answer, *answer), client::Told::Answer(*answer))?;
+            self.client_step(
+                out,
+                state,
+                at,
+                action(at, Verb::Answer, *answer),
+                client::Told::Answer(*answer),
+            )?;
         }
         if place.folding > 0 {
             for (outcome, verb) in [(Outcome::Done, Verb::FoldDone), (Outcome::Nothing, Verb::FoldNothing)] {
@@ -432,11 +450,15 @@ impl Honest {
                 crashed.looks.clear();
                 crashed.answers.clear();
                 crashed.folding = 0;
+                let told = match self.config.durability {
+                    Durability::Reserved => client::Told::RestartFrom(client.used()),
+                    _ => client::Told::Restart,
+                };
                 let request = client.request;
                 crashed.sent.extend(request);
                 crashed.machine = *machine;
                 crashed.durable = vec![*machine];
-                self.client_step(out, &next, at, action(at, Verb::Crash, *machine), client::Told::Restart)?;
+                self.client_step(out, &next, at, action(at, Verb::Crash, *machine), told)?;
             }
         }
         if self.config.waits {
@@ -510,7 +532,9 @@ impl Model for Honest {
             // A number for a fast attempt that is refused, and one for the slow path after it.
             let founding = u64::from(plan.device.0 == 0);
             let left = plan.operations + founding - self.clients.get(state.places[*at].machine).used();
-            left >= 2 && server.may_serve(plan.device) && server.is_member(plan.device)
+            left >= 2
+                && server.may_serve(plan.device)
+                && server.is_member(plan.device)
                 && plan.kinds.iter().any(|kind| !matches!(kind, Kind::Rotate { .. }))
         };
         (0..state.places.len()).filter(obliged).map(|at| at as u8).collect()

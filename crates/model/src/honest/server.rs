@@ -85,7 +85,8 @@ impl Servers {
         let membership = world.membership.clone();
         let root = world.key(DeviceId(0)).public();
         let entry = ((DeviceId(0), 1), certificate.value.clone());
-        let step = Sequencer::create(root, certificate, structure, membership, ABORT_AFTER_MS).expect("valid");
+        let step =
+            Sequencer::create(root, certificate, structure, membership, ABORT_AFTER_MS).expect("valid");
         self.keep(world, step.answer.0, Vec::new(), Vec::new(), &BTreeMap::from([entry]), &step.records)
             .expect("nothing is wrong yet")
             .0
@@ -121,9 +122,7 @@ impl Servers {
             }
         }
         let before = self.states.len();
-        let server = self
-            .states
-            .add(sequencer.checkpoint(), || Server { sequencer, view, log, leaves });
+        let server = self.states.add(sequencer.checkpoint(), || Server { sequencer, view, log, leaves });
         if self.states.len() == before {
             return Ok((server, false));
         }
@@ -208,7 +207,8 @@ impl Servers {
     ) -> Result<(u32, Response), String> {
         let mut sequencer = self.get(server).sequencer.clone();
         let key = world.key(device).public();
-        let refused = |refusal: holdfast_protocol::sequencer::Refusal| Response::Error(ServerError::from(refusal));
+        let refused =
+            |refusal: holdfast_protocol::sequencer::Refusal| Response::Error(ServerError::from(refusal));
         Ok(match request {
             Request::Update { certificate, log_size, .. } => {
                 let membership = world.new_membership(&certificate.value);
@@ -256,7 +256,8 @@ impl Servers {
                 match sequencer.commit(device, &structure) {
                     Err(refusal) => (server, refused(refusal)),
                     Ok(step) => {
-                        let (next, answer) = self.advance(world, server, sequencer, step, &BTreeMap::new())?;
+                        let (next, answer) =
+                            self.advance(world, server, sequencer, step, &BTreeMap::new())?;
                         let response = match answer {
                             CommitOutcome::Committed(receipt) => {
                                 if receipt != receipt_for(&value) {

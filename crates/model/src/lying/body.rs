@@ -102,7 +102,10 @@ impl Body for Signer {
             return false;
         }
         let device = Signer::floor(self).device;
-        if kind != Kind::Fetch && Signer::floor(self).view.slots.is_empty() && matches!(kind, Kind::Rotate { .. }) {
+        if kind != Kind::Fetch
+            && Signer::floor(self).view.slots.is_empty()
+            && matches!(kind, Kind::Rotate { .. })
+        {
             return false;
         }
         let deltas = world.deltas(Signer::floor(self), kind);

@@ -51,9 +51,16 @@ fn words((device, number): Operation) -> String {
 
 impl Archive {
     /// A structure was signed by somebody who knew this.
-    pub(super) fn sign(&mut self, number: u32, structure: &Structure, writes: bool, knowledge: Rc<Knowledge>) {
+    pub(super) fn sign(
+        &mut self,
+        number: u32,
+        structure: &Structure,
+        writes: bool,
+        knowledge: Rc<Knowledge>,
+    ) {
         let forecast = &structure.forecast;
-        let wrote = (writes && structure.outcome == Outcome::Done).then(|| forecast.vector.get(crate::world::GROUP));
+        let wrote =
+            (writes && structure.outcome == Outcome::Done).then(|| forecast.vector.get(crate::world::GROUP));
         let signature = Signature {
             structure: structure.digest(),
             operation: (structure.device(), structure.number()),
@@ -114,7 +121,8 @@ impl Archive {
 
     /// All that is committed has one order.
     fn orders(&self, known: &Knowledge) -> Result<(), String> {
-        let signatures: Vec<&Signature> = known.committed.values().map(|signature| &self.signed[signature]).collect();
+        let signatures: Vec<&Signature> =
+            known.committed.values().map(|signature| &self.signed[signature]).collect();
         for (index, x) in signatures.iter().enumerate() {
             for y in &signatures[index + 1..] {
                 let knows = |a: &Signature, b: &Signature| a.vector.device(b.operation.0) >= b.operation.1;
@@ -187,7 +195,10 @@ impl Archive {
                     && reached(*device) < *number
                 {
                     let operation = words((*device, *number));
-                    return Err(format!("{} knew of {operation}, which is not shown", words(signature.operation)));
+                    return Err(format!(
+                        "{} knew of {operation}, which is not shown",
+                        words(signature.operation)
+                    ));
                 }
             }
         }

@@ -24,7 +24,7 @@ use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, encode};
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::log_tree::leaf;
-use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{Forecast, Outcome, Structure, View};
 use knowledge::{Archive, Knowledge};
 use std::collections::HashMap;
@@ -52,6 +52,8 @@ pub enum Durability {
     Notes,
     /// What was persisted since its last operation ended: it sends first (the shortcut of trace T1).
     SendsFirst,
+    /// The same, but the numbers of that time had been reserved, and are given up (the candidate of the notes).
+    Reserved,
 }
 
 /// A configuration.
@@ -223,11 +225,22 @@ impl<B: Body> Lying<B> {
     }
 
     /// Puts a client that has moved together with all that follows from it. `shown`: the log of the view it accepted.
-    fn told(&mut self, before: &Client<B>, body: B, seen: Option<(&View, &[u32])>, shown: Option<u32>, what: String) -> Told {
+    fn told(
+        &mut self,
+        before: &Client<B>,
+        body: B,
+        seen: Option<(&View, &[u32])>,
+        shown: Option<u32>,
+        what: String,
+    ) -> Told {
         let mut broken = None;
         let (was, is) = (before.body.floor(), body.floor());
         if is.log().size < was.log().size
-            || was.element.as_ref().zip(is.element.as_ref()).is_some_and(|(a, b)| !a.vector.at_most(&b.vector))
+            || was
+                .element
+                .as_ref()
+                .zip(is.element.as_ref())
+                .is_some_and(|(a, b)| !a.vector.at_most(&b.vector))
         {
             broken = Some("the floor goes back".to_owned());
         }
@@ -312,8 +325,7 @@ impl<B: Body> Lying<B> {
             Verb::Deny => {
                 let number = body.floor().used;
                 body.denied(&self.world);
-                let mut told =
-                    self.told(&before, body, None, None, format!("server: denies {who}{number}"));
+                let mut told = self.told(&before, body, None, None, format!("server: denies {who}{number}"));
                 self.settle(&mut told, |archive, known| archive.abort(known, (device, number)));
                 Some(told)
             }
@@ -321,7 +333,9 @@ impl<B: Body> Lying<B> {
                 let Artefact::Structure { signed } = &*self.artefacts.get(detail) else { return None };
                 let seen = body.learn(&mut self.world, signed);
                 let other = format!("{}{}", name(signed.value.device()), signed.value.number());
-                seen.map(|view| self.told(&before, body, Some((&view, &[detail])), None, format!("{who}: learns {other}")))
+                seen.map(|view| {
+                    self.told(&before, body, Some((&view, &[detail])), None, format!("{who}: learns {other}"))
+                })
             }
             Verb::Crash => {
                 // What the crash left has the log of its time; what its callers know stays known.
@@ -330,6 +344,14 @@ impl<B: Body> Lying<B> {
                 let was = body.floor().used;
                 let busy = matches!(left.busy, Busy::Update(_));
                 body.restarted(&self.world);
+                while self.config.durability == Durability::Reserved
+                    && body.floor().used < before.body.floor().used
+                {
+                    if matches!(body.busy(&self.world), Busy::Idle) {
+                        assert!(body.begin(&mut self.world, Kind::Fetch, false), "idle");
+                    }
+                    body.restarted(&self.world);
+                }
                 let known = (*self.knowledge.get(before.knowledge)).clone();
                 let in_flight = if body.busy(&self.world).structure().is_some() { left.in_flight } else { 0 };
                 let client = self.client(body, left.log, &known, in_flight);
@@ -341,7 +363,8 @@ impl<B: Body> Lying<B> {
                 Some(told)
             }
             _ => {
-                let kind = self.config.clients.iter().find(|plan| plan.device == device)?.kinds[detail as usize];
+                let kind =
+                    self.config.clients.iter().find(|plan| plan.device == device)?.kinds[detail as usize];
                 let fast = matches!(verb, Verb::FastFetch | Verb::FastWrite | Verb::FastRotate);
                 body.begin(&mut self.world, kind, fast).then(|| {
                     let path = if fast { "fast" } else { "slow" };
@@ -357,11 +380,7 @@ impl<B: Body> Lying<B> {
     }
 
     /// Lets the observer note the fate of a client's own operation.
-    fn settle(
-        &mut self,
-        told: &mut Told,
-        note: impl FnOnce(&Archive, &mut Knowledge) -> Result<(), String>,
-    ) {
+    fn settle(&mut self, told: &mut Told, note: impl FnOnce(&Archive, &mut Knowledge) -> Result<(), String>) {
         let client = self.clients.get(told.client);
         let mut known = (*self.knowledge.get(client.knowledge)).clone();
         if let Err(why) = note(&self.archive, &mut known) {
@@ -386,7 +405,7 @@ impl<B: Body> Lying<B> {
         let persisted = match self.config.durability {
             Durability::Everything => true,
             Durability::Notes => !noted,
-            Durability::SendsFirst => noted || verb == Verb::Crash,
+            Durability::SendsFirst | Durability::Reserved => verb == Verb::Crash,
         };
         if persisted || self.config.clients[at].crashes == 0 {
             to[place + 1] = told.client;
@@ -413,7 +432,10 @@ impl<B: Body> Lying<B> {
                         matches!(&*self.artefacts.get(*artefact), Artefact::Structure { signed } if placed(signed))
                     });
                     if elsewhere {
-                        let what = format!("{}{number} was applied at one place and signed for another", name(*device));
+                        let what = format!(
+                            "{}{number} was applied at one place and signed for another",
+                            name(*device)
+                        );
                         return Err(Violation { action, what });
                     }
                 }

@@ -141,7 +141,8 @@ impl<B: Body> Lying<B> {
         for (number, certificate) in &things.certificates {
             let declared = &certificate.value;
             let slot = draft.view.slots.get(&declared.device).map(|slot| &slot.value);
-            let mut former = draft.view.pending.iter().filter(|entry| entry.forecast.device == declared.device);
+            let mut former =
+                draft.view.pending.iter().filter(|entry| entry.forecast.device == declared.device);
             // What no client ever sends on top of these slots, or sends only after it gave up what is alive here.
             if declared.path != Path::Slow
                 || declared.previous != slot.map_or(Digest::ZERO, |slot| slot.forecast.digest())
