@@ -37,6 +37,8 @@ impl Busy {
 pub trait Body: Clone {
     /// Whether it takes views that are pushed at it while a fast operation is in flight.
     const PUSHED: bool;
+    /// Whether it keeps its floor, as it must.
+    const KEEPS_FLOOR: bool;
 
     /// A device that has done nothing yet.
     fn start(world: &World, device: DeviceId) -> Self;
@@ -73,6 +75,7 @@ pub trait Body: Clone {
 impl Body for Signer {
     // Looks are ignored meanwhile.
     const PUSHED: bool = false;
+    const KEEPS_FLOOR: bool = true;
 
     fn start(world: &World, device: DeviceId) -> Signer {
         world.signer(device)

@@ -11,6 +11,7 @@
 //! what it accepts has one order; what was acknowledged stays in it; floors never go back; the register holds the last
 //! write that took effect, along each branch.
 
+pub mod apart;
 mod body;
 pub mod knowledge;
 mod views;
@@ -235,13 +236,10 @@ impl<B: Body> Lying<B> {
     ) -> Told {
         let mut broken = None;
         let (was, is) = (before.body.floor(), body.floor());
-        if is.log().size < was.log().size
-            || was
-                .element
-                .as_ref()
-                .zip(is.element.as_ref())
-                .is_some_and(|(a, b)| !a.vector.at_most(&b.vector))
-        {
+        let elements = was.element.as_ref().zip(is.element.as_ref());
+        let back = is.log().size < was.log().size
+            || elements.is_some_and(|(earlier, later)| !earlier.vector.at_most(&later.vector));
+        if B::KEEPS_FLOOR && back {
             broken = Some("the floor goes back".to_owned());
         }
         let mut known = (*self.knowledge.get(before.knowledge)).clone();
@@ -283,6 +281,8 @@ impl<B: Body> Lying<B> {
     fn log_of(&mut self, before: &Client<B>, body: &B, shown: Option<u32>) -> u32 {
         let head = body.floor().log();
         let mut leaves = self.world.log_at(shown.unwrap_or(before.log)).leaves.clone();
+        // Only one who forgets his floor has a log that gets shorter.
+        leaves.truncate(head.size as usize);
         if (leaves.len() as u64) < head.size {
             let own = match (&body.busy(&self.world), &before.busy) {
                 (Busy::Commit(structure), _) | (_, Busy::Fast(_, structure)) => {
