@@ -61,7 +61,7 @@ fn two(a: u64, b: u64) -> Config {
 #[test]
 fn t1_number_reused() {
     let config = lying(2, &[(1, 2, EITHER), (2, 1, FETCH)]);
-    breaks::<Signer>(&with_crash(Durability::SendsFirst, config.clone()), "committed twice, differently");
+    breaks::<Signer>(&with_crash(Durability::SendsFirst, config.clone()), "A1 is");
     let careful = run::<Signer>(&with_crash(Durability::Everything, config));
     assert_eq!(careful.verdict, Verdict::Holds, "{}", careful.explain());
 }
