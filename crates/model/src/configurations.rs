@@ -247,7 +247,7 @@ fn lying_ones() -> Vec<Named> {
         entry(
             "lying-1x3",
             "three clients, a write each on the slow path; void, aborts, waits",
-            true,
+            false,
             Config { aborts: true, waits: true, ..three(WRITES, 1, 1, 1) },
         ),
         entry(

@@ -332,6 +332,8 @@ impl Honest {
         match event {
             client::Told::Learn(structure) => place.learned.retain(|known| *known != structure),
             client::Told::Look(view) => place.looks.retain(|known| *known != view),
+            // A driver begins nothing before it has, or has given up, the answer to its look.
+            client::Told::Begin(..) => place.looks.clear(),
             _ => {}
         }
         self.push(out, action, state)

@@ -155,20 +155,26 @@ fn t12_nothing_is_signed_on_a_view_behind_what_was_read() {
     stage.order(&certificate);
     operate(&mut b, &mut stage);
     let members = membership();
-    b.step(&key(B), fetch(None)).expect("idle");
+    let effects = b.step(&key(B), fetch(None)).expect("idle");
+    let Some(Request::Update { certificate: given_up, .. }) = sent(&effects) else { panic!("{effects:?}") };
     let effects = b.step(&key(B), Event::Learned { structure: a1.clone(), members: &members });
     assert!(matches!(effects.as_deref(), Ok([Effect::Note(_), Effect::Advanced])), "{effects:?}");
     let reply = stage.proven(b.floor());
     let effects = b.step(&key(B), Event::Reply { reply: &reply, members: &members });
-    let given_up = [Effect::Note(b.to_bytes()), Effect::Finished(Finished::NotTaken)];
-    assert_eq!(effects.as_deref(), Ok(&given_up[..]));
+    let not_taken = [Effect::Note(b.to_bytes()), Effect::Finished(Finished::NotTaken)];
+    assert_eq!(effects.as_deref(), Ok(&not_taken[..]));
     assert!(b.is_idle() && b.floor().voids.contains(2));
     assert_eq!(b.floor().view.slots.get(&A), Some(&a1), "what was read stays");
 
     // Asked for later, a view that still shows A1 as pending is a lie.
+    stage.order(&given_up);
+    stage.kill(B);
     b.step(&key(B), fetch(None)).expect("idle");
     let effects = b.step(&key(B), Event::Reply { reply: &stage.proven(b.floor()), members: &members });
-    assert!(matches!(effects.as_deref(), Ok([_, Effect::Alarm(Alarm::SlotWentBack { .. }), _])), "{effects:?}");
+    assert!(
+        matches!(effects.as_deref(), Ok([_, Effect::Alarm(Alarm::SlotWentBack { .. }), _])),
+        "{effects:?}"
+    );
 }
 
 /// T13: A gave operation 1 up; a look shows it as pending, and a wait for it is answered with what A had signed.
@@ -190,7 +196,8 @@ fn t13_an_own_void_operation_is_not_learned() {
     let effects = a.step(&key(A), Event::Look { reply: &reply, members: &members });
     assert!(matches!(effects.as_deref(), Ok([Effect::Persist(_), Effect::Advanced])), "{effects:?}");
     let effects = a.step(&key(A), Event::Learned { structure, members: &members });
-    let Ok([_, Effect::Alarm(Alarm::FateChanged { device: A, number: 1, .. }), _]) = effects.as_deref() else {
+    let Ok([_, Effect::Alarm(Alarm::FateChanged { device: A, number: 1, .. }), _]) = effects.as_deref()
+    else {
         panic!("{effects:?}")
     };
 }
