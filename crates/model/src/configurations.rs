@@ -226,14 +226,20 @@ fn lying_ones() -> Vec<Named> {
     let everything = |config: Config| Config { fast: true, waits: true, aborts: true, ..config };
     vec![
         entry(
-            "lying-2-1",
-            "two clients, 2 and 1 writes; fast and slow, void, aborts, waits, looks",
+            "lying-1-1-looks",
+            "two clients, a write each; fast and slow, void, aborts, waits, looks",
             true,
+            Config { looks: true, ..everything(two(1, 1)) },
+        ),
+        entry(
+            "lying-2-1-looks",
+            "two clients, 2 and 1 writes; fast and slow, void, aborts, waits, looks",
+            false,
             Config { looks: true, ..everything(two(2, 1)) },
         ),
         entry(
             "lying-2-1-unpruned",
-            "the same without looks, and without leaving views out before the check sees them",
+            "two clients, 2 and 1 writes; fast and slow, void, aborts, waits, without leaving views out before the check sees them",
             true,
             Config { prune: false, ..everything(two(2, 1)) },
         ),
