@@ -34,7 +34,7 @@ pub fn of_monitor(enemy: &Enemy, monitor: &Monitor) {
     views(monitor);
     writes(monitor, victim);
     transfers(monitor, victim);
-    impersonate(enemy, monitor);
+    impersonate(monitor);
 }
 
 /// Every region under every name: what can be seen of it.
@@ -94,7 +94,7 @@ fn transfers(monitor: &Monitor, victim: BlockId) {
 
 /// Names that were not proven: by aliases there are none of, by words of a key that nobody gave anything, by proofs that
 /// do not follow, and by endings of what others said.
-fn impersonate(enemy: &Enemy, monitor: &Monitor) {
+fn impersonate(monitor: &Monitor) {
     let key = SigningKey::from_seed(&[9; 32]);
     let mallory = Principal::Key(key.public());
     let mut names = 0;
@@ -142,7 +142,6 @@ fn impersonate(enemy: &Enemy, monitor: &Monitor) {
     }
     // Its own keys' words it may end, but not so many that nobody else can.
     report("endings-over", endings.saturating_sub(256));
-    let _ = enemy;
 }
 
 /// Owners, ACLs and pages of blocks that are alice's.

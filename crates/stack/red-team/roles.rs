@@ -6,7 +6,7 @@ use crate::mutate::{Random, mutated};
 use crate::{samples, serving, stage};
 use holdfast_access::{Access, Acl, Conditions, Predicate, Principal, Term, Text};
 use holdfast_components::{Answer, Asker};
-use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId};
+use holdfast_monitor::{Direction, Reference};
 use holdfast_stack::protocol::*;
 
 /// Messages at random over each port, in each of the names that there could be.
@@ -395,7 +395,6 @@ pub fn formatter(enemy: Enemy) {
     }
     report("labels", labels);
     of_policy_as_administrator(&policy);
-    let _ = (BlockId { disk: 0, number: 0 }, PageId { region: RegionId(1), index: 0 });
 }
 
 /// Each block of the disk: who owns it, who may use it; to own it or have it used.

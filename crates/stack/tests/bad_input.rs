@@ -49,7 +49,7 @@ fn changed_tables() {
     let disk = fs::File::open(later.path().join("disk")).expect("opens");
     let places = places(&disk);
     assert!(places.len() > 6, "{places:?}");
-    let mut cases: Vec<(String, bool, Box<dyn Fn(&Path)>)> = Vec::new();
+    let mut cases: Vec<(String, bool, Change)> = Vec::new();
     for (at, is_unused) in places {
         let flip = move |disk: &Path| {
             let file = fs::File::options().read(true).write(true).open(disk).expect("opens");
@@ -87,6 +87,9 @@ fn changed_tables() {
         assert!(!log.contains("panicked"), "{what}: {log}");
     }
 }
+
+/// What is done to a disk.
+type Change = Box<dyn Fn(&Path)>;
 
 fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_holdfast-stack-host"))

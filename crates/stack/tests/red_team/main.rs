@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "others use it")]
 mod stack;
 
-use stack::{Enemy, Running, aftermath, attacked, copy, files, second, uncached};
+use stack::{Enemy, Running, aftermath, attacked, files, second, uncached};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -510,5 +510,4 @@ fn the_red_team() {
             table.markdown()
         );
     }
-    drop(copy());
 }
