@@ -18,7 +18,7 @@ pub enum Busy {
     /// A view for its certificate.
     Update(Signed<Certificate>),
     /// The fate of a fast operation.
-    Fast(Signed<Certificate>, Signed<Structure>),
+    Fast(Signed<Certificate>, Box<Signed<Structure>>),
     /// The fate of what it has signed.
     Commit(Signed<Structure>),
 }
@@ -27,7 +27,8 @@ impl Busy {
     /// The structure that waits for its fate.
     pub fn structure(&self) -> Option<&Signed<Structure>> {
         match self {
-            Busy::Fast(_, structure) | Busy::Commit(structure) => Some(structure),
+            Busy::Fast(_, structure) => Some(structure),
+            Busy::Commit(structure) => Some(structure),
             Busy::Idle | Busy::Update(_) => None,
         }
     }
@@ -94,7 +95,9 @@ impl Body for Signer {
         let key = world.key(self.floor().device);
         match sent(&self.clone().step(key, Event::ConnectionLost).unwrap_or_default()) {
             Some(Request::Update { certificate, .. }) => Busy::Update(certificate),
-            Some(Request::Fast { certificate, structure, .. }) => Busy::Fast(certificate, structure),
+            Some(Request::Fast { certificate, structure, .. }) => {
+                Busy::Fast(certificate, Box::new(structure))
+            }
             Some(Request::Commit { structure, .. }) => Busy::Commit(structure),
             _ => Busy::Idle,
         }

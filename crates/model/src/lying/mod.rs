@@ -285,9 +285,8 @@ impl<B: Body> Lying<B> {
         leaves.truncate(head.size as usize);
         if (leaves.len() as u64) < head.size {
             let own = match (&body.busy(&self.world), &before.busy) {
-                (Busy::Commit(structure), _) | (_, Busy::Fast(_, structure)) => {
-                    structure.value.forecast.clone()
-                }
+                (Busy::Commit(structure), _) => structure.value.forecast.clone(),
+                (_, Busy::Fast(_, structure)) => structure.value.forecast.clone(),
                 _ => panic!("a log that grows by itself"),
             };
             leaves.push(leaf(own.certificate, body.logged(&own)));
@@ -309,7 +308,7 @@ impl<B: Body> Lying<B> {
         let told = match verb {
             Verb::Acknowledge => {
                 let structure = before.busy.structure().cloned();
-                structure.and_then(|structure| {
+                structure.map(|structure| {
                     let number = structure.value.number();
                     let receipt = self.world.receipt(&structure.value);
                     let fate = body.committed(&self.world, receipt);
@@ -319,7 +318,7 @@ impl<B: Body> Lying<B> {
                         true => archive.commit(known, (device, number), before.in_flight),
                         false => archive.abort(known, (device, number)),
                     });
-                    Some(told)
+                    told
                 })
             }
             Verb::Deny => {
