@@ -349,7 +349,10 @@ fn revoke(arguments: &CredentialRevoke, format: Format) -> Outcome {
         (None, None, Some(before), _) => Ending::Before(before),
         (None, None, None, true) => Ending::Everything,
         _ => {
-            return Err(Failure::new(Exit::Usage, "say what: --credential FILE, --serial, --before or --all"));
+            return Err(Failure::new(
+                Exit::Usage,
+                "say what: --credential FILE, --serial, --before or --all",
+            ));
         }
     };
     if arguments.out.is_none() && arguments.mounts.is_empty() {
