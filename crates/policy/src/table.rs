@@ -95,10 +95,11 @@ impl Table {
             .zip(numbered.chunks(per_page))
             .map(|(slot, extents)| (extents[0].0, Page { slot, extents: extents.to_vec() }))
             .collect();
-        let stored: Vec<(u32, Option<u64>)> =
-            pages.iter().map(|(first, page)| (page.slot, Some(*first))).collect();
+        let stored: Vec<(u32, Held)> =
+            pages.iter().map(|(first, page)| (page.slot, Held::Page(*first))).collect();
         let slots = stored.len() as u32;
-        let mut table = Table { disk, generation: 1, pages, free: BTreeSet::new(), slots, labels };
+        let (free, kept, kept_slots) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut table = Table { disk, generation: 1, pages, free, slots, labels, kept, kept_slots };
         let images = table.images(&stored);
         Ok((table, images))
     }
