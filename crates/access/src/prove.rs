@@ -1,6 +1,7 @@
 //! Assembles proofs, for whoever brings them. Not in the trusted base: [`crate::check`] judges the result.
 
-use crate::{CredentialId, Principal, Proof, Scope, Step};
+use crate::{Credential, CredentialId, Principal, Proof, STEPS_MAX, Scope, Statement, Step};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A proof being assembled. Each method adds steps and says the number of the last.
 #[derive(Clone, Debug, Default)]
@@ -49,4 +50,73 @@ impl Prover {
     pub fn proof(self) -> Proof {
         Proof(self.0)
     }
+}
+
+/// For whom these credentials show that `who` speaks, each with a proof, nearest first. `groups` are intensional groups that
+/// are looked at beside those that the credentials name.
+///
+/// This is where proofs are searched for: outside of the trusted base, and by whoever wants something. What is found may
+/// still be refused: credentials that ended, or restrictions that leave nothing.
+pub fn reachable(who: &Principal, said: &[Credential], groups: &[Principal]) -> Vec<(Principal, Proof)> {
+    let delegates = said.iter().filter_map(|credential| match &credential.statement {
+        Statement::SpeaksFor { delegate, .. } => Some(delegate),
+        _ => None,
+    });
+    let groups: BTreeSet<&Principal> = delegates.chain(groups).collect();
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::from([who.clone()]);
+    // For each principal on the way, the steps that show that `who` speaks for it; none are needed for itself.
+    let mut open: VecDeque<(Principal, Prover)> = VecDeque::from([(who.clone(), Prover::new())]);
+    while let Some((at, shown)) = open.pop_front() {
+        for (next, edge) in edges(&at, said, &groups) {
+            let mut prover = shown.clone();
+            let before = prover.0.len().checked_sub(1);
+            let shift = prover.0.len() as u8;
+            let mut last = 0;
+            for step in edge {
+                last = prover.step(match step {
+                    Step::Handoff(credential, authority) => Step::Handoff(credential, authority + shift),
+                    step => step,
+                });
+            }
+            if let Some(before) = before {
+                prover.chain(before as u8, last);
+            }
+            if prover.0.len() > STEPS_MAX || !seen.insert(next.clone()) {
+                continue;
+            }
+            found.push((next.clone(), prover.clone().proof()));
+            open.push_back((next, prover));
+        }
+    }
+    found
+}
+
+/// Whom `at` speaks for by one credential, and the steps that show it.
+fn edges(at: &Principal, said: &[Credential], groups: &BTreeSet<&Principal>) -> Vec<(Principal, Vec<Step>)> {
+    let mut edges: BTreeMap<Principal, Vec<Step>> = BTreeMap::new();
+    for credential in said {
+        match &credential.statement {
+            Statement::SpeaksFor { delegate, principal, .. } if delegate == at => {
+                let authority = match principal {
+                    principal if credential.issuer == *principal => Step::Itself(principal.clone()),
+                    principal if principal.namer().as_ref() == Some(&credential.issuer) => {
+                        Step::Namer(principal.clone())
+                    }
+                    _ => continue,
+                };
+                let steps = vec![authority, Step::Handoff(credential.id(), 0)];
+                edges.entry(principal.clone()).or_insert(steps);
+            }
+            Statement::Runs { process, manifest } if *at == Principal::Process(*process) => {
+                let admitting = groups.iter().filter(|group| group.admits(manifest) == Some(true));
+                for group in admitting {
+                    let steps = vec![Step::Constituent(credential.id(), (*group).clone())];
+                    edges.entry((*group).clone()).or_insert(steps);
+                }
+            }
+            _ => {}
+        }
+    }
+    edges.into_iter().collect()
 }

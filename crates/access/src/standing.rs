@@ -141,6 +141,21 @@ impl Standing {
         Ok(())
     }
 
+    /// Takes over all endings of another store.
+    ///
+    /// # Errors
+    /// [`AccessError::TooManyIssuers`]; then some were taken over.
+    pub fn merge(&mut self, other: &Standing) -> Result<(), AccessError> {
+        for (issuer, ended) in &other.ended {
+            if ended.everything {
+                self.end(issuer, Ending::Everything)?;
+            }
+            self.end(issuer, Ending::Before(ended.before))?;
+            ended.serials.iter().try_for_each(|serial| self.end(issuer, Ending::Serial(*serial)))?;
+        }
+        Ok(())
+    }
+
     /// Whether what this issuer said under this serial stands.
     pub fn stands(&self, issuer: &Principal, serial: u64) -> bool {
         if matches!(issuer, Principal::Process(process) if !self.lives(*process)) {

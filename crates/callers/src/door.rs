@@ -168,13 +168,24 @@ impl Door {
 
     /// Judges an open of a ruled file.
     pub fn open(&self, asked: &Asked<'_>) -> Answer {
+        match self.identify(asked) {
+            Ok(_) => Answer::GoesOn,
+            Err(answer) => answer,
+        }
+    }
+
+    /// The same; who it is that is let in.
+    ///
+    /// # Errors
+    /// Every answer but [`Answer::GoesOn`].
+    pub fn identify(&self, asked: &Asked<'_>) -> Result<Identity, Answer> {
         let (process, started) = match process::of_thread(asked.thread) {
             Ok(found) => found,
-            Err(error) => return self.deny(asked, 0, "", format!("its opener cannot be told: {error}")),
+            Err(error) => return Err(self.deny(asked, 0, "", format!("its opener cannot be told: {error}"))),
         };
         let rules = match RuleSet::decode(asked.rules) {
             Ok(rules) => rules,
-            Err(error) => return self.deny(asked, process, "", error.to_string()),
+            Err(error) => return Err(self.deny(asked, process, "", error.to_string())),
         };
         let ticket = {
             let mut state = self.state.lock();
@@ -186,7 +197,7 @@ impl Door {
                 self.state.lock().again.remove(&(asked.inode, asked.thread));
                 self.judge(asked, process, &rules, found)
             }
-            None => self.send_back(asked, process),
+            None => Err(self.send_back(asked, process)),
         }
     }
 
@@ -196,19 +207,21 @@ impl Door {
         process: u32,
         rules: &RuleSet,
         found: Result<Identity, String>,
-    ) -> Answer {
+    ) -> Result<Identity, Answer> {
         let identity = match found {
             Ok(identity) => identity,
-            Err(why) => return self.deny(asked, process, "", format!("it could not be identified: {why}")),
+            Err(why) => {
+                return Err(self.deny(asked, process, "", format!("it could not be identified: {why}")));
+            }
         };
         let places = &self.settings.manifests;
         match rules
             .decide(&identity, asked.wanted, &|key, name, digest| manifest::lists(places, key, name, digest))
         {
-            Ok(_) => Answer::GoesOn,
+            Ok(_) => Ok(identity),
             Err(refusal) => {
                 let program = format!("{} (hash:{})", identity.path, identity.digest);
-                self.deny(asked, process, &program, refusal.to_string())
+                Err(self.deny(asked, process, &program, refusal.to_string()))
             }
         }
     }
@@ -419,12 +432,15 @@ impl Door {
             rules: &made.rules,
             path: made.path.clone(),
         };
-        let answer = match RuleSet::decode(&made.rules) {
-            Ok(rules) => self.judge(&asked, process, &rules, found),
-            Err(error) => self.deny(&asked, process, "", error.to_string()),
+        let is_let_in = match RuleSet::decode(&made.rules) {
+            Ok(rules) => self.judge(&asked, process, &rules, found).is_ok(),
+            Err(error) => {
+                let _ = self.deny(&asked, process, "", error.to_string());
+                false
+            }
         };
-        made.admission.set(answer == Answer::GoesOn);
-        answer == Answer::GoesOn
+        made.admission.set(is_let_in);
+        is_let_in
     }
 }
 

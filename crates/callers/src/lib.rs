@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 pub mod door;
+pub mod exchange;
 pub mod hashes;
 pub mod helper;
 pub mod identify;

@@ -85,8 +85,12 @@ pub enum Command {
     Volume(crate::volume::args::Volume),
     /// Show the sandboxed processes of this user: what each may do, and behind which walls.
     Components(crate::components::Components),
-    /// Say which programs of this machine may open a file.
+    /// Say which programs of this machine may open a file; on volumes, also which users.
     Acl(crate::programs::args::Acl),
+    /// Give files on volumes away, and accept them.
+    Owner(crate::programs::args::Owner),
+    /// Let others act in your name on a volume, and take that back.
+    Credential(crate::programs::args::Credential),
     /// Say why a program is let in to a file or refused, and who was.
     Why(crate::programs::args::Why),
     /// Start a program clean, so that files with rules can tell it from others.

@@ -108,6 +108,8 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Components(arguments) => components::run(arguments, format),
         Command::Volume(arguments) => volume::run(arguments, directories, format),
         Command::Acl(arguments) => programs::acl::run(arguments, directories, format),
+        Command::Owner(arguments) => programs::owned::owner(arguments, format),
+        Command::Credential(arguments) => programs::credential::run(arguments, format),
         Command::Why(arguments) => programs::why::run(arguments, directories, format),
         Command::Run(arguments) => programs::run(arguments),
         Command::Program(arguments) => programs::program(arguments, format),

@@ -62,7 +62,10 @@ fn where_sandboxes_cannot_be_made() {
     let refused = start("");
     let said = text(&refused);
     assert_eq!(refused.status.code(), Some(71), "{said}");
-    assert!(said.contains("front end") && said.contains("namespaces") && said.contains("--one-process"), "{said}");
+    assert!(
+        said.contains("front end") && said.contains("namespaces") && said.contains("--one-process"),
+        "{said}"
+    );
     assert!(!said.contains("holdfast serves"), "{said}");
     let whole = start("--one-process");
     let said = text(&whole);

@@ -53,6 +53,9 @@ fn every_command_has_help_a_page_and_completions() {
         "verify",
         "serve",
         "volume",
+        "acl",
+        "owner",
+        "credential",
         "man",
     ] {
         assert!(run(&[command, "--help"]).contains("Example"), "{command}");

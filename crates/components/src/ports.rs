@@ -39,6 +39,8 @@ pub(crate) enum Order {
     Port { port: String, role: Role },
     /// An end of a channel, and the page of the other's aliases: two files.
     Attach { port: String, role: Role, generation: u64, bounds: Bounds },
+    /// The component at the other end of a port's channel ended and is not started anew.
+    Gone { port: String },
     /// A view of a region: one file.
     Region { name: String, access: Access, bytes: u64 },
     /// A view that is no longer the component's.
@@ -65,6 +67,8 @@ struct Port {
     generation: u64,
     /// None while the component at the other end is not up for the first time.
     channel: Option<Arc<Channel>>,
+    /// Nobody will be at the other end any more: there is nothing to wait for.
+    is_gone: bool,
 }
 
 #[derive(Default)]
@@ -193,7 +197,7 @@ impl Ports {
                 Some(Port { channel: Some(channel), generation: newer, .. }) if *newer > generation => {
                     return Ok((*newer, Arc::clone(channel)));
                 }
-                Some(_) if !held.stopping => {}
+                Some(port) if !held.stopping && !port.is_gone => {}
                 Some(_) => return Err(ComponentError::Disconnected(port.to_owned())),
                 None => return Err(ComponentError::NoSuchPort(port.to_owned())),
             }
@@ -258,6 +262,7 @@ impl Ports {
                 let (socket, page) = (file()?, file()?);
                 self.attach(role, generation, Channel::new(&port, socket, &page, bounds)?);
             }
+            Order::Gone { port } => self.gone(&port),
             Order::Region { name, access, bytes } => {
                 let view = View::new(file()?, access, bytes);
                 self.held.lock().regions.insert(name, Arc::new(view));
@@ -280,7 +285,7 @@ impl Ports {
 
     /// Makes a port known that has no channel yet.
     pub(crate) fn declare(&self, port: &str, role: Role) {
-        let port_of = || Port { role, generation: 0, channel: None };
+        let port_of = || Port { role, generation: 0, channel: None, is_gone: false };
         self.held.lock().ports.entry(port.to_owned()).or_insert_with(port_of);
     }
 
@@ -288,8 +293,16 @@ impl Ports {
     pub(crate) fn attach(&self, role: Role, generation: u64, channel: Channel) {
         let mut held = self.held.lock();
         let name = channel.port().to_owned();
-        held.ports.insert(name, Port { role, generation, channel: Some(Arc::new(channel)) });
+        held.ports.insert(name, Port { role, generation, channel: Some(Arc::new(channel)), is_gone: false });
         held.version += 1;
+        self.changed.notify_all();
+    }
+
+    /// Whoever waits for the other end of a port waits no longer.
+    pub(crate) fn gone(&self, port: &str) {
+        if let Some(port) = self.held.lock().ports.get_mut(port) {
+            port.is_gone = true;
+        }
         self.changed.notify_all();
     }
 

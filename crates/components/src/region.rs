@@ -105,7 +105,7 @@ impl Regions {
         let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&self.writable, &name, flags, Mode::RUSR | Mode::WUSR).during(what)?;
-        let place = Place { name, file };
+        let place = Place { name, file, was_writable: false };
         if let Err(error) = ftruncate(&place.file, bytes) {
             self.remove(place);
             return Err(error).during(what);
@@ -118,6 +118,10 @@ impl Regions {
         // Neither can fail for a file and a name of ours; if one did, the bound on the tmpfs still holds.
         let _ = ftruncate(&place.file, 0);
         let _ = unlinkat(&self.writable, &place.name, AtFlags::empty());
+        // What nobody can fill again needs no watching, and no descriptor.
+        if !place.was_writable {
+            return;
+        }
         let mut revoked = self.revoked.lock();
         if revoked.len() == REVOKED_MAX {
             revoked.pop_front();
@@ -139,6 +143,8 @@ impl Regions {
 struct Place {
     name: String,
     file: OwnedFd,
+    /// Somebody was given a view that writes.
+    was_writable: bool,
 }
 
 /// A region, as its maker holds it. Dropped, it is gone for everybody.
@@ -159,7 +165,8 @@ impl Region {
     /// # Errors
     /// No descriptor is left.
     pub fn view(&self, access: Access) -> Result<OwnedFd> {
-        let place = self.place.lock();
+        let mut place = self.place.lock();
+        place.was_writable |= access == Access::ReadWrite;
         let (mount, flags) = match access {
             Access::ReadOnly => (&self.regions.readable, OFlags::RDONLY),
             Access::ReadWrite => (&self.regions.writable, OFlags::RDWR),
@@ -217,9 +224,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let name = std::mem::take(&mut self.place.get_mut().name);
-        if let Ok(file) = self.place.get_mut().file.try_clone() {
-            self.regions.remove(Place { name, file });
+        let place = self.place.get_mut();
+        let (name, was_writable) = (std::mem::take(&mut place.name), place.was_writable);
+        if let Ok(file) = place.file.try_clone() {
+            self.regions.remove(Place { name, file, was_writable });
         } else {
             let _ = ftruncate(&self.place.get_mut().file, 0);
             let _ = unlinkat(&self.regions.writable, &name, AtFlags::empty());

@@ -6,9 +6,10 @@
 //! | who | may |
 //! |---|---|
 //! | PolicyMgr | make regions, give them blocks and ACLs, free pages, erase blocks |
-//! | the DiskDriver of a bus | transfer between a page and its own block, in the direction that the page's state allows; flush |
+//! | the DiskDriver of a bus | transfer between a page and its own block, in the direction that the page's state allows |
 //! | who is on a region's ACL | read and change its pages, as the ACL says; reading goes through a view, without asking |
 //! | CacheMgr | see what pages have, but not what is in them |
+//! | anybody | have what was written made durable |
 //!
 //! Invariants:
 //! - nobody gets a byte of a block but through a region whose ACL has their name;
@@ -27,5 +28,5 @@ mod regions;
 
 pub use error::MonitorError;
 pub use layout::{Extent, Layout};
-pub use monitor::{Direction, Disk, Memory, Monitor, Names, PAGE_BYTES, Page, Write, word};
+pub use monitor::{Direction, Disk, Memory, Monitor, Names, PAGE_BYTES, Page, Words, Write, words};
 pub use regions::{BlockId, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};

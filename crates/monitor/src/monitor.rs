@@ -21,9 +21,9 @@ pub trait Memory {
     /// What lets a process read a region by itself, and its words, which say what pages have.
     type View;
 
-    /// Says in a region's words what a page has ([`word`]). It is seen before what is done next, and after what was done
+    /// Says in a region's words what a page has ([`words`]). It is seen before what is done next, and after what was done
     /// before.
-    fn note(&self, page: PageId, word: u64);
+    fn note(&self, page: PageId, words: Words);
 
     /// Makes a region's memory, zeroes.
     ///
@@ -104,12 +104,18 @@ pub struct Write {
     pub bytes: Vec<u8>,
 }
 
-/// What a region's words say of a page: the reference's generation, and whether the page is filled. Who reads a page by a
-/// view looks here before and after: if both times it is the word of a filled page of their reference, what they read is
-/// the block.
-pub fn word(generation: u32, is_filled: bool) -> u64 {
-    u64::from(generation) << 1 | u64::from(is_filled)
+/// What a region's words say of a page.
+pub type Words = [u64; 2];
+
+/// What a region's words say of a page: its reference, and whether it is filled. Who reads a page by a view looks here
+/// before and after: if both times it is the words of a filled page of their reference, what they read is the block.
+pub fn words(at: Reference, is_filled: bool) -> Words {
+    let second = u64::from(at.generation) << 32 | u64::from(at.block.disk) << 16 | u64::from(is_filled);
+    [at.block.number, second]
 }
+
+/// The words of a page without a block: of no reference to a filled page.
+const NOTHING: Words = [0, 0];
 
 /// See the crate. Every method takes the name that the request was stamped with.
 pub struct Monitor<M> {
@@ -180,7 +186,7 @@ impl<M: Memory> Monitor<M> {
         blocks.iter().try_for_each(|block| self.place(*block).map(|_| ()))?;
         let mut regions = self.regions.lock();
         let references = regions.assign(region, first, blocks)?;
-        references.iter().for_each(|at| self.memory.note(at.page, word(at.generation, false)));
+        references.iter().for_each(|at| self.memory.note(at.page, words(*at, false)));
         Ok(references)
     }
 
@@ -215,7 +221,7 @@ impl<M: Memory> Monitor<M> {
         for index in regions.free(region, pages, lose)? {
             let page = PageId { region, index };
             // Nobody takes what comes next for what was there.
-            self.memory.note(page, 0);
+            self.memory.note(page, NOTHING);
             self.memory.clear(page).map_err(|error| MonitorError::Memory { region, error })?;
         }
         Ok(())
@@ -320,7 +326,7 @@ impl<M: Memory> Monitor<M> {
     /// Says in the words of a page's region what it has.
     fn note(&self, regions: &Regions, page: PageId) {
         if let Ok((at, _, status)) = regions.reference(page) {
-            self.memory.note(page, word(at.generation, status != Status::Empty));
+            self.memory.note(page, words(at, status != Status::Empty));
         }
     }
 
@@ -364,14 +370,14 @@ impl<M: Memory> Monitor<M> {
         written.map_err(|error| MonitorError::Memory { region: page.region, error })
     }
 
-    /// The DiskDriver makes durable what was transferred and what was [written together](Monitor::write_together).
+    /// Makes durable what was transferred and what was [written together](Monitor::write_together). Anybody may have
+    /// this done: it changes and tells nothing, and whoever acknowledges something as durable must not have to believe
+    /// another component that it is.
     ///
     /// # Errors
-    /// [`MonitorError::Denied`], [`MonitorError::NoBlock`], [`MonitorError::Volume`].
-    pub fn flush(&self, by: &Alias, disk: u16) -> Result<(), MonitorError> {
-        let disk = self.disk(disk)?;
-        named(by, &disk.driver, "flushing this disk")?;
-        Ok(disk.volume.flush()?)
+    /// [`MonitorError::NoBlock`], [`MonitorError::Volume`].
+    pub fn flush(&self, disk: u16) -> Result<(), MonitorError> {
+        Ok(self.disk(disk)?.volume.flush()?)
     }
 
     /// Lets somebody read a region whose ACL has their name. A name that holds for some blocks only gets no view, as a view
@@ -388,6 +394,20 @@ impl<M: Memory> Monitor<M> {
             return Err(MonitorError::Denied("a view of this region"));
         }
         self.memory.view(region).map_err(|error| MonitorError::Memory { region, error })
+    }
+
+    /// Takes all views from everybody: a name that some had them by is no longer theirs. Who still may read asks again. For
+    /// the host, which keeps the names.
+    ///
+    /// # Errors
+    /// [`MonitorError::Memory`].
+    pub fn revoke_views(&self) -> Result<(), MonitorError> {
+        let regions = self.regions.lock();
+        let revoked = regions
+            .ids()
+            .map(|region| self.memory.revoke(region).map_err(|error| MonitorError::Memory { region, error }));
+        // All are tried, whatever becomes of one.
+        revoked.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Copies a filled page out, for somebody on the ACL.
@@ -500,17 +520,23 @@ impl<M: Memory> Monitor<M> {
     }
 
     /// Writes what is dirty, whoever wrote it, and closes the volumes, so that the next opening has nothing to recover.
-    /// Nobody asks any more.
+    /// Nobody asks any more. A disk that fails does not keep the others.
     ///
     /// # Errors
-    /// [`MonitorError::Volume`], [`MonitorError::Memory`].
+    /// The first of [`MonitorError::Volume`], [`MonitorError::Memory`].
     pub fn close(&self) -> Result<(), MonitorError> {
         let dirty = self.regions.lock().dirty_pages();
+        let mut outcome = Ok(());
         for (page, block) in dirty {
-            let (disk, offset, bytes, _) = self.place(block)?;
-            self.drain(disk, offset, bytes, &mut vec![0; bytes], &[page])?;
+            let drained = self.place(block).and_then(|(disk, offset, bytes, _)| {
+                self.drain(disk, offset, bytes, &mut vec![0; bytes], &[page])
+            });
+            outcome = outcome.and(drained);
         }
-        self.disks.iter().try_for_each(|disk| Ok(disk.volume.close()?))
+        for disk in &self.disks {
+            outcome = outcome.and(disk.volume.close().map_err(MonitorError::from));
+        }
+        outcome
     }
 
     /// What pages have, nothing for outdated references: for CacheMgr, and for who may read them.

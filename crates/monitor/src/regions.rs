@@ -39,8 +39,9 @@ pub struct PageId {
     pub index: u32,
 }
 
-/// A cache reference: a page as long as it is one block's. Who has an old one is told so, and never sees or changes the
-/// block that the page was given to since.
+/// A cache reference: a page as long as it is this block's. Who has an old one is told so, and never sees or changes the
+/// block that the page was given to since. It names the block, so that whoever hands references on cannot make one
+/// block pass for another.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
 )]
@@ -49,6 +50,8 @@ pub struct Reference {
     pub page: PageId,
     /// Grows when the page is given to a block.
     pub generation: u32,
+    /// The block.
+    pub block: BlockId,
 }
 
 /// Whether changes may go that the disk was not given.
@@ -170,7 +173,7 @@ impl Regions {
             // What a wrap would make true again is older than four thousand million blocks.
             region.generations[index] = region.generations[index].wrapping_add(1);
             let page = PageId { region: id, index: index as u32 };
-            references.push(Reference { page, generation: region.generations[index] });
+            references.push(Reference { page, generation: region.generations[index], block: *block });
         }
         Ok(references)
     }
@@ -182,7 +185,7 @@ impl Regions {
     pub fn reference(&self, id: PageId) -> Result<(Reference, BlockId, Status), MonitorError> {
         let page = self.page(id)?;
         let generation = self.region(id.region)?.generations[id.index as usize];
-        Ok((Reference { page: id, generation }, page.block, page.status))
+        Ok((Reference { page: id, generation, block: page.block }, page.block, page.status))
     }
 
     /// The block of a reference that is still good, and what its page has.
@@ -211,6 +214,11 @@ impl Regions {
     pub fn set_acl(&mut self, id: RegionId, acl: Acl) -> Result<(), MonitorError> {
         self.region_mut(id)?.acl = acl;
         Ok(())
+    }
+
+    /// All regions.
+    pub fn ids(&self) -> impl Iterator<Item = RegionId> {
+        self.regions.keys().copied()
     }
 
     /// Pages that the disk is still to be given.

@@ -109,7 +109,7 @@ fn as_a_map() {
                         model.remove(&gone);
                     }
                 }
-                (9, _) => monitor.flush(&driver, 0).expect("flushed"),
+                (9, _) => monitor.flush(0).expect("flushed"),
                 _ => {}
             }
         }
@@ -118,7 +118,7 @@ fn as_a_map() {
                 monitor.transfer(&driver, Direction::Drain, block(*at), &[place.page]).expect("drained");
             }
         }
-        monitor.flush(&driver, 0).expect("flushed");
+        monitor.flush(0).expect("flushed");
         drop(monitor);
         for at in (0..12).chain(LARGE..LARGE + 30) {
             let expected = model.get(&at).cloned().unwrap_or(vec![0; bytes_of(at)]);
@@ -134,12 +134,12 @@ fn erased_before_the_next_owner() {
     for number in [7, LARGE + 5, LARGE + 6] {
         let devices = devices();
         let (monitor, _) = monitor(&devices, 32);
-        let (policy, driver) = (alias("policy"), alias("driver"));
+        let policy = alias("policy");
         let mine = monitor.create_region(&policy, acl("alice", Access::ReadWrite), 1).expect("made");
         let at = monitor.assign(&policy, mine, 0, &[block(number)]).expect("assigned")[0];
         let secret = vec![0xaa; bytes_of(number)];
         monitor.write_together(&alias("alice"), 0, &[Write { at, bytes: secret.clone() }]).expect("hers");
-        monitor.flush(&driver, 0).expect("flushed");
+        monitor.flush(0).expect("flushed");
         let before = devices.events();
         monitor.erase(&policy, block(number), 1).expect("erased");
         // The policy table says that it is another's.
@@ -147,7 +147,7 @@ fn erased_before_the_next_owner() {
         let at = monitor.assign(&policy, table, 0, &[block(0)]).expect("assigned")[0];
         let entry = Write { at, bytes: vec![1; 4096] };
         monitor.write_together(&policy, 0, &[entry]).expect("its own");
-        monitor.flush(&driver, 0).expect("flushed");
+        monitor.flush(0).expect("flushed");
         drop(monitor);
         let mut seen = [0; 2];
         for events in before..=devices.events() {

@@ -29,9 +29,6 @@ pub enum Refused {
     /// Nobody nominated the requester for exactly this range.
     #[error("you are not nominated for exactly these blocks: have their owner nominate you")]
     NotNominated,
-    /// Too many nominations await acceptance.
-    #[error("too many nominations await acceptance: accept some, or nominate larger ranges")]
-    TooManyNominations,
     /// The table is full.
     #[error(
         "the policy table is full: use fewer different ACLs and larger ranges, or format the disk with a larger table"
@@ -71,7 +68,7 @@ pub enum Damage {
         why: &'static str,
     },
     /// A table of a later format.
-    #[error("the policy table has format {0}, this Holdfast knows 1: use the one that wrote it")]
+    #[error("the policy table has format {0}, this Holdfast knows 1 and 2: use the one that wrote it")]
     Newer(u16),
     /// A table of another disk, or of this one before it was resized.
     #[error("the policy table is of another disk, or of one with another size or place of the table")]

@@ -4,7 +4,11 @@
 //! block 0                header: format, disk, generation, how many label blocks and page slots are in use
 //! 1 .. 1+L               label blocks: (number, owner, ACL) each; L = an eighth of the rest, at least 1
 //! 1+L .. table_blocks    page slots: (first block, label number) each, sorted; an extent lasts until the next
+//!                        or, in format 2, a piece of what is kept beside
 //! ```
+//!
+//! A table that keeps nothing beside is of format 1, as it was before anything could be kept; one that does is of format 2,
+//! which readers that know no revocations refuse.
 //!
 //! Every block: magic (8 bytes), digest (32) over the disk's identity, the block's place and the body, then the body
 //! in canonical encoding, then zeroes. So a block of another disk, place or kind is not taken for this one.
@@ -27,8 +31,12 @@ pub(crate) const LIST_BYTES: usize = BLOCK_BYTES - BODY_AT - 1 - 4;
 pub const EXTENTS_PER_PAGE_MAX: usize = LIST_BYTES / 12;
 const _: () = assert!(BODY_AT == 40 && LIST_BYTES == 4051 && EXTENTS_PER_PAGE_MAX == 337);
 
-/// The format that this version writes and reads.
-pub(crate) const FORMAT: u16 = 1;
+/// The format of tables that keep nothing beside.
+pub(crate) const FORMAT_PLAIN: u16 = 1;
+/// The format of those that do, and the newest that this version reads.
+pub(crate) const FORMAT: u16 = 2;
+/// Bytes of a piece of what is kept beside: less by its number and its length.
+pub(crate) const PIECE_BYTES_MAX: usize = LIST_BYTES - 4;
 
 /// A block to be written, and where, counted from the table's first.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +62,8 @@ pub(crate) enum Body {
     Header(Header),
     Labels(Vec<(u32, Label)>),
     Page(Vec<(u64, u32)>),
+    /// A piece of what is kept beside, and which: from 0.
+    Kept(u32, Vec<u8>),
 }
 
 /// How many blocks of the table are for labels.
@@ -92,8 +102,9 @@ pub(crate) fn body(disk: &Disk, block: u64, bytes: &Block) -> Result<Body, Damag
     }
     let mut rest = &bytes[BODY_AT..];
     // A later format may have other fields, so its number is looked at first.
-    if rest[0] == 0 && [rest[1], rest[2]] != FORMAT.to_le_bytes() {
-        return Err(Damage::Newer(u16::from_le_bytes([rest[1], rest[2]])));
+    let format = u16::from_le_bytes([rest[1], rest[2]]);
+    if rest[0] == 0 && !(FORMAT_PLAIN..=FORMAT).contains(&format) {
+        return Err(Damage::Newer(format));
     }
     let body = Body::deserialize(&mut rest).map_err(|_| malformed("its contents are not canonical"))?;
     if rest.iter().any(|byte| *byte != 0) {

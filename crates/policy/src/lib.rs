@@ -18,6 +18,7 @@
 //! All of it is in the trusted base. The crate is pure: the driver reads, writes, erases and withdraws regions.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod error;
 mod format;
 mod labels;
@@ -25,6 +26,7 @@ mod policy;
 mod range;
 mod table;
 
+pub use adopt::{Owned, adopt};
 pub use error::{Damage, Refused};
 pub use format::{BLOCK_BYTES, Block, EXTENTS_PER_PAGE_MAX, Image};
 pub use labels::Label;

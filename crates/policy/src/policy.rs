@@ -77,6 +77,18 @@ struct Nomination {
     range: BlockRange,
     by: Principal,
     to: Principal,
+    /// Counts nominations.
+    number: u64,
+    content: Content,
+}
+
+/// What becomes of what blocks hold when they change hands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    /// It is erased before the new owner has them.
+    Erased,
+    /// It is given away with them.
+    Given,
 }
 
 /// The policy of one disk.
@@ -85,6 +97,7 @@ pub struct Policy {
     administrator: Principal,
     /// By first block; none overlaps another.
     nominations: BTreeMap<u64, Nomination>,
+    nominated: u64,
     unfinished: bool,
 }
 
@@ -99,7 +112,8 @@ impl Policy {
         let label = Label { acl: only(&administrator)?, owner: administrator.clone() };
         let erase = everything_but_the_table(&disk)?;
         let (table, images) = Table::create(disk, label, 1)?;
-        let mut policy = Policy { table, administrator, nominations: BTreeMap::new(), unfinished: false };
+        let mut policy =
+            Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false };
         let change = policy.change(&erase, DirtyPages::Drop, images);
         Ok((policy, change))
     }
@@ -115,7 +129,7 @@ impl Policy {
     ) -> Result<Policy, Damage> {
         disk.table().ok_or(Damage::OtherDisk)?;
         let table = Table::open(disk, read)?;
-        Ok(Policy { table, administrator, nominations: BTreeMap::new(), unfinished: false })
+        Ok(Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false })
     }
 
     /// The driver has carried out every effect of the change.
@@ -151,29 +165,54 @@ impl Policy {
         Ok(self.change(&[range], DirtyPages::Write, images))
     }
 
-    /// Proposes a new owner, for as long as the machine runs. Takes the place of nominations that it overlaps.
+    /// Proposes a new owner, for as long as the machine runs. Takes the place of nominations that it overlaps, and, where
+    /// there are as many as may be, of the oldest: so whoever never accepts does not keep others from being nominated.
     ///
     /// # Errors
-    /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`], [`Refused::TooManyNominations`].
+    /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`].
     pub fn chown_nominate(&mut self, by: &Alias, range: BlockRange, to: Principal) -> Result<(), Refused> {
+        self.nominate(by, range, to, Content::Erased)
+    }
+
+    /// The same, and what the blocks hold goes with them: as if the new owner had been put on their ACL, so it takes the
+    /// right to that as well.
+    ///
+    /// # Errors
+    /// As [`Policy::chown_nominate`].
+    pub fn chown_give(&mut self, by: &Alias, range: BlockRange, to: Principal) -> Result<(), Refused> {
+        self.authorise(by, Operation::ChangeAcls, range)?;
+        self.nominate(by, range, to, Content::Given)
+    }
+
+    fn nominate(
+        &mut self,
+        by: &Alias,
+        range: BlockRange,
+        to: Principal,
+        content: Content,
+    ) -> Result<(), Refused> {
         self.authorise(by, Operation::Chown, range)?;
         if !to.is_storable() {
             return Err(Refused::NotStorable(to));
         }
-        // Counted without those that go, so that a nomination can always be replaced.
-        let others = self.nominations.values().filter(|one| !one.range.overlaps(&range));
-        let (total, own) = others
-            .fold((0, 0), |(total, own), one| (total + 1, own + usize::from(one.by == *by.principal())));
-        if total >= NOMINATIONS_MAX || own >= NOMINATIONS_PER_OWNER_MAX {
-            return Err(Refused::TooManyNominations);
-        }
         self.forget_nominations(range);
-        let nomination = Nomination { range, by: by.principal().clone(), to };
+        let by = by.principal();
+        let own = self.nominations.values().filter(|one| one.by == *by);
+        if own.clone().count() >= NOMINATIONS_PER_OWNER_MAX {
+            let oldest = own.min_by_key(|one| one.number).map(|one| one.range.first());
+            oldest.and_then(|first| self.nominations.remove(&first));
+        } else if self.nominations.len() >= NOMINATIONS_MAX {
+            let oldest = self.nominations.values().min_by_key(|one| one.number).map(|one| one.range.first());
+            oldest.and_then(|first| self.nominations.remove(&first));
+        }
+        self.nominated += 1;
+        let nomination = Nomination { range, by: by.clone(), to, number: self.nominated, content };
         self.nominations.insert(range.first(), nomination);
         Ok(())
     }
 
-    /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased.
+    /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased, unless it
+    /// was [given](Policy::chown_give) too.
     ///
     /// # Errors
     /// [`Refused::NotNominated`], [`Refused::Full`], [`Refused::AclTooLong`], [`Refused::TooScattered`],
@@ -185,11 +224,15 @@ impl Policy {
         if nominated.range != range || nominated.to != *by.principal() || !within {
             return Err(Refused::NotNominated);
         }
+        let dirty = match nominated.content {
+            Content::Erased => DirtyPages::Drop,
+            Content::Given => DirtyPages::Write,
+        };
         let label = Label { owner: nominated.to.clone(), acl };
         let new = self.table.extents(range).map(|(_, number)| (number, label.clone())).collect();
         let images = self.table.relabel(range, new)?;
         self.forget_nominations(range);
-        Ok(self.change(&[range], DirtyPages::Drop, images))
+        Ok(self.change(&[range], dirty, images))
     }
 
     /// The owner and the ACL of a block, for its owner, and how far they reach.
@@ -220,6 +263,22 @@ impl Policy {
             }
         }
         common.map(|number| self.table.label(number)).ok_or(Refused::MixedAcls(0))
+    }
+
+    /// Bytes that the table keeps beside owners and ACLs: which credentials were revoked. None: nothing was kept.
+    pub fn kept(&self) -> &[u8] {
+        self.table.kept()
+    }
+
+    /// Keeps other bytes. They are stored by the same atomic sets as everything else, and survive what owners do; a
+    /// [`Policy::format`] ends them with all owners.
+    ///
+    /// # Errors
+    /// [`Refused::Full`], [`Refused::Unfinished`].
+    pub fn keep(&mut self, bytes: Vec<u8>) -> Result<Change, Refused> {
+        self.ready()?;
+        let images = self.table.keep(bytes)?;
+        Ok(self.change(&[], DirtyPages::Write, images))
     }
 
     /// Erases the whole disk and makes the administrator its owner.

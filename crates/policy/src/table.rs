@@ -4,7 +4,9 @@
 //! one extent; within a page extents ascend and neighbours have different labels; a page fits into a block. A change
 //! touches the pages of its range (and merges pages that became small with their neighbours), so it rewrites few blocks.
 
-use crate::format::{self, Body, EXTENTS_PER_PAGE_MAX, FORMAT, Header, Image, body, image};
+use crate::format::{
+    self, Body, EXTENTS_PER_PAGE_MAX, FORMAT, FORMAT_PLAIN, Header, Image, PIECE_BYTES_MAX, body, image,
+};
 use crate::labels::{Label, Labels};
 use crate::{Block, BlockRange, Damage, Disk, Refused};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +32,19 @@ pub(crate) struct Table {
     /// How many slots were ever used.
     slots: u32,
     labels: Labels,
+    /// What is kept beside, and the slots that hold it, piece by piece.
+    kept: Vec<u8>,
+    kept_slots: Vec<u32>,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy)]
+enum Held {
+    /// The page that begins at this block.
+    Page(u64),
+    /// A piece of what is kept beside.
+    Piece(usize),
+    Nothing,
 }
 
 impl Table {
@@ -40,8 +55,52 @@ impl Table {
         labels.add_use(number);
         let page = Page { slot: 0, extents: vec![(0, number)] };
         let pages = BTreeMap::from([(0, page)]);
-        let mut table = Table { disk, generation, pages, free: BTreeSet::new(), slots: 1, labels };
-        let images = table.images(&[(0, Some(0))]);
+        let free = BTreeSet::new();
+        let (kept, kept_slots) = (Vec::new(), Vec::new());
+        let mut table = Table { disk, generation, pages, free, slots: 1, labels, kept, kept_slots };
+        let images = table.images(&[(0, Held::Page(0))]);
+        Ok((table, images))
+    }
+
+    /// A table of these extents, each ⟨first block, label⟩ and lasting until the next, and the blocks that store it. Pages
+    /// are filled in part, where there is room for it, so that changes to come do not split each of them.
+    pub fn of(
+        disk: Disk,
+        extents: impl Iterator<Item = (u64, Label)>,
+    ) -> Result<(Table, Vec<Image>), Refused> {
+        let mut labels = Labels::new(format::label_blocks(&disk));
+        let mut numbered: Vec<(u64, u32)> = Vec::new();
+        for (first, label) in extents {
+            let follows = numbered.last().map_or(first == 0, |(before, _)| *before < first);
+            if !follows || first >= disk.blocks {
+                return Err(Refused::BeyondDisk(disk.blocks));
+            }
+            if !label.owner.is_storable() {
+                return Err(Refused::NotStorable(label.owner));
+            }
+            let number = labels.intern(label)?;
+            if numbered.last().is_none_or(|(_, before)| *before != number) {
+                labels.add_use(number);
+                numbered.push((first, number));
+            }
+        }
+        let slots_max = format::page_slots(&disk);
+        let loose = EXTENTS_PER_PAGE_MAX * 3 / 4;
+        let fits = |per_page: usize| numbered.len().div_ceil(per_page) as u64 <= slots_max;
+        let per_page = if fits(loose) { loose } else { EXTENTS_PER_PAGE_MAX };
+        if numbered.is_empty() || !fits(per_page) {
+            return Err(if numbered.is_empty() { Refused::BeyondDisk(0) } else { Refused::Full });
+        }
+        let pages: BTreeMap<u64, Page> = (0..)
+            .zip(numbered.chunks(per_page))
+            .map(|(slot, extents)| (extents[0].0, Page { slot, extents: extents.to_vec() }))
+            .collect();
+        let stored: Vec<(u32, Held)> =
+            pages.iter().map(|(first, page)| (page.slot, Held::Page(*first))).collect();
+        let slots = stored.len() as u32;
+        let (free, kept, kept_slots) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut table = Table { disk, generation: 1, pages, free, slots, labels, kept, kept_slots };
+        let images = table.images(&stored);
         Ok((table, images))
     }
 
@@ -70,10 +129,19 @@ impl Table {
             };
             labels.load(stored).map_err(|why| malformed(block, why))?;
         }
-        let (mut pages, mut free) = (BTreeMap::new(), BTreeSet::new());
+        let (mut pages, mut free, mut pieces) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         for slot in 0..header.page_slots {
             let block = 1 + labels_max + u64::from(slot);
-            let Body::Page(extents) = next(block)? else { return Err(malformed(block, "it is not a page")) };
+            let extents = match next(block)? {
+                Body::Page(extents) => extents,
+                Body::Kept(number, bytes) if header.format == FORMAT => {
+                    if pieces.insert(number, (slot, bytes)).is_some() {
+                        return Err(malformed(block, "a piece of what is kept beside is there twice"));
+                    }
+                    continue;
+                }
+                _ => return Err(malformed(block, "it is not a page")),
+            };
             let Some((first, _)) = extents.first().copied() else {
                 free.insert(slot);
                 continue;
@@ -99,8 +167,58 @@ impl Table {
         if !labels.all_used() {
             return Err(malformed(0, "a label is used by no extent"));
         }
+        let (mut kept, mut kept_slots) = (Vec::new(), Vec::new());
+        for (expected, (number, (slot, bytes))) in (0..).zip(pieces) {
+            // All but the last are whole.
+            if number != expected || bytes.is_empty() || kept.len() % PIECE_BYTES_MAX != 0 {
+                return Err(malformed(0, "a piece of what is kept beside is missing"));
+            }
+            if bytes.len() > PIECE_BYTES_MAX {
+                return Err(malformed(0, "a piece of what is kept beside is too long"));
+            }
+            kept.extend(bytes);
+            kept_slots.push(slot);
+        }
+        if kept.is_empty() != (header.format == FORMAT_PLAIN) {
+            return Err(malformed(0, "its format is not that of what it keeps"));
+        }
         let (generation, slots) = (header.generation, header.page_slots);
-        Ok(Table { disk, generation, pages, free, slots, labels })
+        Ok(Table { disk, generation, pages, free, slots, labels, kept, kept_slots })
+    }
+
+    /// What is kept beside.
+    pub fn kept(&self) -> &[u8] {
+        &self.kept
+    }
+
+    /// Keeps other bytes beside. Answers the blocks to be stored, as one set.
+    pub fn keep(&mut self, bytes: Vec<u8>) -> Result<Vec<Image>, Refused> {
+        let needed = bytes.len().div_ceil(PIECE_BYTES_MAX);
+        if needed as u64 > self.kept_slots.len() as u64 + self.free_slots() {
+            return Err(Refused::Full);
+        }
+        let mut stored = Vec::new();
+        while self.kept_slots.len() > needed {
+            let slot = self.kept_slots.pop().expect("it has more than are needed");
+            self.free.insert(slot);
+            stored.push((slot, Held::Nothing));
+        }
+        while self.kept_slots.len() < needed {
+            let slot = self.take_slot();
+            self.kept_slots.push(slot);
+        }
+        self.kept = bytes;
+        stored.extend(self.kept_slots.iter().enumerate().map(|(piece, slot)| (*slot, Held::Piece(piece))));
+        self.generation += 1;
+        Ok(self.images(&stored))
+    }
+
+    /// A slot that is free. The caller has made sure that there is one.
+    fn take_slot(&mut self) -> u32 {
+        self.free.pop_first().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        })
     }
 
     pub fn disk(&self) -> &Disk {
@@ -191,16 +309,13 @@ impl Table {
         let mut stored = Vec::new();
         let per_page = extents.len().div_ceil(extents.len().div_ceil(EXTENTS_PER_PAGE_MAX));
         for part in extents.chunks(per_page) {
-            let slot = slots.pop().or_else(|| self.free.pop_first()).unwrap_or_else(|| {
-                self.slots += 1;
-                self.slots - 1
-            });
+            let slot = slots.pop().unwrap_or_else(|| self.take_slot());
             self.pages.insert(part[0].0, Page { slot, extents: part.to_vec() });
-            stored.push((slot, Some(part[0].0)));
+            stored.push((slot, Held::Page(part[0].0)));
         }
         for slot in slots {
             self.free.insert(slot);
-            stored.push((slot, None));
+            stored.push((slot, Held::Nothing));
         }
         self.generation += 1;
         Ok(self.images(&stored))
@@ -223,9 +338,9 @@ impl Table {
 
     /// The header, the label blocks that changed, and these slots: each with the page that it holds, by its first
     /// block, or with none.
-    fn images(&mut self, slots: &[(u32, Option<u64>)]) -> Vec<Image> {
+    fn images(&mut self, slots: &[(u32, Held)]) -> Vec<Image> {
         let header = Header {
-            format: FORMAT,
+            format: if self.kept.is_empty() { FORMAT_PLAIN } else { FORMAT },
             disk: self.disk.clone(),
             generation: self.generation,
             label_blocks: self.labels.blocks_used() as u32,
@@ -235,10 +350,17 @@ impl Table {
         for block in std::mem::take(&mut self.labels.changed) {
             images.push(image(&self.disk, 1 + block as u64, &Body::Labels(self.labels.stored(block))));
         }
-        for (slot, first) in slots {
-            let extents = first.map_or(Vec::new(), |first| self.pages[&first].extents.clone());
+        for (slot, held) in slots {
+            let body = match held {
+                Held::Page(first) => Body::Page(self.pages[first].extents.clone()),
+                Held::Piece(piece) => {
+                    let bytes = self.kept.chunks(PIECE_BYTES_MAX).nth(*piece).expect("it has that piece");
+                    Body::Kept(*piece as u32, bytes.to_vec())
+                }
+                Held::Nothing => Body::Page(Vec::new()),
+            };
             let block = 1 + format::label_blocks(&self.disk) + u64::from(*slot);
-            images.push(image(&self.disk, block, &Body::Page(extents)));
+            images.push(image(&self.disk, block, &body));
         }
         images
     }

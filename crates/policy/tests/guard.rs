@@ -315,32 +315,40 @@ fn a_region_has_one_owner_and_one_acl() {
     assert_eq!(driven.policy.region_policy(&[range(29, 2)]), Err(Refused::MixedAcls(30)));
 }
 
+/// Proves: nominations are bounded for each owner and together, the oldest go, and whoever leaves nominations unaccepted
+/// keeps nobody else from being nominated and accepting.
 #[test]
 fn nominations_are_bounded() {
     let mut driven = Driven::new(disk(30_000, 40));
     let nominate = |driven: &mut Driven, who: &Principal, first| {
-        driven.policy.chown_nominate(&alias(who), range(first, 1), user("carol"))
+        driven.policy.chown_nominate(&alias(who), range(first, 1), user("carol")).expect("its owner may");
+    };
+    let accept = |driven: &mut Driven, first| {
+        let acl = only(&user("carol"));
+        let change = driven.policy.chown_accept(&alias(&user("carol")), range(first, 1), acl)?;
+        driven.policy.carried_out(change);
+        Ok::<_, Refused>(())
     };
     let owners: Vec<Principal> = (0..17).map(|number| user(&format!("u{number}"))).collect();
     for (owner, first) in owners.iter().zip((2_000..).step_by(1_100)) {
         driven.give(&admin(), range(first, 1_100), owner).expect("both agree");
     }
-    for number in 0..NOMINATIONS_PER_OWNER_MAX as u64 {
-        nominate(&mut driven, &admin(), 100 + number).expect("room");
+    for number in 0..NOMINATIONS_PER_OWNER_MAX as u64 + 2 {
+        nominate(&mut driven, &admin(), 100 + number);
     }
-    assert_eq!(nominate(&mut driven, &admin(), 99), Err(Refused::TooManyNominations));
-    nominate(&mut driven, &admin(), 100).expect("one that is there can be replaced");
-    let mut total = NOMINATIONS_PER_OWNER_MAX;
+    assert_eq!(accept(&mut driven, 100), Err(Refused::NotNominated), "the oldest went");
+    assert_eq!(accept(&mut driven, 101), Err(Refused::NotNominated), "and the next");
+    accept(&mut driven, 102).expect("all others stayed");
+    // All owners together: more than there is room for, by one owner's worth.
     for (owner, first) in owners.iter().zip((2_000..).step_by(1_100)) {
-        let fits = (first..first + 600).filter(|block| nominate(&mut driven, owner, *block).is_ok()).count();
-        assert_eq!(
-            fits,
-            NOMINATIONS_PER_OWNER_MAX.min(NOMINATIONS_MAX - total),
-            "one owner has a share only"
-        );
-        total += fits;
+        (first..first + 600).for_each(|block| nominate(&mut driven, owner, block));
+        accept(&mut driven, first + 599).expect("the newest is there, whoever else has many");
     }
-    assert_eq!(total, NOMINATIONS_MAX);
+    let firsts = (2_000..).step_by(1_100).take(17);
+    let accepted =
+        firsts.flat_map(|first| first..first + 599).filter(|block| accept(&mut driven, *block).is_ok());
+    let accepted = accepted.count();
+    assert!(accepted <= NOMINATIONS_MAX && accepted > NOMINATIONS_MAX - 600, "{accepted}");
 }
 
 #[test]

@@ -431,6 +431,12 @@ impl Signer {
                     self.contention.quiet_wanted = self.contention.quiet_wanted.saturating_sub(1);
                 }
                 self.floor = accepted.floor.clone();
+                if !self.floor.learned.is_empty() {
+                    // What was read while this view was under way is still pending in it. Signed on this view, the
+                    // structure would say so, and its author could have it aborted and yet accept us (trace T12).
+                    self.give_up();
+                    return vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::NotTaken)];
+                }
                 self.phase =
                     Phase::Folding { certificate: certificate.clone(), forecast: accepted.forecast.clone() };
                 vec![Effect::Fold(Box::new(accepted))]

@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["fuse"],
     &["release"],
     &["cli"],
-    &["sim", "link"],
+    &["sim", "link", "model"],
     &["bench", "exercise"],
 ];
 

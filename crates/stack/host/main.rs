@@ -6,10 +6,10 @@
 use holdfast_access::{Access, Acl, Name, Principal};
 use holdfast_components::{Program, run_if_component};
 use holdfast_crypto::Digest;
-use holdfast_fat::Moment;
-use holdfast_fat::format::{FormatOptions, format};
 use holdfast_log::device::{Device, FileDevice};
-use holdfast_stack::{COMPONENTS, Configuration, Place, Session, Stack};
+use holdfast_stack::{
+    COMPONENTS, Configuration, DiskPlan, NewFileSystem, Partition, Place, Session, Stack, Wanted, lay_out,
+};
 use holdfast_volume::{Options, Volume, VolumeKey};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -20,6 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+const MIB: u64 = 1 << 20;
 const TABLE_BLOCKS: u64 = 256;
 const LOG_BYTES: u64 = 96 << 20;
 const RING_BYTES: u64 = 64 << 20;
@@ -36,10 +37,21 @@ fn session(name: &str, directory: &str) -> Session {
     mount("holdfast-stack", directory, "fuse", MountFlags::NOSUID | MountFlags::NODEV, &*data)
         .expect("mounted");
     let acl = Acl::of(user(name), Access::ReadWrite).expect("storable");
-    Session { user: user(name), acl, fuse, uid: 0, gid: 0 }
+    Session {
+        disk: 0,
+        partition: 0,
+        user: user(name),
+        acl,
+        fuse,
+        uid: 0,
+        gid: 0,
+        credentials: Vec::new(),
+        gate: None,
+    }
 }
 
-fn main() -> ExitCode {
+/// Runs as a component, or as the host.
+pub fn main() -> ExitCode {
     if let Some(code) = run_if_component(COMPONENTS) {
         return code;
     }
@@ -64,25 +76,27 @@ fn main() -> ExitCode {
     salt[..4].copy_from_slice(&std::process::id().to_le_bytes());
     let (volume, _) = Volume::open(disk, log, &key, Options::default(), None, salt).expect("opens");
     volume.start().expect("starts");
-    let options = FormatOptions {
-        sector_bytes: 512,
+    // The file system begins with the disk, as cards without a partition table have it.
+    let wanted = Wanted {
+        disk_bytes: bytes + MIB,
+        partitions: vec![(MIB, bytes)],
         cluster_bytes: Some(cluster),
         label: "TESTED".to_owned(),
-        volume_id: 7,
-        hidden_sectors: 0,
-        now: Moment { seconds: 0, nanoseconds: 0 },
-        utc_offset_minutes: 0,
+        id: 7,
     };
+    let geometry = lay_out(wanted).expect("it can be").geometries[0];
+    let partition = Partition { number: 0, start: 0, bytes, geometry };
+    let place = Place { identity: [4; 16], partitions: vec![partition], table: (bytes, TABLE_BLOCKS) };
+    let new = NewFileSystem { label: "TESTED".to_owned(), cluster_bytes: Some(cluster), id: 7 };
+    let format = is_new.then_some(new);
     let configuration = Configuration {
         name: format!("tested {}", std::process::id()),
         program: Program::current().expect("itself"),
         digest: Digest([3; 32]),
-        volume,
-        place: Place { identity: [4; 16], start: 0, bytes, table: (bytes, TABLE_BLOCKS) },
-        fat: format(bytes, &options).expect("formats").layout,
-        format: is_new.then(|| ("TESTED".to_owned(), Some(cluster), 7)),
+        disks: vec![DiskPlan { volume, place, bus: "files".to_owned(), format }],
         administrator: user("admin"),
         sessions: vec![session("alice", alice), session("bob", bob)],
+        people: Default::default(),
         pages_max: 2048,
     };
     let stack = Stack::start(configuration).expect("starts");

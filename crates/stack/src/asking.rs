@@ -57,7 +57,10 @@ where
     A: borsh::BorshDeserialize,
 {
     let ticket = asker.start(alias, question, &[], Patience::of(WAIT)).map_err(refusal)?;
-    let reply = asker.finish(ticket, Patience::of(WAIT)).map_err(refusal)?;
+    let reply = asker.finish(ticket, Patience::of(WAIT));
+    // Whoever never answers does not take up places for good.
+    asker.forget(ticket);
+    let reply = reply.map_err(refusal)?;
     Ok((reply.body, reply.files))
 }
 
@@ -73,4 +76,22 @@ pub(crate) fn refusal(error: ComponentError) -> Refusal {
 /// An answer that does not fit the question.
 pub(crate) fn nonsense(from: &str) -> Refusal {
     Refusal::Failed(format!("{from} gave an answer to another question"))
+}
+
+/// A refusal, for people.
+pub(crate) fn words(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Code(crate::host::BAD_BLOCK) => {
+            "a block of it is not what was written last: it was changed by something else, or is damaged"
+                .to_owned()
+        }
+        Refusal::Failed(words) => words,
+        refusal => refusal.to_string(),
+    }
+}
+
+impl From<Refusal> for crate::StackError {
+    fn from(refusal: Refusal) -> crate::StackError {
+        crate::StackError::Component(words(refusal))
+    }
 }

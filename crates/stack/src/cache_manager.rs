@@ -23,8 +23,8 @@ const ATTEMPTS: usize = 8;
 pub struct Configuration {
     /// Pages to be filled.
     pub pages_max: u32,
-    /// How many disks there are.
-    pub disks: u16,
+    /// The bus of each disk.
+    pub buses: Vec<u16>,
 }
 
 type Block = (u16, u64);
@@ -57,40 +57,49 @@ struct Cache {
     pages_max: usize,
     monitor: Asker<AskMonitor, MonitorSays>,
     policy: Asker<AskPolicy, PolicySays>,
-    driver: Asker<AskDriver, DriverSays>,
+    /// By disk.
+    buses: Vec<u16>,
+    /// By bus.
+    drivers: Vec<Asker<AskDriver, DriverSays>>,
     recent: Mutex<Recent>,
-    /// One brings blocks in at a time; others find them.
-    bringing: Mutex<()>,
+    /// By disk: one brings its blocks in at a time; others find them.
+    bringing: Vec<Mutex<()>>,
 }
 
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let ports = &context.ports;
+        let buses = configuration.buses;
+        let drivers = (0..buses.iter().max().map_or(0, |last| last + 1))
+            .map(|bus| ports.asker(&crate::host::bus_port(bus)));
+        let disks = buses.len();
         let cache = Cache {
             pages_max: configuration.pages_max as usize,
             monitor: ports.asker("monitor")?,
             policy: ports.asker("policy")?,
-            driver: ports.asker("driver")?,
+            drivers: drivers.collect::<Result<_, _>>()?,
             recent: Mutex::default(),
-            bringing: Mutex::new(()),
+            bringing: buses.iter().map(|_| Mutex::new(())).collect(),
+            buses,
         };
-        cache.learn(configuration.disks)?;
-        Ok(ports.serve_with_threads(THREADS, |request| cache.answer(&request))?)
+        cache.learn()?;
+        Ok(ports.serve_with_threads(THREADS * disks.clamp(1, 3), |request| cache.answer(&request))?)
     })
 }
 
 impl Cache {
     /// What is in memory already, from before an earlier process of this component ended.
-    fn learn(&self, disks: u16) -> Result<(), crate::StackError> {
-        let failed = |refusal: Refusal| crate::StackError::Component(refusal.to_string());
-        for disk in 0..disks {
+    fn learn(&self) -> Result<(), crate::StackError> {
+        for disk in 0..self.buses.len() as u16 {
             let mut from = 0;
             loop {
-                let PolicySays::Cached(cached) =
-                    ask(&self.policy, &AskPolicy::Cached { disk, from }).map_err(failed)?
-                else {
-                    return Err(failed(nonsense("PolicyMgr")));
+                let cached = match ask(&self.policy, &AskPolicy::Cached { disk, from }) {
+                    Ok(PolicySays::Cached(cached)) => cached,
+                    Ok(_) => return Err(nonsense("PolicyMgr").into()),
+                    // Its table cannot be used, so it has no pages.
+                    Err(Refusal::Failed(_)) => break,
+                    Err(refusal) => return Err(refusal.into()),
                 };
                 let mut recent = self.recent.lock();
                 cached.iter().for_each(|(block, at)| recent.touch((disk, *block), *at));
@@ -101,6 +110,12 @@ impl Cache {
             }
         }
         Ok(())
+    }
+
+    /// Who transfers for a disk.
+    fn driver(&self, disk: u16) -> Result<&Asker<AskDriver, DriverSays>, Refusal> {
+        let bus = self.buses.get(usize::from(disk)).ok_or(Refusal::Malformed)?;
+        self.drivers.get(usize::from(*bus)).ok_or(Refusal::Malformed)
     }
 
     fn answer(&self, request: &Request) -> Answer {
@@ -115,11 +130,8 @@ impl Cache {
                 let _ = self.bring(disk, &ahead, true);
                 Ok(CacheSays::References(references))
             }
-            AskCache::Clean { disk, blocks, flush } => {
+            AskCache::Clean { disk, blocks } => {
                 self.clean(disk, &blocks)?;
-                if flush {
-                    ask(&self.driver, &AskDriver::Flush { disk })?;
-                }
                 Ok(CacheSays::Done)
             }
         });
@@ -145,7 +157,7 @@ impl Cache {
 
     fn try_bring(&self, disk: u16, blocks: &[u64], fill: bool) -> Result<Option<Vec<Reference>>, Refusal> {
         let distinct: HashSet<u64> = blocks.iter().copied().collect();
-        let _one = self.bringing.lock();
+        let _one = self.bringing.get(usize::from(disk)).ok_or(Refusal::Malformed)?.lock();
         self.make_room(distinct.len())?;
         let question = AskPolicy::Cache { disk, blocks: blocks.to_vec() };
         let PolicySays::References(references) = ask(&self.policy, &question)? else {
@@ -176,8 +188,8 @@ impl Cache {
         empty.dedup();
         if !empty.is_empty() {
             let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: empty };
-            if let Err(refusal) = ask(&self.driver, &question) {
-                let AskDriver::Transfer { blocks: empty, .. } = question else { unreachable!("it was one") };
+            if let Err(refusal) = ask(self.driver(disk)?, &question) {
+                let AskDriver::Transfer { blocks: empty, .. } = question;
                 if blocks.len() == 1 {
                     // Somebody else may have filled it, or taken it away: another look tells.
                     return match self.look(&references)?[0] {
@@ -189,7 +201,7 @@ impl Cache {
                 for one in empty {
                     let question =
                         AskDriver::Transfer { direction: Direction::Fill, disk, blocks: vec![one] };
-                    let _ = ask(&self.driver, &question);
+                    let _ = ask(self.driver(disk)?, &question);
                 }
             }
         }
@@ -242,7 +254,7 @@ impl Cache {
                 return Ok(());
             }
             let question = AskDriver::Transfer { direction: Direction::Drain, disk, blocks: dirty };
-            if ask(&self.driver, &question).is_ok() {
+            if ask(self.driver(disk)?, &question).is_ok() {
                 return Ok(());
             }
         }

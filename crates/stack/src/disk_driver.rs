@@ -1,13 +1,16 @@
 //! DiskDriver: puts transfers in order and merges neighbours (paper, section 4.7). One a bus. It may move blocks between
 //! the disks of its bus and the pages that are theirs, and see none of them.
 //!
-//! The queue of requests is kept twice (section 4.10): who asks keeps what waits for an answer, and marks nothing done; the
-//! driver keeps what it was asked, and adds nothing.
+//! The queue of requests is kept twice (section 4.10), and the channel between the copies carries two sentences. Who asks
+//! adds an entry, by asking, and waits for it; it cannot mark one as done, as its state is the page's, which the monitor
+//! changes when the transfer has taken place. The driver takes entries out in what order suits it and marks them done,
+//! by moving the blocks and answering; it cannot add one: it has no channel on which to ask CacheMgr or PolicyMgr, and an
+//! answer to what nobody asked is dropped.
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{AskDriver, AskMonitor, BLOCKS_MAX, DriverSays, MonitorSays};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request};
-use holdfast_monitor::{BlockId, PageId};
+use holdfast_monitor::{BlockId, Direction, PageId};
 use std::process::ExitCode;
 
 /// Threads that transfer: what one waits for does not hold up the others.
@@ -30,33 +33,45 @@ pub fn main(context: Context) -> ExitCode {
     })
 }
 
+/// An entry of the queue: runs of neighbouring blocks, each with its first block and its pages, in the order of the disk.
+#[derive(Clone, PartialEq, Debug)]
+struct Entry {
+    direction: Direction,
+    runs: Vec<(BlockId, Vec<PageId>)>,
+}
+
+/// Who may add which entry.
+fn admit(configuration: &Configuration, by: [u8; 32], question: AskDriver) -> Result<Entry, Refusal> {
+    if !configuration.may_ask.contains(&by) {
+        return Err(Refusal::NotPermitted);
+    }
+    let AskDriver::Transfer { direction, disk, mut blocks } = question;
+    if !configuration.disks.contains(&disk) || blocks.len() > BLOCKS_MAX {
+        return Err(Refusal::Malformed);
+    }
+    blocks.sort_unstable();
+    let run = |run: &[(u64, PageId)]| {
+        let pages = run.iter().map(|(_, page)| *page).collect();
+        (BlockId { disk, number: run[0].0 }, pages)
+    };
+    let is_next = |a: &(u64, PageId), b: &(u64, PageId)| a.0.checked_add(1) == Some(b.0);
+    Ok(Entry { direction, runs: blocks.chunk_by(is_next).map(run).collect() })
+}
+
 fn answer(
     configuration: &Configuration,
     monitor: &Asker<AskMonitor, MonitorSays>,
     request: &Request,
 ) -> Answer {
-    if !configuration.may_ask.contains(&request.alias.principal) {
-        return Answer::refuse(Refusal::NotPermitted);
-    }
-    let done = request.question().and_then(|question| match question {
-        AskDriver::Transfer { direction, disk, mut blocks } => {
-            if blocks.len() > BLOCKS_MAX || !configuration.disks.contains(&disk) {
-                return Err(Refusal::Malformed);
-            }
-            blocks.sort_unstable();
-            let mut moved = 0;
-            for run in blocks.chunk_by(|a, b| a.0 + 1 == b.0) {
-                let pages: Vec<PageId> = run.iter().map(|(_, page)| *page).collect();
-                let first = BlockId { disk, number: run[0].0 };
-                transfer(monitor, direction, first, &pages)?;
-                moved += run.len() as u32;
-            }
-            Ok(DriverSays { moved })
+    let admitted =
+        request.question().and_then(|question| admit(configuration, request.alias.principal, question));
+    let done = admitted.and_then(|Entry { direction, runs }| {
+        let mut moved = 0;
+        for (first, pages) in runs {
+            transfer(monitor, direction, first, &pages)?;
+            moved += pages.len() as u32;
         }
-        AskDriver::Flush { disk } => match ask(monitor, &AskMonitor::Flush { disk })? {
-            MonitorSays::Done => Ok(DriverSays { moved: 0 }),
-            _ => Err(nonsense("the monitor")),
-        },
+        Ok(DriverSays { moved })
     });
     done.into()
 }
@@ -64,7 +79,7 @@ fn answer(
 /// A run that goes over the edge of a stretch is moved in halves.
 fn transfer(
     monitor: &Asker<AskMonitor, MonitorSays>,
-    direction: holdfast_monitor::Direction,
+    direction: Direction,
     first: BlockId,
     pages: &[PageId],
 ) -> Result<(), Refusal> {
@@ -79,5 +94,43 @@ fn transfer(
             transfer(monitor, direction, next, right)
         }
         Err(refusal) => Err(refusal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_monitor::RegionId;
+
+    fn page(index: u32) -> PageId {
+        PageId { region: RegionId(1), index }
+    }
+
+    /// Proves: entries are added by PolicyMgr and CacheMgr alone, of this bus' disks alone, and so many blocks at most;
+    /// neighbours are moved together, in the order of the disk.
+    #[test]
+    fn who_adds_entries() {
+        let (cache, other) = ([1; 32], [2; 32]);
+        let configuration = Configuration { may_ask: vec![cache], disks: vec![0, 2] };
+        let transfer = |disk, blocks: &[u64]| {
+            let blocks = blocks.iter().zip(0..).map(|(block, at)| (*block, page(at))).collect();
+            AskDriver::Transfer { direction: Direction::Fill, disk, blocks }
+        };
+        let cases = [
+            ("an FSDriver's", other, transfer(0, &[1]), Err(Refusal::NotPermitted)),
+            ("another bus' disk", cache, transfer(1, &[1]), Err(Refusal::Malformed)),
+            ("too many", cache, transfer(0, &[7; BLOCKS_MAX + 1]), Err(Refusal::Malformed)),
+        ];
+        for (name, by, question, expected) in cases {
+            assert_eq!(admit(&configuration, by, question), expected, "{name}");
+        }
+        let block = |number| BlockId { disk: 0, number };
+        let runs = vec![
+            (block(4), vec![page(2), page(0)]),
+            (block(9), vec![page(1)]),
+            (block(u64::MAX), vec![page(3)]),
+        ];
+        let entry = admit(&configuration, cache, transfer(0, &[5, 9, 4, u64::MAX]));
+        assert_eq!(entry, Ok(Entry { direction: Direction::Fill, runs }));
     }
 }

@@ -17,18 +17,16 @@ const WAIT: Duration = Duration::from_secs(600);
 /// Which blocks, and to whom.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// The disk.
-    pub disk: u16,
-    /// Partitions, and the FSDriver of each.
-    pub partitions: Vec<(Blocks, Principal)>,
+    /// Partitions by disk and blocks, and the FSDriver of each.
+    pub partitions: Vec<(u16, Blocks, Principal)>,
 }
 
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let policy: Asker<AskPolicy, PolicySays> = context.ports.asker("policy")?;
-        for (blocks, to) in configuration.partitions {
-            let question = AskPolicy::Nominate { disk: configuration.disk, blocks, to };
+        for (disk, blocks, to) in configuration.partitions {
+            let question = AskPolicy::Nominate { disk, blocks, to };
             match policy.ask(ADMINISTRATOR, &question, Patience::of(WAIT))? {
                 PolicySays::Done => {}
                 _ => return Err(StackError::Component(nonsense("PolicyMgr").to_string())),

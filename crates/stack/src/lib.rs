@@ -6,7 +6,9 @@
 //!                        │      │      └──────────┤ metadata, blocks of files
 //!                        │      └── PolicyMgr ────┤ owners, ACLs, regions
 //!                        │             └── CacheMgr ── DiskDriver (one a bus)
-//!                        └───────────── monitor: regions, transfers ── volume ── disk
+//!                        └───────────── monitor: regions, transfers ── volumes ── disks
+//!
+//! before: FSLoader (what is on a disk), FSChecker (whose it is, when a disk is adopted), DiskFormatter
 //! ```
 //!
 //! Everything but the host is a sandboxed process. The trusted base for the policy is the host's monitor, PolicyMgr, and
@@ -15,16 +17,27 @@
 
 mod asking;
 mod cache_manager;
+mod card_protocol;
 mod disk_driver;
 mod formatter;
+mod fs_checker;
 mod fs_driver;
+mod fs_loader;
 mod host;
+mod names;
+pub mod orders;
+mod place;
 mod policy_manager;
-mod protocol;
+pub mod protocol;
 mod reader;
 mod vfs;
 
-pub use host::{Configuration, Place, Session, Stack};
+pub use fs_loader::Wanted;
+pub use host::{
+    Configuration, DiskPlan, Laid, NewFileSystem, OwnerOf, PEOPLE_MAX, People, ProgramGate, Session, Source,
+    Stack, Survey, adopt, check_partitions, driver_of, find_partitions, lay_out,
+};
+pub use place::{Found, Geometry, PARTITIONS_MAX, Partition, Place};
 
 use holdfast_components::{ComponentError, Context, Main};
 use std::process::ExitCode;
@@ -36,6 +49,8 @@ pub const COMPONENTS: &[(&str, Main)] = &[
     ("disk-driver", disk_driver::main),
     ("disk-formatter", formatter::main),
     ("fs-driver", fs_driver::main),
+    ("fs-loader", fs_loader::main),
+    ("fs-checker", fs_checker::main),
     ("vfs", vfs::main),
 ];
 
@@ -57,6 +72,12 @@ pub enum StackError {
     /// The monitor.
     #[error(transparent)]
     Monitor(#[from] holdfast_monitor::MonitorError),
+    /// Owners and ACLs.
+    #[error(transparent)]
+    Policy(#[from] holdfast_policy::Refused),
+    /// Whoever asked for it wanted it no more.
+    #[error("it was stopped")]
+    Interrupted,
     /// In words.
     #[error("{0}")]
     Component(String),

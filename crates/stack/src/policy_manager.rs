@@ -4,14 +4,15 @@
 //! [`holdfast_policy`] decides; this carries it out. Invariants:
 //! - a block is put into a region only if the region's ACL is the block's, by the table;
 //! - what was decided is done in the order that the decision gives, before anything else is decided;
-//! - a change that could not be carried out ends this process: the next one reads what the table says.
+//! - a change that could not be carried out is forgotten with the whole table, which is read anew;
+//! - one disk that fails does not keep the others.
 
 use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
     AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, DriverSays, MonitorSays, PolicySays, STAGE_PAGES,
 };
 use crate::reader::RegionView;
-use holdfast_access::{Acl, Alias, Principal, Scope};
+use holdfast_access::{Acl, Alias, Credential, Heard, Principal, Scope, Standing, Statement};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
 use holdfast_monitor::{
     BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
@@ -23,12 +24,20 @@ use std::sync::Arc;
 
 /// Blocks of a disk whose places are asked for at once.
 const PLACES: u64 = 1024;
+/// Most names of askers that are known at once; who is forgotten introduces itself again.
+const KNOWN_MAX: usize = 4096;
+/// Most revocations that one asker may bring in one run, so that nobody uses up the room of all.
+const ENDINGS_MAX: usize = 256;
+/// Most bytes of what is revoked: it is written at once.
+const ENDINGS_BYTES_MAX: usize = 1 << 20;
 
 /// The disks, and whom PolicyMgr knows.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
     /// The disks, by number. Those that have no table yet get one, and are erased.
     pub disks: Vec<(Disk, bool)>,
+    /// The bus of each disk.
+    pub buses: Vec<u16>,
     /// Who may format.
     pub administrator: Principal,
     /// Who decides what is in memory.
@@ -38,6 +47,13 @@ pub struct Configuration {
     /// Everybody by whom requests may be stamped, so that their digests can be told.
     pub principals: Vec<Principal>,
 }
+
+/// How often a page is written that is dirty again afterwards, before the DiskDriver is not believed any longer.
+const WRITES_MAX: usize = 1000;
+/// The same before something is decided.
+const SETTLING_MAX: usize = 16;
+/// Regions without a block that are kept for what comes next.
+const SPARE_MAX: usize = 4;
 
 /// Blocks in one answer.
 pub(crate) const CACHED_MAX: usize = 1024;
@@ -61,11 +77,19 @@ struct Served {
 
 struct Manager {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    driver: Asker<AskDriver, DriverSays>,
+    /// By bus.
+    buses: Vec<Asker<AskDriver, DriverSays>>,
     stage: Arc<View>,
     configuration: Configuration,
-    principals: HashMap<[u8; 32], Principal>,
-    served: Vec<Served>,
+    /// Who is meant by the digests that requests are stamped with: by the configuration, or since they were introduced.
+    principals: HashMap<[u8; 32], Alias>,
+    introduced: HashMap<[u8; 32], Alias>,
+    /// By number. A disk whose table cannot be read is not there, and does not keep the others.
+    served: BTreeMap<u16, Served>,
+    /// What was revoked, of all disks.
+    standing: Standing,
+    /// How many revocations each asker brought.
+    endings: HashMap<[u8; 32], usize>,
 }
 
 /// Runs the component.
@@ -75,26 +99,53 @@ pub fn main(context: Context) -> ExitCode {
         let names = [&configuration.administrator, &configuration.cache_manager];
         let known = names.into_iter().chain(&configuration.principals);
         let known = known.chain(configuration.drivers.iter().map(|(_, _, driver)| driver));
+        let buses = configuration.buses.iter().max().map_or(0, |last| last + 1);
+        let buses = (0..buses).map(|bus| ports.asker(&crate::host::bus_port(bus)));
         let mut manager = Manager {
             monitor: Arc::new(ports.asker("monitor")?),
-            driver: ports.asker("driver")?,
+            buses: buses.collect::<Result<_, _>>()?,
             stage: ports.region("stage")?,
-            principals: known.map(|principal| (principal.digest().0, principal.clone())).collect(),
-            served: Vec::new(),
+            principals: known.map(whole).collect(),
+            introduced: HashMap::new(),
+            served: BTreeMap::new(),
+            standing: Standing::new(),
+            endings: HashMap::new(),
             configuration,
         };
-        for (number, (disk, is_new)) in manager.configuration.disks.clone().into_iter().enumerate() {
-            let disk = Disk { number: number as u16, ..disk };
-            manager
-                .open(disk, is_new)
-                .map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
+        for number in 0..manager.configuration.disks.len() as u16 {
+            manager.open_again(number);
         }
+        manager.tell_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
         Ok(ports.serve(|request| manager.answer(&request))?)
     })
 }
 
+/// Why a disk's table could not be opened.
+fn explained(refusal: &Refusal, disk: u16) -> String {
+    match refusal {
+        Refusal::Code(crate::host::BAD_BLOCK) => format!(
+            "the policy table of disk {disk} is not what was written there: the disk, or what is beside it, was changed, \
+             mixed up or put back; nobody gets anything of it. Bring back what belongs together, or format the disk"
+        ),
+        refusal => format!("the policy table of disk {disk}: {refusal}"),
+    }
+}
+
+fn served_has(served: &Served, region: RegionId) -> bool {
+    served.rooms.values().flatten().any(|room| room.region == region)
+}
+
+fn whole(principal: &Principal) -> ([u8; 32], Alias) {
+    (principal.digest().0, Alias::attested(principal.clone(), Scope::EVERYTHING))
+}
+
 fn failed(error: impl ToString) -> Refusal {
     Refusal::Failed(error.to_string())
+}
+
+/// The DiskDriver says that it wrote, and what it was to write is not written.
+fn unwritten() -> Refusal {
+    failed("the disk driver says that it wrote changed blocks, and did not: restart it")
 }
 
 fn range(blocks: Blocks) -> Result<BlockRange, Refusal> {
@@ -102,6 +153,22 @@ fn range(blocks: Blocks) -> Result<BlockRange, Refusal> {
 }
 
 impl Manager {
+    /// Opens the table of a disk, as it is on the disk. If that fails, its blocks are refused, and why is told.
+    fn open_again(&mut self, number: u16) {
+        self.served.remove(&number);
+        let Some((disk, is_new)) = self.configuration.disks.get(usize::from(number)).cloned() else { return };
+        if let Err(refusal) = self.open(Disk { number, ..disk }, is_new) {
+            tracing::error!("{}", explained(&refusal, number));
+            self.served.remove(&number);
+        }
+    }
+
+    /// Who transfers for a disk.
+    fn driver(&self, disk: u16) -> Result<&Asker<AskDriver, DriverSays>, Refusal> {
+        let bus = self.configuration.buses.get(usize::from(disk)).ok_or(Refusal::Malformed)?;
+        self.buses.get(usize::from(*bus)).ok_or(Refusal::Malformed)
+    }
+
     /// Brings the table of a disk into memory, in a region that is PolicyMgr's alone, and opens it.
     fn open(&mut self, disk: Disk, is_new: bool) -> Result<(), Refusal> {
         self.clear(disk.number)?;
@@ -121,7 +188,8 @@ impl Manager {
             let pages: Vec<(u64, PageId)> =
                 numbers.iter().zip(&references).map(|(number, at)| (*number, at.page)).collect();
             let disk = disk.number;
-            ask(&self.driver, &AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages })?;
+            let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages };
+            ask(self.driver(disk)?, &question)?;
             table.extend(references);
         }
         let administrator = self.configuration.administrator.clone();
@@ -139,21 +207,26 @@ impl Manager {
             }
         };
         // A new disk's table may have been made by an earlier process of this component: its identity tells.
-        let policy = match Policy::open(disk.clone(), administrator.clone(), read) {
+        let number = disk.number;
+        let (policy, change) = match Policy::open(disk.clone(), administrator.clone(), read) {
             Err(_) if is_new => {
                 let (policy, change) = Policy::create(disk, administrator).map_err(failed)?;
-                self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
-                return self.carry_out(self.served.len() - 1, change);
+                (policy, Some(change))
             }
-            policy => policy.map_err(failed)?,
+            policy => (policy.map_err(failed)?, None),
         };
-        self.served.push(Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() });
-        Ok(())
+        let served = Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() };
+        self.served.insert(number, served);
+        if let Some(change) = change {
+            self.carry_out(number, change)?;
+        }
+        self.take_endings(number)
     }
 
     /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
     fn clear(&mut self, disk: u16) -> Result<(), Refusal> {
         let mut regions = std::collections::BTreeSet::new();
+        let mut looks_without_progress = 0;
         loop {
             let first = BlockId { disk, number: 0 };
             let question = AskMonitor::Places { first, count: u64::MAX };
@@ -163,16 +236,24 @@ impl Manager {
             if found.is_empty() {
                 break;
             }
+            let mut freed = 0;
             for (at, block, status) in found {
                 if status == Status::Dirty {
                     let blocks = vec![(block.number, at.page)];
-                    ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+                    let question = AskDriver::Transfer { direction: Direction::Drain, disk, blocks };
+                    ask(self.driver(disk)?, &question)?;
                 }
                 match ask(&self.monitor, &AskMonitor::Free { page: at.page }) {
+                    Ok(_) => freed += 1,
                     // Being moved: the next look finds it again.
-                    Ok(_) | Err(Refusal::Code(_)) => regions.insert(at.page.region),
+                    Err(Refusal::Code(_)) => {}
                     Err(refusal) => return Err(refusal),
-                };
+                }
+                regions.insert(at.page.region);
+            }
+            looks_without_progress = if freed > 0 { 0 } else { looks_without_progress + 1 };
+            if looks_without_progress > WRITES_MAX {
+                return Err(unwritten());
             }
         }
         for region in regions {
@@ -194,15 +275,94 @@ impl Manager {
     }
 
     fn answer(&mut self, request: &Request) -> Answer {
-        let Some(principal) = self.principals.get(&request.alias.principal).cloned() else {
-            return Answer::refuse(Refusal::NotPermitted);
+        let stamp = &request.alias.principal;
+        let known = self.principals.get(stamp).or_else(|| self.introduced.get(stamp)).cloned();
+        let question = match request.question() {
+            Ok(question) => question,
+            Err(refusal) => return Answer::refuse(refusal),
         };
-        let by = Alias::attested(principal, Scope::EVERYTHING);
-        request.question().and_then(|question| self.decide(&by, question)).into()
+        let answer = match (question, known) {
+            (AskPolicy::Introduce { principal, scope }, _) => {
+                self.introduce(stamp, Alias::attested(principal, scope))
+            }
+            (AskPolicy::End(bytes), _) => self.end(stamp, &bytes),
+            (question, Some(by)) => self.decide(&by, question),
+            (_, None) => Err(Refusal::NotPermitted),
+        };
+        answer.into()
+    }
+
+    /// Somebody says who they are, and it is what the request was stamped with: only the digest was missing.
+    fn introduce(&mut self, stamp: &[u8; 32], alias: Alias) -> Result<PolicySays, Refusal> {
+        if alias.digest().0 != *stamp {
+            return Err(Refusal::NotPermitted);
+        }
+        if self.introduced.len() >= KNOWN_MAX {
+            self.introduced.clear();
+        }
+        self.introduced.insert(*stamp, alias);
+        Ok(PolicySays::Done)
+    }
+
+    /// Carries out a revocation: verified, durable, and told to the monitor, before it is acknowledged. Whoever brings it is
+    /// only counted: it is its issuer's word.
+    fn end(&mut self, stamp: &[u8; 32], bytes: &[u8]) -> Result<PolicySays, Refusal> {
+        let heard = Heard::signed(bytes).map_err(failed)?;
+        let Credential { statement: Statement::Ends(_), .. } = heard.credential() else {
+            return Err(failed("this credential ends no others; it is for the session that is to use it"));
+        };
+        let mut standing = self.standing.clone();
+        standing.hear(&heard).map_err(failed)?;
+        if standing.encode() != self.standing.encode() {
+            if self.endings.len() >= KNOWN_MAX && !self.endings.contains_key(stamp) {
+                return Err(failed("too many sessions revoked something: mount anew"));
+            }
+            let count = self.endings.entry(*stamp).or_default();
+            if *count >= ENDINGS_MAX {
+                return Err(failed(
+                    "this session revoked much already: mount anew, or end all before a number",
+                ));
+            }
+            if standing.encode().len() > ENDINGS_BYTES_MAX {
+                return Err(failed("too much is revoked one by one: end all before a number instead"));
+            }
+            *count += 1;
+            let disks: Vec<u16> = self.served.keys().copied().collect();
+            for disk in disks {
+                let change = self.served(disk)?.policy.keep(standing.encode()).map_err(failed)?;
+                self.must_carry_out(disk, change)?;
+                ask(&self.monitor, &AskMonitor::Flush { disk })?;
+            }
+            self.standing = standing;
+        }
+        // Told again also if nothing changed: the answer before may have been lost.
+        self.tell_endings()?;
+        Ok(PolicySays::Done)
+    }
+
+    fn tell_endings(&self) -> Result<(), Refusal> {
+        ask(&self.monitor, &AskMonitor::Ended(self.standing.encode())).map(|_| ())
+    }
+
+    /// Takes what a disk keeps as revoked.
+    fn take_endings(&mut self, disk: u16) -> Result<(), Refusal> {
+        let kept = self.served(disk)?.policy.kept().to_vec();
+        if !kept.is_empty() {
+            self.standing.merge(&Standing::decode(&kept).map_err(failed)?).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Somebody lost the right to blocks; what kernels keep of them is to go. The monitor tells the sessions.
+    fn withdrawn(&self) {
+        if let Err(refusal) = ask(&self.monitor, &AskMonitor::Withdrawn) {
+            tracing::warn!(%refusal, "kernels may keep what they have of files for a while");
+        }
     }
 
     fn served(&mut self, disk: u16) -> Result<&mut Served, Refusal> {
-        self.served.get_mut(usize::from(disk)).ok_or(Refusal::Malformed)
+        let none = || Refusal::Failed(format!("the policy table of disk {disk} cannot be used"));
+        self.served.get_mut(&disk).ok_or_else(none)
     }
 
     fn decide(&mut self, by: &Alias, question: AskPolicy) -> Result<PolicySays, Refusal> {
@@ -228,22 +388,34 @@ impl Manager {
                     Some(access) => AclChange::Set(principal, access),
                     None => AclChange::Remove(principal),
                 };
-                let change =
-                    self.served(disk)?.policy.change_acls(by, range(blocks)?, &change).map_err(failed)?;
-                self.must_carry_out(disk, change);
+                let range = range(blocks)?;
+                // Whoever may not look may not change, and has nothing written.
+                self.served(disk)?.policy.look(by, range.first()).map_err(failed)?;
+                self.settle(disk, range)?;
+                let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
+                self.must_carry_out(disk, change)?;
+                self.withdrawn();
                 Ok(PolicySays::Done)
             }
             AskPolicy::Nominate { disk, blocks, to } => {
-                self.principals.insert(to.digest().0, to.clone());
                 self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to).map_err(failed)?;
+                Ok(PolicySays::Done)
+            }
+            AskPolicy::Give { disk, blocks, to } => {
+                self.served(disk)?.policy.chown_give(by, range(blocks)?, to).map_err(failed)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Accept { disk, blocks, acl } => {
                 let change =
                     self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
-                self.must_carry_out(disk, change);
+                let is_given = !change.effects().iter().any(|effect| matches!(effect, Effect::Erase(_)));
+                self.must_carry_out(disk, change)?;
+                if is_given {
+                    self.withdrawn();
+                }
                 Ok(PolicySays::Done)
             }
+            AskPolicy::Introduce { .. } | AskPolicy::End(_) => Err(Refusal::Malformed),
             AskPolicy::Look { disk, block } => {
                 let (blocks, Label { owner, acl }) =
                     self.served(disk)?.policy.look(by, block).map_err(failed)?;
@@ -267,7 +439,7 @@ impl Manager {
             }
             AskPolicy::Format { disk } => {
                 let change = self.served(disk)?.policy.format(by).map_err(failed)?;
-                self.must_carry_out(disk, change);
+                self.must_carry_out(disk, change)?;
                 Ok(PolicySays::Done)
             }
             AskPolicy::Sizes { disk } => {
@@ -276,6 +448,28 @@ impl Manager {
                 Ok(PolicySays::Sizes { blocks, extents, labels: sizes.labels, free: sizes.free_pages })
             }
         }
+    }
+
+    /// Has these blocks' changes written before something is decided that takes their pages: a DiskDriver that does not
+    /// write spoils the request, and not this process.
+    fn settle(&mut self, disk: u16, range: BlockRange) -> Result<(), Refusal> {
+        let cached = self.served(disk)?.places.range(range.first()..range.end());
+        let cached: Vec<u64> = cached.map(|(block, _)| *block).collect();
+        for block in cached {
+            let first = BlockId { disk, number: block };
+            let mut writes = 0;
+            while let MonitorSays::Places(found) =
+                ask(&self.monitor, &AskMonitor::Places { first, count: 1 })?
+            {
+                match found.first() {
+                    Some((_, _, Status::Dirty)) if writes < SETTLING_MAX => self.clean(disk, block)?,
+                    Some((_, _, Status::Dirty)) => return Err(unwritten()),
+                    _ => break,
+                }
+                writes += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Pages for blocks, each in a region of its ACL.
@@ -309,7 +503,13 @@ impl Manager {
             let place = match rooms.iter().position(|room| !room.free.is_empty()) {
                 Some(place) => place,
                 None => {
-                    let region = self.region(acl.clone())?;
+                    let region = match self.region(acl.clone()) {
+                        // Those who use many ACLs with little in each make room for the others.
+                        Err(Refusal::Failed(_)) if self.give_up_smallest(disk)? => {
+                            self.region(acl.clone())?
+                        }
+                        region => region?,
+                    };
                     let free = (0..REGION_PAGES_MAX as u32).rev().collect();
                     let rooms = self.served(disk)?.rooms.entry(acl.clone()).or_default();
                     rooms.push(Room { region, free });
@@ -361,14 +561,58 @@ impl Manager {
             let rooms = served.rooms.entry(acl).or_default();
             if let Some(place) = rooms.iter().position(|room| room.region == at.page.region) {
                 rooms[place].free.push(at.page.index);
-                // One that is empty is kept for what comes next; others would be many, as ACLs are.
-                if rooms[place].free.len() == REGION_PAGES_MAX && rooms.len() > 1 {
-                    let region = rooms.swap_remove(place).region;
-                    ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
-                }
             }
         }
+        self.give_up_empty(disk)
+    }
+
+    /// Some regions that are empty are kept for what comes next; all others would be many, as ACLs are.
+    fn give_up_empty(&mut self, disk: u16) -> Result<(), Refusal> {
+        let served = self.served(disk)?;
+        let is_empty = |room: &Room| room.free.len() == REGION_PAGES_MAX;
+        let mut surplus = served.rooms.values().flatten().filter(|room| is_empty(room)).count();
+        let mut given_up = Vec::new();
+        if surplus > SPARE_MAX {
+            for rooms in served.rooms.values_mut() {
+                rooms.retain(|room| {
+                    let goes = surplus > 0 && is_empty(room);
+                    if goes {
+                        surplus -= 1;
+                        given_up.push(room.region);
+                    }
+                    !goes
+                });
+            }
+            served.rooms.retain(|_, rooms| !rooms.is_empty());
+        }
+        for region in given_up {
+            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+        }
         Ok(())
+    }
+
+    /// Takes what is in the region with the fewest blocks from memory, and gives the region up. Whether there was one.
+    fn give_up_smallest(&mut self, disk: u16) -> Result<bool, Refusal> {
+        let served = self.served(disk)?;
+        let smallest = served.rooms.values().flatten().max_by_key(|room| room.free.len());
+        let Some(region) = smallest.map(|room| room.region) else { return Ok(false) };
+        let is_there = |(_, (at, _)): &(&u64, &(Reference, Acl))| at.page.region == region;
+        let blocks: Vec<u64> = served.places.iter().filter(is_there).map(|(block, _)| *block).collect();
+        self.evict(disk, &blocks)?;
+        let served = self.served(disk)?;
+        let mut is_gone = false;
+        for rooms in served.rooms.values_mut() {
+            let is_it = |room: &Room| room.region == region && room.free.len() == REGION_PAGES_MAX;
+            if let Some(place) = rooms.iter().position(is_it) {
+                rooms.swap_remove(place);
+                is_gone = true;
+            }
+        }
+        if is_gone {
+            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+        }
+        // It may have gone with the empty ones.
+        Ok(is_gone || !served_has(self.served(disk)?, region))
     }
 
     /// Writes what a block's page has and its disk does not.
@@ -379,27 +623,35 @@ impl Manager {
         };
         if let Some((at, _, Status::Dirty)) = found.first() {
             let blocks = vec![(block, at.page)];
-            ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+            ask(self.driver(disk)?, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
         }
         Ok(())
     }
 
     /// What cannot be carried out must not be built upon, and nobody may learn that it was decided.
-    fn must_carry_out(&mut self, disk: u16, change: Change) {
-        if let Err(refusal) = self.carry_out(usize::from(disk), change) {
-            tracing::error!(%refusal, "a change of the policy could not be carried out; PolicyMgr begins anew");
-            std::process::exit(1);
-        }
+    fn must_carry_out(&mut self, disk: u16, change: Change) -> Result<(), Refusal> {
+        self.carry_out(disk, change).inspect_err(|refusal| {
+            tracing::error!(%refusal, disk, "a change of the policy could not be carried out; its table is read anew");
+            self.open_again(disk);
+        })
     }
 
-    fn carry_out(&mut self, at: usize, change: Change) -> Result<(), Refusal> {
-        let disk = at as u16;
+    fn carry_out(&mut self, disk: u16, change: Change) -> Result<(), Refusal> {
         for effect in change.effects() {
             match effect {
                 Effect::Withdraw(range, pages) => self.withdraw(disk, *range, *pages)?,
                 Effect::Erase(range) => {
                     let first = BlockId { disk, number: range.first() };
-                    ask(&self.monitor, &AskMonitor::Erase { first, count: range.count() })?;
+                    let erase = AskMonitor::Erase { first, count: range.count() };
+                    // Being moved, for somebody who has changes written: it is over in a moment.
+                    let mut attempts = 0;
+                    while let Err(refusal) = ask(&self.monitor, &erase) {
+                        if refusal != Refusal::Code(crate::host::BUSY) || attempts == WRITES_MAX {
+                            return Err(refusal);
+                        }
+                        attempts += 1;
+                        std::thread::yield_now();
+                    }
                 }
                 Effect::Store(images) => {
                     if images.len() > STAGE_PAGES {
@@ -409,15 +661,14 @@ impl Manager {
                     for (page, image) in images.iter().enumerate() {
                         let offset = (page * PAGE_BYTES) as u64;
                         self.stage.write_at(offset, &image.bytes[..]).map_err(failed)?;
-                        let place =
-                            self.served[at].table.get(image.block as usize).ok_or(Refusal::Malformed)?;
-                        writes.push((*place, page as u32));
+                        let table = &self.served(disk)?.table;
+                        writes.push(*table.get(image.block as usize).ok_or(Refusal::Malformed)?);
                     }
                     ask(&self.monitor, &AskMonitor::WriteTogether { disk, writes })?;
                 }
             }
         }
-        self.served[at].policy.carried_out(change);
+        self.served(disk)?.policy.carried_out(change);
         Ok(())
     }
 
@@ -434,13 +685,16 @@ impl Manager {
                     DirtyPages::Write => {
                         // Whoever changes it meanwhile does so under the old ACL: until it is free.
                         let page = self.served(disk)?.places[&block].0.page;
+                        let mut writes = 0;
                         loop {
                             self.clean(disk, block)?;
                             match ask(&self.monitor, &AskMonitor::Free { page }) {
                                 Ok(_) => break,
-                                Err(Refusal::Code(_)) => std::thread::yield_now(),
+                                Err(Refusal::Code(_)) if writes < WRITES_MAX => std::thread::yield_now(),
+                                Err(Refusal::Code(_)) => return Err(unwritten()),
                                 Err(refusal) => return Err(refusal),
                             }
+                            writes += 1;
                         }
                     }
                     // The erasure that follows takes the pages.

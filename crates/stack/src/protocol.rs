@@ -1,8 +1,10 @@
 //! What components may say to each other. A channel carries one of these pairs of questions and answers, and nothing
 //! else; who asks is known by the alias that the message was stamped with.
 
+#![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
+
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_access::{Access, Acl, Principal};
+use holdfast_access::{Access, Acl, Credential, Principal, ProcessName, Scope};
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 
 /// Most blocks in one question.
@@ -38,20 +40,67 @@ pub enum AskMonitor {
     Places { first: BlockId, count: u64 },
     /// Blocks moved between the disk and their pages.
     Transfer { direction: Direction, first: BlockId, pages: Vec<PageId> },
-    /// Everything made durable.
+    /// Everything of a disk made durable. Anybody may ask.
     Flush { disk: u16 },
     /// A view of a region.
     View(RegionId),
     /// A part of a block changed in memory.
     Write { at: Reference, skipped: u32, bytes: Vec<u8> },
-    /// Whole blocks of one disk, from the pages of the caller's stage, all or none.
-    WriteTogether { disk: u16, writes: Vec<(Reference, u32)> },
+    /// Whole blocks of one disk, from the first pages of the caller's stage in this order, all or none.
+    WriteTogether { disk: u16, writes: Vec<Reference> },
     /// What pages have.
     Look(Vec<Reference>),
     /// A credential, signed by a key, that the caller wants to use.
     Present(Vec<u8>),
     /// Another name for the caller, with the proof that it speaks for it.
     AddAlias(holdfast_access::Proof),
+    /// A filled block copied out, for somebody whose name holds for some blocks only.
+    Read(Reference),
+    /// The caller's names, and the credentials that it may prove others with.
+    Names,
+    /// Whether an open may go on, in a session for a program: the helper identifies who opens.
+    Enter(Entering),
+    /// Who was refused lately in a session for a program, and why nobody can be identified.
+    Refusals,
+    /// From PolicyMgr: what was revoked, of this run and of earlier ones, as stored.
+    Ended(Vec<u8>),
+    /// From PolicyMgr: somebody lost the right to blocks, so sessions are to have the kernel forget what it keeps.
+    Withdrawn,
+}
+
+/// An open in a session for a program.
+#[derive(Clone, Copy, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Entering {
+    /// The file, as the kernel numbers it.
+    pub inode: u64,
+    /// The thread that opens.
+    pub thread: u32,
+    /// Whether to write.
+    pub writes: bool,
+}
+
+/// What becomes of an open.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Entry {
+    /// It goes on.
+    GoesOn,
+    /// The kernel is to begin it again: whoever opens will be identified then.
+    Again,
+    /// It is the helper's own look at the file, and to be of no use.
+    Blind,
+    /// It is refused.
+    Refused,
+}
+
+/// A name of the caller.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Called {
+    /// Its index.
+    pub alias: u16,
+    /// Who.
+    pub principal: Principal,
+    /// On what.
+    pub scope: Scope,
 }
 
 /// From the monitor.
@@ -69,7 +118,33 @@ pub enum MonitorSays {
     Look(Vec<Option<Status>>),
     /// The index of the new alias.
     Alias(u16),
+    /// A block's bytes.
+    Page(Vec<u8>),
+    /// The caller's names, and what it was told.
+    Names {
+        /// What its process is called.
+        process: ProcessName,
+        /// Its names.
+        names: Vec<Called>,
+        /// What it may prove more with.
+        said: Vec<Credential>,
+    },
+    /// What becomes of an open.
+    Entry(Entry),
+    /// Opens refused: inode, process, program, reason; and why nobody can be identified.
+    Refusals(Vec<(u64, u32, String, String)>, Option<String>),
 }
+
+/// To a VFS, from the host.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum AskSession {
+    /// Have the kernel forget what it keeps of files.
+    Forget,
+}
+
+/// From a VFS: it is done.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct SessionSays;
 
 /// To PolicyMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
@@ -94,6 +169,12 @@ pub enum AskPolicy {
     Format { disk: u16 },
     /// How large things are, for the administrator.
     Sizes { disk: u16 },
+    /// A new owner proposed, who gets what is in the blocks too.
+    Give { disk: u16, blocks: Blocks, to: Principal },
+    /// Whom requests are from that are stamped as this one is: PolicyMgr knows digests only.
+    Introduce { principal: Principal, scope: Scope },
+    /// A credential that ends others, signed by their issuer.
+    End(Vec<u8>),
 }
 
 /// From PolicyMgr.
@@ -118,8 +199,8 @@ pub enum PolicySays {
 pub enum AskCache {
     /// These blocks in memory: filled unless all of them is about to be replaced. Those ahead are likely to come next.
     Want { disk: u16, blocks: Vec<u64>, fill: bool, ahead: Vec<u64> },
-    /// These blocks' changes on the disk; then everything durable, if so.
-    Clean { disk: u16, blocks: Vec<u64>, flush: bool },
+    /// These blocks' changes on the disk. Whoever relies on that asks the monitor whether it is so.
+    Clean { disk: u16, blocks: Vec<u64> },
 }
 
 /// From CacheMgr.
@@ -136,8 +217,6 @@ pub enum CacheSays {
 pub enum AskDriver {
     /// Blocks of a disk moved between it and their pages, in any order.
     Transfer { direction: Direction, disk: u16, blocks: Vec<(u64, PageId)> },
-    /// Everything made durable.
-    Flush { disk: u16 },
 }
 
 /// From a DiskDriver: how many blocks were moved.
@@ -198,6 +277,8 @@ pub enum AskFiles {
     Returned { item: u32, blocks: Vec<Blocks>, clusters: u32, now: Time },
     /// How large the file system is.
     Sizes,
+    /// The host alone, for the administrator: a session is no more, and what it had is given up.
+    Ended { session: String },
 }
 
 /// A name in a directory.

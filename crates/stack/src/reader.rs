@@ -1,12 +1,14 @@
 //! Reading blocks by views of regions: without asking anybody, where the block is in memory and the view is known.
 //!
 //! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
-//! at before and after the copy. Where that fails the cache is asked again, so what is read is the block, or an error.
+//! at before and after the copy. They name the block, so the cache's word is not relied on: a false reference finds nothing. Where that fails the cache is asked again, so what is read is the block, or an error.
 
 use crate::asking::{ask, ask_as, nonsense};
+use crate::host::{BUSY, OUTDATED, STATE};
+use crate::names::Names;
 use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
 use holdfast_components::{Access, Asker, Refusal, View};
-use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, word};
+use holdfast_monitor::{BlockId, PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, Words, words};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +19,14 @@ const REFERENCES_MAX: usize = 1 << 16;
 const VIEWS_MAX: usize = 64;
 /// How often a block is asked for again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 16;
+
+/// Bytes of the words of a page.
+pub(crate) const WORDS_BYTES: usize = 16;
+
+/// The words of a page, as they are in a region.
+pub(crate) fn to_bytes([first, second]: Words) -> [u8; WORDS_BYTES] {
+    (u128::from(first) | u128::from(second) << 64).to_le_bytes()
+}
 
 /// A region as its readers see it.
 pub(crate) struct RegionView {
@@ -35,7 +45,7 @@ impl RegionView {
         match (answer, <[_; 2]>::try_from(files)) {
             (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
                 bytes: View::new(bytes, Access::ReadOnly, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
-                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * 8) as u64),
+                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * WORDS_BYTES) as u64),
             }),
             _ => Err(nonsense("the monitor")),
         }
@@ -44,9 +54,9 @@ impl RegionView {
     /// A page, if it is filled and still what the reference means.
     pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
         let is_it = || {
-            let mut bytes = [0; 8];
-            let read = self.words.read_at(u64::from(at.page.index) * 8, &mut bytes);
-            read.is_ok() && u64::from_le_bytes(bytes) == word(at.generation, true)
+            let mut found = [0; WORDS_BYTES];
+            let read = self.words.read_at(u64::from(at.page.index) * WORDS_BYTES as u64, &mut found);
+            read.is_ok() && found == to_bytes(words(at, true))
         };
         is_it() && self.bytes.read_at(u64::from(at.page.index) * PAGE_BYTES as u64, into).is_ok() && is_it()
     }
@@ -58,13 +68,18 @@ struct Known {
     views: HashMap<RegionId, Arc<RegionView>>,
 }
 
-/// Reads blocks of one disk in one name.
+/// Reads blocks of one disk, in one name or in several.
 pub(crate) struct Reader {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
     cache: Arc<Asker<AskCache, CacheSays>>,
-    alias: u16,
+    names: Arc<Names>,
     disk: u16,
     known: Mutex<Known>,
+}
+
+/// Whether it is the name that was refused, so that another may do.
+pub(crate) fn is_denied(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::NotPermitted | Refusal::AliasInvalid)
 }
 
 impl Reader {
@@ -74,7 +89,16 @@ impl Reader {
         alias: u16,
         disk: u16,
     ) -> Reader {
-        Reader { monitor, cache, alias, disk, known: Mutex::default() }
+        Reader::with_names(monitor, cache, Arc::new(Names::of(alias)), disk)
+    }
+
+    pub(crate) fn with_names(
+        monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+        cache: Arc<Asker<AskCache, CacheSays>>,
+        names: Arc<Names>,
+        disk: u16,
+    ) -> Reader {
+        Reader { monitor, cache, names, disk, known: Mutex::default() }
     }
 
     /// Reads blocks, giving each to `found` by its place in `blocks`. Those `ahead` may be fetched meanwhile.
@@ -87,9 +111,12 @@ impl Reader {
         let mut page = [0; PAGE_BYTES];
         let mut missing: Vec<usize> = Vec::new();
         for (at, block) in blocks.iter().enumerate() {
-            match self.read_known(*block, &mut page)? {
-                true => found(at, &page),
-                false => missing.push(at),
+            match self.read_known(*block, &mut page) {
+                Ok(true) => found(at, &page),
+                Ok(false) => missing.push(at),
+                // Where it was may be for others now; where it is may be for us.
+                Err(refusal) if is_denied(&refusal) => missing.push(at),
+                Err(refusal) => return Err(refusal),
             }
         }
         for attempt in 0..ATTEMPTS {
@@ -126,7 +153,9 @@ impl Reader {
         let CacheSays::References(references) = ask(&self.cache, &question)? else {
             return Err(nonsense("the cache"));
         };
-        if references.len() != blocks.len() {
+        // A reference to another block, even of ours, is none to this one.
+        let is_it = |(at, number): (&Reference, &u64)| at.block == BlockId { disk, number: *number };
+        if references.len() != blocks.len() || !references.iter().zip(&blocks).all(is_it) {
             return Err(nonsense("the cache"));
         }
         let mut known = self.known.lock();
@@ -156,6 +185,14 @@ impl Reader {
             Ok(view) if view.read(at, page) => return Ok(true),
             // The page is another block's by now, or the region is gone.
             Ok(_) | Err(Refusal::Code(_)) => {}
+            Err(refusal) if is_denied(&refusal) => match self.copy(at, page) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(refusal) => {
+                    self.forget([block].into_iter());
+                    return Err(refusal);
+                }
+            },
             Err(refusal) => return Err(refusal),
         }
         let mut known = self.known.lock();
@@ -169,12 +206,37 @@ impl Reader {
         if let Some(view) = self.known.lock().views.get(&region) {
             return Ok(Arc::clone(view));
         }
-        let view = Arc::new(RegionView::open(&self.monitor, self.alias, region)?);
+        let names = self.names.all();
+        let mut opened = Err(Refusal::NotPermitted);
+        for name in names.iter().filter(|name| !name.is_partial) {
+            opened = RegionView::open(&self.monitor, name.alias, region);
+            if !opened.as_ref().is_err_and(is_denied) {
+                break;
+            }
+        }
+        let view = Arc::new(opened?);
         let mut known = self.known.lock();
         if known.views.len() >= VIEWS_MAX {
             known.views.clear();
         }
         known.views.insert(region, Arc::clone(&view));
         Ok(view)
+    }
+
+    /// Reads a block under a name that holds for some blocks only; whether it is there.
+    fn copy(&self, at: Reference, page: &mut Page) -> Result<bool, Refusal> {
+        for name in self.names.all().iter().filter(|name| name.is_partial) {
+            match ask_as(&self.monitor, name.alias, &AskMonitor::Read(at)) {
+                Ok((MonitorSays::Page(bytes), _)) if bytes.len() == page.len() => {
+                    page.copy_from_slice(&bytes);
+                    return Ok(true);
+                }
+                Ok(_) => return Err(nonsense("the monitor")),
+                Err(Refusal::Code(OUTDATED | STATE | BUSY)) => return Ok(false),
+                Err(refusal) if is_denied(&refusal) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(Refusal::NotPermitted)
     }
 }

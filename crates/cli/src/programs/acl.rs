@@ -1,13 +1,15 @@
 //! `holdfast acl`: shows and changes a file's rules, through the process of its mount: programs that rules keep out
 //! must not be able to end them through the mount itself.
 
-use super::{Place, Report, args, ask, place, who};
+use super::session::Session;
+use super::whom::rule;
+use super::{Place, Report, args, ask, owned, place, who};
 use crate::control::Order;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use crate::paths::Directories;
 use args::AclCommand;
-use holdfast_callers::rules::{Rule, RuleSet, parse};
+use holdfast_callers::rules::RuleSet;
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,14 @@ struct ShownRule {
 
 /// `holdfast acl`
 pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> Outcome {
+    let (AclCommand::Get(args::AclGet { file })
+    | AclCommand::Set(args::AclSet { file, .. })
+    | AclCommand::Remove(args::AclRemove { file, .. })
+    | AclCommand::Clear(args::AclClear { file, .. })) = &arguments.command;
+    // A volume's files have owners, and their session decides.
+    if let Some(session) = Session::of(&place(file)?.mount)? {
+        return owned::acl(&session, &arguments.command, format);
+    }
     match &arguments.command {
         AclCommand::Get(get) => {
             let place = place(&get.file)?;
@@ -90,20 +100,6 @@ fn malformed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, error)
 }
 
-/// A rule that a text names. An interpreter needs to be meant.
-fn rule(text: &str) -> Outcome<Rule> {
-    let parsed = parse(text).map_err(malformed)?;
-    let (named, hashed, hint) = who(parsed.who)?;
-    if let (Some(why), false) = (hashed.and_then(|hashed| hashed.interpreter), parsed.interpreter) {
-        let message =
-            format!("{}: it is an interpreter ({why}), which runs whatever it is given", parsed.who);
-        return Err(Failure::new(Exit::NotAllowed, message)
-            .hint("to let everything in that it runs, write +interpreter behind the rights"));
-    }
-    let (rights, interpreter, generated) = (parsed.rights, parsed.interpreter, parsed.generated);
-    Ok(Rule { who: named, rights, interpreter, generated, hint })
-}
-
 fn read(place: &Place, directories: &Directories) -> Outcome<Option<RuleSet>> {
     let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
     let report: Report = ask(&place.mount, directories, &order)?;
@@ -142,7 +138,7 @@ fn change_all(
 }
 
 /// Files and directories in a directory.
-fn children(path: &Path) -> Outcome<Vec<Place>> {
+pub(super) fn children(path: &Path) -> Outcome<Vec<Place>> {
     let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", path.display()));
     if !path.is_dir() {
         return Ok(Vec::new());

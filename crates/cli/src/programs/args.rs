@@ -1,10 +1,12 @@
 //! The command line of rules for programs.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// `holdfast acl`
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r")]
 pub struct Acl {
     /// What to do.
     #[command(subcommand)]
@@ -17,6 +19,7 @@ pub enum AclCommand {
     /// Let programs in, and all others out.
     Set(AclSet),
     /// Show the rules.
+    #[command(visible_alias = "show")]
     Get(AclGet),
     /// Take programs out of the rules.
     Remove(AclRemove),
@@ -30,12 +33,18 @@ pub enum AclCommand {
   holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r
   holdfast acl set /mnt/team/ledger prog:/usr/bin/ledger=rw pkg:/etc/holdfast/packager.pub/accounting=rw
   holdfast acl set --recursive /mnt/team/keys prog:/usr/bin/ssh=r
+  holdfast acl set /mnt/alice/plans.txt user:bob=r group:staff=rw
 
-From then on only these programs open the file on this machine, and on others that honour rules; everybody else gets
+In a shared file system (`holdfast mount`) rules bind programs: from then on only these programs open the file on this machine, and on others that honour rules; everybody else gets
 EACCES. WHO is prog:PATH (the program that is there now, by the hash of its file), hash:HEX, pkg:KEY/NAME (whatever a
 manifest lists that this key signed, see `holdfast program sign`; KEY is a public key file) or any. Rights are r or rw.
 Behind them, +interpreter lets in a program that runs what it is given (python, sh), +jit one that makes code while it
 runs. What is made in a directory with rules begins with the same; what is there already gets them with --recursive.
+
+On a volume (`holdfast volume mount`) a file has an owner and an ACL, and nobody uses it who is not on it: WHO may also be
+user:NAME, group:NAME, key:KEY, or such:φ (processes by what they run, docs/access.md). Its owner changes it, through a mount
+of their own, with effect for files that others have open. Programs use it through a session of theirs (`holdfast volume mount
+--session prog:/usr/bin/ssh=DIR`); take yourself off the list to keep your other programs out.
 
 The helper `holdfast callers` must run as root: without it, files with rules are refused to everybody.
 Rules bind programs of this machine, not people: the server and other members read the file as before, and so does
@@ -69,7 +78,7 @@ pub struct AclGet {
   holdfast acl remove /mnt/team/id_ed25519 prog:/usr/bin/ssh
 
 The last rule cannot be removed so, as nobody could use the file any more or everybody could: set others first, or
-`holdfast acl clear` it.")]
+`holdfast acl clear` it. On a volume it can: then only its owner can change who may use it.")]
 pub struct AclRemove {
     /// File or directory in a mount.
     #[arg(value_name = "FILE")]
@@ -82,7 +91,9 @@ pub struct AclRemove {
 /// `holdfast acl clear`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast acl clear --recursive /mnt/team/keys")]
+  holdfast acl clear --recursive /mnt/team/keys
+
+On a volume, only the owner is on the file's ACL after it.")]
 pub struct AclClear {
     /// File or directory in a mount.
     #[arg(value_name = "FILE")]
@@ -130,6 +141,7 @@ pub struct Run {
   holdfast why /mnt/team/id_ed25519
   holdfast why /mnt/team/id_ed25519 /usr/bin/cat
   holdfast why /mnt/team/id_ed25519 4711
+  holdfast why /mnt/alice/plans.txt user:bob
 
 Without PROGRAM, who was refused lately. A running process (by number) is judged as it is now, which takes root; a
 program as it would be if it were started clean (`holdfast run`).")]
@@ -137,8 +149,8 @@ pub struct Why {
     /// File in a mount.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Path of a program, or number of a process.
-    #[arg(value_name = "PROGRAM|PID")]
+    /// Path of a program, or number of a process; on a volume also user:NAME and whatever an ACL can name.
+    #[arg(value_name = "PROGRAM|PID|WHO")]
     pub program: Option<String>,
 }
 
@@ -189,4 +201,210 @@ pub struct ProgramShow {
     /// Programs.
     #[arg(value_name = "PROGRAM", required = true)]
     pub programs: Vec<PathBuf>,
+}
+
+/// `holdfast owner`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast owner give /mnt/alice/plans.txt --to bob")]
+pub struct Owner {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: OwnerCommand,
+}
+
+/// Owners of files on volumes.
+#[derive(Debug, Subcommand)]
+pub enum OwnerCommand {
+    /// Show whose a file is, if it is yours.
+    Show(OwnerFile),
+    /// Give a file away, with what is in it, as soon as its new owner accepts.
+    Give(OwnerGive),
+    /// Accept a file that its owner gives.
+    Accept(OwnerFile),
+}
+
+/// `holdfast owner show`, `accept`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast owner show /mnt/alice/plans.txt
+  holdfast owner accept /mnt/bob/plans.txt
+
+Nobody becomes an owner without accepting it; the file's ACL is the new owner's then. What was given is forgotten when the
+volume is unmounted: it is given anew.")]
+pub struct OwnerFile {
+    /// File on a volume, through a mount of your own.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// `holdfast owner give`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast owner give /mnt/alice/plans.txt --to bob")]
+pub struct OwnerGive {
+    /// File on a volume, through a mount of your own.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// A user's name, or whatever an ACL can name.
+    #[arg(long, value_name = "WHO")]
+    pub to: String,
+}
+
+/// `holdfast credential`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar --out build.cred")]
+pub struct Credential {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CredentialCommand,
+}
+
+/// Credentials on volumes.
+#[derive(Debug, Subcommand)]
+pub enum CredentialCommand {
+    /// Let somebody act in your name, on a volume, within limits, until it is revoked.
+    Issue(CredentialIssue),
+    /// Hand on what was delegated to you, or less.
+    Delegate(CredentialDelegate),
+    /// Take credentials back, with effect for what is open.
+    Revoke(CredentialRevoke),
+    /// Show what a file of credentials says.
+    Show(CredentialShow),
+    /// Have a session use credentials, or learn that they were revoked.
+    Present(CredentialPresent),
+}
+
+/// What a credential is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum May {
+    /// Read.
+    Read,
+    /// Change what is there.
+    Write,
+    /// See owner and ACL.
+    Look,
+    /// Change the ACL.
+    ChangeAcls,
+    /// Give it away, take what is given, grow and cut files.
+    Chown,
+}
+
+/// `holdfast credential issue`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar --out build.cred
+  holdfast credential issue --key alice.key --to key:job.pub --may read,write --volume /mnt/alice --days 30 --out job.cred
+  holdfast credential issue --key alice.key --to session:alice --volume 0123456789abcdef0123456789abcdef --out alice.cred
+
+The volume must be mounted with your public key (`holdfast volume mount --user-key alice=alice.pub`). WHO is as in `holdfast
+acl set`, or session:WHO: the session that is started for this user (or key:KEY), which speaks for you only by this
+credential. With
+--file it holds for the blocks that the files have now: what they grow by later is not part of it.")]
+pub struct CredentialIssue {
+    /// Your key.
+    #[arg(long, value_name = "KEY")]
+    pub key: PathBuf,
+    /// Who may.
+    #[arg(long, value_name = "WHO")]
+    pub to: String,
+    /// What [default: everything].
+    #[arg(long, value_delimiter = ',', value_name = "OPERATION")]
+    pub may: Vec<May>,
+    /// Only these files, through a mount of yours [default: all that is yours].
+    #[arg(long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// A mount of the volume, or its identity [default: that of the files].
+    #[arg(long, value_name = "DIR|ID")]
+    pub volume: Option<String>,
+    /// For so many days [default: until it is revoked].
+    #[arg(long, value_name = "DAYS")]
+    pub days: Option<u32>,
+    /// File to write; it must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// `holdfast credential delegate`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast credential delegate --key job.key --from job.cred --to user:carol --may read --out carol.cred")]
+pub struct CredentialDelegate {
+    /// The key of who was delegated to.
+    #[arg(long, value_name = "KEY")]
+    pub key: PathBuf,
+    /// What was delegated to you.
+    #[arg(long, value_name = "FILE")]
+    pub from: PathBuf,
+    /// Who may.
+    #[arg(long, value_name = "WHO")]
+    pub to: String,
+    /// What [default: what was delegated to you].
+    #[arg(long, value_delimiter = ',', value_name = "OPERATION")]
+    pub may: Vec<May>,
+    /// Only these files, through a mount of yours.
+    #[arg(long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// For so many days [default: until it, or what it rests on, is revoked].
+    #[arg(long, value_name = "DAYS")]
+    pub days: Option<u32>,
+    /// File to write; it must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// `holdfast credential revoke`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast credential revoke --key alice.key --credential build.cred --mount /mnt/alice
+  holdfast credential revoke --key alice.key --all --out lost.revoked
+
+A revocation is kept in the policy table of the volume that it was presented to, before this command ends, and holds from
+then on, after restarts too. Volumes that have not heard of it go on; give them the file (`holdfast credential present`).")]
+pub struct CredentialRevoke {
+    /// The key that signed what is to end.
+    #[arg(long, value_name = "KEY")]
+    pub key: PathBuf,
+    /// The link of this chain that the key signed, and all that rests on it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["serial", "before", "all"])]
+    pub credential: Option<PathBuf>,
+    /// The one of this number.
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["before", "all"])]
+    pub serial: Option<u64>,
+    /// All of lower numbers.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "all")]
+    pub before: Option<u64>,
+    /// All, for good: the key is worth nothing there any more.
+    #[arg(long)]
+    pub all: bool,
+    /// Mounts of volumes that are to know; may be given several times.
+    #[arg(long = "mount", value_name = "DIR")]
+    pub mounts: Vec<PathBuf>,
+    /// File to write, for volumes elsewhere; it must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+/// `holdfast credential show`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast credential show build.cred")]
+pub struct CredentialShow {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// `holdfast credential present`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast credential present /mnt/bob build.cred")]
+pub struct CredentialPresent {
+    /// A mount of the volume, of the session that is to use them.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
 }

@@ -1,7 +1,12 @@
-//! Rules for programs on the command line: `acl`, `why`, `run`, `program` and the helper `callers`.
+//! Who may use what, on the command line: `acl`, `owner`, `credential`, `why`, `run`, `program` and the helper `callers`.
 
 pub mod acl;
 pub mod args;
+pub mod credential;
+pub mod owned;
+mod owned_why;
+mod session;
+pub mod whom;
 pub mod why;
 
 use crate::control::{Client, Order};

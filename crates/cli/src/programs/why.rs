@@ -1,6 +1,7 @@
 //! `holdfast why`: whether a program would be let in to a file, why, and who was refused lately.
 
-use super::{Report, args, ask, hash, place};
+use super::session::Session;
+use super::{Report, args, ask, hash, owned_why, place};
 use crate::control::Order;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
@@ -39,6 +40,9 @@ struct Judged {
 /// `holdfast why`
 pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> Outcome {
     let place = place(&arguments.file)?;
+    if let Some(session) = Session::of(&place.mount)? {
+        return owned_why::run(&session, &place, arguments.program.as_deref(), format);
+    }
     let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
     let report: Report = ask(&place.mount, directories, &order)?;
     let decoded = report.rules.as_deref().map(RuleSet::decode);

@@ -29,6 +29,8 @@ pub enum VolumeCommand {
     Attach(Attach),
     /// Make a disk or a card a FAT32 file system in which every byte has an owner; what is on it is lost.
     Format(Format),
+    /// Take over a card or disk with FAT32 file systems, with what is on it: every file gets an owner.
+    Adopt(Adopt),
     /// Mount such a file system, its parts in sandboxes.
     Mount(Mount),
     /// End an attachment, after writing everything.
@@ -152,16 +154,73 @@ fn cluster_kib(text: &str) -> Result<u32, String> {
     }
 }
 
+/// `holdfast volume adopt`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast volume adopt card.img --sidecar card.d --user alice
+  holdfast volume adopt /dev/sdb --sidecar /root/sdb.d --user alice --owner photos=bob --owner 2:music=carol
+  holdfast volume adopt card.img --anew --sidecar new.d --owners-from card.d --user alice
+
+The card stays as it is, byte by byte. Its file systems are checked first, by processes that are shut in; one that is
+damaged, or is not FAT32, is refused in words. Then every block is hashed: Ctrl-C stops, a power cut may, and the same
+command goes on where it was. Every existing file becomes the user's, or whose directory it is in; everything else is
+owned by the driver of its partition. After an unmount it is a plain card for any system, at any time; once another system
+has written to it, mounting refuses it until it is adopted anew.")]
+pub struct Adopt {
+    /// The disk, card or image.
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Directory for key, log and policy table; made when it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub sidecar: PathBuf,
+    /// Whose the files are that are on it.
+    #[arg(long, value_name = "USER")]
+    pub user: String,
+    /// Whose the files below a directory are, of all partitions or of partition N; may be given several times.
+    #[arg(long = "owner", value_name = "[N:]DIR=USER", value_parser = owner)]
+    pub owners: Vec<(Option<u32>, String, String)>,
+    /// The card has a sidecar already, which is given up: what is on the card now counts.
+    #[arg(long)]
+    pub anew: bool,
+    /// The sidecar that it had: files that are where they were, with the same content, keep their owners.
+    #[arg(long, value_name = "DIR", requires = "anew")]
+    pub owners_from: Option<PathBuf>,
+}
+
+fn owner(text: &str) -> Result<(Option<u32>, String, String), String> {
+    let (directory, user) = text.rsplit_once('=').ok_or("DIR=USER or N:DIR=USER is wanted")?;
+    let numbered = directory.split_once(':').and_then(|(number, rest)| Some((number.parse().ok()?, rest)));
+    // No name on FAT has a colon.
+    match numbered {
+        Some((number, rest)) => Ok((Some(number), rest.to_owned(), user.to_owned())),
+        None if directory.contains(':') => Err("before the colon goes the number of a partition".to_owned()),
+        None => Ok((None, directory.to_owned(), user.to_owned())),
+    }
+}
+
 /// `holdfast volume mount`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast volume mount card.img /mnt --sidecar card.d
   holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session bob=/mnt/bob
+  holdfast volume mount card.img /mnt/1 --sidecar card.d --partition 1 --also at=/mnt/2,partition=2
+  holdfast volume mount a.img /mnt/a --sidecar a.d --also at=/mnt/b,device=b.img,sidecar=b.d,user=bob
+  holdfast volume mount card.img /mnt/alice --sidecar card.d --user alice --session prog:/usr/bin/ssh=/mnt/alice-ssh
+  holdfast volume mount card.img /mnt/bob --sidecar card.d --user bob --user-key alice=alice.pub --credential bob=job.cred
   umount /mnt
 
 Runs until the last of its mounts is unmounted, or until Ctrl-C. Each mount speaks for one user: files that this user
-makes are theirs, and other users of the same file system see their names and sizes only. `holdfast components` shows the
-processes of it.")]
+makes are theirs, and other users of the same file system see their names and sizes only, until `holdfast acl set` says
+otherwise. A session for a program (prog:PATH, hash:HEX or pkg:KEYFILE/NAME) opens files for processes of that program only,
+which the helper `holdfast callers` identifies, and reads what ACLs give the program. Mounted by root, a session of a user of
+this machine obeys that user alone.
+
+A user with a key (--user-key) proves who they are: their session speaks for nobody until it has a credential that the key
+signed (--credential, or `holdfast credential present`). All else that is said of users and groups is the word of whoever
+mounts.
+
+Several partitions and cards in one command share memory for blocks; each partition has a driver of its own, and each bus.
+`holdfast components` shows the processes.")]
 pub struct Mount {
     /// The disk, card or image.
     #[arg(value_name = "DEVICE")]
@@ -172,12 +231,31 @@ pub struct Mount {
     /// Its key, log and policy table.
     #[arg(long, value_name = "DIR")]
     pub sidecar: PathBuf,
+    /// The partition, by its number in the partition table [default: the only one with FAT32].
+    #[arg(long, value_name = "N")]
+    pub partition: Option<u32>,
     /// For whom [default: who runs this].
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Another user's mount; may be given several times.
-    #[arg(long = "session", value_name = "USER=DIR", value_parser = session)]
+    /// Another user's mount, or a program's; may be given several times.
+    #[arg(long = "session", value_name = "WHO=DIR", value_parser = session)]
     pub sessions: Vec<(String, PathBuf)>,
+    /// Another mount: at=DIR, and what differs from the first of device=DEVICE, sidecar=DIR, partition=N, user=USER, with
+    /// commas between; may be given several times.
+    #[arg(long, value_name = "at=DIR,KEY=VALUE", value_parser = also)]
+    pub also: Vec<Also>,
+    /// A user's public key, so that they prove who they are; may be given several times.
+    #[arg(long = "user-key", value_name = "USER=KEY", value_parser = session)]
+    pub user_keys: Vec<(String, PathBuf)>,
+    /// Who is in a group; may be given several times.
+    #[arg(long = "group", value_name = "GROUP=USER,...", value_parser = group)]
+    pub groups: Vec<(String, Vec<String>)>,
+    /// Credentials that a session begins with; may be given several times.
+    #[arg(long = "credential", value_name = "WHO=FILE", value_parser = session)]
+    pub credentials: Vec<(String, PathBuf)>,
+    /// Where the helper listens that identifies programs, if not at its usual place.
+    #[arg(long, value_name = "SOCKET")]
+    pub callers: Option<PathBuf>,
     /// Let other users of this machine use the mounts; default only who runs this.
     #[arg(long)]
     pub allow_other: bool,
@@ -190,8 +268,50 @@ pub struct Mount {
 }
 
 fn session(text: &str) -> Result<(String, PathBuf), String> {
-    let (user, directory) = text.split_once('=').ok_or("USER=DIR is wanted")?;
+    let (user, directory) = text.rsplit_once('=').ok_or("WHO=PATH is wanted")?;
     Ok((user.to_owned(), PathBuf::from(directory)))
+}
+
+/// Another mount beside the first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Also {
+    /// Where.
+    pub directory: PathBuf,
+    /// Another card.
+    pub device: Option<PathBuf>,
+    /// That card's sidecar.
+    pub sidecar: Option<PathBuf>,
+    /// Which partition of it.
+    pub partition: Option<u32>,
+    /// For whom.
+    pub user: Option<String>,
+}
+
+fn also(text: &str) -> Result<Also, String> {
+    let mut also = Also::default();
+    for part in text.split(',') {
+        let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is not KEY=VALUE"))?;
+        match key {
+            "at" => also.directory = value.into(),
+            "device" => also.device = Some(value.into()),
+            "sidecar" => also.sidecar = Some(value.into()),
+            "partition" => {
+                also.partition =
+                    Some(value.parse().map_err(|_| format!("{value:?} is no number of a partition"))?);
+            }
+            "user" => also.user = Some(value.to_owned()),
+            _ => return Err(format!("{key:?} is none of at, device, sidecar, partition, user")),
+        }
+    }
+    match also.directory.as_os_str().is_empty() {
+        true => Err("at=DIR is missing: where it is to be mounted".to_owned()),
+        false => Ok(also),
+    }
+}
+
+fn group(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, members) = text.split_once('=').ok_or("GROUP=USER,... is wanted")?;
+    Ok((name.to_owned(), members.split(',').map(str::to_owned).collect()))
 }
 
 /// `holdfast volume attach`
@@ -482,7 +602,20 @@ pub enum AnchorCommand {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{also, owner, size};
+
+    /// Owners of directories and further mounts are read as they are meant, and what is unclear is refused.
+    #[test]
+    fn owners_and_mounts() {
+        assert_eq!(owner("photos=bob"), Ok((None, "photos".to_owned(), "bob".to_owned())));
+        assert_eq!(owner("2:a=b/c=bob"), Ok((Some(2), "a=b/c".to_owned(), "bob".to_owned())));
+        assert!(owner("photos").is_err() && owner("x:photos=bob").is_err());
+        let two = also("at=/mnt/2,partition=2").expect("it is whole");
+        assert_eq!((two.directory.to_str(), two.partition, two.device), (Some("/mnt/2"), Some(2), None));
+        for text in ["", "partition=2", "at=", "at=/mnt,partition=two", "at=/mnt,what=2", "/mnt"] {
+            assert!(also(text).is_err(), "{text}");
+        }
+    }
 
     /// Sizes have units, and nothing overflows.
     #[test]

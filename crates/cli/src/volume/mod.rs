@@ -18,6 +18,7 @@ mod repair;
 mod scrub;
 mod secret;
 mod served;
+mod sessions;
 mod status;
 mod tpm;
 mod watchdog;
@@ -36,6 +37,7 @@ pub fn run(arguments: &Volume, directories: &Directories, format: Format) -> Out
         VolumeCommand::Protect(arguments) => protect::run(arguments, directories, format),
         VolumeCommand::Attach(arguments) => attach::attach(arguments, directories, format),
         VolumeCommand::Format(arguments) => card::format(arguments, directories, format),
+        VolumeCommand::Adopt(arguments) => card::adopt(arguments, directories, format),
         VolumeCommand::Mount(arguments) => card::mount(arguments, directories, format),
         VolumeCommand::Detach(arguments) => attach::detach(arguments, directories, format),
         VolumeCommand::List => status::list(directories, format),

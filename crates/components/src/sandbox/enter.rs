@@ -18,7 +18,7 @@ use rustix::mount::{
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, unmount,
 };
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, fchdir, pivot_root, set_dumpable_behavior,
+    DumpableBehavior, Resource, Rlimit, Signal, fchdir, getrlimit, pivot_root, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{
@@ -91,9 +91,12 @@ fn limit(profile: &Profile) -> rustix::io::Result<()> {
     let overhead = 1 << 30;
     let addresses =
         profile.memory_bytes_max.saturating_add(profile.mapped_bytes_max).saturating_add(overhead);
+    // A device may be a file; what it may write of that is for the device's size to say.
+    let region = if profile.has(Door::Device) { u64::MAX } else { profile.region_bytes_max };
     for (resource, most) in [
         (Resource::Data, profile.memory_bytes_max),
         (Resource::As, addresses),
+        (Resource::Fsize, region),
         (Resource::Nofile, u64::from(profile.files_max)),
         (Resource::Nproc, u64::from(threads)),
         (Resource::Core, 0),
@@ -102,6 +105,8 @@ fn limit(profile: &Profile) -> rustix::io::Result<()> {
         (Resource::Sigpending, 16),
         (Resource::Locks, 0),
     ] {
+        // Where less is left to whoever starts it, it has less.
+        let most = getrlimit(resource).maximum.map_or(most, |left| most.min(left));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
     Ok(())

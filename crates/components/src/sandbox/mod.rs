@@ -94,6 +94,8 @@ pub struct Profile {
     pub memory_bytes_max: u64,
     /// Most bytes of regions that it maps at a time.
     pub mapped_bytes_max: u64,
+    /// Most bytes that it may make a region of, which it may write: it cannot fill the memory of the others.
+    pub region_bytes_max: u64,
     /// Most descriptors.
     pub files_max: u32,
     /// Most threads, counting the first; more than one needs [`Door::Threads`].
@@ -108,6 +110,7 @@ impl Default for Profile {
             doors: Vec::new(),
             memory_bytes_max: 256 << 20,
             mapped_bytes_max: 4 << 30,
+            region_bytes_max: 64 << 20,
             files_max: 256,
             threads_max: 1,
             accept_without: Vec::new(),

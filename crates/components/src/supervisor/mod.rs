@@ -251,7 +251,7 @@ impl Supervisor {
         let slot = slot_of(&mut state, component)?;
         let grant = RegionGrant { name: name.to_owned(), region: Arc::clone(region), access };
         if let Some(running) = &slot.running {
-            give_region(running, &grant)?;
+            give_region(running, &slot.plan.profile, &grant)?;
         }
         slot.plan.regions.retain(|known| known.name != name);
         slot.plan.regions.push(grant);
@@ -282,7 +282,7 @@ impl Supervisor {
         for slot in &state.slots {
             for grant in slot.plan.regions.iter().filter(|grant| Arc::ptr_eq(&grant.region, region)) {
                 if let Some(running) = &slot.running {
-                    give_region(running, grant)?;
+                    give_region(running, &slot.plan.profile, grant)?;
                 }
             }
         }

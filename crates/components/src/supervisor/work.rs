@@ -8,7 +8,8 @@ use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use crate::plan::{End, RegionGrant};
 use crate::ports::{Order, Role, Word};
-use crate::sandbox::call_name;
+use crate::region::Access;
+use crate::sandbox::{Profile, call_name};
 use crate::spawn::{self, Exit};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
@@ -33,7 +34,11 @@ pub(super) fn order(running: &Running, order: &Order, files: &[OwnedFd]) -> Resu
         .map_err(|_| ComponentError::PeerDoesNotRead("control".to_owned()))
 }
 
-pub(super) fn give_region(running: &Running, grant: &RegionGrant) -> Result<()> {
+pub(super) fn give_region(running: &Running, profile: &Profile, grant: &RegionGrant) -> Result<()> {
+    if grant.access == Access::ReadWrite && grant.region.bytes() > profile.region_bytes_max {
+        let words = format!("region {} is larger than its profile lets it write", grant.name);
+        return Err(ComponentError::Plan(words));
+    }
     let said = Order::Region { name: grant.name.clone(), access: grant.access, bytes: grant.region.bytes() };
     order(running, &said, &[grant.region.view(grant.access)?])
 }
@@ -145,15 +150,42 @@ impl Shared {
             }
         }
         for grant in &slot.plan.regions {
-            give_region(running, grant)?;
+            give_region(running, &slot.plan.profile, grant)?;
         }
         for (name, file) in &slot.plan.files {
             let copy = file.try_clone().during("handing out a file")?;
             order(running, &Order::File { name: name.clone() }, &[copy])?;
         }
+        for (port, other) in peers(state, &slot.plan.name) {
+            let is_gone = |slot: &&Slot| slot.plan.name == other && (slot.down.is_some() || slot.done);
+            if state.slots.iter().any(|slot| is_gone(&slot)) {
+                order(running, &Order::Gone { port }, &[])?;
+            }
+        }
         let begin =
             Order::Begin { configuration: slot.plan.configuration.clone(), run: running.process.counter };
         order(running, &begin, &[])
+    }
+
+    /// Tells everybody at the other ends of a component's channels that it will not be there any more.
+    fn tell_gone(&self, state: &State, name: &str) {
+        for channel in &state.channels {
+            let [(asks, _), (serves, _)] = channel.ends();
+            for (end, other) in [(asks, serves), (serves, asks)] {
+                if other.component.as_deref() != Some(name) {
+                    continue;
+                }
+                let Some(component) = &end.component else {
+                    self.ports.gone(&end.port);
+                    continue;
+                };
+                let slot = state.slots.iter().find(|slot| slot.plan.name == *component);
+                if let Some(running) = slot.and_then(|slot| slot.running.as_ref()) {
+                    // One that does not read its orders waits as long as it likes.
+                    let _ = order(running, &Order::Gone { port: end.port.clone() }, &[]);
+                }
+            }
+        }
     }
 
     pub(super) fn kill_all(&self) {
@@ -253,6 +285,10 @@ impl Shared {
             reason: &reason,
             restarts,
         });
+        if !restarts && !stopping {
+            let name = slot.plan.name.clone();
+            self.tell_gone(state, &name);
+        }
     }
 
     /// A component crashed: when it is to be started anew, or that it stays down.
@@ -297,6 +333,9 @@ impl Shared {
                     let _ = spawn::wait(&running.child.pidfd);
                 }
                 self.schedule(slot, &reason);
+                if slot.down.is_some() {
+                    self.tell_gone(state, &name);
+                }
             }
         }
     }
@@ -311,6 +350,22 @@ impl Shared {
         }
         self.begin(state, index)
     }
+}
+
+/// The ports of a component, each with the component at the other end.
+fn peers(state: &State, name: &str) -> Vec<(String, String)> {
+    let mut peers = Vec::new();
+    for channel in &state.channels {
+        let [(asks, _), (serves, _)] = channel.ends();
+        for (end, other) in [(asks, serves), (serves, asks)] {
+            if end.component.as_deref() == Some(name)
+                && let Some(other) = &other.component
+            {
+                peers.push((end.port.clone(), other.clone()));
+            }
+        }
+    }
+    peers
 }
 
 impl Running {

@@ -3,7 +3,7 @@
 use holdfast_access::{Access, Acl, Alias, Name, Principal, Scope};
 use holdfast_log::simulated_device::Devices;
 use holdfast_monitor::{
-    Disk, Extent, Layout, Memory, Monitor, Names, PAGE_BYTES, Page, PageId, Reference, RegionId, word,
+    Disk, Extent, Layout, Memory, Monitor, Names, PAGE_BYTES, Page, PageId, Reference, RegionId, Words, words,
 };
 use holdfast_volume::{Options, Volume, VolumeKey};
 use std::collections::HashMap;
@@ -14,15 +14,15 @@ type Bytes = Arc<Mutex<Option<Vec<u8>>>>;
 
 /// Memory of regions.
 #[derive(Default, Clone)]
-pub struct Map(Arc<Mutex<HashMap<RegionId, (Bytes, Words)>>>);
+pub struct Map(Arc<Mutex<HashMap<RegionId, (Bytes, AllWords)>>>);
 
 /// A region's words.
-type Words = Arc<Mutex<Vec<u64>>>;
+type AllWords = Arc<Mutex<Vec<Words>>>;
 
 /// A view, through which its holder reads without asking.
 pub struct View {
     bytes: Bytes,
-    words: Words,
+    words: AllWords,
 }
 
 impl View {
@@ -38,8 +38,7 @@ impl View {
     /// not filled.
     #[allow(dead_code, reason = "not every test looks")]
     pub fn block(&self, at: Reference) -> Option<Page> {
-        let is_it =
-            || self.words.lock().expect("locked")[at.page.index as usize] == word(at.generation, true);
+        let is_it = || self.words.lock().expect("locked")[at.page.index as usize] == words(at, true);
         let page = is_it().then(|| self.read(at.page.index))??;
         is_it().then_some(page)
     }
@@ -63,7 +62,7 @@ impl Memory for Map {
 
     fn create(&self, region: RegionId, pages: usize) -> Result<(), String> {
         let bytes = Arc::new(Mutex::new(Some(vec![0; pages * PAGE_BYTES])));
-        let words = Arc::new(Mutex::new(vec![0; pages]));
+        let words = Arc::new(Mutex::new(vec![[0, 0]; pages]));
         self.0.lock().expect("locked").insert(region, (bytes, words));
         Ok(())
     }
@@ -80,9 +79,9 @@ impl Memory for Map {
         self.write(page, &[0; PAGE_BYTES])
     }
 
-    fn note(&self, page: PageId, word: u64) {
+    fn note(&self, page: PageId, noted: Words) {
         let (_, words) = self.0.lock().expect("locked").get(&page.region).cloned().expect("a region");
-        words.lock().expect("locked")[page.index as usize] = word;
+        words.lock().expect("locked")[page.index as usize] = noted;
     }
 
     fn view(&self, region: RegionId) -> Result<View, String> {

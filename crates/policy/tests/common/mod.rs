@@ -116,3 +116,14 @@ impl Driven {
 pub fn at(policy: &Policy, block: u64) -> Label {
     policy.region_policy(&[range(block, 1)]).expect("a block of the disk").clone()
 }
+
+/// A block with a right digest over these contents, as somebody could write who knows the format.
+pub fn sealed(disk: &Disk, block: u64, body: &[u8]) -> Box<Block> {
+    let mut bytes = Box::new([0; BLOCK_BYTES]);
+    bytes[..8].copy_from_slice(b"hfpolicy");
+    bytes[40..40 + body.len()].copy_from_slice(body);
+    let hasher = holdfast_crypto::DigestKey::WELL_KNOWN.hasher(holdfast_crypto::Domain::PolicyBlock);
+    let digest = hasher.update(&disk.identity).update(&block.to_le_bytes()).update(&bytes[40..]).finish();
+    bytes[8..40].copy_from_slice(&digest.0);
+    bytes
+}

@@ -116,6 +116,12 @@ fn learn_with(
     if floor.view.slots.get(&device) == Some(&structure) {
         return Ok(());
     }
+    // A look may show an own operation as pending that was given up since. Were it learned, it would be committed and
+    // void at once, and everybody else would blame this device (trace T13).
+    if policy.on(policy::Rule::Memory) && device == floor.device && floor.voids.contains(number) {
+        let what = "this device gave it up, and now it is shown as committed".to_owned();
+        return Err(Alarm::FateChanged { device, number, what });
+    }
     // A view accepted meanwhile may be further than what was waited for; then the author has said what became
     // of it, and what was signed for the reader must agree.
     if floor.view.slots.get(&device).is_some_and(|slot| slot.value.number() > number) {

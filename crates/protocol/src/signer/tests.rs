@@ -142,6 +142,66 @@ fn t11_no_view_overtakes_a_fast_operation() {
     );
 }
 
+/// T12: B learns A1 while its UPDATE is under way, and the answer still shows A1 as pending. An honest server may show
+/// that, but nothing is signed on it: a lying one could have A1 declared dead to A, who would accept B's structure.
+#[test]
+fn t12_nothing_is_signed_on_a_view_behind_what_was_read() {
+    let mut b = signer(B);
+    let mut a = Client::new(A);
+    let mut stage = Stage::new();
+    let certificate = a.declare(Path::Slow, Vec::new());
+    let forecast = forecast(&stage.view, &certificate.value);
+    let a1 = a.structure(&certificate.value, forecast);
+    stage.order(&certificate);
+    operate(&mut b, &mut stage);
+    let members = membership();
+    let effects = b.step(&key(B), fetch(None)).expect("idle");
+    let Some(Request::Update { certificate: given_up, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    let effects = b.step(&key(B), Event::Learned { structure: a1.clone(), members: &members });
+    assert!(matches!(effects.as_deref(), Ok([Effect::Note(_), Effect::Advanced])), "{effects:?}");
+    let reply = stage.proven(b.floor());
+    let effects = b.step(&key(B), Event::Reply { reply: &reply, members: &members });
+    let not_taken = [Effect::Note(b.to_bytes()), Effect::Finished(Finished::NotTaken)];
+    assert_eq!(effects.as_deref(), Ok(&not_taken[..]));
+    assert!(b.is_idle() && b.floor().voids.contains(2));
+    assert_eq!(b.floor().view.slots.get(&A), Some(&a1), "what was read stays");
+
+    // Asked for later, a view that still shows A1 as pending is a lie.
+    stage.order(&given_up);
+    stage.kill(B);
+    b.step(&key(B), fetch(None)).expect("idle");
+    let effects = b.step(&key(B), Event::Reply { reply: &stage.proven(b.floor()), members: &members });
+    assert!(
+        matches!(effects.as_deref(), Ok([_, Effect::Alarm(Alarm::SlotWentBack { .. }), _])),
+        "{effects:?}"
+    );
+}
+
+/// T13: A gave operation 1 up; a look shows it as pending, and a wait for it is answered with what A had signed.
+#[test]
+fn t13_an_own_void_operation_is_not_learned() {
+    let mut a = signer(A);
+    let mut stage = Stage::new();
+    let effects = a.step(&key(A), fetch(None)).expect("idle");
+    let Some(Request::Update { certificate, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    let members = membership();
+    let reply = stage.proven(a.floor());
+    a.step(&key(A), Event::Reply { reply: &reply, members: &members }).expect("in flight");
+    let tables = Tables::from([(PrincipalId::Device(A), table("own"))]);
+    let effects = a.step(&key(A), Event::Folded { outcome: Outcome::Done, tables }).expect("folding");
+    let Some(Request::Commit { structure, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    a.step(&key(A), Event::Aborted).expect("in flight");
+    stage.order(&certificate);
+    let reply = stage.proven(a.floor());
+    let effects = a.step(&key(A), Event::Look { reply: &reply, members: &members });
+    assert!(matches!(effects.as_deref(), Ok([Effect::Persist(_), Effect::Advanced])), "{effects:?}");
+    let effects = a.step(&key(A), Event::Learned { structure, members: &members });
+    let Ok([_, Effect::Alarm(Alarm::FateChanged { device: A, number: 1, .. }), _]) = effects.as_deref()
+    else {
+        panic!("{effects:?}")
+    };
+}
+
 /// A receipt must be a listed server's and for exactly what was sent.
 #[test]
 fn false_receipts_freeze() {

@@ -1,17 +1,24 @@
 //! In whose name each process may speak: what it runs, by the manifest that this host issues for it; the user of its
-//! session; and what it proved since. Every alias rests on a proof, also those that the host itself brings.
+//! session; the program that uses it; and what it proved since. Every alias rests on a proof, also those that the host itself
+//! brings.
 
+use super::people::People;
 use crate::StackError;
+use crate::protocol::Called;
 use holdfast_access::prove::Prover;
 use holdfast_access::{
     AccessError, Alias, AliasTable, Credential, Credentials, Heard, Manifest, Principal, ProcessName, Proof,
     Scope, Standing, Statement, check,
 };
+use holdfast_callers::process;
 use holdfast_components::AliasPage;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Most processes of a program that use one session at once.
+const CLIENTS_MAX: usize = 1024;
 
 /// A component, before it runs.
 #[derive(Clone)]
@@ -22,6 +29,21 @@ pub(super) struct Role {
     pub program: Principal,
     /// The user whose session it serves.
     pub user: Option<Principal>,
+    /// The identity of the disk that it is for, if it is for one: users' keys speak for them on that volume.
+    pub volume: [u8; 16],
+}
+
+/// A process that the helper identified in an open.
+struct Client {
+    process: u32,
+    started: u64,
+    manifest: Manifest,
+}
+
+impl Client {
+    fn lives(&self) -> bool {
+        process::of_thread(self.process).is_ok_and(|found| found == (self.process, self.started))
+    }
 }
 
 struct Process {
@@ -29,18 +51,38 @@ struct Process {
     table: AliasTable,
     page: Arc<AliasPage>,
     credentials: Credentials,
+    /// Those credentials, for whoever has to prove something with them.
+    said: Vec<Credential>,
+    /// The first of them is who the session speaks for, under this name.
+    clients: Vec<Client>,
+    client: Option<ProcessName>,
+}
+
+impl Process {
+    fn keep(&mut self, heard: Heard) -> Result<holdfast_access::CredentialId, AccessError> {
+        let credential = heard.credential().clone();
+        let id = self.credentials.keep(heard)?;
+        if !self.said.contains(&credential) {
+            self.said.push(credential);
+        }
+        Ok(id)
+    }
 }
 
 #[derive(Default)]
 struct State {
     standing: Standing,
+    /// Whether it is known what was revoked in earlier runs.
+    is_told: bool,
     processes: HashMap<String, Process>,
     serial: u64,
+    clients: u64,
 }
 
 /// All processes' names.
 pub(super) struct Aliases {
     roles: HashMap<String, Role>,
+    people: People,
     state: Mutex<State>,
 }
 
@@ -56,6 +98,19 @@ impl State {
             Credential { issuer: Principal::Machine, serial: self.serial, expires_s: None, statement };
         Heard::spoken(&Principal::Machine, credential)
     }
+
+    /// What no longer stands goes from all pages. Whether anything did.
+    fn sweep(&mut self) -> bool {
+        let State { standing, processes, .. } = self;
+        let mut fell = false;
+        for process in processes.values_mut() {
+            for index in process.table.sweep(standing, now_s()) {
+                let _ = process.page.revoke(index);
+                fell = true;
+            }
+        }
+        fell
+    }
 }
 
 fn add(state: &mut State, component: &str, proof: &Proof) -> Result<u16, AccessError> {
@@ -70,11 +125,11 @@ fn add(state: &mut State, component: &str, proof: &Proof) -> Result<u16, AccessE
 }
 
 impl Aliases {
-    pub(super) fn new(roles: HashMap<String, Role>) -> Aliases {
-        Aliases { roles, state: Mutex::default() }
+    pub(super) fn new(roles: HashMap<String, Role>, people: People) -> Aliases {
+        Aliases { roles, people, state: Mutex::default() }
     }
 
-    /// A process of a component is about to begin: alias 0 is itself, 1 its program, 2 its user.
+    /// A process of a component is about to begin: alias 0 is itself, 1 its program, 2 its user, if that is so by our word.
     pub(super) fn started(
         &self,
         component: &str,
@@ -86,20 +141,30 @@ impl Aliases {
         state.standing.started(name)?;
         let table = AliasTable::new(name, &state.standing)?;
         page.set(0, &Principal::Process(name).digest().0)?;
-        let mut credentials = Credentials::default();
+        let mut process = Process {
+            name,
+            table,
+            page: Arc::clone(page),
+            credentials: Credentials::default(),
+            said: Vec::new(),
+            clients: Vec::new(),
+            client: None,
+        };
         let manifest = role.manifest.clone();
         let program = role.program.clone();
-        let runs = credentials.keep(state.says(Statement::Runs { process: name, manifest })?)?;
-        let speaks = match &role.user {
-            None => None,
-            Some(user) => {
-                let delegate = Principal::Process(name);
-                let statement =
-                    Statement::SpeaksFor { delegate, principal: user.clone(), scope: Scope::EVERYTHING };
-                Some((credentials.keep(state.says(statement)?)?, user.clone()))
+        let runs = process.keep(state.says(Statement::Runs { process: name, manifest })?)?;
+        let speaks_for =
+            |delegate, principal| Statement::SpeaksFor { delegate, principal, scope: Scope::EVERYTHING };
+        let mut speaks = None;
+        if let Some(user) = &role.user {
+            if self.people.takes_our_word(user) {
+                let heard = state.says(speaks_for(Principal::Process(name), user.clone()))?;
+                speaks = Some((process.keep(heard)?, user.clone()));
             }
-        };
-        let process = Process { name, table, page: Arc::clone(page), credentials };
+            for (delegate, principal) in self.people.facts(&role.volume) {
+                process.keep(state.says(speaks_for(delegate, principal))?)?;
+            }
+        }
         state.processes.insert(component.to_owned(), process);
         let mut prover = Prover::new();
         prover.constituent(runs, program);
@@ -112,24 +177,17 @@ impl Aliases {
         Ok(())
     }
 
-    /// A process ended, and all it said.
+    /// A process ended, and all it said, and what its clients did.
     pub(super) fn ended(&self, component: &str, name: ProcessName) {
-        let mut state = self.state.lock();
+        let state = &mut *self.state.lock();
         state.standing.stopped(name);
-        if state.processes.get(component).is_some_and(|process| process.name == name) {
-            state.processes.remove(component);
+        if state.processes.get(component).is_some_and(|process| process.name == name)
+            && let Some(process) = state.processes.remove(component)
+            && let Some(client) = process.client
+        {
+            state.standing.stopped(client);
         }
-        self.sweep(&mut state);
-    }
-
-    /// What no longer stands goes from all pages.
-    fn sweep(&self, state: &mut State) {
-        let State { standing, processes, .. } = state;
-        for process in processes.values_mut() {
-            for index in process.table.sweep(standing, now_s()) {
-                let _ = process.page.revoke(index);
-            }
-        }
+        state.sweep();
     }
 
     /// In whose name a component's process speaks under an index, if that stands now.
@@ -145,21 +203,142 @@ impl Aliases {
         }
     }
 
-    /// A credential that a process presents: kept for its proofs, or, if it ends others, carried out.
+    /// Whether credentials can be judged: what was revoked in earlier runs is known.
+    pub(super) fn is_told(&self) -> bool {
+        self.state.lock().is_told
+    }
+
+    /// A process's names, and what it may prove more with.
+    pub(super) fn names(
+        &self,
+        component: &str,
+    ) -> Result<(ProcessName, Vec<Called>, Vec<Credential>), AccessError> {
+        let State { standing, processes, .. } = &mut *self.state.lock();
+        let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
+        for index in process.table.sweep(standing, now_s()) {
+            let _ = process.page.revoke(index);
+        }
+        let names = process.table.entries().map(|(alias, name)| Called {
+            alias,
+            principal: name.principal().clone(),
+            scope: name.scope().clone(),
+        });
+        let counts = |credential: &&Credential| standing.counts(credential, now_s()).is_ok();
+        let said = process.said.iter().filter(counts).cloned().collect();
+        Ok((process.name, names.collect(), said))
+    }
+
+    /// A credential that a process presents is kept for its proofs.
     pub(super) fn present(&self, component: &str, bytes: &[u8]) -> Result<(), AccessError> {
         let heard = Heard::signed(bytes)?;
-        let mut state = self.state.lock();
-        if let Statement::Ends(_) = heard.credential().statement {
-            state.standing.hear(&heard)?;
-            self.sweep(&mut state);
-            return Ok(());
-        }
-        let process = state.processes.get_mut(component).ok_or(AccessError::Ended)?;
-        process.credentials.keep(heard).map(|_| ())
+        let state = &mut *self.state.lock();
+        let State { standing, processes, .. } = state;
+        standing.counts(heard.credential(), now_s())?;
+        let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
+        process.keep(heard).map(|_| ())
     }
 
     /// Another name for a process, by a proof.
     pub(super) fn prove(&self, component: &str, proof: &Proof) -> Result<u16, AccessError> {
         add(&mut self.state.lock(), component, proof)
+    }
+
+    /// What was revoked, by PolicyMgr's word, which keeps it. Whether anybody lost a name.
+    pub(super) fn revoked(&self, endings: &Standing) -> Result<bool, AccessError> {
+        let state = &mut *self.state.lock();
+        let done = state.standing.merge(endings);
+        state.is_told = true;
+        let fell = state.sweep();
+        done.map(|()| fell)
+    }
+
+    /// The helper identified a process that opens a file in a session for its program: the session speaks for it from now on,
+    /// as long as it lives.
+    pub(super) fn client_came(
+        &self,
+        component: &str,
+        number: u32,
+        started: u64,
+        manifest: Manifest,
+    ) -> Result<(), AccessError> {
+        let state = &mut *self.state.lock();
+        let process = state.processes.get_mut(component).ok_or(AccessError::Ended)?;
+        let is_known =
+            process.clients.iter().any(|client| (client.process, client.started) == (number, started));
+        if !is_known {
+            if process.clients.len() >= CLIENTS_MAX {
+                process.clients.retain(Client::lives);
+            }
+            if process.clients.len() >= CLIENTS_MAX {
+                return Err(AccessError::TooManyAliases);
+            }
+            process.clients.push(Client { process: number, started, manifest });
+        }
+        if process.client.is_none() { self.speak_for_client(state, component) } else { Ok(()) }
+    }
+
+    /// The paper's section 4.9: the client delegates to its VFS by using it.
+    fn speak_for_client(&self, state: &mut State, component: &str) -> Result<(), AccessError> {
+        let role = self.roles.get(component).ok_or(AccessError::Ended)?;
+        let Some(user) = role.user.clone() else { return Err(AccessError::Ended) };
+        state.clients += 1;
+        let number = state.clients;
+        let process = state.processes.get(component).ok_or(AccessError::Ended)?;
+        let Some(client) = process.clients.first() else { return Ok(()) };
+        // Not of the supervisor's realm, so the name is no component's, whatever its number.
+        let mut boot = process.name.boot;
+        boot[0] = !boot[0];
+        let name = ProcessName { boot, number };
+        let (vfs, manifest) = (Principal::Process(process.name), client.manifest.clone());
+        state.standing.started(name)?;
+        let runs = state.says(Statement::Runs { process: name, manifest })?;
+        let speaker = Principal::Process(name);
+        let statement =
+            Statement::SpeaksFor { delegate: vfs, principal: speaker.clone(), scope: Scope::EVERYTHING };
+        let delegates = Credential { issuer: speaker.clone(), serial: 1, expires_s: None, statement };
+        let delegates = Heard::spoken(&speaker, delegates)?;
+        let process = state.processes.get_mut(component).ok_or(AccessError::Ended)?;
+        let runs = process.credentials.keep(runs)?;
+        let delegates = process.credentials.keep(delegates)?;
+        process.client = Some(name);
+        let mut prover = Prover::new();
+        let to_client = prover.own_word(delegates, speaker);
+        let is_program = prover.constituent(runs, user);
+        prover.chain(to_client, is_program);
+        let added = add(state, component, &prover.proof());
+        if let Some(process) = state.processes.get_mut(component) {
+            // The alias stays; what it was proved with is not needed again.
+            process.credentials.forget(runs);
+            process.credentials.forget(delegates);
+            if added.is_err() {
+                process.client = None;
+                state.standing.stopped(name);
+            }
+        }
+        added.map(|_| ())
+    }
+
+    /// Looks whose clients have ended; their sessions stop speaking for them. Whether any lost a name.
+    pub(super) fn tend(&self) -> bool {
+        let state = &mut *self.state.lock();
+        let mut fell = false;
+        let components: Vec<String> = state.processes.keys().cloned().collect();
+        for component in components {
+            let Some(process) = state.processes.get_mut(&component) else { continue };
+            let Some(name) = process.client else { continue };
+            let is_first = process.clients.first().is_some_and(Client::lives);
+            process.clients.retain(Client::lives);
+            if is_first {
+                continue;
+            }
+            process.client = None;
+            state.standing.stopped(name);
+            fell |= state.sweep();
+            let others = state.processes.get(&component).is_some_and(|process| !process.clients.is_empty());
+            if others && let Err(error) = self.speak_for_client(state, &component) {
+                tracing::warn!(component, %error, "a session cannot speak for its program any more");
+            }
+        }
+        fell
     }
 }

@@ -1,8 +1,9 @@
 //! The memory of regions: files on a tmpfs that nobody can reach but by the views that are handed out. Beside each, its
 //! words.
 
+use crate::reader::{WORDS_BYTES, to_bytes};
 use holdfast_components::{Access, Region, Regions};
-use holdfast_monitor::{Memory, PAGE_BYTES, Page, PageId, RegionId};
+use holdfast_monitor::{Memory, PAGE_BYTES, Page, PageId, RegionId, Words};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -36,16 +37,17 @@ fn at(page: PageId) -> u64 {
 impl Memory for Tmpfs {
     type View = [OwnedFd; 2];
 
-    fn note(&self, page: PageId, word: u64) {
+    fn note(&self, page: PageId, words: Words) {
         let place = self.place(page.region).expect("a region that is noted is there");
-        // Eight aligned bytes: the kernel copies them in one store.
-        let written = place.words.write_at(u64::from(page.index) * 8, &word.to_le_bytes());
+        // Each half is eight aligned bytes, which the kernel copies in one store. A mixture of two notes that follow each
+        // other is never one of a filled page: one of them is of a page without a block, or both are of the same.
+        let written = place.words.write_at(u64::from(page.index) * WORDS_BYTES as u64, &to_bytes(words));
         written.expect("the words of a region have room for all its pages");
     }
 
     fn create(&self, region: RegionId, pages: usize) -> Result<(), String> {
         let bytes = self.regions.region((pages * PAGE_BYTES) as u64).map_err(|error| error.to_string())?;
-        let words = self.regions.region((pages * 8) as u64).map_err(|error| error.to_string())?;
+        let words = self.regions.region((pages * WORDS_BYTES) as u64).map_err(|error| error.to_string())?;
         self.places.write().insert(region, Arc::new(Place { bytes, words }));
         Ok(())
     }

@@ -1,12 +1,24 @@
 //! The host: the process that holds the volume, the memory and the names of all others. What the paper's kernel is, this
 //! is, with Linux below: it starts the components, says by their manifests who they are, and answers for the monitor.
 
+mod adopt;
 mod aliases;
+mod loading;
 mod memory;
+mod mounts;
+mod people;
+mod plan;
+mod roles;
 mod service;
 mod start;
+mod tending;
 
-pub use start::{Configuration, Place, Session, Stack};
+pub use adopt::adopt;
+pub use loading::{Laid, OwnerOf, Source, Survey, check_partitions, find_partitions, lay_out};
+pub use people::{PEOPLE_MAX, People, ProgramGate};
+pub(crate) use roles::bus_port;
+pub use roles::driver_of;
+pub use start::{Configuration, DiskPlan, NewFileSystem, Session, Stack};
 
 use holdfast_components::Refusal;
 use holdfast_monitor::MonitorError;
@@ -36,4 +48,8 @@ fn refusal(error: MonitorError) -> Refusal {
         MonitorError::Volume(VolumeError::BadBlock { .. }) => Refusal::Code(BAD_BLOCK),
         error => Refusal::Failed(error.to_string()),
     }
+}
+
+fn encode(configuration: &impl borsh::BorshSerialize) -> Vec<u8> {
+    borsh::to_vec(configuration).expect("a vector takes everything")
 }

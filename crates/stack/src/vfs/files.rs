@@ -3,28 +3,42 @@
 use super::Configuration;
 use super::inodes::{Inodes, ROOT};
 use crate::StackError;
-use crate::asking::{UNKNOWN, ask_as, ask_once, nonsense};
+use crate::asking::{ITSELF, UNKNOWN, ask_as, ask_once, nonsense};
 use crate::host::{BAD_BLOCK, OUTDATED, STATE};
+use crate::names::Names;
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
+    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, Called, File, FilesSay, Listed,
     MonitorSays, PolicySays, Time, code,
 };
-use crate::reader::Reader;
+use crate::reader::{Reader, is_denied};
+use holdfast_access::{Acl, CredentialId, Proof, Scope};
 use holdfast_components::{Asker, Ports, Refusal};
-use holdfast_monitor::PAGE_BYTES;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use holdfast_monitor::{PAGE_BYTES, Reference, Status};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// In whose name: the user's.
-const USER: u16 = 2;
 /// Bytes that are changed by one request at most: what fits into a packet.
 const WRITE_BYTES: usize = PAGE_BYTES;
 /// Bytes fetched ahead of who reads in order.
 const AHEAD_BYTES: u64 = 256 << 10;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
+/// Blocks of a file whose changes are remembered, before they are written.
+const CHANGED_MAX: usize = 4096;
+/// Instead of a file: files that the kernel has forgotten, and blocks that could not be written.
+const FORGOTTEN: u64 = 0;
+/// Most bytes of a file of FAT.
+const FILE_BYTES_MAX: u64 = u32::MAX as u64;
+/// Bytes that are made zero at once.
+const ZEROED_BYTES: usize = 1 << 20;
+/// Steps in which an FSDriver does what takes several: more than it needs for the largest file, in the smallest pieces.
+const STEPS_MAX: usize = 1 << 16;
+/// Places in a directory: more than FAT has.
+const PLACES_MAX: u64 = 1 << 20;
+/// Bytes of a file that are claimed at once: fewer blocks than an FSDriver looks at.
+const CLAIM_BYTES: usize = 512 << 10;
 /// How often a page is asked for again that was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
@@ -50,6 +64,27 @@ impl Map {
         self.runs.insert(start, run);
     }
 
+    /// Runs that an FSDriver gave for the bytes from `at` to `end`: where they end. Nothing, if they are not runs of
+    /// those: they come from somebody else, and must not make this process remember, or compute with, just anything.
+    fn learn(&mut self, at: u64, end: u64, runs: Vec<(u64, Blocks)>) -> Option<u64> {
+        let block = u64::from(self.block_bytes);
+        let mut next = at / block * block;
+        for (start, run) in runs {
+            run.first.checked_add(run.count)?;
+            let after = run.count.checked_mul(block)?.checked_add(start)?;
+            if start != next
+                || run.count == 0
+                || start >= end
+                || after > end.checked_next_multiple_of(block)?
+            {
+                return None;
+            }
+            self.put(start, run);
+            next = after;
+        }
+        Some(next)
+    }
+
     /// The block with a byte.
     fn block(&self, offset: u64) -> Option<u64> {
         let (start, run) = self.runs.range(..=offset).next_back()?;
@@ -61,20 +96,40 @@ impl Map {
 /// See the module.
 pub(super) struct Files {
     files: Asker<AskFiles, FilesSay>,
-    policy: Asker<AskPolicy, PolicySays>,
-    cache: Arc<Asker<AskCache, CacheSays>>,
-    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    reader: Reader,
-    configuration: Configuration,
-    inodes: Mutex<Inodes>,
+    pub(super) policy: Asker<AskPolicy, PolicySays>,
+    pub(super) cache: Arc<Asker<AskCache, CacheSays>>,
+    pub(super) monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+    pub(super) reader: Reader,
+    pub(super) configuration: Configuration,
+    /// In whose name.
+    pub(super) names: Arc<Names>,
+    /// The restriction of the own name, and what else is known of names.
+    pub(super) proven: Mutex<Proven>,
+    /// Held while something is read and told to the kernel, so that it can be waited until nothing is.
+    pub(super) reading: RwLock<()>,
+    pub(super) inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
-    /// Blocks that were changed and not written since, by file.
-    changed: Mutex<HashMap<u64, HashSet<u64>>>,
+    /// Blocks that were changed and not written since, by file, and the pages in which they were changed.
+    changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// One change of sizes at a time.
     sizing: Mutex<()>,
+    /// One gives blocks back at a time: what was given back may be a file's again in the next moment.
+    returning: Mutex<()>,
 }
 
-fn errno(refusal: Refusal) -> Code {
+/// What a session proved.
+pub(super) struct Proven {
+    /// On what its own name holds.
+    pub scope: Scope,
+    /// Its other names.
+    pub others: Vec<Called>,
+    /// Proofs that were accepted, so that none is brought twice.
+    pub proofs: BTreeSet<Proof>,
+    /// Credentials by which it has its own name.
+    pub base: Vec<CredentialId>,
+}
+
+pub(super) fn errno(refusal: Refusal) -> Code {
     match refusal {
         Refusal::NotPermitted | Refusal::AliasInvalid | Refusal::Code(code::NOT_YOURS) => libc::EACCES,
         Refusal::Code(
@@ -105,10 +160,26 @@ impl Files {
     pub(super) fn new(ports: &Arc<Ports>, configuration: Configuration) -> Result<Files, StackError> {
         let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
         let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
+        let names = Arc::new(Names::of(ITSELF));
+        let reader_names = Arc::clone(&names);
+        let proven = Proven {
+            scope: Scope::EVERYTHING,
+            others: Vec::new(),
+            proofs: BTreeSet::new(),
+            base: Vec::new(),
+        };
         Ok(Files {
             files: ports.asker("files")?,
             policy: ports.asker("policy")?,
-            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk),
+            reader: Reader::with_names(
+                Arc::clone(&monitor),
+                Arc::clone(&cache),
+                reader_names,
+                configuration.disk,
+            ),
+            names,
+            proven: Mutex::new(proven),
+            reading: RwLock::new(()),
             cache,
             monitor,
             configuration,
@@ -116,11 +187,21 @@ impl Files {
             maps: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
+            returning: Mutex::new(()),
         })
     }
 
-    fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
-        ask_as(&self.policy, USER, question).map(|(answer, _)| answer)
+    pub(super) fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
+        let own = self.names.own();
+        match ask_as(&self.policy, own, question) {
+            // It may know our digest only.
+            Err(Refusal::NotPermitted) => {
+                let (principal, scope) = (self.configuration.user.clone(), self.proven.lock().scope.clone());
+                ask_as(&self.policy, own, &AskPolicy::Introduce { principal, scope })?;
+                ask_as(&self.policy, own, question).map(|(answer, _)| answer)
+            }
+            answer => answer.map(|(answer, _)| answer),
+        }
     }
 
     /// Asks about files, by what the FSDriver calls them. If it was started anew meanwhile, they are found again first.
@@ -137,10 +218,15 @@ impl Files {
             }
             Ok::<_, Refusal>(numbers)
         };
-        let answer = match ask_once(&self.files, USER, &question(numbers()?)) {
+        let answer = match ask_once(&self.files, self.names.own(), &question(numbers()?)) {
             Err(Refusal::Code(code::GONE)) => {
                 inos.into_iter().try_for_each(|ino| self.find_again(ino))?;
-                ask_once(&self.files, USER, &question(numbers()?))
+                ask_once(&self.files, self.names.own(), &question(numbers()?))
+            }
+            // The session lost its name: its program has ended, or a credential was revoked.
+            Err(Refusal::AliasInvalid) => {
+                self.learn_names()?;
+                ask_once(&self.files, self.names.own(), &question(numbers()?))
             }
             answer => answer,
         };
@@ -176,8 +262,12 @@ impl Files {
         }
         for (ino, parent, name) in above.into_iter().rev() {
             let parent = self.inodes.lock().number(parent).ok_or_else(none)?;
-            match ask_as(&self.files, USER, &AskFiles::LookUp { parent, name })?.0 {
-                FilesSay::File(file) => self.inodes.lock().found(ino, file.id),
+            match ask_as(&self.files, self.names.own(), &AskFiles::LookUp { parent, name })?.0 {
+                FilesSay::File(file) => {
+                    self.inodes.lock().found(ino, file.id);
+                    // Where its blocks are was told by who is gone, who may have lied.
+                    self.forget_map(ino);
+                }
                 _ => return Err(nonsense("the file system")),
             }
         }
@@ -187,7 +277,8 @@ impl Files {
     /// A file that the kernel learns of.
     fn learnt(&self, answer: Result<FilesSay, Refusal>, parent: u64, name: &str) -> Result<File, Code> {
         match answer.map_err(errno)? {
-            FilesSay::File(file) => {
+            // The root has no name.
+            FilesSay::File(file) if file.id != ROOT && can_be(&file, file.id) => {
                 let id = self.inodes.lock().learn(parent, name, file.id);
                 Ok(File { id, ..file })
             }
@@ -225,15 +316,31 @@ impl Files {
     }
 
     pub(super) fn forget(&self, ino: u64, count: u64) {
-        let forgotten = self.inodes.lock().forget(ino, count);
+        let (is_removed, forgotten) = {
+            let mut inodes = self.inodes.lock();
+            let is_removed = inodes.path(ino).is_some_and(|(_, name)| name.is_empty());
+            (is_removed, inodes.forget(ino, count))
+        };
         if let Some((file, count)) = forgotten {
             self.forget_map(ino);
-            let _ = ask_once(&self.files, USER, &AskFiles::Forget { file, count });
+            let mut changed = self.changed.lock();
+            match changed.remove(&ino) {
+                // The kernel may learn of the file again, under another number.
+                Some(blocks) if !is_removed => changed.entry(FORGOTTEN).or_default().extend(blocks),
+                _ => {}
+            }
+            drop(changed);
+            let _ = ask_once(&self.files, self.names.own(), &AskFiles::Forget { file, count });
+            // It was still in use when it was deleted; now its blocks can go back.
+            if is_removed {
+                self.return_blocks();
+            }
         }
     }
 
     pub(super) fn stat(&self, ino: u64) -> Result<File, Code> {
         match self.ask_safely([ino], |[file]| AskFiles::Stat(file)).map_err(errno)? {
+            FilesSay::File(file) if !can_be(&file, ino) => Err(errno(nonsense("the file system"))),
             FilesSay::File(file) => Ok(File { id: ino, ..file }),
             _ => Err(errno(nonsense("the file system"))),
         }
@@ -242,7 +349,15 @@ impl Files {
     pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
         let question = |[directory]: [u64; 1]| AskFiles::List { directory, cookie, count: 128 };
         match self.ask_safely([ino], question).map_err(errno)? {
-            FilesSay::Names(names) => Ok(names),
+            // A directory that goes in circles, or on for ever, would keep whoever lists it.
+            FilesSay::Names(names) => {
+                let mut before = cookie;
+                let goes_on = |listed: &Listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie;
+                match names.iter().all(goes_on) && before <= PLACES_MAX {
+                    true => Ok(names),
+                    false => Err(errno(nonsense("the file system"))),
+                }
+            }
             _ => Err(errno(nonsense("the file system"))),
         }
     }
@@ -337,10 +452,8 @@ impl Files {
                 return Err(errno(nonsense("the file system")));
             }
             map.block_bytes = block_bytes;
-            let end = runs.iter().map(|(start, run)| start + run.count * u64::from(block_bytes)).max();
-            runs.into_iter().for_each(|(start, run)| map.put(start, run));
-            match end {
-                Some(end) if end > at => at = end,
+            match map.learn(at, offset + length, runs).ok_or_else(|| errno(nonsense("the file system")))? {
+                end if end > at => at = end,
                 _ => break,
             }
         }
@@ -409,15 +522,54 @@ impl Files {
                 let from = (*start).max(offset);
                 let to = (start + block_bytes).min(end);
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
-                self.write_block(*block, (from - start) as usize, part, is_whole(start)).map_err(errno)?;
+                let write = || self.write_block(*block, (from - start) as usize, part, is_whole(start));
+                let at = match write() {
+                    // It is still the FSDriver's, if something came between its being allocated and accepted.
+                    Err(Refusal::NotPermitted) if self.claimed(file, *start, block_bytes)? => write(),
+                    written => written,
+                };
+                let at = at.map_err(errno)?;
+                self.changed.lock().entry(file).or_default().insert(*block, at);
             }
-            let mut changed = self.changed.lock();
-            changed.entry(file).or_default().extend(blocks.iter().map(|(_, block)| *block));
         }
-        Ok(())
+        self.bound_changed(file).map_err(errno)
     }
 
-    fn write_block(&self, block: u64, skipped: usize, bytes: &[u8], is_whole: bool) -> Result<(), Refusal> {
+    /// Has written what was changed of a file that is more than is remembered. It is durable when the next file is.
+    fn bound_changed(&self, file: u64) -> Result<(), Refusal> {
+        let mut many = Vec::new();
+        {
+            let mut changed = self.changed.lock();
+            for key in [file, FORGOTTEN] {
+                if changed.get(&key).is_some_and(|blocks| blocks.len() >= CHANGED_MAX) {
+                    many.extend(changed.remove(&key).into_iter().flatten());
+                }
+            }
+        }
+        self.write_all_out(&many).inspect_err(|_| self.still_changed(many))
+    }
+
+    /// Not written yet: the next time something is made durable it is tried again.
+    fn still_changed(&self, blocks: Vec<(u64, Reference)>) {
+        let mut changed = self.changed.lock();
+        let still = changed.entry(FORGOTTEN).or_default();
+        for (block, at) in blocks {
+            still.entry(block).or_insert(at);
+        }
+    }
+
+    fn write_all_out(&self, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
+        blocks.chunks(BLOCKS_MAX).try_for_each(|blocks| self.write_out(self.configuration.disk, blocks))
+    }
+
+    /// Changes a block in memory. Where that was.
+    fn write_block(
+        &self,
+        block: u64,
+        skipped: usize,
+        bytes: &[u8],
+        is_whole: bool,
+    ) -> Result<Reference, Refusal> {
         debug_assert!(bytes.len() <= WRITE_BYTES);
         for _ in 0..ATTEMPTS {
             let at = match self.reader.known(block) {
@@ -425,8 +577,15 @@ impl Files {
                 None => self.reader.reference(&[block], !is_whole, &[])?[0],
             };
             let question = AskMonitor::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
-            match ask_as(&self.monitor, USER, &question) {
-                Ok((MonitorSays::Done, _)) => return Ok(()),
+            let mut answer = Err(Refusal::NotPermitted);
+            for name in self.names.all() {
+                answer = ask_as(&self.monitor, name.alias, &question);
+                if !answer.as_ref().is_err_and(is_denied) {
+                    break;
+                }
+            }
+            match answer {
+                Ok((MonitorSays::Done, _)) => return Ok(at),
                 Ok(_) => return Err(nonsense("the monitor")),
                 // Taken away meanwhile, or not filled yet.
                 Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => {
@@ -445,7 +604,10 @@ impl Files {
     }
 
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
-        loop {
+        // It comes nearer with each step, or somebody lies.
+        let mut left = u64::MAX;
+        let mut has_returned = false;
+        for _ in 0..STEPS_MAX {
             let owner = self.configuration.user.clone();
             let now = now();
             let question = |[file]: [u64; 1]| AskFiles::Resize { file, size, owner: owner.clone(), now };
@@ -458,38 +620,114 @@ impl Files {
                 },
                 answer => answer,
             };
+            let acl = if size > before && before > 0 { self.acl_of(file) } else { None };
+            let acl = acl.unwrap_or_else(|| self.configuration.acl.clone());
             self.forget_map(file);
+            // What was deleted while it was in use may wait to be given back.
+            if matches!(answer, Err(Refusal::Code(code::FULL))) && !has_returned {
+                has_returned = true;
+                self.return_blocks();
+                continue;
+            }
             let FilesSay::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
                 return Err(errno(nonsense("the file system")));
             };
-            self.accept(&nominated).map_err(errno)?;
+            let is_within =
+                |(from, length): (u64, u64)| from.checked_add(length).is_some_and(|end| end <= reached);
+            if reached.abs_diff(size) >= left || reached > size.max(before) || !fill.is_none_or(is_within) {
+                return Err(errno(nonsense("the file system")));
+            }
+            left = reached.abs_diff(size);
+            self.accept(&nominated, &acl).map_err(errno)?;
             if let Some((from, length)) = fill {
                 self.zero(file, from, length)?;
             }
             if reached == size {
+                self.return_blocks();
+                return Ok(());
+            }
+        }
+        Err(errno(nonsense("the file system")))
+    }
+
+    /// The ACL of a file's first block, if it is this user's: what it grows by gets the same.
+    fn acl_of(&self, file: u64) -> Option<Acl> {
+        let (blocks, _) = self.blocks(file, 0, 1).ok()?;
+        let (_, block) = *blocks.first()?;
+        match self.ask_policy(&AskPolicy::Look { disk: self.configuration.disk, block }) {
+            Ok(PolicySays::Label { acl, .. }) => Some(acl),
+            _ => None,
+        }
+    }
+
+    /// All blocks of a file, up to the end of its last cluster, in runs.
+    pub(super) fn runs(&self, file: u64) -> Result<Vec<Blocks>, Refusal> {
+        let stat = self.ask_safely([file], |[file]| AskFiles::Stat(file))?;
+        let FilesSay::File(File { size, .. }) = stat else { return Err(nonsense("the file system")) };
+        let sizes = self.ask_safely([], |[]| AskFiles::Sizes)?;
+        let FilesSay::Sizes { cluster_bytes, .. } = sizes else { return Err(nonsense("the file system")) };
+        let (mut found, mut at): (Vec<Blocks>, u64) = (Vec::new(), 0);
+        let mut block = 512;
+        while at < size {
+            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: size - at };
+            let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question)? else {
+                return Err(nonsense("the file system"));
+            };
+            let before = at;
+            block = u64::from(block_bytes.max(512));
+            for (start, run) in runs {
+                at = at.max(start.saturating_add(run.count.saturating_mul(u64::from(block_bytes))));
+                match found.last_mut() {
+                    Some(last) if last.first + last.count == run.first => last.count += run.count,
+                    _ => found.push(run),
+                }
+            }
+            if at == before {
                 break;
             }
         }
-        self.return_blocks();
-        Ok(())
+        // The rest of the last cluster, which is the file's too and lies behind.
+        let rest = size.next_multiple_of(u64::from(cluster_bytes.max(512))) - size.next_multiple_of(block);
+        if let Some(last) = found.last_mut() {
+            last.count += rest / block;
+        }
+        Ok(found)
     }
 
     /// Has the blocks of a part of a file that nobody accepted nominated again.
     fn claim(&self, file: u64, offset: u64, length: u64) -> Result<FilesSay, Refusal> {
         let owner = self.configuration.user.clone();
-        let question = |[file]: [u64; 1]| AskFiles::Claim { file, offset, length, owner: owner.clone() };
-        match self.ask_safely([file], question)? {
+        let mut all = Vec::new();
+        let end = offset + length;
+        // A part by a part that is bounded in blocks, however small they are.
+        for at in (offset..end).step_by(CLAIM_BYTES) {
+            let length = (end - at).min(CLAIM_BYTES as u64);
+            let question =
+                |[file]: [u64; 1]| AskFiles::Claim { file, offset: at, length, owner: owner.clone() };
+            let FilesSay::Resized { nominated, .. } = self.ask_safely([file], question)? else {
+                return Err(nonsense("the file system"));
+            };
+            all.extend(nominated);
+        }
+        Ok(FilesSay::Resized { size: end, nominated: all, fill: Some((offset, length)) })
+    }
+
+    /// Whether a block of a file became ours that was nobody's yet.
+    fn claimed(&self, file: u64, start: u64, block_bytes: u64) -> Result<bool, Code> {
+        match self.claim(file, start, block_bytes).map_err(errno)? {
             FilesSay::Resized { nominated, .. } => {
-                Ok(FilesSay::Resized { size: offset + length, nominated, fill: Some((offset, length)) })
+                let acl = self.acl_of(file).unwrap_or_else(|| self.configuration.acl.clone());
+                self.accept(&nominated, &acl).map_err(errno)?;
+                Ok(!nominated.is_empty())
             }
-            answer => Ok(answer),
+            _ => Ok(false),
         }
     }
 
     /// Becomes owner of blocks that the FSDriver nominated. They were erased.
-    fn accept(&self, nominated: &[Blocks]) -> Result<(), Refusal> {
+    pub(super) fn accept(&self, nominated: &[Blocks], acl: &Acl) -> Result<(), Refusal> {
         for blocks in nominated {
-            let (disk, acl) = (self.configuration.disk, self.configuration.acl.clone());
+            let (disk, acl) = (self.configuration.disk, acl.clone());
             if let Err(refusal) = self.ask_policy(&AskPolicy::Accept { disk, blocks: *blocks, acl }) {
                 // It may have been done before its answer was lost.
                 match self.ask_policy(&AskPolicy::Look { disk, block: blocks.first }) {
@@ -504,6 +742,13 @@ impl Files {
 
     /// What the last block holds beyond the old end is not part of what the file grows by.
     fn zero(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
+        for from_piece in (from..from + length).step_by(ZEROED_BYTES) {
+            self.zero_piece(file, from_piece, (from + length - from_piece).min(ZEROED_BYTES as u64))?;
+        }
+        Ok(())
+    }
+
+    fn zero_piece(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
         let (blocks, block_bytes) = self.blocks(file, from, length)?;
         let zeroes = [0; PAGE_BYTES];
         for (start, block) in blocks {
@@ -511,50 +756,89 @@ impl Files {
             let end = (start + u64::from(block_bytes)).min(from + length);
             let part = &zeroes[..(end - begin) as usize];
             let is_whole = part.len() == block_bytes as usize;
-            self.write_block(block, (begin - start) as usize, part, is_whole).map_err(errno)?;
-            self.changed.lock().entry(file).or_default().insert(block);
+            let at = self.write_block(block, (begin - start) as usize, part, is_whole).map_err(errno)?;
+            self.changed.lock().entry(file).or_default().insert(block, at);
         }
         Ok(())
     }
 
     /// Gives back what was deleted or cut off, as long as there is any.
     pub(super) fn return_blocks(&self) {
-        while let Ok(true) = self.return_some() {}
+        let _one = self.returning.lock();
+        for _ in 0..STEPS_MAX {
+            if !matches!(self.return_some(), Ok(true)) {
+                break;
+            }
+        }
     }
 
     fn return_some(&self) -> Result<bool, Refusal> {
-        let answer = ask_as(&self.files, USER, &AskFiles::Returning)?.0;
+        let answer = ask_as(&self.files, self.names.own(), &AskFiles::Returning)?.0;
         let FilesSay::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
+        // Nobody else gets them, whatever it says.
+        if to != self.configuration.driver {
+            return Err(nonsense("the file system"));
+        }
         let disk = self.configuration.disk;
         for blocks in &blocks {
             self.ask_policy(&AskPolicy::Nominate { disk, blocks: *blocks, to: to.clone() })?;
             self.reader.forget(blocks.first..blocks.first + blocks.count);
         }
         let question = AskFiles::Returned { item, blocks, clusters, now: now() };
-        Ok(ask_as(&self.files, USER, &question)?.0 == FilesSay::Done)
+        Ok(ask_as(&self.files, self.names.own(), &question)?.0 == FilesSay::Done)
     }
 
-    /// Everything of a file durable, with everything that the file system was told before.
+    /// Everything of a file durable, with everything that the file system was told before. CacheMgr and the DiskDriver
+    /// are asked to write it, the monitor whether they did: so neither can have lost acknowledged what is not kept.
     pub(super) fn sync(&self, file: Option<u64>) -> Result<(), Code> {
-        let blocks: Vec<u64> = {
+        let blocks: Vec<(u64, Reference)> = {
             let mut changed = self.changed.lock();
             match file {
-                Some(file) => changed.remove(&file).into_iter().flatten().collect(),
+                Some(file) => {
+                    [file, FORGOTTEN].iter().filter_map(|key| changed.remove(key)).flatten().collect()
+                }
                 None => changed.drain().flat_map(|(_, blocks)| blocks).collect(),
             }
         };
         let disk = self.configuration.disk;
-        let mut pieces: Vec<Vec<u64>> = blocks.chunks(BLOCKS_MAX).map(<[u64]>::to_vec).collect();
-        if pieces.is_empty() {
-            pieces.push(Vec::new());
-        }
-        let last = pieces.len() - 1;
-        for (at, blocks) in pieces.into_iter().enumerate() {
-            let question = AskCache::Clean { disk, blocks, flush: at == last };
-            ask_as(&self.cache, USER, &question).map_err(errno)?;
-        }
-        Ok(())
+        let own = self.names.own();
+        let synced = self.write_all_out(&blocks);
+        let flushed =
+            synced.and_then(|()| match ask_as(&self.monitor, own, &AskMonitor::Flush { disk })?.0 {
+                MonitorSays::Done => Ok(()),
+                _ => Err(nonsense("the monitor")),
+            });
+        flushed.map_err(|refusal| {
+            self.still_changed(blocks);
+            errno(refusal)
+        })
     }
+
+    /// Has changed blocks written, and sees that they were. Whoever writes to them meanwhile makes it longer.
+    fn write_out(&self, disk: u16, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
+        let own = self.names.own();
+        let numbers: Vec<u64> = blocks.iter().map(|(block, _)| *block).collect();
+        let references: Vec<Reference> = blocks.iter().map(|(_, at)| *at).collect();
+        for _ in 0..ATTEMPTS {
+            ask_as(&self.cache, own, &AskCache::Clean { disk, blocks: numbers.clone() })?;
+            // A page that is no longer the block's was given up, which is done with none that is dirty.
+            match ask_as(&self.monitor, own, &AskMonitor::Look(references.clone()))?.0 {
+                MonitorSays::Look(found) if found.len() != blocks.len() => {
+                    return Err(nonsense("the monitor"));
+                }
+                MonitorSays::Look(found) if found.contains(&Some(Status::Dirty)) => {}
+                MonitorSays::Look(_) => return Ok(()),
+                _ => return Err(nonsense("the monitor")),
+            }
+        }
+        Err(Refusal::Failed("changed blocks were said to be written, and were not".to_owned()))
+    }
+}
+
+/// Whether the kernel can be told this of a file. It gives up an inode for good whose kind changes or whose size is none,
+/// and with the root's the whole mount; so an FSDriver that lies could end it.
+fn can_be(file: &File, ino: u64) -> bool {
+    file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
 }
 
 /// The blocks with these bytes, if all are known.

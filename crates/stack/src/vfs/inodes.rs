@@ -51,6 +51,11 @@ impl Inodes {
         if ino == ROOT { Some(ROOT) } else { Some(self.by_ino.get(&ino)?.number) }
     }
 
+    /// All files that the kernel knows.
+    pub(super) fn all(&self) -> Vec<u64> {
+        self.by_ino.keys().copied().collect()
+    }
+
     /// How a file is found by name.
     pub(super) fn path(&self, ino: u64) -> Option<(u64, String)> {
         let inode = self.by_ino.get(&ino)?;

@@ -3,11 +3,13 @@
 
 mod files;
 mod inodes;
+mod orders;
 mod requests;
 
 use crate::StackError;
+use crate::protocol::{AskSession, SessionSays};
 use files::Files;
-use fuser::{Config, SessionACL};
+use fuser::{Config, INodeNo, SessionACL};
 use holdfast_access::{Acl, Principal};
 use holdfast_components::{Answer, Context, Refusal};
 use std::process::ExitCode;
@@ -23,12 +25,20 @@ pub struct Configuration {
     pub disk: u16,
     /// Whose it is.
     pub user: Principal,
+    /// The FSDriver of the disk: who gets back what was deleted.
+    pub driver: Principal,
     /// What new blocks get.
     pub acl: Acl,
     /// The numbers that files are shown to belong to.
     pub uid: u32,
     /// And to which group.
     pub gid: u32,
+    /// Signed credentials that it begins with.
+    pub credentials: Vec<Vec<u8>>,
+    /// Only a program may open its files, which the helper identifies.
+    pub is_program: bool,
+    /// The volume's identity.
+    pub volume: [u8; 16],
 }
 
 /// Runs the component.
@@ -37,13 +47,18 @@ pub fn main(context: Context) -> ExitCode {
         let missing = || StackError::Component("there is no session with the kernel".to_owned());
         let fuse = context.ports.take_file("fuse").ok_or_else(missing)?;
         let files = Arc::new(Files::new(&context.ports, configuration.clone())?);
+        let failed_to_prove = |refusal: Refusal| StackError::Component(refusal.to_string());
+        files.begin(&configuration.credentials).map_err(failed_to_prove)?;
         files.return_blocks();
-        let served = requests::Served { files, uid: configuration.uid, gid: configuration.gid };
+        let known = Arc::clone(&files);
+        let (uid, gid, is_program) = (configuration.uid, configuration.gid, configuration.is_program);
+        let served = requests::Served { files, uid, gid, is_program };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
         let failed =
             |error: std::io::Error| StackError::Component(format!("the session with the kernel: {error}"));
         let session = fuser::Session::from_fd(served, fuse, SessionACL::All, config).map_err(failed)?;
+        let notifier = session.notifier();
         let run = move || match session.run() {
             // The mount is gone: so is what this process is for.
             Ok(()) => std::process::exit(0),
@@ -53,7 +68,18 @@ pub fn main(context: Context) -> ExitCode {
             }
         };
         std::thread::Builder::new().name("session".to_owned()).spawn(run).map_err(failed)?;
-        // Nobody may ask it anything; this waits for the order to end.
-        Ok(context.ports.serve(|_| Answer::refuse(Refusal::NotPermitted))?)
+        // Only the host's port leads here.
+        Ok(context.ports.serve(|request| {
+            let answer = request.question().map(|question: AskSession| match question {
+                AskSession::Forget => {
+                    for ino in known.settled() {
+                        // One that the kernel does not know has nothing to forget.
+                        let _ = notifier.inval_inode(INodeNo(ino), 0, 0);
+                    }
+                    SessionSays
+                }
+            });
+            Answer::from(answer)
+        })?)
     })
 }

@@ -1,12 +1,15 @@
 //! Requests of the kernel.
 
 use super::files::{Code, Files};
-use crate::protocol::{File, Time};
+use crate::orders::Said;
+use crate::protocol::{Entering, Entry, File, Time};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
+    TimeOrNow, WriteFlags,
 };
+use holdfast_callers::exchange;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -22,13 +25,19 @@ pub(super) struct Served {
     pub files: Arc<Files>,
     pub uid: u32,
     pub gid: u32,
+    /// Only a program may open its files.
+    pub is_program: bool,
 }
 
+/// What opens of programs get, that were identified.
+const IDENTIFIED: FileHandle = FileHandle(1);
+/// What the helper's own look gets, which is of no use.
+const BLIND: FileHandle = FileHandle(2);
+
 fn system((seconds, nanoseconds): Time) -> SystemTime {
-    match u64::try_from(seconds) {
-        Ok(seconds) => UNIX_EPOCH + Duration::new(seconds, nanoseconds),
-        Err(_) => UNIX_EPOCH,
-    }
+    // Whoever says this may say anything; what is no time is the beginning of it.
+    let since = u64::try_from(seconds).map(|seconds| Duration::new(seconds, nanoseconds.min(999_999_999)));
+    since.ok().and_then(|since| UNIX_EPOCH.checked_add(since)).unwrap_or(UNIX_EPOCH)
 }
 
 fn time(time: TimeOrNow) -> Time {
@@ -90,6 +99,30 @@ impl Served {
     }
 }
 
+impl Served {
+    /// Who opens a file in a session for a program, is identified.
+    fn identified(&self, request: &Request, ino: INodeNo, flags: OpenFlags) -> Result<FileHandle, Code> {
+        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
+        let entering = Entering { inode: ino.0, thread: request.pid(), writes };
+        match self.files.enter(entering)? {
+            Entry::GoesOn => Ok(IDENTIFIED),
+            Entry::Blind => Ok(BLIND),
+            Entry::Again => Err(libc::ESTALE),
+            Entry::Refused => Err(libc::EACCES),
+        }
+    }
+
+    /// Whether a handle may be used.
+    fn usable(&self, handle: FileHandle) -> Result<(), Code> {
+        if self.is_program && handle != IDENTIFIED { Err(libc::EACCES) } else { Ok(()) }
+    }
+
+    /// Whether names may be removed and changed here: nobody is identified for that.
+    fn changing_names(&self) -> Result<(), Code> {
+        if self.is_program { Err(libc::EPERM) } else { Ok(()) }
+    }
+}
+
 impl Filesystem for Served {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_MAX_PAGES);
@@ -126,7 +159,7 @@ impl Filesystem for Served {
         accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
         _changed: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _created: Option<SystemTime>,
         _changed_flags: Option<SystemTime>,
         _backup: Option<SystemTime>,
@@ -134,6 +167,10 @@ impl Filesystem for Served {
         reply: ReplyAttr,
     ) {
         let run = || {
+            // Who names a file was not identified; who has it open was.
+            if self.is_program && handle != Some(IDENTIFIED) {
+                return Err(libc::EPERM);
+            }
             if uid.is_some_and(|uid| uid != self.uid) || gid.is_some_and(|gid| gid != self.gid) {
                 return Err(libc::EPERM);
             }
@@ -183,11 +220,13 @@ impl Filesystem for Served {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        end(reply, text(name).and_then(|name| self.files.unlink(parent.0, &name)));
+        let name = self.changing_names().and_then(|()| text(name));
+        end(reply, name.and_then(|name| self.files.unlink(parent.0, &name)));
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        end(reply, text(name).and_then(|name| self.files.remove_directory(parent.0, &name)));
+        let name = self.changing_names().and_then(|()| text(name));
+        end(reply, name.and_then(|name| self.files.remove_directory(parent.0, &name)));
     }
 
     fn rename(
@@ -201,6 +240,7 @@ impl Filesystem for Served {
         reply: ReplyEmpty,
     ) {
         let run = || {
+            self.changing_names()?;
             let replace = match flags {
                 flags if flags.is_empty() => true,
                 flags if flags == RenameFlags::RENAME_NOREPLACE => false,
@@ -211,13 +251,51 @@ impl Filesystem for Served {
         end(reply, run());
     }
 
-    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let handle = if self.is_program { self.identified(request, ino, flags) } else { Ok(FileHandle(0)) };
+        match handle {
+            Ok(BLIND) => reply.opened(BLIND, FopenFlags::empty()),
+            // The session is one user's, whatever else the system lets others do.
+            Ok(_) if request.uid() != self.uid => reply.error(Errno::EACCES),
+            Ok(handle) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
+            Err(code) => reply.error(errno(code)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        command: u32,
+        bytes: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        if command != exchange::NUMBER {
+            return reply.error(Errno::ENOTTY);
+        }
+        let said = match (request.uid() == self.uid, exchange::unpack(bytes).map(borsh::from_slice)) {
+            (false, _) => Said::Refused(format!(
+                "this session is {}'s; whoever starts and mounts volumes sees how large things are, not whose they are",
+                self.files.configuration.user
+            )),
+            (true, Some(Ok(order))) => self.files.obey(order),
+            (true, _) => Said::Refused("the order is of another version of holdfast".to_owned()),
+        };
+        let too_long = || Said::Refused("the answer is too long for one message".to_owned());
+        let packed = borsh::to_vec(&said).ok().and_then(|said| exchange::pack(&said));
+        let packed = packed.or_else(|| exchange::pack(&borsh::to_vec(&too_long()).ok()?));
+        match packed {
+            Some(bytes) => reply.ioctl(0, &bytes),
+            None => reply.error(Errno::EIO),
+        }
     }
 
     fn create(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         _mode: u32,
@@ -225,7 +303,12 @@ impl Filesystem for Served {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        match text(name).and_then(|name| self.files.create(parent.0, &name, false)) {
+        if self.is_program {
+            // Then the kernel makes the file first and opens it after, and who opens is identified.
+            return reply.error(Errno::ENOSYS);
+        }
+        let name = if request.uid() == self.uid { text(name) } else { Err(libc::EACCES) };
+        match name.and_then(|name| self.files.create(parent.0, &name, false)) {
             Ok(file) => {
                 let attributes = self.attributes(&file);
                 reply.created(
@@ -244,14 +327,17 @@ impl Filesystem for Served {
         &self,
         _request: &Request,
         ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // Held until the kernel has it, so that it can be made to forget it afterwards.
+        let _reading = self.files.reading.read();
         let run = || {
+            self.usable(handle)?;
             let file = self.files.stat(ino.0)?;
             self.files.read(ino.0, offset, size as usize, file.size)
         };
@@ -265,7 +351,7 @@ impl Filesystem for Served {
         &self,
         _request: &Request,
         ino: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -273,7 +359,7 @@ impl Filesystem for Served {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.files.write(ino.0, offset, data) {
+        match self.usable(handle).and_then(|()| self.files.write(ino.0, offset, data)) {
             Ok(()) => reply.written(data.len() as u32),
             Err(code) => reply.error(errno(code)),
         }

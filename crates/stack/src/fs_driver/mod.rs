@@ -4,8 +4,11 @@
 //! FAT has no place for owners. A file is whose its first block is; an empty file is nobody's, and whoever gives it its
 //! first block has it.
 
+mod sessions;
+
 use crate::StackError;
-use crate::asking::{ITSELF, ask, nonsense};
+use crate::asking::{ITSELF, ask, nonsense, words};
+use crate::place::{Geometry, Partition};
 use crate::protocol::{
     AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
     MonitorSays, PolicySays, STAGE_PAGES, Time, code,
@@ -19,6 +22,7 @@ use holdfast_fat::{
     Metadata, Moment, Options, ROOT, Replace, Stat, Transaction,
 };
 use holdfast_monitor::PAGE_BYTES;
+use sessions::Sessions;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,6 +34,8 @@ const FORMATTED: usize = 64;
 const NAMES_MAX: u32 = 128;
 /// How long a new disk's blocks may take to be handed over.
 const HAND_OVER: Duration = Duration::from_secs(600);
+/// Blocks of a file that are looked at in one claim: each costs a question, and nobody else is answered meanwhile.
+const CLAIMED_MAX: u64 = 2048;
 /// Items of what waits that are looked at for one who may give some back.
 const WAITING_MAX: usize = 64;
 
@@ -38,10 +44,10 @@ const WAITING_MAX: usize = 64;
 pub struct Configuration {
     /// The disk.
     pub disk: u16,
-    /// The partition's blocks.
+    /// The partition, as it was when its blocks got their owners.
+    pub partition: Partition,
+    /// Its blocks.
     pub blocks: Blocks,
-    /// Its size.
-    pub partition_bytes: u64,
     /// Who this driver is: its program with these blocks.
     pub own: Principal,
     /// To be formatted, with this label; clusters of so many bytes, or as suits the size.
@@ -80,7 +86,11 @@ struct Driver {
     monitor: Arc<Asker<AskMonitor, MonitorSays>>,
     policy: Asker<AskPolicy, PolicySays>,
     stage: Arc<View>,
+    sessions: Sessions,
 }
+
+/// The port of the host, which speaks for the administrator.
+const HOST: &str = "from-host";
 
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
@@ -91,23 +101,29 @@ pub fn main(context: Context) -> ExitCode {
         let policy: Asker<AskPolicy, PolicySays> = ports.asker("policy")?;
         let stage = ports.region("stage")?;
         let reader = Reader::new(Arc::clone(&monitor), cache, ITSELF, configuration.disk);
-        let words = |refusal: Refusal| StackError::Component(refusal.to_string());
+        let words = |refusal: Refusal| StackError::Component(words(refusal));
         if configuration.format.is_some() {
             take_over(&configuration, &policy).map_err(words)?;
         }
         let mut boot = [0; PAGE_BYTES];
         reader.read(&[configuration.blocks.first], &[], |_, page| boot = *page).map_err(words)?;
-        let layout = match Layout::from_boot_sector(&boot, configuration.partition_bytes) {
+        let layout = match Layout::from_boot_sector(&boot, configuration.partition.bytes) {
             // Its first block is written last, so what has one is whole.
             Err(_) if configuration.format.is_some() => make(&configuration, &reader, &monitor, &stage)?,
             layout => layout?,
         };
+        if Geometry::of(&layout) != configuration.partition.geometry {
+            // The numbers of blocks would not mean what they meant to whom they were given.
+            let other = "the boot sector says that its blocks are elsewhere than when they got their owners";
+            return Err(StackError::Component(other.to_owned()));
+        }
         let metadata_blocks = layout.area_blocks(Area::Metadata);
         let metadata = Blocked { reader, metadata_blocks, first: configuration.blocks.first };
         let mut fat = Fat::mount(layout, metadata, Options::default())?;
         // Every block of metadata is verified against what was written last, and only this program writes it.
         fat.vouch(&Checked::as_we_left_it());
-        let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage };
+        let sessions = Sessions::default();
+        let mut driver = Driver { configuration, run: context.run, fat, monitor, policy, stage, sessions };
         let now = now();
         if let Some(change) = driver.fat.prepare(now)? {
             driver.commit(change).map_err(words)?;
@@ -150,16 +166,9 @@ fn make(
     stage: &View,
 ) -> Result<Layout, StackError> {
     let (label, cluster_bytes, volume_id) = configuration.format.clone().unwrap_or_default();
-    let options = FormatOptions {
-        sector_bytes: 512,
-        cluster_bytes,
-        label,
-        volume_id,
-        hidden_sectors: 0,
-        now: now(),
-        utc_offset_minutes: 0,
-    };
-    let made = format(configuration.partition_bytes, &options)?;
+    let partition = &configuration.partition;
+    let options = crate::fs_loader::options(cluster_bytes, &label, volume_id, partition.start)?;
+    let made = format(partition.bytes, &FormatOptions { now: now(), ..options })?;
     let metadata_blocks = made.layout.area_blocks(Area::Metadata);
     let mut boot = BTreeMap::new();
     let mut blocks = made.blocks().map(|(block, bytes)| {
@@ -176,11 +185,11 @@ fn make(
         }
         if some.is_empty() {
             let written = write(configuration.disk, reader, monitor, stage, &boot);
-            written.map_err(|refusal| StackError::Component(refusal.to_string()))?;
+            written?;
             return Ok(made.layout.clone());
         }
         let written = write(configuration.disk, reader, monitor, stage, &some);
-        written.map_err(|refusal| StackError::Component(refusal.to_string()))?;
+        written?;
     }
 }
 
@@ -206,8 +215,7 @@ fn write(
         for numbers in numbers.chunks(BLOCKS_MAX) {
             references.extend(reader.reference(numbers, false, &[])?);
         }
-        let writes = references.into_iter().zip(0..).collect();
-        match ask(monitor, &AskMonitor::WriteTogether { disk, writes }) {
+        match ask(monitor, &AskMonitor::WriteTogether { disk, writes: references }) {
             Ok(MonitorSays::Done) => return Ok(()),
             Ok(_) => return Err(nonsense("the monitor")),
             // A page was taken away meanwhile, or is being moved.
@@ -271,21 +279,38 @@ impl Driver {
     }
 
     fn answer(&mut self, request: &Request) -> Answer {
-        request.question().and_then(|question| self.carry_out(&request.alias, question)).into()
+        let answer = request.question().and_then(|question| match question {
+            // Nobody but the host says who is no more.
+            AskFiles::Ended { session } if request.port == HOST => {
+                for (id, count) in self.sessions.end(&format!("from-{session}")) {
+                    self.fat.forget(id, count);
+                }
+                Ok(FilesSay::Done)
+            }
+            question => self.carry_out(request.port, &request.alias, question),
+        });
+        answer.into()
     }
 
-    fn carry_out(&mut self, by: &Alias, question: AskFiles) -> Result<FilesSay, Refusal> {
+    fn carry_out(&mut self, session: &str, by: &Alias, question: AskFiles) -> Result<FilesSay, Refusal> {
         let done = FilesSay::Done;
         match question {
             AskFiles::LookUp { parent, name } => {
+                self.sessions.have_room(session)?;
                 let (id, stat) = self.fat.lookup(self.id(parent)?, &name).map_err(refusal)?;
+                self.sessions.refer(session, id);
                 Ok(FilesSay::File(file(self.number(id), &stat)))
             }
             AskFiles::Forget { file, count } => {
                 let id = self.id(file)?;
-                self.fat.forget(id, count);
+                // Its own references only: others have theirs.
+                let count = self.sessions.give_up(session, id, count);
+                if count > 0 {
+                    self.fat.forget(id, count);
+                }
                 Ok(done)
             }
+            AskFiles::Ended { .. } => Err(Refusal::NotPermitted),
             AskFiles::Stat(number) => {
                 let stat = self.fat.stat(self.id(number)?).map_err(refusal)?;
                 Ok(FilesSay::File(file(number, &stat)))
@@ -307,9 +332,11 @@ impl Driver {
                 Ok(FilesSay::Map { runs, block_bytes: self.fat.layout().block_bytes })
             }
             AskFiles::Create { parent, name, is_directory, now } => {
+                self.sessions.have_room(session)?;
                 let kind = if is_directory { Kind::Directory } else { Kind::File };
                 let change = self.fat.create(self.id(parent)?, &name, kind, moment(now)).map_err(refusal)?;
                 let (id, _) = self.commit(change)?;
+                self.sessions.refer(session, id);
                 let stat = self.fat.stat(id).map_err(refusal)?;
                 Ok(FilesSay::File(file(self.number(id), &stat)))
             }
@@ -353,6 +380,10 @@ impl Driver {
                 let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;
                 let own = self.configuration.own.digest().0;
                 let mut mine = Vec::new();
+                // Whoever claims more asks again, for the rest.
+                if runs.iter().map(|run| run.blocks.count).sum::<u64>() > CLAIMED_MAX {
+                    return Err(Refusal::Malformed);
+                }
                 for run in runs {
                     for index in run.blocks.start..run.blocks.start + run.blocks.count {
                         let one = BlockRange { start: index, count: 1 };

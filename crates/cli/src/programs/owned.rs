@@ -1,0 +1,157 @@
+//! `holdfast acl` on volumes, and `holdfast owner`: through the session of the mount, in its user's name.
+
+use super::args::{AclCommand, OwnerCommand};
+use super::session::Session;
+use super::whom::{entry, on_volume, principal, shown, shown_entry};
+use super::{Place, args, place};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Format;
+use holdfast_access::{Access, Acl, Principal};
+use holdfast_stack::orders::{Order, Said};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Shown {
+    path: PathBuf,
+    owner: String,
+    acl: Vec<String>,
+    /// Other blocks of the file have other owners or ACLs: a change did not reach all of it.
+    mixed: bool,
+}
+
+fn about(session: &Session, place: &Place) -> Outcome<(Principal, Acl, bool)> {
+    match session.order_about(place, &Order::Label(place.inode))? {
+        Said::Label { owner, acl, is_mixed } => Ok((owner, acl, is_mixed)),
+        _ => Err(Failure::new(Exit::Protocol, "the mount is served by another version of holdfast")),
+    }
+}
+
+fn show(session: &Session, place: &Place, format: Format, text: impl FnOnce(&Shown) -> String) -> Outcome {
+    let (owner, acl, mixed) = about(session, place)?;
+    let acl = acl.entries().map(|(principal, access)| shown_entry(principal, access)).collect();
+    let shown = Shown { path: place.path.clone(), owner: shown(&owner), acl, mixed };
+    format.print(&shown, |shown| {
+        let mut lines = text(shown);
+        if shown.mixed {
+            lines.push_str("\n(other parts of the file have others; set them again)");
+        }
+        lines
+    })
+}
+
+fn acl_text(shown: &Shown) -> String {
+    match shown.acl.as_slice() {
+        [] => format!("{}: nobody may use it; {} may change that", shown.path.display(), shown.owner),
+        entries => entries.join("\n"),
+    }
+}
+
+/// Files at a path, or below it.
+fn files(file: &Path, recursive: bool) -> Outcome<Vec<Place>> {
+    let mut todo = vec![place(file)?];
+    let mut found = Vec::new();
+    while let Some(next) = todo.pop() {
+        if recursive && next.path.is_dir() {
+            todo.extend(super::acl::children(&next.path)?);
+        } else {
+            found.push(next);
+        }
+    }
+    Ok(found)
+}
+
+/// `holdfast acl` on a volume.
+pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
+    let (file, recursive, changes) = match command {
+        AclCommand::Get(get) => return show(session, &place(&get.file)?, format, acl_text),
+        AclCommand::Set(set) => {
+            let mut changes = Vec::new();
+            for text in &set.rules {
+                let (principal, access) = entry(text)?;
+                changes.push((on_volume(principal, &session.facts.volume), Some(access)));
+            }
+            (&set.file, set.recursive, changes)
+        }
+        AclCommand::Remove(remove) => {
+            let mut changes = Vec::new();
+            for text in &remove.who {
+                changes.push((on_volume(named(text)?, &session.facts.volume), None));
+            }
+            (&remove.file, false, changes)
+        }
+        AclCommand::Clear(clear) => {
+            for place in files(&clear.file, clear.recursive)? {
+                let (owner, acl, _) = about(session, &place)?;
+                let others = acl.entries().filter(|(principal, _)| **principal != owner);
+                let mut changes: Vec<_> = others.map(|(principal, _)| (principal.clone(), None)).collect();
+                changes.push((owner, Some(Access::ReadWrite)));
+                change(session, &place, changes)?;
+            }
+            return match clear.recursive {
+                true => Ok(()),
+                false => show(session, &place(&clear.file)?, format, acl_text),
+            };
+        }
+    };
+    for place in files(file, recursive)? {
+        // Nobody owns an empty file, which is no reason to leave the others.
+        let is_empty = std::fs::metadata(&place.path).is_ok_and(|seen| seen.len() == 0);
+        if !(recursive && is_empty) {
+            change(session, &place, changes.clone())?;
+        }
+    }
+    match recursive {
+        true => Ok(()),
+        false => show(session, &place(file)?, format, acl_text),
+    }
+}
+
+/// As an entry, but without rights.
+fn named(text: &str) -> Outcome<Principal> {
+    let (who, suffix) = text.split_once('+').map_or((text, ""), |(who, suffix)| (who, suffix));
+    let has = |flag: &str| suffix.split('+').any(|word| word == flag);
+    // Behind a key of OpenSSH or a φ, + is part of the name.
+    match principal(text, false, false) {
+        Ok(principal) => Ok(principal),
+        Err(_) if !suffix.is_empty() => principal(who, has("interpreter"), has("jit")),
+        Err(error) => Err(error),
+    }
+}
+
+fn change(session: &Session, place: &Place, changes: Vec<(Principal, Option<Access>)>) -> Outcome {
+    session.order_about(place, &Order::Change { file: place.inode, changes }).map(drop)
+}
+
+/// `holdfast owner`
+pub fn owner(arguments: &args::Owner, format: Format) -> Outcome {
+    let (OwnerCommand::Show(args::OwnerFile { file })
+    | OwnerCommand::Accept(args::OwnerFile { file })
+    | OwnerCommand::Give(args::OwnerGive { file, .. })) = &arguments.command;
+    let place = place(file)?;
+    let session = Session::at(&place.mount)?;
+    match &arguments.command {
+        OwnerCommand::Show(_) => {}
+        OwnerCommand::Give(give) => {
+            let to = match give.to.contains(':') {
+                true => named(&give.to)?,
+                false => named(&format!("user:{}", give.to))?,
+            };
+            let to = on_volume(to, &session.facts.volume);
+            session.order_about(&place, &Order::Give { file: place.inode, to: to.clone() })?;
+            let shown = shown(&to);
+            return format.print(&shown, |to| {
+                format!("{}: is {to}'s as soon as they accept it, with what is in it", place.path.display())
+            });
+        }
+        OwnerCommand::Accept(_) => {
+            session.order_about(&place, &Order::Take(place.inode)).map_err(|failure| {
+                failure.hint(
+                    "its owner gives it with `holdfast owner give`, anew after each start of the volume",
+                )
+            })?;
+        }
+    }
+    show(&session, &place, format, |shown| shown.owner.clone())
+}

@@ -1,0 +1,175 @@
+//! `holdfast why` on volumes: whom a file's ACL lets do what, and who was refused in a session for a program.
+
+use super::session::Session;
+use super::whom::{on_volume, principal, shown, shown_entry};
+use super::{Place, hash};
+use crate::exit::Outcome;
+use crate::output::{Format, clean};
+use holdfast_access::{Access, Acl, Conditions, Manifest, Principal};
+use holdfast_stack::orders::{Order, Said};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Serialize)]
+struct Explained {
+    file: PathBuf,
+    /// Whose session was asked.
+    session: String,
+    /// Empty if the file is not the session's to look at.
+    owner: String,
+    acl: Vec<String>,
+    verdict: Option<Judged>,
+    helper_missing: Option<String>,
+    refused: Vec<Refused>,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Judged {
+    who: String,
+    reads: bool,
+    writes: bool,
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct Refused {
+    process: u32,
+    program: String,
+    reason: String,
+}
+
+/// `holdfast why` on a volume.
+pub fn run(session: &Session, place: &Place, who: Option<&str>, format: Format) -> Outcome {
+    let mut notes = Vec::new();
+    let facts = &session.facts;
+    let label = match session.order_about(place, &Order::Label(place.inode)) {
+        Ok(Said::Label { owner, acl, .. }) => Some((owner, acl)),
+        Ok(_) => None,
+        Err(failure) => {
+            notes.push(failure.message);
+            notes.push("only its owner is told whose a file is and who may use it".to_owned());
+            None
+        }
+    };
+    if facts.is_program {
+        notes.push(format!("only {} is let in to this mount", shown(&facts.user)));
+    }
+    let verdict = match (who, &label) {
+        (Some(who), Some((owner, acl))) => Some(judge(who, owner, acl, &facts.volume, &mut notes)?),
+        _ => None,
+    };
+    let (owner, acl) = label.map_or((String::new(), Vec::new()), |(owner, acl)| {
+        (shown(&owner), acl.entries().map(|(one, access)| shown_entry(one, access)).collect())
+    });
+    let refused = facts.refused.iter().filter(|(inode, ..)| *inode == place.inode);
+    let refused = refused.map(|(_, process, program, reason)| Refused {
+        process: *process,
+        program: program.clone(),
+        reason: reason.clone(),
+    });
+    let explained = Explained {
+        file: place.path.clone(),
+        session: shown(&facts.user),
+        owner,
+        acl,
+        verdict,
+        helper_missing: facts.helper_missing.clone(),
+        refused: refused.collect(),
+        notes,
+    };
+    format.print(&explained, describe)
+}
+
+/// Whom an ACL lets do what: a principal by its name, a program also by what it is.
+fn judge(
+    who: &str,
+    owner: &Principal,
+    acl: &Acl,
+    volume: &[u8; 16],
+    notes: &mut Vec<String>,
+) -> Outcome<Judged> {
+    let mut granted: Vec<(String, Access)> = Vec::new();
+    let mut interpreter = None;
+    let name = if who.contains(':') && !Path::new(who).exists() {
+        let asked = principal(who, false, false).or_else(|_| principal(who, true, true))?;
+        let asked = on_volume(asked, volume);
+        granted.extend(acl.granted_to(&asked).map(|access| (shown_entry(&asked, access), access)));
+        if asked == *owner {
+            notes.push("the owner may change who may use it".to_owned());
+        }
+        shown(&asked)
+    } else {
+        let hashed = hash(Path::new(who))?;
+        interpreter = hashed.interpreter;
+        let clean = Manifest::of_executable(hashed.digest, 0);
+        let loose = Manifest {
+            conditions: Conditions::CLEAN.with(holdfast_access::Condition::Interpreter),
+            ..clean.clone()
+        };
+        let manifest = if hashed.interpreter.is_some() { loose } else { clean };
+        let places = holdfast_callers::manifest::places();
+        for (one, access) in acl.entries() {
+            let is_listed = match one {
+                Principal::Package(package) if hashed.interpreter.is_none() => {
+                    let name = package.name.as_str();
+                    holdfast_callers::manifest::lists(&places, &package.key, name, &hashed.digest)
+                }
+                _ => false,
+            };
+            if is_listed || one.admits(&manifest) == Some(true) {
+                granted.push((shown_entry(one, access), access));
+            }
+        }
+        notes.push("a program uses a volume through a session for it (`holdfast volume mount --session prog:PATH=DIR`)".to_owned());
+        format!("{who} (hash:{})", hashed.digest)
+    };
+    let groups: Vec<String> = acl
+        .entries()
+        .filter(|(one, _)| matches!(one, Principal::Group(_)))
+        .map(|(one, access)| shown_entry(one, access))
+        .collect();
+    if !groups.is_empty() {
+        notes.push(format!("whoever is in a group may also by {}", groups.join(", ")));
+    }
+    let best = granted.iter().max_by_key(|(_, access)| *access);
+    let reason = match (best, interpreter) {
+        (Some((entry, _)), _) => format!("by the entry {entry}"),
+        (None, Some(why)) => {
+            format!("no entry names it with +interpreter, and it is an interpreter ({why})")
+        }
+        (None, None) => "no entry of the file names it".to_owned(),
+    };
+    let writes = best.is_some_and(|(_, access)| *access == Access::ReadWrite);
+    Ok(Judged { who: name, reads: best.is_some(), writes, reason })
+}
+
+fn describe(explained: &Explained) -> String {
+    let mut lines = vec![format!("{}:", explained.file.display())];
+    if !explained.owner.is_empty() {
+        lines.push(format!("  owner {}", explained.owner));
+        lines.extend(explained.acl.iter().map(|entry| format!("  {entry}")));
+    }
+    if let Some(judged) = &explained.verdict {
+        let verdict = match (judged.reads, judged.writes) {
+            (false, _) => "is refused",
+            (true, false) => "may read it",
+            (true, true) => "may read and write it",
+        };
+        lines.push(format!("{} {verdict}: {}", clean(&judged.who), clean(&judged.reason)));
+    }
+    if let Some(missing) = &explained.helper_missing {
+        lines.push(format!("nobody is let in now: {missing}"));
+    }
+    for refused in &explained.refused {
+        let program = if refused.program.is_empty() { "not identified" } else { &refused.program };
+        lines.push(format!(
+            "refused: process {}, {}: {}",
+            refused.process,
+            clean(program),
+            clean(&refused.reason)
+        ));
+    }
+    lines.extend(explained.notes.iter().map(|note| format!("note: {note}")));
+    lines.join("\n")
+}

@@ -1,0 +1,82 @@
+//! A volume's session, to which commands speak through its mount.
+
+use super::Place;
+use crate::exit::{Exit, Failure, Outcome};
+use holdfast_callers::exchange::{exchange, is_unheard};
+use holdfast_stack::orders::{Order, Said, SessionFacts};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::path::Path;
+
+/// A session that answers.
+pub struct Session {
+    directory: File,
+    /// Whose it is.
+    pub facts: SessionFacts,
+}
+
+impl Session {
+    /// The session of a mount, if it is a volume's.
+    ///
+    /// # Errors
+    /// It is one, and does not obey whoever asks.
+    pub fn of(mount: &Path) -> Outcome<Option<Session>> {
+        let failed =
+            |error: std::io::Error| Failure::new(Exit::MountPoint, format!("{}: {error}", mount.display()));
+        let directory = File::open(mount).map_err(failed)?;
+        let hello = borsh::to_vec(&Order::Session).expect("a vector takes everything");
+        let answer = match exchange(&directory, &hello) {
+            Err(error) if is_unheard(&error) => return Ok(None),
+            answer => answer.map_err(failed)?,
+        };
+        match said(&answer)? {
+            Said::Session(facts) => Ok(Some(Session { directory, facts })),
+            _ => Err(other_version()),
+        }
+    }
+
+    /// The session of a mount of a volume.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn at(mount: &Path) -> Outcome<Session> {
+        Session::of(mount)?.ok_or_else(|| {
+            let message = format!("{}: is no mount of a volume with owners", mount.display());
+            Failure::new(Exit::MountPoint, message).hint("`holdfast volume mount` makes one")
+        })
+    }
+
+    /// Gives an order.
+    ///
+    /// # Errors
+    /// What it answers, if it refuses.
+    pub fn order(&self, order: &Order) -> Outcome<Said> {
+        let failed = |error: std::io::Error| Failure::new(Exit::MountPoint, error);
+        let order = borsh::to_vec(order).expect("a vector takes everything");
+        said(&exchange(&self.directory, &order).map_err(failed)?)
+    }
+
+    /// Gives an order about a file, with its path before what is refused. The kernel keeps the file's number meanwhile.
+    ///
+    /// # Errors
+    /// As [`Session::order`].
+    pub fn order_about(&self, place: &Place, order: &Order) -> Outcome<Said> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let _known = rustix::fs::open(&place.path, flags, Mode::empty());
+        self.order(order).map_err(|failure| Failure {
+            message: format!("{}: {}", place.path.display(), failure.message),
+            ..failure
+        })
+    }
+}
+
+fn other_version() -> Failure {
+    Failure::new(Exit::Protocol, "the mount is served by another version of holdfast")
+}
+
+fn said(bytes: &[u8]) -> Outcome<Said> {
+    match borsh::from_slice(bytes).map_err(|_| other_version())? {
+        Said::Refused(words) => Err(Failure::new(Exit::NotAllowed, words)),
+        said => Ok(said),
+    }
+}

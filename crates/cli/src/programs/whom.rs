@@ -1,0 +1,236 @@
+//! One way to write whom a rule or an ACL is about, for all kinds of mounts.
+//!
+//! On volumes these become principals; in a shared file system, whose rules bind programs, those that name programs become
+//! rules. `hash:` is of a program's file, as `holdfast program show` prints it, so a principal on a volume shows it as it was
+//! written; conditions that a rule tolerates (`+interpreter`, `+jit`) are part of the principal.
+
+use super::{hash, who};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use holdfast_access::{
+    Access, Condition, Conditions, KeyName, Name, Predicate, Principal, ProgramHash, Term,
+};
+use holdfast_callers::rules::{Rights, Rule, RuleSet, RuleText, Who, parse};
+use holdfast_crypto::Digest;
+use holdfast_stack::orders::volume_name;
+use std::path::Path;
+
+fn usage(why: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, why)
+}
+
+/// What a rule tolerates of a program.
+fn tolerated(interpreter: bool, generated: bool) -> Conditions {
+    let mut tolerated = Conditions::CLEAN;
+    if interpreter {
+        tolerated = tolerated.with(Condition::Interpreter);
+    }
+    if generated {
+        tolerated = tolerated.with(Condition::LooseCode);
+    }
+    tolerated
+}
+
+fn program(term: Term, tolerated: Conditions) -> Principal {
+    Principal::Such(Predicate::new(vec![term], tolerated).expect("one term is a tree"))
+}
+
+/// An entry of an ACL on a volume, as it is written.
+///
+/// # Errors
+/// It is none, names what cannot be read, or an interpreter that is not meant as one.
+pub fn entry(text: &str) -> Outcome<(Principal, Access)> {
+    let RuleText { who, rights, interpreter, generated } = parse(text).map_err(usage)?;
+    let access = if rights == Rights::Read { Access::Read } else { Access::ReadWrite };
+    Ok((principal(who, interpreter, generated)?, access))
+}
+
+/// Whom a text names on a volume.
+///
+/// # Errors
+/// As [`entry`].
+pub fn principal(text: &str, interpreter: bool, generated: bool) -> Outcome<Principal> {
+    let wrong = || {
+        usage(format!("'{text}' names nobody")).hint(
+            "name users as user:NAME, groups as group:NAME, keys as key:KEYFILE, programs as prog:PATH, hash:HEX or \
+             pkg:KEYFILE/NAME, or processes by what they run as such:φ",
+        )
+    };
+    let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
+    let tolerated = tolerated(interpreter, generated);
+    let is_program = matches!(kind, "prog" | "hash" | "pkg");
+    if !is_program && tolerated != Conditions::CLEAN {
+        return Err(usage(format!("'{text}': +interpreter and +jit are for programs")));
+    }
+    match kind {
+        "prog" => {
+            let hashed = hash(Path::new(rest))?;
+            if let (Some(why), false) = (hashed.interpreter, interpreter) {
+                return Err(interpreter_meant(text, why));
+            }
+            Ok(program(Term::Executable(hashed.digest), tolerated))
+        }
+        "hash" => {
+            let digest = Digest::from_hex(rest).ok_or_else(wrong)?;
+            Ok(program(Term::Executable(digest), tolerated))
+        }
+        "pkg" => {
+            let (key, name) = rest.rsplit_once('/').ok_or_else(wrong)?;
+            let (key, name) = (keys::read_public(key)?, Name::new(name).map_err(usage)?);
+            let package = KeyName { key, name };
+            Ok(match tolerated {
+                Conditions::CLEAN => Principal::Package(package),
+                tolerated => program(Term::Package(package), tolerated),
+            })
+        }
+        "hashgroup" => Ok(Principal::Program(ProgramHash(Digest::from_hex(rest).ok_or_else(wrong)?))),
+        "key" => text.parse().or_else(|_| Ok(Principal::Key(keys::read_public(rest)?))),
+        "any" => Err(wrong()),
+        _ => text.parse().map_err(|_| wrong()),
+    }
+}
+
+/// A key by itself stands for nobody on a volume: its name there does, which only this key hands out.
+pub fn on_volume(principal: Principal, volume: &[u8; 16]) -> Principal {
+    match principal {
+        Principal::Key(key) => {
+            let name = Name::new(&volume_name(volume)).expect("hexadecimal digits are a name");
+            Principal::Named(KeyName { key, name })
+        }
+        other => other,
+    }
+}
+
+/// Why an interpreter needs to be meant.
+pub fn interpreter_meant(text: &str, why: &str) -> Failure {
+    let message = format!("{text}: it is an interpreter ({why}), which runs whatever it is given");
+    Failure::new(Exit::NotAllowed, message)
+        .hint("to let everything in that it runs, write +interpreter behind the rights")
+}
+
+/// A principal as people write it, and what stands behind the rights.
+fn parts(principal: &Principal) -> (String, String) {
+    let Principal::Such(predicate) = principal else {
+        return match principal {
+            Principal::Program(hash) => (format!("hashgroup:{hash}"), String::new()),
+            other => (other.to_string(), String::new()),
+        };
+    };
+    let tolerates = predicate.tolerates();
+    let is_known =
+        tolerates.within(Conditions::CLEAN.with(Condition::Interpreter).with(Condition::LooseCode));
+    let mut suffix = String::new();
+    if tolerates.contains(Condition::Interpreter) {
+        suffix.push_str("+interpreter");
+    }
+    if tolerates.contains(Condition::LooseCode) {
+        suffix.push_str("+jit");
+    }
+    match predicate.terms() {
+        [Term::Executable(digest)] if is_known => (format!("hash:{digest}"), suffix),
+        [Term::Package(package)] if is_known => (format!("pkg:{package}"), suffix),
+        _ => (principal.to_string(), String::new()),
+    }
+}
+
+/// A principal in words that [`principal`] reads.
+pub fn shown(principal: &Principal) -> String {
+    let (who, suffix) = parts(principal);
+    who + &suffix
+}
+
+/// An entry in words that [`entry`] reads.
+pub fn shown_entry(principal: &Principal, access: Access) -> String {
+    let (who, suffix) = parts(principal);
+    format!("{who}={access}{suffix}")
+}
+
+/// The rules that admit exactly a program that a principal stands for, as a mount's door judges them; and the package, if
+/// that is how it is named.
+///
+/// # Errors
+/// It stands for no program.
+pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
+    let none = || usage(format!("{}: a session for a program is for prog:, hash: or pkg:", shown(principal)));
+    let (term, tolerates) = match principal {
+        Principal::Package(package) => (Term::Package(package.clone()), Conditions::CLEAN),
+        Principal::Such(predicate) => match predicate.terms() {
+            [term] => (term.clone(), predicate.tolerates()),
+            _ => return Err(none()),
+        },
+        _ => return Err(none()),
+    };
+    let (who, package) = match term {
+        Term::Executable(digest) => (Who::Program(digest), None),
+        Term::Package(package) => {
+            let who = Who::Package { key: package.key.0, name: package.name.as_str().to_owned() };
+            (who, Some(package))
+        }
+        _ => return Err(none()),
+    };
+    let rule = Rule {
+        who,
+        rights: Rights::ReadWrite,
+        interpreter: tolerates.contains(Condition::Interpreter),
+        generated: tolerates.contains(Condition::LooseCode),
+        hint: String::new(),
+    };
+    let set = RuleSet::new(vec![rule]).map_err(|error| Failure::new(Exit::Internal, error))?;
+    Ok((set, package))
+}
+
+/// A rule of a shared file system that a text names. An interpreter needs to be meant.
+///
+/// # Errors
+/// It is none, or names people, whom such rules do not bind.
+pub fn rule(text: &str) -> Outcome<Rule> {
+    let parsed = parse(text).map_err(usage)?;
+    if let Some(("user" | "group" | "key" | "such", _)) = parsed.who.split_once(':') {
+        return Err(usage(format!("'{}': rules of a shared file system bind programs, not people", parsed.who))
+            .hint("who of its members may read a file, its mode and owner say (chmod, chown); volumes have ACLs of users"));
+    }
+    let (named, hashed, hint) = who(parsed.who)?;
+    if let (Some(why), false) = (hashed.and_then(|hashed| hashed.interpreter), parsed.interpreter) {
+        return Err(interpreter_meant(parsed.who, why));
+    }
+    let (rights, interpreter, generated) = (parsed.rights, parsed.interpreter, parsed.generated);
+    Ok(Rule { who: named, rights, interpreter, generated, hint })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is shown of an entry is read back as the same entry, and the rules for a program admit what the principal does.
+    #[test]
+    fn shown_is_read() {
+        let hex = "ab".repeat(32);
+        for text in [
+            "user:bob=r".to_owned(),
+            "group:staff=rw".to_owned(),
+            format!("hash:{hex}=r"),
+            format!("hash:{hex}=rw+interpreter+jit"),
+            format!("hash:{hex}=r+jit"),
+            format!("hashgroup:{hex}=r"),
+            format!("key:{hex}=r"),
+            format!("such:all(exe={hex};uid=7)=r"),
+        ] {
+            let (principal, access) = entry(&text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+            assert_eq!(shown_entry(&principal, access), text);
+        }
+        for text in ["bob=r", "any=r", "user:bob=w", "user:bob=r+jit", "prog:/nowhere/at/all=r", "hash:12=r"]
+        {
+            assert!(entry(text).is_err(), "{text}");
+        }
+        let (program, _) = entry(&format!("hash:{hex}=r+interpreter")).expect("an entry");
+        let (rules, package) = rules_for(&program).expect("a program");
+        let [rule] = rules.rules() else { panic!("one rule") };
+        assert_eq!((rule.interpreter, rule.generated, package), (true, false, None));
+        assert!(rules_for(&entry("user:bob=r").expect("an entry").0).is_err());
+        assert!(rule_refused("user:bob=r"));
+    }
+
+    fn rule_refused(text: &str) -> bool {
+        rule(text).is_err_and(|failure| failure.message.contains("not people"))
+    }
+}

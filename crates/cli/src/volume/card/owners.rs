@@ -1,0 +1,288 @@
+//! Whose the files of a card become that is adopted: one user's, others' below the directories that are named, and, where
+//! the card had owners before, theirs whose content is what it was.
+
+use super::sidecar::{Sidecar, read_record};
+use super::{bad, user};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::volume::args::Adopt;
+use crate::volume::media::Medium;
+use crate::volume::places::Places;
+use crate::volume::secret::Secret;
+use crate::volume::{anchor, opening};
+use holdfast_access::Principal;
+use holdfast_log::device::{Device, Joined};
+use holdfast_policy::{BlockRange, Policy};
+use holdfast_stack::{OwnerOf, Place, Survey};
+use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Blocks that the recovery of an old volume may write.
+const OVERLAY_BLOCKS_MAX: usize = 16_384;
+/// Bytes compared at once.
+const COMPARED_BYTES: u64 = 256 << 10;
+
+/// Who is named on the command line.
+pub(super) struct Owners {
+    principals: Vec<Principal>,
+    /// Partition (any, if none), directory in lower case, and whose it is.
+    directories: Vec<(Option<u32>, String, u16)>,
+}
+
+/// A directory as it is compared: `/a/b`, in lower case, as FAT does not tell cases apart; the root is empty.
+fn normal(path: &str) -> String {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.fold(String::new(), |path, part| path + "/" + &part.to_lowercase())
+}
+
+impl Owners {
+    /// # Errors
+    /// A name is none.
+    pub(super) fn new(arguments: &Adopt) -> Outcome<Owners> {
+        let mut owners = Owners { principals: Vec::new(), directories: Vec::new() };
+        owners.number(user(&arguments.user)?);
+        for (partition, directory, name) in &arguments.owners {
+            let number = owners.number(user(name)?);
+            owners.directories.push((*partition, normal(directory), number));
+        }
+        // The longest path that fits says whose a file is.
+        owners.directories.sort_by_key(|(_, directory, _)| std::cmp::Reverse(directory.len()));
+        Ok(owners)
+    }
+
+    fn number(&mut self, principal: Principal) -> u16 {
+        let known = self.principals.iter().position(|known| *known == principal);
+        known.unwrap_or_else(|| {
+            self.principals.push(principal);
+            self.principals.len() - 1
+        }) as u16
+    }
+
+    pub(super) fn principals(&self) -> &[Principal] {
+        &self.principals
+    }
+
+    /// What tells, of a path in a partition, whose it is.
+    pub(super) fn of(&self) -> OwnerOf {
+        let directories = self.directories.clone();
+        Arc::new(move |number, path| {
+            let path = normal(path);
+            let is_below = |(partition, directory, _): &&(Option<u32>, String, u16)| {
+                let rest = path.strip_prefix(directory.as_str());
+                partition.is_none_or(|partition| partition == number)
+                    && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            directories.iter().find(is_below).map_or(0, |(_, _, owner)| *owner)
+        })
+    }
+}
+
+/// A card as it was when it was used last, with the owners that it had.
+pub(super) struct Before {
+    volume: Volume,
+    policy: Policy,
+    place: Place,
+}
+
+/// A disk that nothing is written to: what recovery puts back is kept in memory, and read from there.
+struct Untouched {
+    disk: Arc<dyn Device>,
+    written: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Device for Untouched {
+    fn size_bytes(&self) -> u64 {
+        self.disk.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.disk.read_at(offset, buffer)?;
+        let block = BLOCK_BYTES as u64;
+        let written = self.written.lock();
+        for (at, part) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
+            if let Some(bytes) = written.get(&(offset / block + at as u64)) {
+                part.copy_from_slice(&bytes[..part.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let mut written = self.written.lock();
+        if !offset.is_multiple_of(block) || !bytes.len().is_multiple_of(BLOCK_BYTES) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "whole blocks only"));
+        }
+        if written.len() + bytes.len() / BLOCK_BYTES > OVERLAY_BLOCKS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "the old log has more to put back than is kept",
+            ));
+        }
+        for (at, part) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            written.insert(offset / block + at as u64, part.to_vec());
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn drop_cache(&self, offset: u64, length: u64) {
+        self.disk.drop_cache(offset, length);
+    }
+
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+/// Opens a card as it was when it was used last, by its old sidecar. Neither the card nor the old policy table is changed.
+///
+/// # Errors
+/// The sidecar is not whole, older than what is known here, or another card's.
+pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Places) -> Outcome<Before> {
+    let files = Sidecar::new(old);
+    let (policy, log) = (Medium::open(&files.policy)?, Medium::open(&files.log)?);
+    let secret = Secret::read(&files.key)?;
+    let claimed =
+        Header::claimed_volume(&*log.device).ok_or_else(|| bad(&log.path, "this is no log of a volume"))?;
+    let remembered = places.of(&claimed);
+    let _lock = remembered.lock()?;
+    let known = anchor::read(&remembered.anchor)?.ok_or_else(|| {
+        let message = format!("{}: nothing is known here of how new it is", old.display());
+        Failure::new(Exit::NotAllowed, message).hint("import its anchor; or do without --owners-from")
+    })?;
+    let untouched = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
+        Arc::new(Untouched { disk: device.clone(), written: Mutex::default() })
+    };
+    let joined: Arc<dyn Device> =
+        Arc::new(Joined::new(untouched(&disk.device), disk_bytes, untouched(&policy.device)));
+    let key = secret.of(&claimed);
+    let opened =
+        Volume::open(joined, log.device.clone(), &key, Options::default(), Some(&known), opening::salt()?);
+    let (volume, _) = opened?;
+    // The log was opened, and goes on from here: so does what is known of it.
+    anchor::write(&remembered.anchor, &volume.anchor())?;
+    let place = read_record(&volume, &policy.path)?
+        .ok_or_else(|| bad(&policy.path, "says nothing of a card, so it had no owners"))?;
+    let table = place.table.0;
+    let read = |block: u64| {
+        let mut bytes = Box::new([0; BLOCK_BYTES]);
+        let read = volume.read(table + block * BLOCK_BYTES as u64, &mut bytes[..]);
+        read.map(|()| bytes).map_err(|error| error.to_string())
+    };
+    let policy =
+        Policy::open(place.disk(0), user("root")?, read).map_err(|error| bad(&policy.path, error))?;
+    Ok(Before { volume, policy, place })
+}
+
+impl Before {
+    /// Gives files whose blocks are where they were, with the content that they had, to whom they belonged. How many
+    /// runs of blocks that were.
+    pub(super) fn keep(
+        &self,
+        owners: &mut Owners,
+        place: &Place,
+        surveys: &mut [Survey],
+        now: &Volume,
+    ) -> u64 {
+        let mut kept = 0;
+        for (at, survey) in surveys.iter_mut().enumerate() {
+            let partition = &place.partitions[at];
+            let Some(old) = self.place.find(partition.number) else { continue };
+            if self.place.partitions[old] != *partition {
+                continue;
+            }
+            let first = self.place.blocks(old).first;
+            for (block, count, owner) in &mut survey.files {
+                let Some(range) = BlockRange::new(first + *block, *count) else { continue };
+                let Ok(label) = self.policy.region_policy(&[range]) else { continue };
+                let is_users = matches!(label.owner, Principal::User(_) | Principal::Group(_));
+                if is_users && self.is_same(partition, *block, *count, now) {
+                    *owner = owners.number(label.owner.clone());
+                    kept += 1;
+                }
+            }
+        }
+        kept
+    }
+
+    /// Whether blocks have what they had. Where the volume's blocks of 4096 bytes hold others' bytes too, at the ends of a
+    /// run, a change there cannot be told from one of the neighbour's: then what lies between decides.
+    fn is_same(&self, partition: &holdfast_stack::Partition, block: u64, count: u64, now: &Volume) -> bool {
+        let geometry = &partition.geometry;
+        let (each, whole) = (u64::from(geometry.block_bytes), BLOCK_BYTES as u64);
+        let start = partition.start + geometry.metadata_bytes + (block - geometry.metadata_blocks()) * each;
+        let end = start + count * each;
+        let inner = start.next_multiple_of(whole).min(end)..(end / whole * whole).max(start);
+        let (mut is_known, mut at) = (true, start);
+        while at < end {
+            let is_inner = inner.contains(&at);
+            let stop =
+                if is_inner { inner.end.min(at + COMPARED_BYTES) } else { end.min((at / whole + 1) * whole) };
+            let (mut old, mut new) = (vec![0; (stop - at) as usize], vec![0; (stop - at) as usize]);
+            match (self.volume.read(at, &mut old), now.read(at, &mut new)) {
+                (Ok(()), Ok(())) if old == new => {}
+                (Err(VolumeError::BadBlock { .. }), Ok(())) if !is_inner => is_known = false,
+                _ => return false,
+            }
+            at = stop;
+        }
+        is_known || inner.start < inner.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: the longest directory that fits says whose a file is, whatever the case; a name that only begins alike is
+    /// another; a directory of one partition is none of another's.
+    #[test]
+    fn whose() {
+        let owners = |list: &[(Option<u32>, &str, &str)]| {
+            let list = list.iter().map(|(n, dir, user)| (*n, (*dir).to_owned(), (*user).to_owned()));
+            let arguments = Adopt {
+                device: "card".into(),
+                sidecar: "card.d".into(),
+                user: "alice".to_owned(),
+                owners: list.collect(),
+                anew: false,
+                owners_from: None,
+            };
+            Owners::new(&arguments).expect("names")
+        };
+        let some = owners(&[
+            (None, "Photos", "bob"),
+            (None, "/photos/Private/", "carol"),
+            (Some(2), "music", "dave"),
+            (None, "ÄPFEL", "bob"),
+        ]);
+        let of = some.of();
+        let whose = |number: u32, path: &str| some.principals()[usize::from(of(number, path))].to_string();
+        let cases = [
+            (1, "/letter.txt", "alice"),
+            (1, "/photos/a.jpg", "bob"),
+            (1, "/PHOTOS/private/a.jpg", "carol"),
+            (1, "/photosynthesis/a", "alice"),
+            (1, "/music/a", "alice"),
+            (2, "/music/a", "dave"),
+            (1, "/äpfel/b", "bob"),
+        ];
+        for (number, path, user) in cases {
+            assert_eq!(whose(number, path), format!("user:{user}"), "{number} {path}");
+        }
+        assert_eq!(some.principals().len(), 4);
+        let all = owners(&[(None, "/", "bob")]);
+        assert_eq!(all.of()(1, "/x"), 1);
+    }
+}

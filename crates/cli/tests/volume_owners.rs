@@ -1,0 +1,563 @@
+//! Owners, ACLs, credentials and programs on volumes, through real mounts and the real command. As root.
+
+mod common;
+
+use common::{eventually, run, text};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+/// A folder with a formatted card, and a state directory.
+struct Desk {
+    folder: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let folder = tempfile::Builder::new().prefix("holdfast-owners.").tempdir().expect("a folder");
+        // Others than root come through here to their mounts.
+        run(Command::new("chmod").arg("755").arg(folder.path()));
+        let desk = Desk { folder };
+        File::create(desk.path("card")).expect("made").set_len(80 * MIB).expect("sized");
+        run(desk.holdfast().args(["volume", "format", "card", "--sidecar", "card.d"]));
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn holdfast(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.current_dir(self.folder.path()).env("HOLDFAST_STATE_DIR", self.path("state"));
+        command
+    }
+
+    /// Mounts for these: the first is the user, all are mounted on directories of the second name.
+    fn mount(&self, sessions: &[(&str, &str)], more: &[&str]) -> Mounted<'_> {
+        let mut command = self.holdfast();
+        let (user, directory) = sessions[0];
+        command.args(["volume", "mount", "card", directory, "--sidecar", "card.d", "--user", user]);
+        for (who, directory) in &sessions[1..] {
+            command.args(["--session", &format!("{who}={directory}")]);
+        }
+        for (_, directory) in sessions {
+            let _ = fs::create_dir(self.path(directory));
+        }
+        let child = command.args(more).stdout(Stdio::null()).spawn().expect("starts");
+        let directories = sessions.iter().map(|(_, directory)| self.path(directory)).collect();
+        let mounted = Mounted { child, directories, desk: self };
+        eventually("the mounts are there", || {
+            mounted.directories.iter().all(|directory| mounted.desk.is_mounted(directory))
+        });
+        mounted
+    }
+
+    fn is_mounted(&self, path: &Path) -> bool {
+        let mounts = fs::read_to_string("/proc/mounts").expect("read");
+        mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+    }
+
+    #[track_caller]
+    fn does(&self, arguments: &[&str]) -> String {
+        run(self.holdfast().args(arguments))
+    }
+
+    /// Tries to, and must not succeed; what it says.
+    #[track_caller]
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.holdfast().args(arguments).output().expect("runs");
+        assert!(!output.status.success(), "{arguments:?}: {}", text(&output));
+        text(&output)
+    }
+}
+
+struct Mounted<'a> {
+    child: Child,
+    directories: Vec<PathBuf>,
+    desk: &'a Desk,
+}
+
+impl Mounted<'_> {
+    fn unmount(mut self) {
+        for directory in &self.directories {
+            run(Command::new("umount").arg(directory));
+        }
+        assert!(self.child.wait().expect("ended").success());
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for directory in &self.directories {
+            let _ = Command::new("umount").arg("-l").arg(directory).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+const EACCES: Option<i32> = Some(13);
+
+/// What a session may do with a file: as letters, r, w, a (change the ACL) and o (see the owner).
+fn rights(desk: &Desk, path: &Path) -> String {
+    let mut rights = String::new();
+    if fs::read(path).is_ok() {
+        rights.push('r');
+    }
+    let file = File::options().write(true).open(path).expect("opening asks nothing");
+    if file.write_all_at(b"X", 0).is_ok() {
+        rights.push('w');
+    }
+    let path = path.to_str().expect("text");
+    for (letter, arguments) in
+        [('a', ["acl", "set", path, "user:nobody-else=r"].as_slice()), ('o', &["owner", "show", path])]
+    {
+        if desk.holdfast().args(arguments).output().expect("runs").status.success() {
+            rights.push(letter);
+        }
+    }
+    rights
+}
+
+/// Proves: who may read, change, see the owner of, and change the ACL of a file: its owner; users and members of groups that
+/// the ACL names, as it names them; nobody else, the administrator neither. A change holds for what others have open, in
+/// the kernel's memory too, and what the file grows by is for the same people.
+#[test]
+fn who_may_what() {
+    let desk = Desk::new();
+    let sessions =
+        [("alice", "alice"), ("bob", "bob"), ("carol", "carol"), ("dave", "dave"), ("root", "admin")];
+    let mounted = desk.mount(&sessions, &["--group", "staff=carol,dave", "--group", "other=bob"]);
+    let acls: [(&str, &[&str], [&str; 5]); 6] = [
+        ("private", &[], ["rwao", "", "", "", ""]),
+        ("bob-reads", &["user:bob=r"], ["rwao", "r", "", "", ""]),
+        ("bob-writes", &["user:bob=rw"], ["rwao", "rw", "", "", ""]),
+        ("staff-reads", &["group:staff=r"], ["rwao", "", "r", "r", ""]),
+        ("staff-and-carol", &["group:staff=r", "user:carol=rw"], ["rwao", "", "rw", "r", ""]),
+        ("program", &["prog:/usr/bin/head=r"], ["rwao", "", "", "", ""]),
+    ];
+    for (name, entries, _) in &acls {
+        let path = desk.path("alice").join(name);
+        fs::write(&path, vec![7; 10_000]).expect("written");
+        if !entries.is_empty() {
+            let path = path.to_str().expect("text");
+            desk.does(&[&["acl", "set", path], *entries].concat());
+        }
+    }
+    for (name, _, expected) in &acls {
+        for ((who, directory), expected) in sessions.iter().zip(expected) {
+            let found = rights(&desk, &desk.path(directory).join(name));
+            assert_eq!(&found, expected, "{who} and {name}");
+        }
+    }
+    // In words.
+    let shown = desk.does(&["acl", "show", "alice/bob-reads"]);
+    assert!(shown.contains("user:alice=rw") && shown.contains("user:bob=r"), "{shown}");
+    assert_eq!(desk.does(&["owner", "show", "alice/private"]).trim(), "user:alice");
+    assert!(desk.refused(&["acl", "show", "bob/bob-reads"]).contains("not yours"));
+    let why = desk.does(&["why", "alice/bob-reads", "user:bob"]);
+    assert!(why.contains("user:bob may read it: by the entry user:bob=r"), "{why}");
+    assert!(desk.does(&["why", "alice/bob-reads", "user:carol"]).contains("user:carol is refused"));
+    assert!(desk.does(&["why", "alice/program", "/usr/bin/head"]).contains("may read it"));
+    assert!(desk.does(&["why", "alice/program", "/usr/bin/tail"]).contains("is refused"));
+    assert!(desk.refused(&["acl", "set", "alice/private", "prog:/bin/bash=r"]).contains("interpreter"));
+    fs::write(desk.path("alice/empty"), b"").expect("made");
+    assert!(desk.refused(&["acl", "set", "alice/empty", "user:bob=r"]).contains("write to it first"));
+    assert!(desk.refused(&["acl", "set", "alice", "user:bob=r"]).contains("directories"));
+
+    // What it grows by.
+    let file = File::options().write(true).open(desk.path("alice/bob-reads")).expect("opens");
+    file.write_all_at(&[9; 50_000], 10_000).expect("written");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(fs::read(desk.path("bob/bob-reads")).expect("all of it").len(), 60_000);
+
+    // Open, read, in the kernel's memory, and mapped.
+    let open = File::open(desk.path("bob/bob-reads")).expect("opens");
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, 5).expect("read");
+    let code = "import mmap,sys\nf=open(sys.argv[1],'rb')\nm=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ)\n\
+        print(m[100],flush=True)\nsys.stdin.readline()\nprint(m[100],flush=True)";
+    let mut mapper = Command::new("python3")
+        .args(["-c", code])
+        .arg(desk.path("bob/bob-reads"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut said = BufReader::new(mapper.stdout.take().expect("piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it speaks");
+    assert_eq!(line.trim(), "7");
+    desk.does(&["acl", "remove", "alice/bob-reads", "user:bob"]);
+    eventually("what is open can be read no more", || errno(open.read_exact_at(&mut [0], 5)) == EACCES);
+    writeln!(mapper.stdin.take().expect("piped"), "again").expect("told");
+    assert!(!mapper.wait().expect("ends").success(), "the mapping is gone");
+    assert_eq!(errno(fs::read(desk.path("bob/bob-reads"))), EACCES);
+    drop((open, file));
+
+    // Off the list, and on again: the owner changes the ACL, whatever it says.
+    desk.does(&["acl", "remove", "alice/private", "user:alice"]);
+    eventually("she reads it no more", || errno(fs::read(desk.path("alice/private"))) == EACCES);
+    desk.does(&["acl", "clear", "alice/private"]);
+    assert_eq!(fs::read(desk.path("alice/private")).expect("hers").len(), 10_000);
+    mounted.unmount();
+
+    // Kept.
+    let mounted = desk.mount(&sessions, &["--group", "staff=dave"]);
+    assert_eq!(rights(&desk, &desk.path("bob/bob-writes")), "rw");
+    assert_eq!(rights(&desk, &desk.path("dave/staff-reads")), "r");
+    assert_eq!(rights(&desk, &desk.path("carol/staff-reads")), "", "no member any more");
+    mounted.unmount();
+}
+
+/// Proves: a file changes hands when its owner gives it and the new owner accepts, with what is in it; neither alone does;
+/// afterwards it is the new owner's only.
+#[test]
+fn given_and_accepted() {
+    let desk = Desk::new();
+    let mounted = desk.mount(&[("alice", "alice"), ("bob", "bob"), ("carol", "carol")], &[]);
+    let content: Vec<u8> = (0..70_000_u32).map(|at| (at / 7) as u8).collect();
+    fs::write(desk.path("alice/gift"), &content).expect("written");
+    assert!(desk.refused(&["owner", "accept", "bob/gift"]).contains("not nominated"));
+    assert!(desk.refused(&["owner", "give", "bob/gift", "--to", "bob"]).contains("not yours"));
+    desk.does(&["owner", "give", "alice/gift", "--to", "bob"]);
+    assert_eq!(errno(fs::read(desk.path("bob/gift"))), EACCES, "not before he accepts");
+    assert!(desk.refused(&["owner", "accept", "carol/gift"]).contains("not nominated"));
+    desk.does(&["owner", "accept", "bob/gift"]);
+    assert!(fs::read(desk.path("bob/gift")).expect("his") == content);
+    eventually("it is hers no more", || errno(fs::read(desk.path("alice/gift"))) == EACCES);
+    assert!(desk.refused(&["acl", "set", "alice/gift", "user:alice=rw"]).contains("not yours"));
+    assert_eq!(rights(&desk, &desk.path("bob/gift")), "rwao");
+
+    // Orders that are none, of any length and contents, are refused, and the session goes on.
+    let code = "import fcntl,os,random,sys\nrandom.seed(5)\nfd=os.open(sys.argv[1],os.O_RDONLY)\n\
+        for round in range(300):\n  n=random.choice([0,1,2,9,40,500,15996,15997,2**32-1])\n\
+        \x20 body=bytes([random.randrange(8)])+random.randbytes(min(n,15995))\n\
+        \x20 order=bytearray((n.to_bytes(4,'little')+body).ljust(16000,b'\\0')[:16000])\n\
+        \x20 fcntl.ioctl(fd,0xfe804801,order,True)\n\
+        try:\n  fcntl.ioctl(fd,0xfe804802,bytearray(16000),True)\nexcept OSError as error:\n  print(error.errno)";
+    let said = run(Command::new("python3").args(["-c", code]).arg(desk.path("bob")));
+    assert_eq!(said.trim(), "25", "another ioctl is none of ours");
+    assert!(fs::read(desk.path("bob/gift")).expect("his").len() == content.len());
+    mounted.unmount();
+    let mounted = desk.mount(&[("alice", "alice"), ("bob", "bob")], &[]);
+    assert_eq!(rights(&desk, &desk.path("bob/gift")), "rwao");
+    assert_eq!(rights(&desk, &desk.path("alice/gift")), "");
+    mounted.unmount();
+}
+
+/// Proves: a session of a user of this machine, mounted by root, obeys that user, and root neither reads nor orders there.
+#[test]
+fn a_session_obeys_its_user() {
+    let desk = Desk::new();
+    let mounted = desk.mount(&[("root", "admin"), ("nobody", "nobody")], &[]);
+    let file = desk.path("nobody/file");
+    let as_nobody = |command: &Command| {
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
+        other.arg(command.get_program()).args(command.get_args()).current_dir(desk.folder.path());
+        other.env("HOLDFAST_STATE_DIR", "/nonexistent").env("HOME", "/nonexistent");
+        other
+    };
+    // The command itself may be where nobody comes.
+    let binary = desk.path("holdfast");
+    fs::copy(env!("CARGO_BIN_EXE_holdfast"), &binary).expect("copied");
+    run(&mut as_nobody(Command::new("sh").args(["-c", "echo mine > nobody/file"])));
+    assert_eq!(errno(fs::read(&file)), EACCES);
+    assert_eq!(errno(fs::write(desk.path("nobody/other"), b"x")), EACCES);
+    let said = desk.refused(&["acl", "show", "nobody/file"]);
+    assert!(said.contains("session is user:nobody's"), "{said}");
+    assert!(desk.refused(&["owner", "show", "admin/file"]).contains("not yours"));
+    assert_eq!(fs::metadata(desk.path("admin/file")).expect("seen").len(), 5, "sizes are seen");
+    let shown = run(&mut as_nobody(Command::new(&binary).args(["acl", "show", "nobody/file"])));
+    assert_eq!(shown.trim(), "user:nobody=rw");
+    run(&mut as_nobody(Command::new(&binary).args(["acl", "set", "nobody/file", "user:root=r"])));
+    assert_eq!(fs::read(desk.path("admin/file")).expect("let in"), b"mine\n");
+    mounted.unmount();
+}
+
+/// The helper that identifies programs.
+struct Helper(Child);
+
+impl Helper {
+    fn start(desk: &Desk) -> Helper {
+        let socket = desk.path("callers");
+        let mut child = desk
+            .holdfast()
+            .args(["callers", "--socket"])
+            .arg(&socket)
+            .env("HOLDFAST_LOG", "info")
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut words = BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains("identifying programs") {
+            line.clear();
+            assert_ne!(words.read_line(&mut line).expect("it speaks"), 0, "it ended");
+        }
+        std::thread::spawn(move || std::io::copy(&mut words, &mut std::io::sink()));
+        Helper(child)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn plain(program: &Path, file: &Path) -> Output {
+    Command::new(program).arg(file).env_clear().stdin(Stdio::null()).output().expect("runs")
+}
+
+/// Proves: a file that its owner keeps to a program is read by that program alone, through the program's session, while the
+/// helper identifies who opens; by nobody else there, and by nobody in the owner's own session. Programs own what they
+/// make. Each refusal is explained.
+#[test]
+fn programs() {
+    let desk = Desk::new();
+    // The program is this, whatever its name.
+    let (reader, tail) = (desk.path("reader"), Path::new("/usr/bin/tail"));
+    fs::copy("/usr/bin/head", &reader).expect("copied");
+    let session = format!("prog:{}", reader.display());
+    let socket = desk.path("callers");
+    let helper = Helper::start(&desk);
+    let callers = ["--callers", socket.to_str().expect("text")];
+    let mounted = desk.mount(&[("alice", "alice"), (&session, "reading"), ("bob", "bob")], &callers);
+    let (hers, file) = (desk.path("alice/secret"), desk.path("reading/secret"));
+    fs::write(&hers, b"the secret").expect("written");
+    fs::write(desk.path("alice/private"), b"not for programs").expect("written");
+    let entry = format!("{session}=r");
+    desk.does(&["acl", "set", "alice/secret", &entry]);
+    desk.does(&["acl", "remove", "alice/secret", "user:alice"]);
+
+    let read = |program: &Path| plain(program, &file);
+    assert_eq!(text(&read(&reader)), "the secret");
+    assert_eq!(text(&read(Path::new("/usr/bin/head"))), "the secret", "the same program elsewhere");
+    let denied = |output: Output| {
+        let said = text(&output);
+        assert!(said.contains("Permission denied") && !said.contains("the secret"), "{said}");
+    };
+    denied(read(tail));
+    denied(plain(&reader, &hers));
+    eventually("her own programs read it no more", || errno(fs::read(&hers)) == EACCES);
+    denied(plain(&reader, &desk.path("bob/secret")));
+    denied(plain(&reader, &desk.path("reading/private")));
+    assert_eq!(errno(File::options().write(true).open(&file)), EACCES, "this is another program");
+    denied(Command::new(&reader).arg(&file).env_clear().env("LD_BIND_NOW", "1").output().expect("runs"));
+    // Kept by the kernel for the program, and still not for others.
+    denied(read(tail));
+    assert_eq!(text(&read(&reader)), "the secret");
+    let why = desk.does(&["why", "reading/secret"]);
+    assert!(why.contains("/usr/bin/tail") && why.contains("no rule of the file names this program"), "{why}");
+    let why = desk.does(&["why", "alice/secret", reader.to_str().expect("text")]);
+    assert!(why.contains("may read it") && why.contains("through a session for it"), "{why}");
+    // Names are changed by nobody there, and orders are nobody's.
+    assert_eq!(errno(fs::remove_file(&file)), Some(1));
+    assert_eq!(errno(fs::rename(&file, desk.path("reading/other"))), Some(1));
+    assert!(desk.refused(&["acl", "set", "reading/secret", "user:bob=r"]).contains("a program's"));
+    // Started clean.
+    let run_clean =
+        desk.holdfast().args(["run", "--as", &session, "--"]).arg(&reader).arg(&file).output().expect("runs");
+    assert!(text(&run_clean).contains("the secret"), "{}", text(&run_clean));
+
+    drop(helper);
+    denied(read(&reader));
+    let why = desk.does(&["why", "reading/secret"]);
+    assert!(why.contains("holdfast callers"), "{why}");
+    let helper = Helper::start(&desk);
+    assert_eq!(text(&read(&reader)), "the secret");
+    drop(helper);
+    mounted.unmount();
+}
+
+/// Proves: an entry for a package admits each program that its key signed for, with no other change when a new version comes.
+#[test]
+fn packages() {
+    let desk = Desk::new();
+    let helper = Helper::start(&desk);
+    desk.does(&["keygen", "--out", "packager"]);
+    let socket = desk.path("callers");
+    let package = format!("pkg:{}/tools", desk.path("packager.pub").display());
+    let home = desk.path("home");
+    fs::create_dir_all(home.join(".config/holdfast/programs")).expect("made");
+    let sign = |program: &str, list: &str| {
+        let out = home.join(".config/holdfast/programs").join(list);
+        let out = out.to_str().expect("text");
+        desk.does(&["program", "sign", "--key", "packager", "--name", "tools", "--out", out, program]);
+    };
+    sign("/usr/bin/head", "1.hfpkg");
+    // The mount looks where its user keeps lists.
+    let mut command = desk.holdfast();
+    for directory in ["alice", "tools"] {
+        fs::create_dir(desk.path(directory)).expect("made");
+    }
+    command
+        .env("HOME", &home)
+        .env_remove("XDG_CONFIG_HOME")
+        .args(["volume", "mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"])
+        .args(["--session", &format!("{package}=tools"), "--callers", socket.to_str().expect("text")]);
+    let child = command.stdout(Stdio::null()).spawn().expect("starts");
+    let directories = vec![desk.path("alice"), desk.path("tools")];
+    let mounted = Mounted { child, directories, desk: &desk };
+    eventually("the mounts are there", || mounted.directories.iter().all(|path| desk.is_mounted(path)));
+    fs::write(desk.path("alice/secret"), b"the secret").expect("written");
+    desk.does(&["acl", "set", "alice/secret", &format!("{package}=r")]);
+    let read = |program: &str| text(&plain(Path::new(program), &desk.path("tools/secret")));
+    assert_eq!(read("/usr/bin/head"), "the secret");
+    assert!(read("/usr/bin/tail").contains("Permission denied"));
+    sign("/usr/bin/tail", "2.hfpkg");
+    assert_eq!(read("/usr/bin/tail"), "the secret");
+    fs::remove_file(home.join(".config/holdfast/programs/1.hfpkg")).expect("there");
+    assert!(read("/usr/bin/head").contains("Permission denied"), "the old version is let in no more");
+    drop(helper);
+    mounted.unmount();
+}
+
+/// Proves: what a key's owner delegates, within its limits, a session can use until it is revoked, for what is open too, and
+/// after a restart; what is forged, stale, revoked, for others, or more than was given, is refused in words; who has a key
+/// proves with it who they are, and the host's word is not enough.
+#[test]
+fn credentials() {
+    let desk = Desk::new();
+    for key in ["alice", "job"] {
+        desk.does(&["keygen", "--out", &format!("{key}.key")]);
+    }
+    let sessions = [("alice", "alice"), ("bob", "bob"), ("carol", "carol")];
+    // Before she has a key, the host says who she is.
+    let mounted = desk.mount(&sessions, &[]);
+    for (name, content) in [("shared", "what bob's job needs"), ("private", "what it does not")] {
+        fs::write(desk.path("alice").join(name), content).expect("written");
+    }
+    let issue = |more: &[&str]| {
+        desk.does(&[&["credential", "issue", "--key", "alice.key"], more].concat());
+    };
+    issue(&["--to", "session:alice", "--volume", "alice", "--out", "own.cred"]);
+    issue(&["--to", "user:bob", "--may", "read", "--file", "alice/shared", "--out", "bob.cred"]);
+    issue(&["--to", "key:job.key.pub", "--may", "read", "--file", "alice/shared", "--out", "job.cred"]);
+    issue(&["--to", "user:bob", "--may", "read", "--volume", "alice", "--days", "0", "--out", "stale.cred"]);
+    issue(&["--to", "user:bob", "--may", "read", "--volume", &"5".repeat(32), "--out", "other.cred"]);
+    let delegate = ["credential", "delegate", "--key", "job.key", "--from", "job.cred", "--to", "user:carol"];
+    desk.does(&[&delegate[..], &["--out", "carol.cred"]].concat());
+    let more = desk.refused(&[&delegate[..], &["--may", "write", "--out", "more.cred"]].concat());
+    assert!(more.contains("no more can be handed on"), "{more}");
+    assert!(desk.does(&["credential", "show", "carol.cred"]).contains("user:carol speaks for"));
+    mounted.unmount();
+
+    // With her key known, a session in her name has nothing but what she signed.
+    let key = ["--user-key", "alice=alice.key.pub"];
+    let mounted = desk.mount(&sessions, &key);
+    assert_eq!(errno(fs::read(desk.path("alice/private"))), EACCES);
+    desk.does(&["credential", "present", "alice", "own.cred"]);
+    assert_eq!(fs::read(desk.path("alice/private")).expect("hers"), b"what it does not");
+    assert!(desk.refused(&["credential", "present", "bob", "own.cred"]).contains("speaks for nobody"));
+
+    assert_eq!(errno(fs::read(desk.path("bob/shared"))), EACCES);
+    let speaks = desk.does(&["credential", "present", "bob", "bob.cred"]);
+    assert!(speaks.contains("speaks for user:alice on read, on"), "{speaks}");
+    let open = File::open(desk.path("bob/shared")).expect("opens");
+    open.read_exact_at(&mut [0], 3).expect("read");
+    assert_eq!(rights(&desk, &desk.path("bob/shared")), "r");
+    assert_eq!(rights(&desk, &desk.path("bob/private")), "");
+    desk.does(&["credential", "present", "carol", "carol.cred"]);
+    assert_eq!(rights(&desk, &desk.path("carol/shared")), "r");
+
+    // Not these.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let expired = desk.refused(&["credential", "present", "bob", "stale.cred"]);
+    assert!(expired.contains("has expired"), "{expired}");
+    for (who, file) in [("bob", "other.cred"), ("carol", "bob.cred")] {
+        let said = desk.refused(&["credential", "present", who, file]);
+        assert!(said.contains("speaks for nobody"), "{file}: {said}");
+    }
+    let mut forged = fs::read(desk.path("bob.cred")).expect("read");
+    let middle = forged.len() / 2;
+    forged[middle] ^= 1;
+    fs::write(desk.path("forged.cred"), &forged).expect("written");
+    desk.refused(&["credential", "present", "bob", "forged.cred"]);
+    let others = desk.refused(&[
+        "credential",
+        "revoke",
+        "--key",
+        "job.key",
+        "--credential",
+        "bob.cred",
+        "--mount",
+        "bob",
+    ]);
+    assert!(others.contains("this key signed none of it"), "{others}");
+
+    // Taken back: from what is open, at once, and for good. What others were given stays.
+    let revoke = ["credential", "revoke", "--key", "alice.key", "--credential"];
+    desk.does(&[&revoke[..], &["bob.cred", "--mount", "alice"]].concat());
+    eventually("what is open can be read no more", || errno(open.read_exact_at(&mut [0], 3)) == EACCES);
+    drop(open);
+    assert_eq!(errno(fs::read(desk.path("bob/shared"))), EACCES);
+    assert_eq!(fs::read(desk.path("carol/shared")).expect("by the job's key").len(), 20);
+    let again = desk.refused(&["credential", "present", "bob", "bob.cred"]);
+    assert!(again.contains("was revoked"), "{again}");
+    mounted.unmount();
+
+    let mounted = desk.mount(&sessions, &[&key[..], &["--credential", "carol=carol.cred"]].concat());
+    let again = desk.refused(&["credential", "present", "bob", "bob.cred"]);
+    assert!(again.contains("was revoked"), "{again}");
+    assert_eq!(fs::read(desk.path("carol/shared")).expect("from the beginning").len(), 20);
+    // A chain ends where any link of it does: here at its first.
+    desk.does(&[&revoke[..], &["carol.cred", "--mount", "bob"]].concat());
+    eventually("the chain has ended", || errno(fs::read(desk.path("carol/shared"))) == EACCES);
+    mounted.unmount();
+}
+
+/// Proves: what a session for a key makes is owned by the key, so no host's word makes anybody its owner, and only what the key
+/// signed lets a session speak for it; a key can be on an ACL.
+#[test]
+fn keys_own_files() {
+    let desk = Desk::new();
+    for key in ["alice", "bob"] {
+        desk.does(&["keygen", "--out", &format!("{key}.key")]);
+    }
+    let sessions = [("root", "admin"), ("key:alice.key.pub", "alice"), ("key:bob.key.pub", "bob")];
+    let mounted = desk.mount(&sessions, &[]);
+    assert_eq!(errno(fs::write(desk.path("alice/file"), b"hers")), EACCES, "nobody yet");
+    for key in ["alice", "bob"] {
+        let (file, session) = (format!("{key}.key"), format!("session:key:{key}.key.pub"));
+        let out = format!("{key}.cred");
+        desk.does(&[
+            "credential",
+            "issue",
+            "--key",
+            &file,
+            "--to",
+            &session,
+            "--volume",
+            "admin",
+            "--out",
+            &out,
+        ]);
+    }
+    assert!(desk.refused(&["credential", "present", "bob", "alice.cred"]).contains("speaks for nobody"));
+    desk.does(&["credential", "present", "alice", "alice.cred"]);
+    fs::write(desk.path("alice/file"), b"hers").expect("her own");
+    desk.does(&["credential", "present", "bob", "bob.cred"]);
+    assert_eq!(errno(fs::read(desk.path("bob/file"))), EACCES);
+    desk.does(&["acl", "set", "alice/file", "key:bob.key.pub=r"]);
+    assert_eq!(fs::read(desk.path("bob/file")).expect("on its ACL"), b"hers");
+    assert_eq!(rights(&desk, &desk.path("admin/file")), "");
+    mounted.unmount();
+    // Somebody whom the host calls the same is not the key.
+    let mounted = desk.mount(&[("alice", "admin"), ("key:alice.key.pub", "alice")], &[]);
+    assert_eq!(rights(&desk, &desk.path("admin/file")), "");
+    assert_eq!(rights(&desk, &desk.path("alice/file")), "");
+    mounted.unmount();
+}

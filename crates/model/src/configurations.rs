@@ -1,0 +1,347 @@
+//! The configurations by name: small ones for tests, large ones for `scripts/model-check`. The table of
+//! `docs/model.md` has a row for each.
+
+use crate::explore::{Limits, Report, explore};
+use crate::honest::{self, Honest};
+use crate::lying::{self, Durability, Lying};
+use crate::world::Kind;
+use holdfast_content::DeviceId;
+use holdfast_protocol::signer::Signer;
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// An honest server.
+    Honest(honest::Config),
+    /// A lying one.
+    Lying(lying::Config),
+}
+
+/// What should come of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expected {
+    /// Every promise holds.
+    Holds,
+    /// A promise is broken: a limit that is known, or a proposal that does not work.
+    Breaks,
+}
+
+/// A configuration with a name.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is about, in words.
+    pub about: &'static str,
+    /// Whether tests explore it.
+    pub small: bool,
+    /// What should come of it.
+    pub expected: Expected,
+    /// What to explore.
+    pub what: What,
+}
+
+impl Named {
+    /// Explores it.
+    pub fn run(&self, limits: Limits) -> Report {
+        match &self.what {
+            What::Honest(config) => explore(&mut Honest::new(config.clone()), limits, true),
+            What::Lying(config) => explore(&mut Lying::<Signer>::new(config.clone()), limits, false),
+        }
+    }
+}
+
+const WRITES: &[Kind] = &[Kind::Write];
+const BOTH: &[Kind] = &[Kind::Fetch, Kind::Write];
+const FETCHES: &[Kind] = &[Kind::Fetch];
+/// User 2's device B is replaced by C.
+const ROTATION: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(3) }];
+
+fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
+    let plan = |(device, operations, kinds, crashes): &(u32, u64, &[Kind], u32)| honest::Plan {
+        device: DeviceId(*device),
+        operations: *operations,
+        kinds: kinds.to_vec(),
+        crashes: *crashes,
+    };
+    honest::Config {
+        users,
+        clients: clients.iter().map(plan).collect(),
+        fast: true,
+        slow: true,
+        nothing: false,
+        waits: true,
+        looks: false,
+        aborts: true,
+        durability: Durability::Notes,
+    }
+}
+
+/// Clients of a lying server: device, numbers, kinds.
+pub fn lying(users: u32, clients: &[(u32, u64, &[Kind])]) -> lying::Config {
+    let plan = |(device, operations, kinds): &(u32, u64, &[Kind])| lying::Plan {
+        device: DeviceId(*device),
+        operations: *operations,
+        kinds: kinds.to_vec(),
+        crashes: 0,
+    };
+    lying::Config {
+        users,
+        clients: clients.iter().map(plan).collect(),
+        fast: false,
+        slow: true,
+        looks: false,
+        waits: false,
+        aborts: false,
+        nothing: false,
+        pending_max: 3,
+        prune: true,
+        gaps: 0,
+        durability: Durability::Everything,
+    }
+}
+
+/// All of them.
+pub fn all() -> Vec<Named> {
+    let mut list = honest_ones();
+    list.extend(lying_ones());
+    list
+}
+
+fn honest_ones() -> Vec<Named> {
+    use honest::Config;
+    let holds = |name, about, small, config| Named {
+        name,
+        about,
+        small,
+        expected: Expected::Holds,
+        what: What::Honest(config),
+    };
+    vec![
+        holds(
+            "honest-2-1",
+            "two clients, 2 and 1 writes; fast and slow, waits, aborts, a crash of one that may lose notes",
+            true,
+            honest(2, &[(1, 2, WRITES, 1), (2, 1, WRITES, 0)]),
+        ),
+        holds(
+            "honest-nothing",
+            "the same on the slow path, without crashes; operations that take no effect",
+            true,
+            Config { nothing: true, fast: false, ..honest(2, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-looks",
+            "two clients, 2 and 1 writes; fast and slow, looks, no crashes",
+            true,
+            Config { looks: true, waits: false, ..honest(2, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-2x2",
+            "two clients, 2 writes each; fast and slow, waits, aborts, a crash each that may lose notes",
+            false,
+            honest(2, &[(1, 2, WRITES, 1), (2, 2, WRITES, 1)]),
+        ),
+        holds(
+            "honest-2x2-all",
+            "the same with fetches, and operations that take no effect; no crashes",
+            false,
+            Config { nothing: true, ..honest(2, &[(1, 2, BOTH, 0), (2, 2, BOTH, 0)]) },
+        ),
+        holds(
+            "honest-2x2-looks",
+            "two clients, 2 writes each; fast and slow, waits, looks, aborts",
+            false,
+            Config { looks: true, ..honest(2, &[(1, 2, WRITES, 0), (2, 2, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-3-2",
+            "two clients, 3 and 2 writes; fast and slow, waits, aborts",
+            false,
+            honest(2, &[(1, 3, WRITES, 0), (2, 2, WRITES, 0)]),
+        ),
+        holds(
+            "honest-2-1-1",
+            "three clients, 2, 1 and 1 writes; fast and slow, aborts",
+            false,
+            Config { waits: false, ..honest(3, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-1x3-waits",
+            "three clients, a write each on the slow path; waits, aborts, a crash of one",
+            false,
+            Config { fast: false, ..honest(3, &[(1, 1, WRITES, 1), (2, 1, WRITES, 0), (3, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-rotation-small",
+            "the superuser replaces B by C, who then writes; slow path, aborts",
+            true,
+            Config {
+                fast: false,
+                waits: false,
+                ..honest(2, &[(0, 1, ROTATION, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-rotation",
+            "the superuser replaces B by C, in two attempts; A, B and C write; slow path, aborts",
+            false,
+            Config {
+                fast: false,
+                waits: false,
+                ..honest(2, &[(0, 2, ROTATION, 0), (1, 1, WRITES, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
+            },
+        ),
+        Named {
+            name: "honest-reserved",
+            about: "numbers are reserved instead of persisted one by one; a crash of one",
+            small: true,
+            expected: Expected::Breaks,
+            what: What::Honest(Config {
+                durability: Durability::Reserved,
+                ..honest(2, &[(1, 2, WRITES, 1), (2, 1, WRITES, 0)])
+            }),
+        },
+    ]
+}
+
+fn lying_ones() -> Vec<Named> {
+    use lying::Config;
+    let entry = |name, about, small, config| Named {
+        name,
+        about,
+        small,
+        expected: Expected::Holds,
+        what: What::Lying(config),
+    };
+    let breaks = |name, about, config| Named {
+        name,
+        about,
+        small: true,
+        expected: Expected::Breaks,
+        what: What::Lying(config),
+    };
+    let two = |first, second| lying(2, &[(1, first, WRITES), (2, second, WRITES)]);
+    let three = |kinds, a, b, c| lying(3, &[(1, a, kinds), (2, b, kinds), (3, c, kinds)]);
+    let everything = |config: Config| Config { fast: true, waits: true, aborts: true, ..config };
+    vec![
+        entry(
+            "lying-1-1-looks",
+            "two clients, a write each; fast and slow, void, aborts, waits, looks",
+            true,
+            Config { looks: true, ..everything(two(1, 1)) },
+        ),
+        entry(
+            "lying-2-1-looks",
+            "two clients, 2 and 1 writes; fast and slow, void, aborts, waits, looks",
+            false,
+            Config { looks: true, ..everything(two(2, 1)) },
+        ),
+        entry(
+            "lying-2-1-unpruned",
+            "two clients, 2 and 1 writes; fast and slow, void, aborts, waits, without leaving views out before the check sees them",
+            true,
+            Config { prune: false, ..everything(two(2, 1)) },
+        ),
+        entry("lying-2-1-pruned", "the same, leaving them out: as many states", true, everything(two(2, 1))),
+        entry(
+            "lying-2-1-gaps",
+            "the same, with places of the log left empty",
+            true,
+            Config { gaps: 1, ..everything(two(2, 1)) },
+        ),
+        entry(
+            "lying-1x3",
+            "three clients, a write each on the slow path; void, aborts, waits",
+            false,
+            Config { aborts: true, waits: true, ..three(WRITES, 1, 1, 1) },
+        ),
+        entry(
+            "lying-2x2",
+            "two clients, 2 writes each; fast and slow, void, aborts, waits",
+            false,
+            everything(two(2, 2)),
+        ),
+        entry(
+            "lying-2x2-all",
+            "the same with looks and operations that take no effect",
+            false,
+            Config { looks: true, nothing: true, ..everything(two(2, 2)) },
+        ),
+        entry(
+            "lying-2x3-paper",
+            "two clients, 3 fetches each; slow, void",
+            false,
+            lying(2, &[(1, 3, FETCHES), (2, 3, FETCHES)]),
+        ),
+        entry(
+            "lying-3-2",
+            "two clients, 3 and 2 writes; fast and slow, void, aborts, waits",
+            false,
+            everything(two(3, 2)),
+        ),
+        entry(
+            "lying-2x3-aborts",
+            "two clients, 3 writes each; slow, void, aborts",
+            false,
+            Config { aborts: true, ..two(3, 3) },
+        ),
+        entry(
+            "lying-2x3",
+            "two clients, 3 writes each; fast and slow, void, aborts, waits",
+            false,
+            everything(two(3, 3)),
+        ),
+        entry(
+            "lying-2-1-1",
+            "three clients, 2, 1 and 1 writes; fast and slow, void, aborts, waits",
+            false,
+            everything(three(WRITES, 2, 1, 1)),
+        ),
+        entry(
+            "lying-2-2-1",
+            "three clients, 2, 2 and 1 writes; slow, void, aborts",
+            false,
+            Config { aborts: true, ..three(WRITES, 2, 2, 1) },
+        ),
+        entry("lying-3x2-paper", "three clients, 2 fetches each; slow, void", false, three(FETCHES, 2, 2, 2)),
+        entry(
+            "lying-3x2",
+            "three clients, 2 writes each; slow, void, aborts",
+            false,
+            Config { aborts: true, ..three(WRITES, 2, 2, 2) },
+        ),
+        entry(
+            "lying-rotation",
+            "the superuser replaces B by C, A, B and C write; slow, void, aborts",
+            false,
+            Config {
+                aborts: true,
+                ..lying(2, &[(0, 1, ROTATION), (1, 1, WRITES), (2, 1, WRITES), (3, 1, WRITES)])
+            },
+        ),
+        entry(
+            "lying-rotation-small",
+            "the superuser replaces B by C, B and C write; slow, void, aborts",
+            true,
+            Config { aborts: true, ..lying(2, &[(0, 1, ROTATION), (2, 1, WRITES), (3, 1, WRITES)]) },
+        ),
+        breaks(
+            "lying-power-loss",
+            "a client that loses power and with it what it only noted",
+            with_crash(Durability::Notes, everything(two(2, 1))),
+        ),
+        breaks(
+            "lying-reserved",
+            "numbers are reserved instead of persisted one by one",
+            with_crash(Durability::Reserved, everything(two(2, 1))),
+        ),
+    ]
+}
+
+/// The first client may crash once.
+pub fn with_crash(durability: Durability, mut config: lying::Config) -> lying::Config {
+    config.clients[0].crashes = 1;
+    config.durability = durability;
+    config
+}

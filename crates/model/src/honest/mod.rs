@@ -1,0 +1,592 @@
+//! An honest server, honest clients, and a network without manners.
+//!
+//! The machines are the real ones: [`Signer`](holdfast_protocol::signer::Signer) and
+//! [`Sequencer`](holdfast_protocol::sequencer::Sequencer). The network keeps whatever was sent: each request may come
+//! at any time, again, or never; so may the answers to the request that a client waits for, looks, and what it asked of
+//! others' operations. A client crashes at any time: what was persisted is there, what was only noted may be. (A crash
+//! before an effect is the same as one before its event; one between making durable and sending, the same as one after
+//! sending and losing the message.) Each change of the server goes through its records, as after a crash. Any pending
+//! operation may be declared dead at any time.
+//!
+//! Promises, in every state: no alarm; no honest request is refused but a removed device's; what was acknowledged
+//! is there, and is not given up; what a client takes for committed or aborted is so at the server; fates never change;
+//! the register holds the last write that took effect, for the server and for each client up to the place of its view
+//! (all operations have one place in the log, between their beginning and their end, so this is linearizability); half a
+//! write never shows. And from every state, each client that is a member can commit an operation, with nobody's help
+//! but the server's.
+
+mod client;
+mod server;
+
+use crate::explore::{Action, Model, Step, Violation};
+use crate::intern::Interner;
+use crate::lying::Durability;
+use crate::world::{Kind, World, name};
+use client::Clients;
+use holdfast_content::DeviceId;
+use holdfast_protocol::message::{Request, Response};
+use holdfast_protocol::structure::Outcome;
+use server::Servers;
+use std::collections::HashSet;
+
+/// What one client is to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its device.
+    pub device: DeviceId,
+    /// Numbers it may use up.
+    pub operations: u64,
+    /// What its operations may be.
+    pub kinds: Vec<Kind>,
+    /// How often it may crash.
+    pub crashes: u32,
+}
+
+/// A configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Users with a device each.
+    pub users: u32,
+    /// The clients.
+    pub clients: Vec<Plan>,
+    /// Whether they try the fast path.
+    pub fast: bool,
+    /// Whether they also take the slow path when the fast one would do.
+    pub slow: bool,
+    /// Whether operations may end without effect.
+    pub nothing: bool,
+    /// Whether clients wait for what others have pending, and learn of it.
+    pub waits: bool,
+    /// Whether clients look.
+    pub looks: bool,
+    /// Whether the server declares pending operations dead.
+    pub aborts: bool,
+    /// What crashes take away.
+    pub durability: Durability,
+}
+
+/// The state of one client and of what is under way to and from it.
+#[derive(Clone, Default)]
+struct Place {
+    machine: u32,
+    /// The accepted view whose tables are being computed, plus one.
+    folding: u32,
+    /// States that a crash may leave, oldest first.
+    durable: Vec<u32>,
+    crashes: u32,
+    /// Numbers whose commit was reported to the caller.
+    acknowledged: u32,
+    /// Answers to the present request.
+    answers: Vec<u32>,
+    /// Structures that were waited for.
+    learned: Vec<u32>,
+    /// Answers to looks.
+    looks: Vec<u32>,
+    /// Earlier requests that may still come.
+    sent: Vec<u32>,
+}
+
+#[derive(Clone)]
+struct State {
+    server: u32,
+    places: Vec<Place>,
+}
+
+impl State {
+    fn encode(&self) -> Vec<u32> {
+        let mut out = vec![self.server];
+        for place in &self.places {
+            out.extend([place.machine, place.folding, place.crashes, place.acknowledged]);
+            for list in [&place.durable, &place.answers, &place.learned, &place.looks, &place.sent] {
+                out.push(list.len() as u32);
+                out.extend(list);
+            }
+        }
+        out
+    }
+
+    fn decode(mut from: &[u32], clients: usize) -> State {
+        let mut take = |count: usize| {
+            let (now, later) = from.split_at(count);
+            from = later;
+            now.to_vec()
+        };
+        let server = take(1)[0];
+        let places = (0..clients)
+            .map(|_| {
+                let fixed = take(4);
+                let mut list = || {
+                    let length = take(1)[0] as usize;
+                    take(length)
+                };
+                Place {
+                    machine: fixed[0],
+                    folding: fixed[1],
+                    crashes: fixed[2],
+                    acknowledged: fixed[3],
+                    durable: list(),
+                    answers: list(),
+                    learned: list(),
+                    looks: list(),
+                    sent: list(),
+                }
+            })
+            .collect();
+        State { server, places }
+    }
+}
+
+/// What happens, with a detail in the lower bits of [`Action::what`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Verb {
+    Fetch,
+    Write,
+    Rotate,
+    FastFetch,
+    FastWrite,
+    FastRotate,
+    Deliver,
+    DeliverLate,
+    DeliverAfterTimeOut,
+    Answer,
+    FoldDone,
+    FoldNothing,
+    Crash,
+    Ask,
+    Learn,
+    AskLook,
+    Look,
+    Kill,
+}
+
+const VERBS: [Verb; 18] = [
+    Verb::Fetch,
+    Verb::Write,
+    Verb::Rotate,
+    Verb::FastFetch,
+    Verb::FastWrite,
+    Verb::FastRotate,
+    Verb::Deliver,
+    Verb::DeliverLate,
+    Verb::DeliverAfterTimeOut,
+    Verb::Answer,
+    Verb::FoldDone,
+    Verb::FoldNothing,
+    Verb::Crash,
+    Verb::Ask,
+    Verb::Learn,
+    Verb::AskLook,
+    Verb::Look,
+    Verb::Kill,
+];
+
+fn action(actor: usize, verb: Verb, detail: u32) -> Action {
+    let helps = !matches!(verb, Verb::Crash | Verb::DeliverLate);
+    let actor = if verb == Verb::Kill { Action::SERVER } else { actor as u8 };
+    Action { actor, helps, commits: false, what: (verb as u32) << 24 | detail }
+}
+
+/// Requests and answers, by number.
+#[derive(Default)]
+pub(crate) struct Mail {
+    requests: Interner<Vec<u8>, Request>,
+    responses: Interner<Vec<u8>, Response>,
+}
+
+impl Mail {
+    fn request(&mut self, request: Request) -> u32 {
+        self.requests.add(holdfast_crypto::encode(&request), || request)
+    }
+
+    fn response(&mut self, response: Response) -> u32 {
+        self.responses.add(holdfast_crypto::encode(&response), || response)
+    }
+}
+
+/// The model.
+pub struct Honest {
+    config: Config,
+    world: World,
+    mail: Mail,
+    servers: Servers,
+    clients: Clients,
+    /// Pairs of a client's and the server's state that were found to agree.
+    agreed: HashSet<(u32, u32)>,
+}
+
+impl Honest {
+    /// The model of a configuration.
+    pub fn new(config: Config) -> Honest {
+        Honest {
+            world: World::new(config.users),
+            config,
+            mail: Mail::default(),
+            servers: Servers::default(),
+            clients: Clients::default(),
+            agreed: HashSet::new(),
+        }
+    }
+
+    fn device(&self, at: usize) -> DeviceId {
+        self.config.clients[at].device
+    }
+
+    /// Carries out what a machine's step brought with it.
+    fn moved(&mut self, state: &State, at: usize, next: &client::Next) -> State {
+        let mut state = state.clone();
+        let place = &mut state.places[at];
+        let before = self.clients.get(place.machine).request;
+        place.machine = next.machine;
+        match next.kept {
+            client::Kept::Nothing => {}
+            client::Kept::Noted if self.config.durability == Durability::Everything => {
+                place.durable = vec![next.machine];
+            }
+            client::Kept::Persisted
+                if matches!(self.config.durability, Durability::SendsFirst | Durability::Reserved) => {}
+            client::Kept::Noted => {
+                if !place.durable.contains(&next.machine) {
+                    place.durable.push(next.machine);
+                }
+            }
+            client::Kept::Persisted => place.durable = vec![next.machine],
+        }
+        place.folding = next.folding;
+        place.acknowledged |= next.acknowledged.map_or(0, |number| 1 << number);
+        let now = self.clients.get(place.machine).request;
+        if before != now {
+            place.answers.clear();
+            if let Some(before) = before
+                && !place.sent.contains(&before)
+            {
+                place.sent.push(before);
+            }
+        }
+        state
+    }
+
+    /// Requests that can change nothing any more are forgotten, so that equal futures are equal states.
+    fn tidied(&mut self, mut state: State) -> State {
+        for at in 0..state.places.len() {
+            let device = self.device(at);
+            let place = &mut state.places[at];
+            let current = self.clients.get(place.machine).request;
+            let (servers, world, mail) = (&mut self.servers, &mut self.world, &mut self.mail);
+            let server = state.server;
+            place.sent.retain(|request| {
+                Some(*request) != current && servers.matters(world, mail, server, device, *request)
+            });
+            for list in [&mut place.sent, &mut place.answers, &mut place.learned, &mut place.looks] {
+                list.sort_unstable();
+                list.dedup();
+            }
+        }
+        state
+    }
+
+    fn check(&mut self, state: &State, action: Action) -> Result<(), Violation> {
+        let broken = |what: String| Violation { action, what };
+        for (at, place) in state.places.iter().enumerate() {
+            let client = self.clients.get(place.machine);
+            for number in 0..32 {
+                if place.acknowledged & (1 << number) != 0 && client.voids(number) {
+                    return Err(broken(format!(
+                        "{} gave up operation {number}, which was acknowledged",
+                        at + 1
+                    )));
+                }
+            }
+            if self.agreed.insert((place.machine, state.server)) {
+                let server = self.servers.get(state.server);
+                client::agree(&self.world, &client, &server).map_err(broken)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, out: &mut Vec<Step>, action: Action, state: State) -> Result<(), Violation> {
+        let state = self.tidied(state);
+        self.check(&state, action)?;
+        out.push(Step { action, to: state.encode() });
+        Ok(())
+    }
+
+    /// A step of a client's machine; an alarm breaks a promise.
+    fn client_step(
+        &mut self,
+        out: &mut Vec<Step>,
+        state: &State,
+        at: usize,
+        mut action: Action,
+        event: client::Told,
+    ) -> Result<(), Violation> {
+        let (machine, folding) = (state.places[at].machine, state.places[at].folding);
+        let next = self
+            .clients
+            .step(&mut self.world, &mut self.mail, machine, folding, event)
+            .map_err(|what| Violation { action, what })?;
+        action.commits = next.committed;
+        let mut state = self.moved(state, at, &next);
+        let place = &mut state.places[at];
+        match event {
+            client::Told::Learn(structure) => place.learned.retain(|known| *known != structure),
+            client::Told::Look(view) => place.looks.retain(|known| *known != view),
+            // A driver begins nothing before it has, or has given up, the answer to its look.
+            client::Told::Begin(..) => place.looks.clear(),
+            _ => {}
+        }
+        self.push(out, action, state)
+    }
+
+    fn begin(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
+        let plan = self.config.clients[at].clone();
+        let client = self.clients.get(state.places[at].machine);
+        let server = self.servers.get(state.server);
+        if !client.is_idle || client.used() >= plan.operations + u64::from(plan.device.0 == 0) {
+            return Ok(());
+        }
+        if !server.is_member(plan.device) {
+            return Ok(());
+        }
+        for kind in plan.kinds {
+            let (slow, fast) = match kind {
+                Kind::Fetch => (Verb::Fetch, Verb::FastFetch),
+                Kind::Write => (Verb::Write, Verb::FastWrite),
+                Kind::Rotate { old, .. } => {
+                    if !client.knows_as_active(&mut self.world, old) {
+                        continue;
+                    }
+                    (Verb::Rotate, Verb::FastRotate)
+                }
+            };
+            let wants_fast = self.config.fast && client.signer.wants_fast();
+            if wants_fast {
+                let event = client::Told::Begin(kind, true);
+                self.client_step(out, state, at, action(at, fast, 0), event)?;
+            }
+            if !wants_fast || self.config.slow {
+                let event = client::Told::Begin(kind, false);
+                self.client_step(out, state, at, action(at, slow, 0), event)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(
+        &mut self,
+        out: &mut Vec<Step>,
+        state: &State,
+        at: usize,
+        request: u32,
+        late: bool,
+    ) -> Result<(), Violation> {
+        let device = self.device(at);
+        let is_update = matches!(&*self.mail.requests.get(request), Request::Update { .. });
+        for expire in [false, true] {
+            if expire && !(self.config.aborts && is_update) {
+                continue;
+            }
+            let verb = match (late, expire) {
+                (true, false) => Verb::DeliverLate,
+                (_, true) => Verb::DeliverAfterTimeOut,
+                _ => Verb::Deliver,
+            };
+            let action = action(at, verb, request);
+            let (server, response) = self
+                .servers
+                .handle(&mut self.world, &mut self.mail, state.server, device, request, expire)
+                .map_err(|what| Violation { action, what })?;
+            let mut next = state.clone();
+            next.server = server;
+            if !late {
+                let is_error = matches!(&*self.mail.responses.get(response), Response::Error(_));
+                if is_error && self.servers.get(state.server).may_serve(device) {
+                    let what =
+                        format!("an honest request is refused: {:?}", self.mail.responses.get(response));
+                    return Err(Violation { action, what });
+                }
+                next.places[at].answers.push(response);
+            }
+            self.push(out, action, next)?;
+        }
+        Ok(())
+    }
+
+    fn client_actions(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
+        let place = state.places[at].clone();
+        let client = self.clients.get(place.machine);
+        self.begin(out, state, at)?;
+        if let Some(request) = client.request {
+            self.deliver(out, state, at, request, false)?;
+        }
+        for request in &place.sent {
+            self.deliver(out, state, at, *request, true)?;
+        }
+        for answer in &place.answers {
+            self.client_step(
+                out,
+                state,
+                at,
+                action(at, Verb::Answer, *answer),
+                client::Told::Answer(*answer),
+            )?;
+        }
+        if place.folding > 0 {
+            for (outcome, verb) in [(Outcome::Done, Verb::FoldDone), (Outcome::Nothing, Verb::FoldNothing)] {
+                let wanted = match client::fitting(&mut self.world, &self.clients.folding(place.folding)) {
+                    Outcome::Done => outcome == Outcome::Done || self.config.nothing,
+                    Outcome::Nothing => outcome == Outcome::Nothing,
+                };
+                if wanted {
+                    self.client_step(out, state, at, action(at, verb, 0), client::Told::Fold(outcome))?;
+                }
+            }
+        }
+        if place.crashes > 0 {
+            for machine in &place.durable {
+                let mut next = state.clone();
+                let crashed = &mut next.places[at];
+                crashed.crashes -= 1;
+                crashed.learned.clear();
+                crashed.looks.clear();
+                crashed.answers.clear();
+                crashed.folding = 0;
+                let told = match self.config.durability {
+                    Durability::Reserved => client::Told::RestartFrom(client.used()),
+                    _ => client::Told::Restart,
+                };
+                let request = client.request;
+                crashed.sent.extend(request);
+                crashed.machine = *machine;
+                crashed.durable = vec![*machine];
+                self.client_step(out, &next, at, action(at, Verb::Crash, *machine), told)?;
+            }
+        }
+        if self.config.waits {
+            for (device, number) in client.waits_for() {
+                if let Some(structure) = self.servers.standing(&mut self.mail, state.server, device, number)
+                    && !place.learned.contains(&structure)
+                {
+                    let mut next = state.clone();
+                    next.places[at].learned.push(structure);
+                    self.push(out, action(at, Verb::Ask, structure), next)?;
+                }
+            }
+            for structure in &place.learned {
+                let told = client::Told::Learn(*structure);
+                self.client_step(out, state, at, action(at, Verb::Learn, *structure), told)?;
+            }
+        }
+        if self.config.looks && client.is_idle && self.servers.get(state.server).is_member(self.device(at)) {
+            // Looks are made between operations, one at a time.
+            let log_size = client.signer.floor().log().size;
+            if place.looks.is_empty() {
+                let look = self.servers.look(&mut self.world, &mut self.mail, state.server, log_size);
+                let mut next = state.clone();
+                next.places[at].looks.push(look);
+                self.push(out, action(at, Verb::AskLook, look), next)?;
+            }
+            for view in &place.looks {
+                let told = client::Told::Look(*view);
+                self.client_step(out, state, at, action(at, Verb::Look, *view), told)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Model for Honest {
+    fn initial(&mut self) -> Vec<u32> {
+        let server = self.servers.create(&mut self.world);
+        let plans = self.config.clients.clone();
+        let place = |plan: &Plan| {
+            let machine = self.clients.create(&self.world, &mut self.mail, plan.device);
+            Place { machine, durable: vec![machine], crashes: plan.crashes, ..Place::default() }
+        };
+        let places = plans.iter().map(place).collect();
+        State { server, places }.encode()
+    }
+
+    fn steps(&mut self, state: &[u32], out: &mut Vec<Step>) -> Result<(), Violation> {
+        let state = State::decode(state, self.config.clients.len());
+        for at in 0..state.places.len() {
+            self.client_actions(out, &state, at)?;
+        }
+        if self.config.aborts {
+            for (device, number) in self.servers.get(state.server).alive() {
+                let action = action(0, Verb::Kill, device.0);
+                let server = self
+                    .servers
+                    .kill(&mut self.world, state.server, device, number)
+                    .map_err(|what| Violation { action, what })?;
+                self.push(out, action, State { server, ..state.clone() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn obliged(&mut self, state: &[u32]) -> Vec<u8> {
+        let state = State::decode(state, self.config.clients.len());
+        let server = self.servers.get(state.server);
+        let obliged = |at: &usize| {
+            let plan = &self.config.clients[*at];
+            // A number for a fast attempt that is refused, and one for the slow path after it.
+            let founding = u64::from(plan.device.0 == 0);
+            let left = plan.operations + founding - self.clients.get(state.places[*at].machine).used();
+            left >= 2
+                && server.may_serve(plan.device)
+                && server.is_member(plan.device)
+                && plan.kinds.iter().any(|kind| !matches!(kind, Kind::Rotate { .. }))
+        };
+        (0..state.places.len()).filter(obliged).map(|at| at as u8).collect()
+    }
+
+    fn describe(&self, action: Action) -> String {
+        let verb = VERBS[(action.what >> 24) as usize];
+        let detail = action.what & 0xff_ffff;
+        if verb == Verb::Kill {
+            return format!("server: declares {}'s operation dead", name(DeviceId(detail)));
+        }
+        let who = name(self.device(usize::from(action.actor)));
+        let request = |detail| match &*self.mail.requests.get(detail) {
+            Request::Update { certificate, .. } => format!("UPDATE {}", certificate.value.number),
+            Request::Fast { certificate, .. } => format!("FAST {}", certificate.value.number),
+            Request::Commit { structure, .. } => format!("COMMIT {}", structure.value.number()),
+            _ => "a request".to_owned(),
+        };
+        let response = |detail| match &*self.mail.responses.get(detail) {
+            Response::View(reply) => format!("a view of {} operations", reply.view.log.size),
+            Response::Structure(Some(structure)) => {
+                format!("{}{}", name(structure.value.device()), structure.value.number())
+            }
+            other => format!("{other:?}").chars().take_while(|c| c.is_alphanumeric()).collect(),
+        };
+        match verb {
+            Verb::Fetch => format!("{who}: begins a fetch"),
+            Verb::Write => format!("{who}: begins a write"),
+            Verb::Rotate => format!("{who}: begins a rotation"),
+            Verb::FastFetch => format!("{who}: begins a fast fetch"),
+            Verb::FastWrite => format!("{who}: begins a fast write"),
+            Verb::FastRotate => format!("{who}: begins a fast rotation"),
+            Verb::Deliver => format!("server: takes {who}'s {}", request(detail)),
+            Verb::DeliverLate => format!("server: takes {who}'s {}, late", request(detail)),
+            Verb::DeliverAfterTimeOut => {
+                format!("server: takes {who}'s {}, after a time-out of all pending", request(detail))
+            }
+            Verb::Answer => format!("{who}: gets its answer, {}", response(detail)),
+            Verb::FoldDone => format!("{who}: signs, with effect"),
+            Verb::FoldNothing => format!("{who}: signs, without effect"),
+            Verb::Crash => format!("{who}: crashes and restarts"),
+            Verb::Ask => format!("server: answers {who}'s wait with {}", response(detail)),
+            Verb::Learn => format!("{who}: learns {}", response(detail)),
+            Verb::AskLook => format!("server: answers {who}'s look with {}", response(detail)),
+            Verb::Look => format!("{who}: looks at {}", response(detail)),
+            Verb::Kill => unreachable!("handled above"),
+        }
+    }
+
+    fn machines(&self) -> usize {
+        self.servers.len() + self.clients.len()
+    }
+}

@@ -1,0 +1,374 @@
+//! The states of the server's machine, and the steps between them, each made once.
+
+use super::Mail;
+use crate::intern::Interner;
+use crate::world::{Operation, World, receipt_for, writes};
+use holdfast_content::{DeviceId, Fate};
+use holdfast_crypto::Digest;
+use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::message::{Request, Response, ServerError};
+use holdfast_protocol::sequencer::{
+    CommitOutcome, FastOutcome, OrderingRecord, Sequencer, Standing, Step, Updated,
+};
+use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::structure::View;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// When pending operations time out: all have arrived at 0.
+const ABORT_AFTER_MS: u64 = 1_000;
+
+/// A state of the server.
+pub(super) struct Server {
+    sequencer: Sequencer,
+    /// What it shows.
+    pub(super) view: View,
+    /// Every operation ever ordered, with whether it writes the register.
+    pub(super) log: Vec<(Operation, bool)>,
+    leaves: Vec<Digest>,
+}
+
+impl Server {
+    /// Whether the server orders operations of this device.
+    pub(super) fn is_member(&self, device: DeviceId) -> bool {
+        self.sequencer.membership().is_active(device)
+    }
+
+    /// Whether there is no reason to refuse it anything: it is a member, and no change of membership is under way.
+    pub(super) fn may_serve(&self, device: DeviceId) -> bool {
+        let changing = self.sequencer.pending().any(|certificate| certificate.device == DeviceId(0));
+        self.is_member(device) && !changing
+    }
+
+    /// What may be declared dead.
+    pub(super) fn alive(&self) -> Vec<Operation> {
+        self.sequencer.pending().map(|certificate| (certificate.device, certificate.number)).collect()
+    }
+
+    /// The last write with effect among the first `size` operations, without those of `device` above `last`.
+    pub(super) fn last_write(&self, size: usize, device: DeviceId, last: u64) -> Option<Operation> {
+        let counts = |(operation, is_write): &&(Operation, bool)| {
+            let (author, number) = *operation;
+            *is_write
+                && (author != device || number <= last)
+                && self.view.fate_of(author, number) == Fate::Committed
+        };
+        self.log.iter().take(size).rfind(counts).map(|(operation, _)| *operation)
+    }
+
+    fn fates(&self) -> impl Iterator<Item = (Operation, Fate)> {
+        self.log.iter().map(|((device, number), _)| ((*device, *number), self.view.fate_of(*device, *number)))
+    }
+}
+
+/// All states met so far.
+#[derive(Default)]
+pub(super) struct Servers {
+    states: Interner<Vec<u8>, Server>,
+    handled: HashMap<(u32, DeviceId, u32, bool), (u32, u32)>,
+    killed: HashMap<(u32, DeviceId), u32>,
+    looks: HashMap<(u32, u64), u32>,
+}
+
+impl Servers {
+    pub(super) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    pub(super) fn get(&self, server: u32) -> Rc<Server> {
+        self.states.get(server)
+    }
+
+    /// The server right after the founding.
+    pub(super) fn create(&mut self, world: &mut World) -> u32 {
+        let (certificate, structure) = (world.founding_certificate.clone(), world.founding.clone());
+        let membership = world.membership.clone();
+        let root = world.key(DeviceId(0)).public();
+        let entry = ((DeviceId(0), 1), certificate.value.clone());
+        let step =
+            Sequencer::create(root, certificate, structure, membership, ABORT_AFTER_MS).expect("valid");
+        self.keep(world, step.answer.0, Vec::new(), Vec::new(), &BTreeMap::from([entry]), &step.records)
+            .expect("nothing is wrong yet")
+            .0
+    }
+
+    /// Keeps a state that came out of `records`, and checks its promises if it is new.
+    fn keep(
+        &mut self,
+        world: &World,
+        sequencer: Sequencer,
+        mut log: Vec<(Operation, bool)>,
+        mut leaves: Vec<Digest>,
+        declared: &BTreeMap<Operation, Certificate>,
+        records: &[OrderingRecord],
+    ) -> Result<(u32, bool), String> {
+        let checkpoint = sequencer.checkpoint();
+        let (sequencer, _) = Sequencer::restore(Some(&checkpoint), [[0u8; 0]; 0], ABORT_AFTER_MS, 0)
+            .map_err(|error| format!("the server's checkpoint does not restore: {error}"))?;
+        let view = sequencer.look().view;
+        for record in records {
+            if let OrderingRecord::Create { certificate, .. }
+            | OrderingRecord::Update { certificate, .. }
+            | OrderingRecord::Fast { certificate, .. } = record
+            {
+                let operation = (certificate.value.device, certificate.value.number);
+                log.push((operation, writes(&declared[&operation].deltas)));
+                let pending = view.pending.iter().map(|entry| &entry.forecast);
+                let mut shown = view.slots.values().map(|slot| &slot.value.forecast).chain(pending);
+                let forecast = shown
+                    .find(|forecast| (forecast.device, forecast.number()) == operation)
+                    .ok_or("what was just ordered is not shown")?;
+                leaves.push(holdfast_protocol::log_tree::leaf(forecast.certificate, forecast.digest()));
+            }
+        }
+        let before = self.states.len();
+        let server = self.states.add(sequencer.checkpoint(), || Server { sequencer, view, log, leaves });
+        if self.states.len() == before {
+            return Ok((server, false));
+        }
+        let state = self.states.get(server);
+        let register = world.register(&state.view)?;
+        let expected = state.last_write(state.log.len(), DeviceId(u32::MAX), 0);
+        if register.value != expected {
+            return Err(format!("the register holds {:?}, the last write was {expected:?}", register.value));
+        }
+        Ok((server, true))
+    }
+
+    /// Goes from a state to what `records` make of it, by way of a crash, and checks that no fate changed.
+    fn advance<T>(
+        &mut self,
+        world: &World,
+        from: u32,
+        after: Sequencer,
+        step: Step<T>,
+        declared: &BTreeMap<Operation, Certificate>,
+    ) -> Result<(u32, T), String> {
+        let Step { answer, records, .. } = step;
+        if records.is_empty() {
+            return Ok((from, answer));
+        }
+        let former = self.get(from);
+        let bytes = records.iter().map(OrderingRecord::to_bytes);
+        let (restored, _) =
+            Sequencer::restore(Some(&former.sequencer.checkpoint()), bytes, ABORT_AFTER_MS, 0)
+                .map_err(|error| format!("the server's records do not restore: {error}"))?;
+        let after = Sequencer::restore(Some(&after.checkpoint()), [[0u8; 0]; 0], ABORT_AFTER_MS, 0)
+            .map_err(|error| error.to_string())?
+            .0;
+        if restored != after {
+            return Err("a restart brings the server into another state".to_owned());
+        }
+        let (log, leaves) = (former.log.clone(), former.leaves.clone());
+        let (server, new) = self.keep(world, restored, log, leaves, declared, &records)?;
+        let now = self.get(server);
+        if now.log.len() < former.log.len() || now.log[..former.log.len()] != former.log[..] {
+            return Err("the same state of the server has another past".to_owned());
+        }
+        if new || records.len() > 1 {
+            for (operation, fate) in former.fates() {
+                let later = now.view.fate_of(operation.0, operation.1);
+                if fate != Fate::Pending && later != fate {
+                    return Err(format!("{operation:?} was {fate:?}, and is now {later:?}"));
+                }
+            }
+        }
+        Ok((server, answer))
+    }
+
+    /// Carries out a request of `device`; `expire`: after everything pending has timed out.
+    pub(super) fn handle(
+        &mut self,
+        world: &mut World,
+        mail: &mut Mail,
+        server: u32,
+        device: DeviceId,
+        request: u32,
+        expire: bool,
+    ) -> Result<(u32, u32), String> {
+        let known = (server, device, request, expire);
+        if let Some(known) = self.handled.get(&known) {
+            return Ok(*known);
+        }
+        let now_ms = if expire { ABORT_AFTER_MS } else { 0 };
+        let (next, response) = self.compute(world, server, device, &mail.requests.get(request), now_ms)?;
+        let response = mail.response(response);
+        self.handled.insert(known, (next, response));
+        Ok((next, response))
+    }
+
+    fn compute(
+        &mut self,
+        world: &mut World,
+        server: u32,
+        device: DeviceId,
+        request: &Request,
+        now_ms: u64,
+    ) -> Result<(u32, Response), String> {
+        let mut sequencer = self.get(server).sequencer.clone();
+        let key = world.key(device).public();
+        let refused =
+            |refusal: holdfast_protocol::sequencer::Refusal| Response::Error(ServerError::from(refusal));
+        Ok(match request {
+            Request::Update { certificate, log_size, .. } => {
+                let membership = world.new_membership(&certificate.value);
+                let declared = declared(certificate);
+                let certificate = certificate.clone().verified(key).ok_or("a bad signature")?;
+                match sequencer.update(now_ms, device, &certificate, membership) {
+                    Err(refusal) => (server, refused(refusal)),
+                    Ok(step) => {
+                        let (next, answer) = self.advance(world, server, sequencer, step, &declared)?;
+                        let response = match answer {
+                            Updated::View(reply) => self.proven(world, next, reply.view, *log_size),
+                            Updated::Aborted => Response::Aborted,
+                            Updated::Refused => Response::Refused,
+                        };
+                        (next, response)
+                    }
+                }
+            }
+            Request::Fast { certificate, structure, .. } => {
+                let membership = world.new_membership(&certificate.value);
+                let declared = declared(certificate);
+                let value = structure.value.clone();
+                let certificate = certificate.clone().verified(key).ok_or("a bad signature")?;
+                let structure = structure.clone().verified(key).ok_or("a bad signature")?;
+                match sequencer.fast(now_ms, device, &certificate, &structure, membership) {
+                    Err(refusal) => (server, refused(refusal)),
+                    Ok(step) => {
+                        let (next, answer) = self.advance(world, server, sequencer, step, &declared)?;
+                        let response = match answer {
+                            FastOutcome::Accepted(receipt) => {
+                                if receipt != receipt_for(&value) {
+                                    return Err("the receipt is not for what was sent".to_owned());
+                                }
+                                Response::Committed(world.receipt(&value))
+                            }
+                            FastOutcome::Refused => Response::Refused,
+                        };
+                        (next, response)
+                    }
+                }
+            }
+            Request::Commit { structure, .. } => {
+                let value = structure.value.clone();
+                let structure = structure.clone().verified(key).ok_or("a bad signature")?;
+                match sequencer.commit(device, &structure) {
+                    Err(refusal) => (server, refused(refusal)),
+                    Ok(step) => {
+                        let (next, answer) =
+                            self.advance(world, server, sequencer, step, &BTreeMap::new())?;
+                        let response = match answer {
+                            CommitOutcome::Committed(receipt) => {
+                                if receipt != receipt_for(&value) {
+                                    return Err("the receipt is not for what was sent".to_owned());
+                                }
+                                Response::Committed(world.receipt(&value))
+                            }
+                            CommitOutcome::Aborted => Response::Aborted,
+                        };
+                        (next, response)
+                    }
+                }
+            }
+            other => return Err(format!("clients send no {other:?}")),
+        })
+    }
+
+    /// A view with the proof that its log extends what the client knows.
+    fn proven(&self, world: &mut World, server: u32, view: View, known: u64) -> Response {
+        let leaves = self.get(server).leaves[..view.log.size as usize].to_vec();
+        let log = world.log(leaves);
+        let head = view.log;
+        let reply = world.log_at(log).reply(view, known);
+        assert_eq!(reply.view.log, head, "the leaves are those of the server's log");
+        Response::View(Box::new(reply))
+    }
+
+    /// Whether a late copy of a request could still change anything.
+    pub(super) fn matters(
+        &mut self,
+        world: &mut World,
+        mail: &mut Mail,
+        server: u32,
+        device: DeviceId,
+        request: u32,
+    ) -> bool {
+        let Ok((next, response)) = self.handle(world, mail, server, device, request, false) else {
+            // Broken promises are for those who deliver it.
+            return true;
+        };
+        if next != server {
+            return true;
+        }
+        if !matches!(&*mail.responses.get(response), Response::Error(_)) {
+            return false;
+        }
+        // Refused for now; for ever if its number is passed.
+        let view = &self.get(server).view;
+        let (number, is_commit) = match &*mail.requests.get(request) {
+            Request::Update { certificate, .. } | Request::Fast { certificate, .. } => {
+                (certificate.value.number, false)
+            }
+            Request::Commit { structure, .. } => (structure.value.number(), true),
+            _ => return false,
+        };
+        let slot = view.slots.get(&device).map_or(0, |slot| slot.value.number());
+        let mut entries = view.pending.iter().filter(|entry| entry.forecast.device == device);
+        if is_commit {
+            entries.any(|entry| entry.forecast.number() == number && !entry.dead)
+        } else {
+            slot < number && !entries.any(|entry| entry.forecast.number() >= number)
+        }
+    }
+
+    /// Declares an operation dead.
+    pub(super) fn kill(
+        &mut self,
+        world: &mut World,
+        server: u32,
+        device: DeviceId,
+        number: u64,
+    ) -> Result<u32, String> {
+        if let Some(known) = self.killed.get(&(server, device)) {
+            return Ok(*known);
+        }
+        let mut sequencer = self.get(server).sequencer.clone();
+        let step = sequencer.give_up(device, number);
+        let (next, ()) = self.advance(world, server, sequencer, step, &BTreeMap::new())?;
+        self.killed.insert((server, device), next);
+        Ok(next)
+    }
+
+    /// The answer to a look.
+    pub(super) fn look(&mut self, world: &mut World, mail: &mut Mail, server: u32, known: u64) -> u32 {
+        if let Some(look) = self.looks.get(&(server, known)) {
+            return *look;
+        }
+        let view = self.get(server).sequencer.look().view;
+        let response = self.proven(world, server, view, known);
+        let look = mail.response(response);
+        self.looks.insert((server, known), look);
+        look
+    }
+
+    /// The answer to a wait for an operation, if it is committed.
+    pub(super) fn standing(
+        &self,
+        mail: &mut Mail,
+        server: u32,
+        device: DeviceId,
+        number: u64,
+    ) -> Option<u32> {
+        match self.get(server).sequencer.standing(device, number) {
+            Standing::Committed(structure) => Some(mail.response(Response::Structure(Some(structure)))),
+            Standing::Pending | Standing::Gone => None,
+        }
+    }
+}
+
+fn declared(certificate: &Signed<Certificate>) -> BTreeMap<Operation, Certificate> {
+    let value = &certificate.value;
+    debug_assert_ne!(value.digest(), Digest::ZERO);
+    BTreeMap::from([((value.device, value.number), value.clone())])
+}

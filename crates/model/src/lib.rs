@@ -1,0 +1,9 @@
+//! The protocol, model-checked: every interleaving of small configurations of the real machines.
+#![forbid(unsafe_code)]
+
+pub mod configurations;
+pub mod explore;
+pub mod honest;
+pub mod intern;
+pub mod lying;
+pub mod world;

@@ -1,0 +1,90 @@
+//! The stack with one enemy in it: for tests (`tests/red_team.rs`), never shipped. It is the host of `host/main.rs`, but
+//! one of its components, as the orders in this program's own bytes say, means ill. It is started by the same
+//! supervisor, in the same sandbox, with the same privileges and channels as the honest one. The product has no part in
+//! this: to be compromised is to run other code.
+//!
+//! Where a stack needs the component to come up at all, the first process of it is honest and the second, which is started
+//! when the test has killed the first, is the enemy; the third is honest again, so that the test sees what is left.
+
+mod attempts;
+mod enemy;
+#[path = "../host/main.rs"]
+mod host;
+#[path = "../tests/common/mutate.rs"]
+mod mutate;
+mod roles;
+#[path = "../tests/common/samples.rs"]
+mod samples;
+mod serving;
+mod stage;
+
+use holdfast_components::{Context, Main, run_if_component};
+use holdfast_stack::COMPONENTS;
+use std::process::ExitCode;
+
+/// Found by the test in a copy of this program, which writes the orders behind it.
+static ORDERS: [u8; 160] = {
+    let mark = *b"holdfast red team, orders: ";
+    let mut bytes = [0; 160];
+    let mut at = 0;
+    while at < mark.len() {
+        bytes[at] = mark[at];
+        at += 1;
+    }
+    bytes
+};
+/// Bytes of the mark.
+const MARK_BYTES: usize = 27;
+
+/// What the enemy is to do.
+pub struct Orders {
+    role: String,
+    /// Which attack.
+    pub attack: String,
+    /// Processes of this run from this number on, and below the other, are enemies.
+    hostile: std::ops::Range<u64>,
+    /// Blocks of a file of alice.
+    pub victim: u64,
+}
+
+impl Orders {
+    fn read() -> Orders {
+        let bytes = std::hint::black_box(&ORDERS);
+        let text: String = bytes[MARK_BYTES..].iter().take_while(|b| **b != 0).map(|b| *b as char).collect();
+        let words: Vec<&str> = text.split(' ').collect();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0);
+        let word = |at: usize| words.get(at).map_or(String::new(), |word| (*word).to_owned());
+        Orders { role: word(0), attack: word(1), hostile: number(2)..number(3), victim: number(4) }
+    }
+}
+
+fn honest(kind: &str) -> Main {
+    COMPONENTS.iter().find(|(known, _)| *known == kind).expect("it is a component").1
+}
+
+/// The honest component, or the enemy.
+fn either(kind: &str, context: Context, enemy: fn(enemy::Enemy)) -> ExitCode {
+    let orders = Orders::read();
+    if orders.role != kind || !orders.hostile.contains(&context.run) {
+        return honest(kind)(context);
+    }
+    enemy(enemy::Enemy::new(context, orders));
+    // Done with ill success, so that another is started.
+    ExitCode::from(3)
+}
+
+const TABLE: &[(&str, Main)] = &[
+    ("policy-manager", |context| honest("policy-manager")(context)),
+    ("cache-manager", |context| either("cache-manager", context, roles::cache_manager)),
+    ("disk-driver", |context| either("disk-driver", context, roles::disk_driver)),
+    ("disk-formatter", |context| either("disk-formatter", context, roles::formatter)),
+    ("fs-driver", |context| either("fs-driver", context, roles::fs_driver)),
+    ("vfs", |context| either("vfs", context, roles::session)),
+];
+
+fn main() -> ExitCode {
+    match run_if_component(TABLE) {
+        Some(code) => code,
+        None => host::main(),
+    }
+}

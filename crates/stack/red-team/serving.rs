@@ -1,0 +1,62 @@
+//! Enemies that are asked.
+
+use crate::enemy::Enemy;
+use crate::mutate::{Random, mutated};
+use holdfast_components::{Answer, Refusal, Request};
+use std::cell::RefCell;
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+
+/// Takes no question, and does nothing else.
+pub fn silence() -> ! {
+    loop {
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
+}
+
+/// Answers, until it is killed.
+pub fn serve(enemy: &Enemy, answer: impl FnMut(Request) -> Answer) {
+    let _ = enemy.context.ports.serve(answer);
+}
+
+/// Answers that do not fit, stamped with names that it does not have, with files, too long, or of no grammar; and packets
+/// that nobody asked for.
+pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
+    let random = RefCell::new(Random(seed));
+    serve(enemy, |request| {
+        let random = &mut *random.borrow_mut();
+        unasked(enemy, request.port, random);
+        let body = mutated(samples, random);
+        match random.below(9) {
+            0 => Answer::refuse(Refusal::Code(random.next() as u32 % 200)),
+            1 => Answer::refuse(Refusal::Failed("x".repeat(random.below(4000)))),
+            2 => {
+                Answer { alias: [1, 2, 63, 64, 9999][random.below(5)], outcome: Ok(body), files: Vec::new() }
+            }
+            3 => Answer { alias: 0, outcome: Ok(vec![1; 70 << 10]), files: Vec::new() },
+            _ => Answer { alias: 0, outcome: Ok(body), files: Vec::new() },
+        }
+    });
+}
+
+/// Packets that answer no question, or are none.
+pub fn unasked(enemy: &Enemy, port: &str, random: &mut Random) {
+    let Ok(channel) = enemy.context.ports.channel(port) else { return };
+    for _ in 0..random.below(4) {
+        let mut packet = vec![[1, 2, 3, 0, 255][random.below(5)], 0];
+        packet.extend((random.below(4) as u16).to_le_bytes());
+        packet.extend(if random.below(8) == 0 { [1; 4] } else { [0; 4] });
+        packet.extend((random.next() >> random.below(64)).to_le_bytes());
+        // An empty one would be taken for the end of the channel, which is silence.
+        packet.truncate(if random.below(8) == 0 { 1 + random.below(15) } else { 16 });
+        packet.extend((0..random.below(60)).map(|_| random.next() as u8));
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+        let mut files = rustix::net::SendAncillaryBuffer::new(&mut space);
+        let own = vec![channel.as_fd(); random.below(200)];
+        if random.below(8) == 0 {
+            files.push(rustix::net::SendAncillaryMessage::ScmRights(&own));
+        }
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let _ = rustix::net::sendmsg(&*channel, &[IoSlice::new(&packet)], &mut files, flags);
+    }
+}

@@ -1,0 +1,62 @@
+//! What FSLoader and FSChecker may say to the host. They ask for parts of the disk and tell what they found; the host
+//! tells them nothing but bytes.
+
+use crate::place::Geometry;
+use borsh::{BorshDeserialize, BorshSerialize};
+
+/// Most bytes of the disk in one answer.
+pub const READ_MAX: u32 = 32 << 10;
+/// Most partitions of a table.
+pub const ENTRIES_MAX: usize = 1024;
+/// Most bytes of a path that is told; what is longer is told in part.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Most runs of blocks that are told of a file at once; more come in further pieces.
+pub const RUNS_MAX: usize = 1024;
+
+/// A partition that the table names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct TableEntry {
+    /// Its place in the table, from 1; 0 where there is no table.
+    pub number: u32,
+    /// Where it begins, in bytes.
+    pub start: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// A file, or a piece of one.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct FileBlocks {
+    /// Its path.
+    pub path: String,
+    /// Runs of its blocks, as the partition numbers them: the first, and how many.
+    pub runs: Vec<(u64, u64)>,
+}
+
+/// To the host.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum AskCard {
+    /// A part of the disk.
+    Read { offset: u64, length: u32 },
+    /// FSLoader: the partitions. From now on it may read their first sectors.
+    Table(Vec<TableEntry>),
+    /// FSLoader: what one of them holds.
+    Partition { number: u32, holds: Result<Geometry, String> },
+    /// FSLoader: the table of a disk that is to be formatted, and its file systems.
+    Laid { mbr: Vec<u8>, geometries: Vec<Geometry> },
+    /// FSChecker: something wrong; whether it forbids changes.
+    Problem { place: String, problem: String, forbids: bool },
+    /// FSChecker: whose blocks are whose.
+    Files(Vec<FileBlocks>),
+    /// That was all; or why it came no further, in words.
+    End(Result<(), String>),
+}
+
+/// From the host.
+#[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum CardSays {
+    /// The bytes.
+    Bytes(Vec<u8>),
+    /// Go on.
+    Go,
+}

@@ -1,0 +1,157 @@
+//! FSChecker: looks at the file system of a partition that is to be adopted, whether it is sound, and names the blocks of
+//! its files. One a partition, which it may read and nothing else.
+//!
+//! Attack answered: everything it reads may have been made to take over who reads it. What it says is judged by the
+//! host: blocks outside the partition's data area and blocks of two files are refused. Its word alone is which file has
+//! which blocks, so whoever takes it over can have a block given to the wrong one of the users that the operator named.
+
+use crate::StackError;
+use crate::card_protocol::{AskCard, CardSays, FileBlocks, PATH_BYTES_MAX, RUNS_MAX};
+use crate::fs_loader::{read, tell};
+use crate::place::{Geometry, Partition};
+use holdfast_components::{Asker, Context};
+use holdfast_fat::{Area, BlockId, Fat, Finding, Kind, Layout, Metadata, Options, Walked, check};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Metadata that is read at once, and how many such pieces are kept.
+const PIECE_BYTES: u64 = 32 << 10;
+const PIECES_MAX: usize = 256;
+/// Findings that are told, and one more if none of them forbids changes and it does.
+const FINDINGS_MAX: u64 = 1 << 16;
+/// Bytes of one message with files, of the 64 KiB that a channel carries.
+const MESSAGE_BYTES: usize = 48 << 10;
+
+/// Runs the component.
+pub fn main(context: Context) -> ExitCode {
+    crate::component(&context, |partition: Partition| {
+        let card: Asker<AskCard, CardSays> = context.ports.asker("card")?;
+        let end = look(&card, &partition).map_err(|error| error.to_string());
+        tell(&card, &AskCard::End(end))
+    })
+}
+
+/// Blocks of the partition, by asking the host. The metadata area comes in larger pieces.
+struct Blocked<'a> {
+    card: &'a Asker<AskCard, CardSays>,
+    partition: Partition,
+    layout: Layout,
+    pieces: RefCell<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Metadata for Blocked<'_> {
+    fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
+        let (offset, _) = self.layout.place(block);
+        if block.area == Area::Data {
+            return read(self.card, self.partition.start + offset, into);
+        }
+        let mut pieces = self.pieces.borrow_mut();
+        let number = offset / PIECE_BYTES;
+        if !pieces.contains_key(&number) {
+            if pieces.len() >= PIECES_MAX {
+                pieces.clear();
+            }
+            let start = number * PIECE_BYTES;
+            let end = (start + PIECE_BYTES).min(self.layout.area_start(Area::Data));
+            let mut piece = vec![0; (end - start) as usize];
+            read(self.card, self.partition.start + start, &mut piece)?;
+            pieces.insert(number, piece);
+        }
+        // Blocks are no larger than pieces, which are multiples of them.
+        let at = (offset % PIECE_BYTES) as usize;
+        let bytes = pieces[&number].get(at..at + into.len()).ok_or("beyond the metadata area")?;
+        into.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Says what is wrong as it is found; the first that cannot be said ends it.
+struct Teller<'a> {
+    card: &'a Asker<AskCard, CardSays>,
+    told: u64,
+    has_forbidden: bool,
+    failed: Result<(), StackError>,
+}
+
+impl Teller<'_> {
+    fn problem(&mut self, finding: &Finding) {
+        let forbids = finding.problem.forbids_changes();
+        self.told += 1;
+        // That something forbids changes is told in any case: the host must know.
+        let is_new = forbids && !self.has_forbidden;
+        self.has_forbidden |= forbids;
+        if self.failed.is_ok() && (self.told <= FINDINGS_MAX || is_new) {
+            let place = finding.place.chars().take(200).collect();
+            let problem = AskCard::Problem { place, problem: finding.problem.to_string(), forbids };
+            self.failed = tell(self.card, &problem);
+        }
+    }
+}
+
+fn look(card: &Asker<AskCard, CardSays>, partition: &Partition) -> Result<(), StackError> {
+    let mut boot = [0; 512];
+    read(card, partition.start, &mut boot).map_err(StackError::Component)?;
+    let layout = Layout::from_boot_sector(&boot, partition.bytes)?;
+    if Geometry::of(&layout) != partition.geometry {
+        return Err(StackError::Component("the boot sector has changed since it was read first".to_owned()));
+    }
+    let blocked = Blocked { card, partition: *partition, layout: layout.clone(), pieces: RefCell::default() };
+    let mut teller = Teller { card, told: 0, has_forbidden: false, failed: Ok(()) };
+    let checked = check(&layout, &blocked, &mut |finding| teller.problem(&finding))?;
+    teller.failed?;
+    if checked.refusal.is_some() {
+        // Its problems were told; whose its blocks are does not matter.
+        return Ok(());
+    }
+    let mut fat = Fat::mount(layout, blocked, Options::default())?;
+    let first = partition.geometry.metadata_blocks();
+    let mut told = Ok(());
+    let mut batch = Batch { card, files: Vec::new(), bytes: 0 };
+    fat.walk(&checked, &mut |walked| {
+        if told.is_err() {
+            return;
+        }
+        told = match walked {
+            Walked::Sound { kind: Kind::File, path, blocks, .. } => {
+                let runs: Vec<(u64, u64)> =
+                    blocks.iter().map(|range| (first + range.start, range.count)).collect();
+                runs.chunks(RUNS_MAX).try_for_each(|runs| batch.add(&path, runs))
+            }
+            Walked::Sound { .. } => Ok(()),
+            Walked::Refused(finding) => {
+                let problem = finding.problem.to_string();
+                tell(card, &AskCard::Problem { place: finding.place, problem, forbids: true })
+            }
+        };
+    })?;
+    told?;
+    batch.send()
+}
+
+/// Files that are told together.
+struct Batch<'a> {
+    card: &'a Asker<AskCard, CardSays>,
+    files: Vec<FileBlocks>,
+    bytes: usize,
+}
+
+impl Batch<'_> {
+    fn add(&mut self, path: &str, runs: &[(u64, u64)]) -> Result<(), StackError> {
+        let mut cut = path.len().min(PATH_BYTES_MAX);
+        while !path.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        self.bytes += cut + runs.len() * 16 + 16;
+        self.files.push(FileBlocks { path: path[..cut].to_owned(), runs: runs.to_vec() });
+        if self.bytes > MESSAGE_BYTES - PATH_BYTES_MAX - RUNS_MAX * 16 { self.send() } else { Ok(()) }
+    }
+
+    fn send(&mut self) -> Result<(), StackError> {
+        self.bytes = 0;
+        match self.files.is_empty() {
+            true => Ok(()),
+            false => tell(self.card, &AskCard::Files(std::mem::take(&mut self.files))),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The FSDriver's copy of the mount table: which sessions use its file system, and the files that each of them refers
+//! to.
+//!
+//! The paper (section 4.10) replicates the table so that each holder makes its own changes only. A session takes
+//! references by looking files up, and gives up its own; that a session is gone is said by the host alone. So a
+//! session cannot give up what another one refers to, and one that ends leaves nothing behind.
+
+use holdfast_components::Refusal;
+use holdfast_fat::FileId;
+use std::collections::{BTreeMap, HashMap};
+
+/// Files that one session may refer to at a time, so that one does not take the numbers of all.
+const FILES_MAX: usize = 1 << 17;
+
+/// See the module. Sessions are named by the port over which they ask, which they cannot choose.
+#[derive(Default)]
+pub(super) struct Sessions(HashMap<String, BTreeMap<FileId, u64>>);
+
+impl Sessions {
+    /// Whether a session may refer to one more file.
+    ///
+    /// # Errors
+    /// It has too many.
+    pub(super) fn have_room(&self, session: &str) -> Result<(), Refusal> {
+        let held = self.0.get(session).map_or(0, BTreeMap::len);
+        match held < FILES_MAX {
+            true => Ok(()),
+            false => Err(Refusal::Failed(format!("a session refers to {FILES_MAX} files already"))),
+        }
+    }
+
+    /// A session refers to a file once more.
+    pub(super) fn refer(&mut self, session: &str, id: FileId) {
+        let held = self.0.entry(session.to_owned()).or_default().entry(id).or_default();
+        *held = held.saturating_add(1);
+    }
+
+    /// A session gives up references: how many of these it had.
+    pub(super) fn give_up(&mut self, session: &str, id: FileId, count: u64) -> u64 {
+        let Some(files) = self.0.get_mut(session) else { return 0 };
+        let Some(held) = files.get_mut(&id) else { return 0 };
+        let given = count.min(*held);
+        *held -= given;
+        if *held == 0 {
+            files.remove(&id);
+        }
+        given
+    }
+
+    /// A session is no more: what it had.
+    pub(super) fn end(&mut self, session: &str) -> BTreeMap<FileId, u64> {
+        self.0.remove(session).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: a session gives up what it has and no more, whatever another one has; the end of one leaves the others.
+    #[test]
+    fn each_its_own() {
+        let mut sessions = Sessions::default();
+        let (file, other) = (FileId(7), FileId(8));
+        sessions.refer("alice", file);
+        sessions.refer("alice", file);
+        sessions.refer("bob", file);
+        sessions.refer("bob", other);
+        assert_eq!(sessions.give_up("bob", file, u64::MAX), 1);
+        assert_eq!(sessions.give_up("bob", file, 1), 0, "it has none left, and alice's are alice's");
+        assert_eq!(sessions.give_up("carol", file, 1), 0);
+        assert_eq!(sessions.give_up("alice", other, 1), 0);
+        assert_eq!(sessions.end("bob"), BTreeMap::from([(other, 1)]));
+        assert_eq!(sessions.end("bob"), BTreeMap::new());
+        assert_eq!(sessions.give_up("alice", file, 5), 2);
+    }
+
+    /// Proves: one session cannot take the numbers of all files.
+    #[test]
+    fn bounded() {
+        let mut sessions = Sessions::default();
+        for number in 0..FILES_MAX as u64 {
+            sessions.have_room("greedy").expect("room");
+            sessions.refer("greedy", FileId(number));
+        }
+        assert!(sessions.have_room("greedy").is_err());
+        assert!(sessions.have_room("modest").is_ok());
+        sessions.give_up("greedy", FileId(3), 1);
+        assert!(sessions.have_room("greedy").is_ok());
+    }
+}

@@ -1,0 +1,194 @@
+//! FSLoader: reads a disk's partition table and boot sectors, and says which blocks a driver for FAT32 is for (paper,
+//! sections 4 and 4.3). It also draws up the table and the file systems of a disk that is to be formatted.
+//!
+//! Attack answered: both are read from a disk that anybody may have written. Whoever takes this process over has what
+//! its sandbox has: the sectors that the host gives it, and a say in what is then compared, by the host, with what was
+//! stored when the disk's blocks got their owners. It has that say alone only when a disk is adopted: there its word is
+//! where file systems are, before anybody owns anything.
+
+use crate::StackError;
+use crate::asking::{nonsense, words};
+use crate::card_protocol::{AskCard, CardSays, ENTRIES_MAX, READ_MAX, TableEntry};
+use crate::place::{Geometry, PARTITIONS_MAX};
+use holdfast_components::{Asker, Context, Patience};
+use holdfast_fat::format::{FormatOptions, format};
+use holdfast_fat::partitions::{self, Holds, Sectors};
+use holdfast_fat::{FatError, Layout, Moment};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the host may take to read.
+const WAIT: Duration = Duration::from_secs(120);
+/// Bytes of a sector of partition tables.
+const SECTOR_BYTES: u64 = 512;
+
+/// What to do.
+#[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub enum Configuration {
+    /// Say what is on a disk of so many bytes.
+    Find {
+        /// Its bytes.
+        disk_bytes: u64,
+    },
+    /// Draw up a table and file systems.
+    Lay(Wanted),
+}
+
+/// A disk that is to be formatted.
+#[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Wanted {
+    /// Bytes of the disk.
+    pub disk_bytes: u64,
+    /// Where each partition begins, and its bytes.
+    pub partitions: Vec<(u64, u64)>,
+    /// Bytes of a cluster, or as suits the size.
+    pub cluster_bytes: Option<u32>,
+    /// The name of the file systems.
+    pub label: String,
+    /// The serial number of the disk.
+    pub id: u32,
+}
+
+/// Runs the component.
+pub fn main(context: Context) -> ExitCode {
+    crate::component(&context, |configuration: Configuration| {
+        let card: Asker<AskCard, CardSays> = context.ports.asker("card")?;
+        let said = match configuration {
+            Configuration::Find { disk_bytes } => find(&card, disk_bytes),
+            Configuration::Lay(wanted) => lay(&card, &wanted),
+        };
+        // Why not is for people to read, from the host; it is no crash.
+        let end = said.map_err(|error| match error {
+            StackError::Component(words) => words,
+            error => error.to_string(),
+        });
+        tell(&card, &AskCard::End(end))
+    })
+}
+
+/// Tells the host something.
+pub(crate) fn tell(card: &Asker<AskCard, CardSays>, what: &AskCard) -> Result<(), StackError> {
+    match card.ask(0, what, Patience::of(WAIT))? {
+        CardSays::Go => Ok(()),
+        CardSays::Bytes(_) => Err(StackError::Component(nonsense("the host").to_string())),
+    }
+}
+
+/// Reads a part of the disk.
+pub(crate) fn read(card: &Asker<AskCard, CardSays>, offset: u64, into: &mut [u8]) -> Result<(), String> {
+    for (part, at) in into.chunks_mut(READ_MAX as usize).zip((offset..).step_by(READ_MAX as usize)) {
+        let question = AskCard::Read { offset: at, length: part.len() as u32 };
+        let answer = card.ask(0, &question, Patience::of(WAIT));
+        match answer.map_err(|error| words(crate::asking::refusal(error)))? {
+            CardSays::Bytes(bytes) if bytes.len() == part.len() => part.copy_from_slice(&bytes),
+            _ => return Err(nonsense("the host").to_string()),
+        }
+    }
+    Ok(())
+}
+
+struct Disk<'a> {
+    card: &'a Asker<AskCard, CardSays>,
+    bytes: u64,
+}
+
+impl Sectors for Disk<'_> {
+    fn sector_bytes(&self) -> u32 {
+        SECTOR_BYTES as u32
+    }
+
+    fn sectors(&self) -> u64 {
+        self.bytes / SECTOR_BYTES
+    }
+
+    fn read(&self, sector: u64, into: &mut [u8]) -> Result<(), String> {
+        let offset = sector.checked_mul(SECTOR_BYTES).ok_or("there is no such sector")?;
+        read(self.card, offset, into)
+    }
+}
+
+fn find(card: &Asker<AskCard, CardSays>, disk_bytes: u64) -> Result<(), StackError> {
+    let found = partitions::read(&Disk { card, bytes: disk_bytes })?;
+    let entry = |partition: &partitions::Partition| TableEntry {
+        number: partition.number,
+        start: partition.start * SECTOR_BYTES,
+        bytes: partition.sectors * SECTOR_BYTES,
+    };
+    if found.len() > ENTRIES_MAX {
+        return Err(StackError::Component(format!("the table has {} partitions", found.len())));
+    }
+    tell(card, &AskCard::Table(found.iter().map(entry).collect()))?;
+    for partition in &found {
+        let entry = entry(partition);
+        let holds = boot(card, &entry, partition.holds).map_err(|words| shortened(&words));
+        tell(card, &AskCard::Partition { number: entry.number, holds })?;
+    }
+    Ok(())
+}
+
+fn shortened(words: &str) -> String {
+    words.chars().take(300).collect()
+}
+
+/// What a partition holds, by its boot sector; if that is FAT32 and the table says so too, its geometry.
+fn boot(card: &Asker<AskCard, CardSays>, entry: &TableEntry, holds: Holds) -> Result<Geometry, String> {
+    let mut sector = vec![0; SECTOR_BYTES.min(entry.bytes) as usize];
+    read(card, entry.start, &mut sector)?;
+    let layout = Layout::from_boot_sector(&sector, entry.bytes);
+    match (layout, holds) {
+        (Ok(layout), Holds::PerhapsFat32) => Ok(Geometry::of(&layout)),
+        (Ok(_), Holds::Other(kind)) => Err(format!(
+            "its boot sector is one of FAT32, but the partition table gives it type {kind:#04x}; if it is FAT32, give it type \
+             0x0c (in a GPT, basic data) first"
+        )),
+        (Err(FatError::NotFat32(words)), Holds::PerhapsFat32) => Err(words),
+        (Err(error), Holds::PerhapsFat32) => Err(error.to_string()),
+        // What a type says is better than that there is no FAT32.
+        (Err(FatError::NotFat32(words)), Holds::Other(kind)) => {
+            let named = words.split(';').next().filter(|words| words.starts_with("it is "));
+            let named = named.map_or(String::new(), |named| format!(" ({named})"));
+            Err(format!("not FAT32: type {kind:#04x} in the partition table{named}"))
+        }
+        (Err(_), Holds::Other(kind)) => Err(format!("not FAT32: type {kind:#04x} in the partition table")),
+    }
+}
+
+fn lay(card: &Asker<AskCard, CardSays>, wanted: &Wanted) -> Result<(), StackError> {
+    let bad = |what: &str| StackError::Component(what.to_owned());
+    if wanted.partitions.is_empty() || wanted.partitions.len() > PARTITIONS_MAX {
+        return Err(bad("no partitions, or too many"));
+    }
+    let mut geometries = Vec::new();
+    let mut table = Vec::new();
+    for (start, bytes) in &wanted.partitions {
+        let options = options(wanted.cluster_bytes, &wanted.label, wanted.id, *start)?;
+        geometries.push(Geometry::of(&format(*bytes, &options)?.layout));
+        let sectors = |bytes: u64| {
+            u32::try_from(bytes / SECTOR_BYTES)
+                .map_err(|_| bad("an MBR counts sectors up to 2 TiB; make a smaller partition"))
+        };
+        table.push((sectors(*start)?, sectors(*bytes)?));
+    }
+    let mbr = partitions::mbr(wanted.id, &table, wanted.disk_bytes / SECTOR_BYTES)?;
+    tell(card, &AskCard::Laid { mbr, geometries })
+}
+
+/// How a partition of a new disk is formatted: the same for who draws it up and who writes it.
+pub(crate) fn options(
+    cluster_bytes: Option<u32>,
+    label: &str,
+    id: u32,
+    start: u64,
+) -> Result<FormatOptions, StackError> {
+    let hidden_sectors = u32::try_from(start / SECTOR_BYTES);
+    Ok(FormatOptions {
+        sector_bytes: SECTOR_BYTES as u32,
+        cluster_bytes,
+        label: label.to_owned(),
+        volume_id: id,
+        hidden_sectors: hidden_sectors
+            .map_err(|_| StackError::Component("a partition beyond 2 TiB".into()))?,
+        now: Moment { seconds: 0, nanoseconds: 0 },
+        utc_offset_minutes: 0,
+    })
+}

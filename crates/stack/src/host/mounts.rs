@@ -1,0 +1,67 @@
+//! The mount table: which sessions use which file systems. The host makes and removes entries, for the administrator;
+//! each FSDriver has a copy of what concerns it, and is told when a session of its is no more (paper, section 4.10).
+//!
+//! A VFS has its own entry as its configuration and its channels, and can change nothing about it but end. So it can
+//! neither see nor remove others'.
+
+use crate::protocol::{AskFiles, FilesSay};
+use holdfast_components::{Asker, Patience};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an FSDriver may take to hear that a session is no more. One that does not hear it keeps its references.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Sessions by name, each with its FSDriver's.
+#[derive(Default)]
+pub(super) struct MountTable(Mutex<BTreeMap<String, String>>);
+
+impl MountTable {
+    /// A session uses a file system.
+    pub(super) fn add(&self, session: &str, driver: &str) {
+        self.0.lock().insert(session.to_owned(), driver.to_owned());
+    }
+
+    /// A session is no more: the FSDriver that is to be told. Once only.
+    pub(super) fn remove(&self, session: &str) -> Option<String> {
+        self.0.lock().remove(session)
+    }
+
+    /// How many sessions there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+/// Tells FSDrivers of sessions that are no more: ⟨session, FSDriver⟩ come over `ended`, until nobody can send any more.
+pub(super) fn tell(
+    ended: &std::sync::mpsc::Receiver<(String, String)>,
+    drivers: &BTreeMap<String, Arc<Asker<AskFiles, FilesSay>>>,
+) {
+    while let Ok((session, driver)) = ended.recv() {
+        let Some(asker) = drivers.get(&driver) else { continue };
+        if let Err(error) = asker.ask(0, &AskFiles::Ended { session }, Patience::of(WAIT)) {
+            tracing::warn!(driver, %error, "an FSDriver was not told that a session is no more");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: an entry is removed once, and no other with it.
+    #[test]
+    fn entries() {
+        let table = MountTable::default();
+        table.add("vfs-0", "fs-driver");
+        table.add("vfs-1", "fs-driver-1");
+        assert_eq!(table.len(), 2);
+        assert_eq!(table.remove("vfs-1").as_deref(), Some("fs-driver-1"));
+        assert_eq!(table.remove("vfs-1"), None);
+        assert_eq!(table.remove("vfs-7"), None);
+        assert_eq!(table.len(), 1);
+    }
+}

@@ -1,0 +1,104 @@
+//! What this machine's host says of people and programs: keys of users, members of groups, and who a session's program is.
+
+use holdfast_access::{Condition, Conditions, KeyName, Manifest, Name, Principal};
+use holdfast_callers::door::{Answer, Asked, Door};
+use holdfast_callers::identity::Identity;
+use holdfast_callers::rules::Rights;
+use holdfast_crypto::PublicKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::protocol::{Entering, Entry};
+
+/// Most users with a key, and most memberships: what every session may prove others with.
+pub const PEOPLE_MAX: usize = 100;
+/// Opens of one session that may wait for the helper at once, so that others find somebody who answers for the monitor.
+const ENTERING_MAX: usize = 1;
+
+/// Users' keys, and who is in which group.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct People {
+    /// Users who prove who they are: a session in their name begins with nothing, until it has a credential of theirs.
+    pub keys: BTreeMap<Name, PublicKey>,
+    /// Groups, and the users in them.
+    pub groups: BTreeMap<Name, BTreeSet<Name>>,
+}
+
+impl People {
+    /// Whether a session for this principal is so by the host's word alone.
+    pub(super) fn takes_our_word(&self, principal: &Principal) -> bool {
+        match principal {
+            Principal::User(name) => !self.keys.contains_key(name),
+            Principal::Group(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The name under its key that a user has on a volume, and the user; then users and their groups.
+    pub(super) fn facts(&self, volume: &[u8; 16]) -> Vec<(Principal, Principal)> {
+        let volume = Name::new(&crate::orders::volume_name(volume)).expect("hexadecimal digits are a name");
+        let keys = self.keys.iter().map(|(name, key)| {
+            (Principal::Named(KeyName { key: *key, name: volume.clone() }), Principal::User(name.clone()))
+        });
+        let groups = self.groups.iter().flat_map(|(group, members)| {
+            members.iter().map(|name| (Principal::User(name.clone()), Principal::Group(group.clone())))
+        });
+        keys.chain(groups).take(PEOPLE_MAX).collect()
+    }
+}
+
+/// The gate of a session for a program: who opens a file there is identified, and must be it.
+pub struct ProgramGate {
+    /// What the helper's tickets come to.
+    pub door: Arc<Door>,
+    /// A set of rules, as stored, that names the program.
+    pub rules: Vec<u8>,
+    /// The package that makes it the program, if that is how it is named.
+    pub package: Option<KeyName>,
+    /// Opens that wait.
+    pub(super) entering: AtomicUsize,
+}
+
+impl ProgramGate {
+    /// A gate.
+    pub fn new(door: Arc<Door>, rules: Vec<u8>, package: Option<KeyName>) -> ProgramGate {
+        ProgramGate { door, rules, package, entering: AtomicUsize::new(0) }
+    }
+
+    /// Judges an open; `None`: another one waits, ask again. Who is let in is told.
+    pub(super) fn enter(&self, entering: Entering) -> Option<Result<Identity, Entry>> {
+        if self.door.is_helper(entering.thread) {
+            return Some(Err(Entry::Blind));
+        }
+        if self.entering.fetch_add(1, Ordering::SeqCst) >= ENTERING_MAX {
+            self.entering.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        let wanted = if entering.writes { Rights::ReadWrite } else { Rights::Read };
+        let path = format!("file {}", entering.inode);
+        let Entering { inode, thread, .. } = entering;
+        let answer = self.door.identify(&Asked { inode, thread, wanted, rules: &self.rules, path });
+        self.entering.fetch_sub(1, Ordering::SeqCst);
+        Some(answer.map_err(|answer| match answer {
+            Answer::Again => Entry::Again,
+            Answer::GoesOn | Answer::Refused(_) => Entry::Refused,
+        }))
+    }
+
+    /// What the host says that the process runs, by the helper's word.
+    pub(super) fn manifest(&self, identity: &Identity, uid: u32) -> Manifest {
+        let mut manifest = Manifest::of_executable(identity.digest, uid);
+        manifest.packages.extend(self.package.clone());
+        let conditions = [
+            (identity.interpreter.is_some(), Condition::Interpreter),
+            (identity.generated, Condition::LooseCode),
+            (identity.tracer != 0, Condition::Traceable),
+            (identity.preload.is_some() || identity.foreign.is_some(), Condition::Preloaded),
+        ];
+        let met = conditions.into_iter().filter(|(is_met, _)| *is_met);
+        manifest.conditions =
+            met.fold(Conditions::CLEAN, |conditions, (_, condition)| conditions.with(condition));
+        manifest
+    }
+}

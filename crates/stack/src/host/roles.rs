@@ -1,0 +1,123 @@
+//! What each component runs, which is who it is.
+
+use super::aliases::Role;
+use crate::StackError;
+use crate::place::Place;
+use holdfast_access::{Conditions, Manifest, Name, Predicate, Principal, Term, Text};
+use holdfast_crypto::Digest;
+use std::collections::HashMap;
+
+pub(super) const DRIVER: &str = "disk-driver";
+pub(super) const FILES: &str = "fs-driver";
+pub(super) const POLICY: &str = "policy-manager";
+pub(super) const CACHE: &str = "cache-manager";
+pub(super) const FORMATTER: &str = "disk-formatter";
+pub(super) const SESSION: &str = "vfs-";
+
+/// Components of one kind: the first has the name of the kind.
+pub(super) fn numbered(kind: &str, number: usize) -> String {
+    if number == 0 { kind.to_owned() } else { format!("{kind}-{number}") }
+}
+
+/// The port over which PolicyMgr and CacheMgr ask the DiskDriver of a bus.
+pub(crate) fn bus_port(bus: u16) -> String {
+    format!("driver-{bus}")
+}
+
+/// The host's port to a session.
+pub(super) fn to_session(component: &str) -> String {
+    format!("to-{component}")
+}
+
+pub(super) fn session_name(number: usize) -> String {
+    format!("{SESSION}{number}")
+}
+
+/// The setting that says which blocks an FSDriver manages: those of a disk by its identity, which is the same wherever it
+/// is plugged in.
+fn blocks_of(place: &Place, partition: usize) -> String {
+    let identity: String = place.identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let blocks = place.blocks(partition);
+    format!("{identity}:{}+{}", blocks.first, blocks.count)
+}
+
+/// The principal of a partition's FSDriver: a process of this component with these blocks. The blocks are its own
+/// whichever version of this program it is: the machine alone says who is which component, and does so of this program's
+/// own.
+///
+/// # Errors
+/// [`StackError::Access`].
+pub fn driver_of(place: &Place, partition: usize) -> Result<Principal, StackError> {
+    let component = Term::Component(Name::new(FILES)?);
+    let setting = Term::Setting(Name::new("blocks")?, Text::new(&blocks_of(place, partition))?);
+    Ok(Principal::Such(Predicate::new(vec![Term::All(2), component, setting], Conditions::CLEAN)?))
+}
+
+/// The roles of a stack.
+pub(super) struct Roles {
+    digest: Digest,
+    pub(super) by_name: HashMap<String, Role>,
+}
+
+impl Roles {
+    pub(super) fn new(digest: Digest) -> Roles {
+        Roles { digest, by_name: HashMap::new() }
+    }
+
+    fn manifest(&self, kind: &str, settings: &[(&str, String)]) -> Result<Manifest, StackError> {
+        let mut manifest = Manifest::of_executable(self.digest, 0);
+        manifest.component = Some(Name::new(kind)?);
+        for (name, text) in settings {
+            manifest.settings.insert(Name::new(name)?, Text::new(text)?);
+        }
+        Ok(manifest)
+    }
+
+    /// A component known by exactly what it runs.
+    pub(super) fn add(
+        &mut self,
+        component: &str,
+        kind: &str,
+        settings: &[(&str, String)],
+        user: Option<Principal>,
+    ) -> Result<Principal, StackError> {
+        let manifest = self.manifest(kind, settings)?;
+        let program = Principal::Program(manifest.program());
+        let role = Role { manifest, program: program.clone(), user, volume: [0; 16] };
+        self.by_name.insert(component.to_owned(), role);
+        Ok(program)
+    }
+
+    /// The VFS of a session on a volume.
+    pub(super) fn add_session(
+        &mut self,
+        component: &str,
+        user: &Principal,
+        volume: [u8; 16],
+    ) -> Result<(), StackError> {
+        // So that a credential can name the sessions that its issuer means.
+        let of_user = match user {
+            Principal::User(name) => name.as_str().to_owned(),
+            other => other.digest().to_string(),
+        };
+        let manifest = self.manifest("vfs", &[("user", of_user)])?;
+        let program = Principal::Program(manifest.program());
+        let role = Role { manifest, program, user: Some(user.clone()), volume };
+        self.by_name.insert(component.to_owned(), role);
+        Ok(())
+    }
+
+    /// The FSDriver of a partition.
+    pub(super) fn add_driver(
+        &mut self,
+        component: &str,
+        place: &Place,
+        partition: usize,
+    ) -> Result<Principal, StackError> {
+        let manifest = self.manifest(FILES, &[("blocks", blocks_of(place, partition))])?;
+        let program = driver_of(place, partition)?;
+        let role = Role { manifest, program: program.clone(), user: None, volume: place.identity };
+        self.by_name.insert(component.to_owned(), role);
+        Ok(program)
+    }
+}

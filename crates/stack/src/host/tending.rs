@@ -1,0 +1,51 @@
+//! What the host does beside answering: it tells sessions what kernels are to forget, and looks whether the processes still
+//! live that use sessions for programs.
+
+use super::roles::{session_name, to_session};
+use super::service::Service;
+use crate::StackError;
+use crate::protocol::{AskSession, SessionSays};
+use holdfast_components::{Asker, Patience, Ports};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often it is looked whether clients have ended.
+const TEND: Duration = Duration::from_millis(200);
+/// How long a session may take to have its kernel forget.
+const FORGET_WAIT: Duration = Duration::from_secs(2);
+
+/// Has a thread tell sessions what kernels are to forget, and look after clients of sessions for programs; it ends with the
+/// service.
+pub(super) fn tend(
+    ports: &Arc<Ports>,
+    sessions: usize,
+    service: &Arc<Service>,
+    notices: Receiver<()>,
+) -> Result<(), StackError> {
+    let mut askers: Vec<Asker<AskSession, SessionSays>> = Vec::new();
+    for number in 0..sessions {
+        askers.push(ports.asker(&to_session(&session_name(number)))?);
+    }
+    let service = Arc::downgrade(service);
+    let run = move || {
+        loop {
+            match notices.recv_timeout(TEND) {
+                Ok(()) => {
+                    for asker in &askers {
+                        // One that does not answer holds up the others for this long; what its kernel keeps is its affair.
+                        let _ = asker.ask(0, &AskSession::Forget, Patience::of(FORGET_WAIT));
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let Some(service) = service.upgrade() else { return };
+            if service.aliases.tend() {
+                service.lost();
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("tending".to_owned()).spawn(run);
+    spawned.map(drop).map_err(|error| StackError::Component(error.to_string()))
+}

@@ -1,0 +1,332 @@
+//! What a session's user orders through the mount: owners, ACLs, credentials. All of it is asked of PolicyMgr and the monitor
+//! in the session's names, and decided there.
+
+use super::files::{Code, Files, errno};
+use crate::asking::{ITSELF, ask_as, nonsense};
+use crate::host::BUSY;
+use crate::names::Tried;
+use crate::orders::{CHANGES_MAX, CREDENTIALS_MAX, Order, Said, SessionFacts, volume_name};
+use crate::protocol::{AskMonitor, AskPolicy, Blocks, Called, Entering, Entry, MonitorSays, PolicySays};
+use crate::reader::is_denied;
+use holdfast_access::prove::reachable;
+use holdfast_access::{Credential, Heard, Limit, Objects, Principal, ProcessName, Proof, Scope, Statement};
+use holdfast_components::Refusal;
+use std::time::{Duration, Instant};
+
+/// How long it is waited until names can be proved: until PolicyMgr has read its table.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn words(why: &str) -> Refusal {
+    Refusal::Failed(why.to_owned())
+}
+
+impl Files {
+    /// Carries out an order.
+    pub(super) fn obey(&self, order: Order) -> Said {
+        let is_of_names = !matches!(order, Order::Session | Order::Label(_));
+        let answer = if self.configuration.is_program && is_of_names {
+            Err(words(
+                "this session is a program's, and nobody knows which program gives orders: use your own",
+            ))
+        } else {
+            self.carry_out(order)
+        };
+        answer.unwrap_or_else(|refusal| {
+            Said::Refused(match refusal {
+                Refusal::Failed(words) => words,
+                refusal if is_denied(&refusal) => "the file is not yours".to_owned(),
+                Refusal::Code(code) => std::io::Error::from_raw_os_error(code as i32).to_string(),
+                refusal => refusal.to_string(),
+            })
+        })
+    }
+
+    fn carry_out(&self, order: Order) -> Result<Said, Refusal> {
+        match order {
+            Order::Session => self.facts().map(Said::Session),
+            Order::Label(file) => self.label(file),
+            Order::Change { file, changes } => {
+                if changes.len() > CHANGES_MAX {
+                    return Err(words("too many changes in one order"));
+                }
+                let disk = self.configuration.disk;
+                for blocks in self.owned_runs(file)? {
+                    for (principal, access) in &changes {
+                        let (principal, access) = (principal.clone(), *access);
+                        self.ask_in_any_name(&AskPolicy::ChangeAcls { disk, blocks, principal, access })?;
+                    }
+                }
+                self.settle()
+            }
+            Order::Give { file, to } => {
+                let disk = self.configuration.disk;
+                let mut is_any = false;
+                for blocks in self.owned_runs(file)? {
+                    let given = self.ask_in_any_name(&AskPolicy::Give { disk, blocks, to: to.clone() });
+                    match given {
+                        Ok(_) => is_any = true,
+                        // Taken already, before something went wrong with the rest.
+                        Err(_) if is_any || self.look(blocks.first).is_err() => {}
+                        Err(refusal) => return Err(refusal),
+                    }
+                }
+                if is_any { Ok(Said::Done) } else { Err(Refusal::NotPermitted) }
+            }
+            Order::Take(file) => {
+                let runs = self.owned_runs(file)?;
+                let acl = self.configuration.acl.clone();
+                self.accept(&runs, &acl)?;
+                self.settle()
+            }
+            Order::Blocks(file) => {
+                let runs = self.owned_runs(file)?;
+                Ok(Said::Blocks(runs.into_iter().map(|run| (run.first, run.count)).collect()))
+            }
+            Order::Present(credentials) => self.present(&credentials).map(Said::Speaks),
+        }
+    }
+
+    /// The blocks of a file, if it is one that can have an owner.
+    fn owned_runs(&self, file: u64) -> Result<Vec<Blocks>, Refusal> {
+        let stat = self.stat(file).map_err(|code| Refusal::Code(code as u32))?;
+        if stat.is_directory {
+            return Err(words(
+                "directories are the file system's, which everybody with a session may use; name the files in it",
+            ));
+        }
+        let runs = self.runs(file)?;
+        if runs.is_empty() {
+            return Err(words("an empty file is nobody's: write to it first"));
+        }
+        Ok(runs)
+    }
+
+    /// Asks PolicyMgr under each name until one does.
+    fn ask_in_any_name(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
+        let own = self.ask_policy(question);
+        let Err(refusal) = own else { return own };
+        let others = self.proven.lock().others.clone();
+        for Called { alias, principal, scope } in others {
+            let introduced = ask_as(&self.policy, alias, &AskPolicy::Introduce { principal, scope });
+            if introduced.is_ok()
+                && let Ok((answer, _)) = ask_as(&self.policy, alias, question)
+            {
+                return Ok(answer);
+            }
+        }
+        Err(refusal)
+    }
+
+    fn look(&self, block: u64) -> Result<(Blocks, Principal, holdfast_access::Acl), Refusal> {
+        let disk = self.configuration.disk;
+        match self.ask_in_any_name(&AskPolicy::Look { disk, block })? {
+            PolicySays::Label { blocks, owner, acl } => Ok((blocks, owner, acl)),
+            _ => Err(nonsense("PolicyMgr")),
+        }
+    }
+
+    fn label(&self, file: u64) -> Result<Said, Refusal> {
+        let runs = self.owned_runs(file)?;
+        let (_, owner, acl) = self.look(runs[0].first)?;
+        let mut is_mixed = false;
+        for run in runs {
+            let mut at = run.first;
+            while at < run.first + run.count && !is_mixed {
+                let label = self.look(at);
+                is_mixed = !matches!(&label, Ok((_, one, other)) if (one, other) == (&owner, &acl));
+                at = label.map_or(at + 1, |(blocks, ..)| blocks.first + blocks.count);
+            }
+        }
+        Ok(Said::Label { owner, acl, is_mixed })
+    }
+
+    /// What was ordered is durable before it is said to be done.
+    fn settle(&self) -> Result<Said, Refusal> {
+        let question = AskMonitor::Flush { disk: self.configuration.disk };
+        match ask_as(&self.monitor, self.names.own(), &question)?.0 {
+            MonitorSays::Done => Ok(Said::Done),
+            _ => Err(nonsense("the monitor")),
+        }
+    }
+
+    fn facts(&self) -> Result<SessionFacts, Refusal> {
+        let is_program = self.configuration.is_program;
+        let (refused, helper_missing) = match is_program {
+            false => (Vec::new(), None),
+            true => match ask_as(&self.monitor, ITSELF, &AskMonitor::Refusals)?.0 {
+                MonitorSays::Refusals(refused, missing) => (refused, missing),
+                _ => return Err(nonsense("the monitor")),
+            },
+        };
+        let others = self.proven.lock().others.iter().map(|name| name.principal.clone()).collect();
+        let (user, volume) = (self.configuration.user.clone(), self.configuration.volume);
+        Ok(SessionFacts { user, volume, others, is_program, helper_missing, refused })
+    }
+
+    /// Whether an open in a session for a program may go on.
+    pub(super) fn enter(&self, entering: Entering) -> Result<Entry, Code> {
+        let started = Instant::now();
+        loop {
+            match ask_as(&self.monitor, ITSELF, &AskMonitor::Enter(entering)) {
+                Ok((MonitorSays::Entry(entry), _)) => {
+                    if entry == Entry::GoesOn {
+                        self.learn_names().map_err(errno)?;
+                    }
+                    return Ok(entry);
+                }
+                Ok(_) => return Err(libc::EIO),
+                // Another open is being judged.
+                Err(Refusal::Code(BUSY)) if started.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(refusal) => return Err(errno(refusal)),
+            }
+        }
+    }
+
+    /// Nothing is read at this moment that was asked for before: what the kernel keeps is to be forgotten now.
+    pub(super) fn settled(&self) -> Vec<u64> {
+        drop(self.reading.write());
+        let known = self.inodes.lock().all();
+        known
+    }
+
+    /// The session's names, from the beginning on.
+    pub(super) fn begin(&self, credentials: &[Vec<u8>]) -> Result<(), Refusal> {
+        self.learn_names()?;
+        if !credentials.is_empty() {
+            self.present(credentials)?;
+        }
+        self.prove(|_| true).map(drop)
+    }
+
+    /// What names the monitor knows this process by, and what can be proved with what it was told.
+    fn ask_names(&self) -> Result<(ProcessName, Vec<Called>, Vec<Credential>), Refusal> {
+        let started = Instant::now();
+        loop {
+            match ask_as(&self.monitor, ITSELF, &AskMonitor::Names) {
+                Ok((MonitorSays::Names { process, names, said }, _)) => return Ok((process, names, said)),
+                Ok(_) => return Err(nonsense("the monitor")),
+                Err(Refusal::Code(BUSY)) if started.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(refusal) => return Err(refusal),
+            }
+        }
+    }
+
+    /// Uses the names that there are now.
+    pub(super) fn learn_names(&self) -> Result<Vec<Called>, Refusal> {
+        let (_, names, _) = self.ask_names()?;
+        let is_own = |name: &&Called| {
+            name.principal == self.configuration.user && *name.scope.objects() == Limit::Every
+        };
+        // The whole name before one with restrictions.
+        let own = names.iter().filter(is_own).min_by_key(|name| name.scope != Scope::EVERYTHING);
+        let own_alias = own.map_or(ITSELF, |own| own.alias);
+        let others: Vec<Called> =
+            names.iter().filter(|name| name.alias > ITSELF && name.alias != own_alias).cloned().collect();
+        let is_partial = |name: &Called| *name.scope.objects() != Limit::Every;
+        let tried =
+            others.iter().map(|name| Tried { alias: name.alias, is_partial: is_partial(name) }).collect();
+        let mut proven = self.proven.lock();
+        proven.scope = own.map_or(Scope::EVERYTHING, |own| own.scope.clone());
+        proven.others = others;
+        self.names.set(own_alias, tried);
+        Ok(names)
+    }
+
+    /// Proves what can be proved with those of the session's credentials that are `wanted`, and uses it.
+    fn prove(&self, wanted: impl Fn(&Credential) -> bool) -> Result<Vec<Called>, Refusal> {
+        let (process, before, said) = self.ask_names()?;
+        let base = self.proven.lock().base.clone();
+        let is_ours = |credential: &Credential| {
+            !matches!(credential.issuer, Principal::Key(_))
+                || base.contains(&credential.id())
+                || wanted(credential)
+        };
+        let said: Vec<Credential> = said.into_iter().filter(is_ours).collect();
+        let mut refused = None;
+        for (principal, proof) in reachable(&Principal::Process(process), &said, &[]) {
+            // Of the names of keys, those for this volume.
+            let is_named = match &principal {
+                Principal::User(_) | Principal::Group(_) => true,
+                Principal::Named(named) => named.name.as_str() == volume_name(&self.configuration.volume),
+                _ => false,
+            };
+            if is_named && !self.is_known(&before, &principal, &proof) {
+                match ask_as(&self.monitor, ITSELF, &AskMonitor::AddAlias(proof.clone())) {
+                    Ok(_) => drop(self.proven.lock().proofs.insert(proof)),
+                    Err(refusal) => refused = Some(refusal),
+                }
+            }
+        }
+        let names = self.learn_names()?;
+        let new: Vec<Called> = names.into_iter().filter(|name| !before.contains(name)).collect();
+        match refused {
+            Some(refusal) if new.is_empty() => Err(refusal),
+            _ => Ok(new),
+        }
+    }
+
+    /// Whether it is a name already, by this proof or without restriction.
+    fn is_known(&self, names: &[Called], principal: &Principal, proof: &Proof) -> bool {
+        let whole = |name: &Called| name.principal == *principal && name.scope == Scope::EVERYTHING;
+        names.iter().any(whole)
+            || names.iter().any(|name| name.principal == *principal)
+                && self.proven.lock().proofs.contains(proof)
+    }
+
+    /// Uses credentials, or, if they end others, has that carried out.
+    fn present(&self, credentials: &[Vec<u8>]) -> Result<Vec<(Principal, String)>, Refusal> {
+        if credentials.len() > CREDENTIALS_MAX {
+            return Err(words("too many credentials at once"));
+        }
+        let mut brought = Vec::new();
+        let mut is_ending = false;
+        for bytes in credentials {
+            let heard = Heard::signed(bytes).map_err(|error| Refusal::Failed(error.to_string()))?;
+            if let Statement::Ends(_) = heard.credential().statement {
+                ask_as(&self.policy, self.names.own(), &AskPolicy::End(bytes.clone()))?;
+                is_ending = true;
+            } else {
+                ask_as(&self.monitor, ITSELF, &AskMonitor::Present(bytes.clone()))?;
+                brought.push(heard.credential().id());
+            }
+        }
+        if brought.is_empty() {
+            self.learn_names()?;
+            return Ok(Vec::new());
+        }
+        let new = self.prove(|credential| brought.contains(&credential.id()))?;
+        if new.iter().any(|name| name.principal == self.configuration.user) {
+            self.proven.lock().base.extend(brought);
+        } else if new.is_empty() && !is_ending {
+            return Err(words(
+                "by these credentials this session speaks for nobody that it did not speak for before: are they for its \
+                 user, and for this volume?",
+            ));
+        }
+        Ok(new.into_iter().map(|name| (name.principal, restrictions(&name.scope))).collect())
+    }
+}
+
+/// A scope in words.
+fn restrictions(scope: &Scope) -> String {
+    let operations = match scope.operations() {
+        Limit::Every => "everything".to_owned(),
+        Limit::Only(operations) => {
+            let names: Vec<String> =
+                operations.iter().map(|operation| format!("{operation:?}").to_lowercase()).collect();
+            names.join(", ")
+        }
+    };
+    match scope.objects() {
+        Limit::Every => operations,
+        Limit::Only(ranges) => {
+            let blocks: u128 =
+                ranges.iter().map(|Objects { first, last }| last.saturating_sub(*first) + 1).sum();
+            format!("{operations}, on {blocks} blocks")
+        }
+    }
+}
