@@ -136,7 +136,7 @@ fn scope_in_words(scope: &Scope) -> String {
 fn signer(path: &Path) -> Outcome<SigningKey> {
     match keys::read(path)? {
         Key::Here(key) => Ok(key),
-        Key::Kept(_) => {
+        Key::Kept(_) | Key::Handed(_) => {
             Err(Failure::new(Exit::Usage, "credentials are signed with a key in a file, not one in an agent"))
         }
     }
