@@ -138,7 +138,7 @@ fn a_dead_mount_is_in_nobodys_way() {
     for by_umount in [true, false] {
         let anna = world.mount("anna");
         let process = world.mount_process("anna").expect("a process serves it");
-        let watching = run(Command::new("pgrep").args(["-P", &process.to_string()]));
+        let watching = run(Command::new("pgrep").args(["-P", &process.to_string(), "-f", "^holdfast watch"]));
         let watching: u32 = watching.trim().parse().expect("one process watches");
         signal(Signal::KILL, watching);
         signal(Signal::KILL, process);

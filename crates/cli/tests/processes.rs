@@ -269,7 +269,8 @@ fn a_main_process_that_is_killed() {
             kill(main);
             acknowledged.extend(written.join().expect("no panic"));
         });
-        run(Command::new("fusermount3").arg("-uz").arg(&directory));
+        // It may be gone with whom it belonged to; if it is not, the next mount on it fails.
+        let _ = Command::new("fusermount3").arg("-uz").arg(&directory).output();
     }
     assert!(!acknowledged.is_empty());
     let team = world.mount("anna").join("team");
