@@ -15,6 +15,7 @@
 
 mod asking;
 mod cache_manager;
+mod const_policy;
 mod disk_driver;
 mod formatter;
 mod fs_driver;
@@ -24,7 +25,10 @@ mod protocol;
 mod reader;
 mod vfs;
 
-pub use host::{Configuration, Place, Session, Stack};
+pub use host::{Configuration, Place, Session, Stack, TO_CLIENT, Variant, variant_components};
+pub use protocol::File;
+pub use reader::Views;
+pub use vfs::Client;
 
 use holdfast_components::{ComponentError, Context, Main};
 use std::process::ExitCode;

@@ -4,8 +4,8 @@
 //! at before and after the copy. Where that fails the cache is asked again, so what is read is the block, or an error.
 
 use crate::asking::{ask, ask_as, nonsense};
-use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
-use holdfast_components::{Access, Asker, Refusal, View};
+use crate::protocol::{AskCache, AskMonitor, BLOCKS_MAX, CacheSays, MonitorSays};
+use holdfast_components::{Access, Asker, Mapped, Patience, Refusal, View};
 use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, word};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -18,10 +18,43 @@ const VIEWS_MAX: usize = 64;
 /// How often a block is asked for again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
+/// How views are looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Views {
+    /// By system calls: a view that was taken away gives an error.
+    Read,
+    /// In memory: faster, and a view that was taken away ends the process that touches it. For measuring.
+    Mapped,
+}
+
+enum Source {
+    Read(View),
+    Mapped(Mapped),
+}
+
+impl Source {
+    fn new(views: Views, view: View) -> Result<Source, Refusal> {
+        match views {
+            Views::Read => Ok(Source::Read(view)),
+            Views::Mapped => match view.map() {
+                Ok(mapped) => Ok(Source::Mapped(mapped)),
+                Err(error) => Err(Refusal::Failed(error.to_string())),
+            },
+        }
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> bool {
+        match self {
+            Source::Read(view) => view.read_at(offset, into).is_ok(),
+            Source::Mapped(mapped) => mapped.read_at(offset, into).is_ok(),
+        }
+    }
+}
+
 /// A region as its readers see it.
 pub(crate) struct RegionView {
-    bytes: View,
-    words: View,
+    bytes: Source,
+    words: Source,
 }
 
 impl RegionView {
@@ -31,11 +64,21 @@ impl RegionView {
         alias: u16,
         region: RegionId,
     ) -> Result<RegionView, Refusal> {
+        RegionView::open_as(Views::Read, monitor, alias, region)
+    }
+
+    fn open_as(
+        views: Views,
+        monitor: &Asker<AskMonitor, MonitorSays>,
+        alias: u16,
+        region: RegionId,
+    ) -> Result<RegionView, Refusal> {
+        let source = |file, bytes: usize| Source::new(views, View::new(file, Access::ReadOnly, bytes as u64));
         let (answer, files) = ask_as(monitor, alias, &AskMonitor::View(region))?;
         match (answer, <[_; 2]>::try_from(files)) {
             (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
-                bytes: View::new(bytes, Access::ReadOnly, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
-                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * 8) as u64),
+                bytes: source(bytes, REGION_PAGES_MAX * PAGE_BYTES)?,
+                words: source(words, REGION_PAGES_MAX * 8)?,
             }),
             _ => Err(nonsense("the monitor")),
         }
@@ -43,12 +86,18 @@ impl RegionView {
 
     /// A page, if it is filled and still what the reference means.
     pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
+        self.read_part(at, 0, into)
+    }
+
+    /// A part of one, from `skipped` bytes on.
+    fn read_part(&self, at: Reference, skipped: usize, into: &mut [u8]) -> bool {
         let is_it = || {
             let mut bytes = [0; 8];
-            let read = self.words.read_at(u64::from(at.page.index) * 8, &mut bytes);
-            read.is_ok() && u64::from_le_bytes(bytes) == word(at.generation, true)
+            let read = self.words.read(u64::from(at.page.index) * 8, &mut bytes);
+            read && u64::from_le_bytes(bytes) == word(at.generation, true)
         };
-        is_it() && self.bytes.read_at(u64::from(at.page.index) * PAGE_BYTES as u64, into).is_ok() && is_it()
+        let place = u64::from(at.page.index) * PAGE_BYTES as u64 + skipped as u64;
+        is_it() && self.bytes.read(place, into) && is_it()
     }
 }
 
@@ -64,8 +113,12 @@ pub(crate) struct Reader {
     cache: Arc<Asker<AskCache, CacheSays>>,
     alias: u16,
     disk: u16,
+    views: Views,
     known: Mutex<Known>,
 }
+
+/// How long a question may take to be sent whose answer nobody waits for.
+const EXPECTED: Patience = Patience::Never;
 
 impl Reader {
     pub(crate) fn new(
@@ -74,7 +127,27 @@ impl Reader {
         alias: u16,
         disk: u16,
     ) -> Reader {
-        Reader { monitor, cache, alias, disk, known: Mutex::default() }
+        Reader { monitor, cache, alias, disk, views: Views::Read, known: Mutex::default() }
+    }
+
+    /// The same, looking at views in another way.
+    pub(crate) fn with(self, views: Views) -> Reader {
+        Reader { views, ..self }
+    }
+
+    /// Has blocks brought into memory that are likely to be wanted soon. Nobody waits for that.
+    pub(crate) fn expect(&self, blocks: Vec<u64>) {
+        let ahead: Vec<u64> = {
+            let known = self.known.lock();
+            let is_new = |block: &u64| !known.references.contains_key(block);
+            blocks.into_iter().filter(is_new).take(BLOCKS_MAX).collect()
+        };
+        if !ahead.is_empty() {
+            let question = AskCache::Want { disk: self.disk, blocks: Vec::new(), fill: true, ahead };
+            if let Ok(ticket) = self.cache.start(self.alias, &question, &[], EXPECTED) {
+                self.cache.forget(ticket);
+            }
+        }
     }
 
     /// Reads blocks, giving each to `found` by its place in `blocks`. Those `ahead` may be fetched meanwhile.
@@ -82,8 +155,19 @@ impl Reader {
         &self,
         blocks: &[u64],
         ahead: &[u64],
+        found: impl FnMut(usize, &Page),
+    ) -> Result<(), Refusal> {
+        self.read_ahead(blocks, || ahead.to_vec(), found)
+    }
+
+    /// The same; what comes next is worked out only if something is not known to be in memory.
+    pub(crate) fn read_ahead(
+        &self,
+        blocks: &[u64],
+        ahead: impl FnOnce() -> Vec<u64>,
         mut found: impl FnMut(usize, &Page),
     ) -> Result<(), Refusal> {
+        let mut ahead = Some(ahead);
         let mut page = [0; PAGE_BYTES];
         let mut missing: Vec<usize> = Vec::new();
         for (at, block) in blocks.iter().enumerate() {
@@ -92,13 +176,13 @@ impl Reader {
                 false => missing.push(at),
             }
         }
-        for attempt in 0..ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             if missing.is_empty() {
                 return Ok(());
             }
             let wanted: Vec<u64> = missing.iter().map(|at| blocks[*at]).collect();
-            let ahead = if attempt == 0 { ahead } else { &[] };
-            self.reference(&wanted, true, ahead)?;
+            let ahead = ahead.take().map(|ahead| ahead()).unwrap_or_default();
+            self.reference(&wanted, true, &ahead)?;
             let mut still = Vec::new();
             for at in missing {
                 match self.read_known(blocks[at], &mut page)? {
@@ -169,7 +253,7 @@ impl Reader {
         if let Some(view) = self.known.lock().views.get(&region) {
             return Ok(Arc::clone(view));
         }
-        let view = Arc::new(RegionView::open(&self.monitor, self.alias, region)?);
+        let view = Arc::new(RegionView::open_as(self.views, &self.monitor, self.alias, region)?);
         let mut known = self.known.lock();
         if known.views.len() >= VIEWS_MAX {
             known.views.clear();

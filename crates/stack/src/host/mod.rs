@@ -5,8 +5,10 @@ mod aliases;
 mod memory;
 mod service;
 mod start;
+mod variant;
 
 pub use start::{Configuration, Place, Session, Stack};
+pub use variant::{TO_CLIENT, Variant, variant_components};
 
 use holdfast_components::Refusal;
 use holdfast_monitor::MonitorError;

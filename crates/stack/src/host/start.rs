@@ -3,11 +3,12 @@
 use super::aliases::{Aliases, Role};
 use super::memory::Tmpfs;
 use super::service::{Service, port};
-use crate::protocol::{AskFiles, Blocks, FilesSay, STAGE_PAGES};
+use super::variant::{Runtime, TO_CACHE, Variant};
+use crate::protocol::{AskCache, AskFiles, Blocks, CacheSays, FilesSay, STAGE_PAGES};
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
 use holdfast_access::{Acl, Conditions, Manifest, Name, Predicate, Principal, ProcessName, Term, Text};
 use holdfast_components::{
-    Access, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Profile, Program, RegionGrant,
+    Access, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Ports, Profile, Program, RegionGrant,
     Regions, Supervisor,
 };
 use holdfast_crypto::Digest;
@@ -76,7 +77,7 @@ pub struct Configuration {
 
 /// A stack that runs.
 pub struct Stack {
-    supervisor: Option<Supervisor>,
+    runtime: Option<Runtime>,
     serving: Option<std::thread::JoinHandle<()>>,
     service: Arc<Service>,
     /// Sessions that have not ended.
@@ -88,12 +89,12 @@ const THREADS: usize = 4;
 
 /// The name of the only disk's DiskDriver, of the file system's driver, and so on.
 const DRIVER: &str = "disk-driver";
-const FILES: &str = "fs-driver";
-const POLICY: &str = "policy-manager";
-const CACHE: &str = "cache-manager";
+pub(super) const FILES: &str = "fs-driver";
+pub(super) const POLICY: &str = "policy-manager";
+pub(super) const CACHE: &str = "cache-manager";
 const FORMATTER: &str = "disk-formatter";
 
-const SESSION: &str = "vfs-";
+pub(super) const SESSION: &str = "vfs-";
 
 fn session_name(number: usize) -> String {
     format!("{SESSION}{number}")
@@ -143,6 +144,14 @@ impl Stack {
     /// # Errors
     /// [`StackError`].
     pub fn start(configuration: Configuration) -> Result<Stack, StackError> {
+        Stack::start_as(Variant::default(), configuration)
+    }
+
+    /// The same in another arrangement, for measuring.
+    ///
+    /// # Errors
+    /// [`StackError`].
+    pub fn start_as(variant: Variant, configuration: Configuration) -> Result<Stack, StackError> {
         let Configuration { name, program, digest, volume, place, fat, format, .. } = configuration;
         let is_new = format.is_some();
         let extents = place.extents(&fat)?;
@@ -204,6 +213,8 @@ impl Stack {
         let monitor_disk = Disk { volume, layout, driver };
         let monitor = Monitor::new(Tmpfs::new(regions), vec![monitor_disk], names, configuration.pages_max);
 
+        let everybody = configuration.sessions.iter().map(|session| session.user.clone()).collect();
+        let owner = files.clone();
         let mut components = vec![
             ComponentPlan {
                 configuration: encode(&disk_driver::Configuration { may_ask: digests, disks: vec![0] }),
@@ -312,8 +323,9 @@ impl Stack {
         let service = Arc::new(Service { monitor, aliases: Arc::clone(&aliases), stages });
         let sessions = Arc::new(AtomicUsize::new(sessions));
         let left = Arc::clone(&sessions);
-        let plan = Plan { name, components, channels };
-        let supervisor = Supervisor::start(program, plan, move |event| match event {
+        let mut plan = Plan { name, components, channels };
+        variant.apply(&mut plan, &owner, everybody);
+        let runtime = Runtime::start(&variant, program, plan, move |event| match event {
             Event::Starting { component, process, aliases: page, .. } => {
                 let name = ProcessName { boot: process.realm, number: process.counter };
                 if let Err(error) = aliases.started(component, name, page) {
@@ -329,15 +341,15 @@ impl Stack {
                 tracing::warn!(component, reason, restarts, "a component ended");
             }
         })?;
-        let ports = Arc::clone(supervisor.ports());
+        let ports = Arc::clone(runtime.ports());
         let answering = Arc::clone(&service);
         let serving = std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
-            if let Err(error) = ports.serve_with_threads(THREADS, |request| answering.answer(&request)) {
+            if let Err(error) = ports.serve_owned(THREADS, move |request| answering.answer(&request)) {
                 tracing::error!(%error, "the monitor ends");
             }
         });
         let serving = serving.map_err(|error| StackError::Component(error.to_string()))?;
-        Ok(Stack { supervisor: Some(supervisor), serving: Some(serving), service, sessions })
+        Ok(Stack { runtime: Some(runtime), serving: Some(serving), service, sessions })
     }
 
     /// Waits until the file system can be used: recovered, and formatted if that was asked for.
@@ -345,12 +357,13 @@ impl Stack {
     /// # Errors
     /// Its driver does not come up; in words of the driver, if it said any.
     pub fn wait_until_ready(&self, patience: Duration) -> Result<(), StackError> {
-        let files = self.supervisor().ports().asker::<AskFiles, FilesSay>(FILES)?;
+        let files = self.ports().asker::<AskFiles, FilesSay>(FILES)?;
         let started = std::time::Instant::now();
         loop {
             let asked = files.ask(0, &AskFiles::Sizes, Patience::of(Duration::from_secs(1)));
             let Err(error) = asked else { return Ok(()) };
-            let listing = self.supervisor().listing();
+            let Some(Runtime::Apart(supervisor)) = &self.runtime else { return Err(error.into()) };
+            let listing = supervisor.listing();
             // Whoever is down keeps the others waiting.
             let is_late = started.elapsed() > patience;
             let failed = listing.components.iter().find(|component| component.state.starts_with("down"));
@@ -375,8 +388,29 @@ impl Stack {
     }
 
     /// What runs.
+    ///
+    /// # Panics
+    /// There are no processes, as in a merged [`Variant`].
     pub fn supervisor(&self) -> &Supervisor {
-        self.supervisor.as_ref().expect("it runs until it is stopped")
+        match self.runtime.as_ref() {
+            Some(Runtime::Apart(supervisor)) => supervisor,
+            _ => panic!("these components are no processes"),
+        }
+    }
+
+    /// The host's ends of channels.
+    pub fn ports(&self) -> &Arc<Ports> {
+        self.runtime.as_ref().expect("it runs until it is stopped").ports()
+    }
+
+    /// Has CacheMgr give up every block, for measuring from a cold cache; the [`Variant`] must say that this is done.
+    ///
+    /// # Errors
+    /// It says not so, or the blocks cannot be written.
+    pub fn empty_cache(&self) -> Result<(), StackError> {
+        let cache = self.ports().asker::<AskCache, CacheSays>(TO_CACHE)?;
+        cache.ask(0, &AskCache::Empty, Patience::of(Duration::from_secs(60)))?;
+        Ok(())
     }
 
     /// Ends the components, and makes everything durable that they wrote. How new the volume is then.
@@ -384,8 +418,8 @@ impl Stack {
     /// # Errors
     /// The volume.
     pub fn stop(mut self) -> Result<Anchor, StackError> {
-        if let Some(supervisor) = self.supervisor.take() {
-            supervisor.stop();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.stop();
         }
         if let Some(serving) = self.serving.take() {
             let _ = serving.join();
@@ -395,6 +429,6 @@ impl Stack {
     }
 }
 
-fn encode(configuration: &impl borsh::BorshSerialize) -> Vec<u8> {
+pub(super) fn encode(configuration: &impl borsh::BorshSerialize) -> Vec<u8> {
     borsh::to_vec(configuration).expect("a vector takes everything")
 }

@@ -9,13 +9,14 @@ use crate::protocol::{
     AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
     MonitorSays, PolicySays, Time, code,
 };
-use crate::reader::Reader;
+use crate::fs_driver::FILES_MAX;
+use crate::reader::{Reader, Views};
 use holdfast_components::{Asker, Ports, Refusal};
 use holdfast_monitor::PAGE_BYTES;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// In whose name: the user's.
 const USER: u16 = 2;
@@ -23,8 +24,14 @@ const USER: u16 = 2;
 const WRITE_BYTES: usize = PAGE_BYTES;
 /// Bytes fetched ahead of who reads in order.
 const AHEAD_BYTES: u64 = 256 << 10;
+/// Bytes of a file whose blocks are asked for at once.
+const MAP_BYTES: u64 = 64 << 20;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
+/// How long what was told of a file is taken for true: as long as the kernel does, so that nothing is noticed later.
+pub(super) const LIVES: Duration = Duration::from_secs(1);
+/// Files of which is remembered what was told.
+const TOLD_MAX: usize = 4096;
 /// How often a page is asked for again that was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
@@ -37,6 +44,30 @@ struct Map {
     block_bytes: u32,
     /// By byte of the file: the first block, and how many.
     runs: BTreeMap<u64, Blocks>,
+    /// Where the last read ended.
+    read_end: u64,
+}
+
+/// What was told of files a short time ago.
+#[derive(Default)]
+struct Told {
+    sizes: HashMap<u64, (u64, Instant)>,
+    /// Where directories end, by the cookie of their last name.
+    ends: HashMap<u64, (u64, Instant)>,
+}
+
+fn of_now(told: Option<&(u64, Instant)>) -> Option<u64> {
+    told.filter(|(_, at)| at.elapsed() < LIVES).map(|(value, _)| *value)
+}
+
+fn tell(told: &mut HashMap<u64, (u64, Instant)>, ino: u64, value: u64) {
+    if told.len() >= TOLD_MAX {
+        told.retain(|_, (_, at)| at.elapsed() < LIVES);
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+    }
+    told.insert(ino, (value, Instant::now()));
 }
 
 impl Map {
@@ -68,6 +99,7 @@ pub(super) struct Files {
     configuration: Configuration,
     inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
+    told: Mutex<Told>,
     /// Blocks that were changed and not written since, by file.
     changed: Mutex<HashMap<u64, HashSet<u64>>>,
     /// One change of sizes at a time.
@@ -102,18 +134,23 @@ fn now() -> Time {
 }
 
 impl Files {
-    pub(super) fn new(ports: &Arc<Ports>, configuration: Configuration) -> Result<Files, StackError> {
+    pub(super) fn new(
+        ports: &Arc<Ports>,
+        configuration: Configuration,
+        views: Views,
+    ) -> Result<Files, StackError> {
         let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
         let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
         Ok(Files {
             files: ports.asker("files")?,
             policy: ports.asker("policy")?,
-            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk),
+            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk).with(views),
             cache,
             monitor,
             configuration,
             inodes: Mutex::default(),
             maps: Mutex::default(),
+            told: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
         })
@@ -189,6 +226,7 @@ impl Files {
         match answer.map_err(errno)? {
             FilesSay::File(file) => {
                 let id = self.inodes.lock().learn(parent, name, file.id);
+                self.tell_size(id, file.size);
                 Ok(File { id, ..file })
             }
             _ => Err(errno(nonsense("the file system"))),
@@ -234,9 +272,50 @@ impl Files {
 
     pub(super) fn stat(&self, ino: u64) -> Result<File, Code> {
         match self.ask_safely([ino], |[file]| AskFiles::Stat(file)).map_err(errno)? {
-            FilesSay::File(file) => Ok(File { id: ino, ..file }),
+            FilesSay::File(file) => {
+                self.tell_size(ino, file.size);
+                Ok(File { id: ino, ..file })
+            }
             _ => Err(errno(nonsense("the file system"))),
         }
+    }
+
+    fn tell_size(&self, ino: u64, size: u64) {
+        tell(&mut self.told.lock().sizes, ino, size);
+    }
+
+    /// The size of a file, as it was told a short time ago, or is now.
+    pub(super) fn size(&self, ino: u64) -> Result<u64, Code> {
+        let told = of_now(self.told.lock().sizes.get(&ino));
+        told.map_or_else(|| Ok(self.stat(ino)?.size), Ok)
+    }
+
+    /// Names in a directory with their files, of which the kernel learns. Each is to be forgotten that it does not take.
+    pub(super) fn list_files(&self, ino: u64, cookie: u64) -> Result<Vec<(Listed, Option<File>)>, Code> {
+        if of_now(self.told.lock().ends.get(&ino)) == Some(cookie) {
+            return Ok(Vec::new());
+        }
+        let count = FILES_MAX;
+        let question = |[directory]: [u64; 1]| AskFiles::ListFiles { directory, cookie, count };
+        let FilesSay::Files(mut listed) = self.ask_safely([ino], question).map_err(errno)? else {
+            return Err(errno(nonsense("the file system")));
+        };
+        for (name, file) in &mut listed {
+            if let Some(file) = file {
+                file.id = self.inodes.lock().learn(ino, &name.name, file.id);
+                self.tell_size(file.id, file.size);
+            }
+        }
+        if listed.len() < count as usize {
+            let end = listed.last().map_or(cookie, |(name, _)| name.cookie);
+            tell(&mut self.told.lock().ends, ino, end);
+        }
+        Ok(listed)
+    }
+
+    /// A directory changed: where it ends is to be asked again.
+    fn changed_directory(&self, ino: u64) {
+        self.told.lock().ends.remove(&ino);
     }
 
     pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
@@ -248,6 +327,7 @@ impl Files {
     }
 
     pub(super) fn create(&self, parent: u64, name: &str, is_directory: bool) -> Result<File, Code> {
+        self.changed_directory(parent);
         let now = now();
         let question =
             |[parent]: [u64; 1]| AskFiles::Create { parent, name: name.to_owned(), is_directory, now };
@@ -290,6 +370,7 @@ impl Files {
             replace,
             now,
         };
+        self.changed_directory(to.0);
         self.once([from.0, to.0], question, code::NOT_FOUND)?;
         self.inodes.lock().renamed(from, to);
         self.return_blocks();
@@ -316,19 +397,23 @@ impl Files {
 
     fn forget_map(&self, file: u64) {
         self.maps.lock().remove(&file);
+        self.told.lock().sizes.remove(&file);
     }
 
     /// The blocks with bytes of a file, in order, each with where it begins in the file; and bytes of a block.
     fn blocks(&self, file: u64, offset: u64, length: u64) -> Result<(Vec<(u64, u64)>, u32), Code> {
-        let known = self.maps.lock().get(&file).cloned().unwrap_or_default();
-        if let Some(blocks) = within(&known, offset, length) {
-            return Ok((blocks, known.block_bytes));
-        }
-        let mut map = known;
+        let mut map = {
+            let maps = self.maps.lock();
+            let known = maps.get(&file);
+            if let Some((known, blocks)) = known.and_then(|known| Some((known, within(known, offset, length)?))) {
+                return Ok((blocks, known.block_bytes));
+            }
+            known.cloned().unwrap_or_default()
+        };
         let mut at = offset;
         while at < offset + length {
             let left = offset + length - at;
-            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: left };
+            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: left.max(MAP_BYTES) };
             let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question).map_err(errno)?
             else {
                 return Err(errno(nonsense("the file system")));
@@ -360,17 +445,17 @@ impl Files {
         if offset >= end {
             return Ok(Vec::new());
         }
-        let ahead_end = (end + AHEAD_BYTES).min(size);
-        let (blocks, block_bytes) = self.blocks(file, offset, ahead_end - offset)?;
-        let split = blocks.partition_point(|(start, _)| *start < end);
-        let (wanted, ahead) = blocks.split_at(split);
-        let ahead: Vec<u64> = ahead.iter().map(|(_, block)| *block).take(64).collect();
+        let (wanted, block_bytes) = self.blocks(file, offset, end - offset)?;
+        let is_in_order = self.is_in_order(file, offset, end);
         let mut bytes = vec![0; (end - offset) as usize];
-        let mut first = true;
         for wanted in wanted.chunks(BLOCKS_MAX / 2) {
             let numbers: Vec<u64> = wanted.iter().map(|(_, block)| *block).collect();
-            let ahead: &[u64] = if std::mem::take(&mut first) { &ahead } else { &[] };
-            let read = self.reader.read(&numbers, ahead, |at, page| {
+            let ahead = || {
+                let length = if is_in_order { AHEAD_BYTES.min(size - end) } else { 0 };
+                let ahead = self.blocks(file, end, length).map(|(blocks, _)| blocks).unwrap_or_default();
+                ahead.into_iter().map(|(_, block)| block).take(BLOCKS_MAX / 2).collect()
+            };
+            let read = self.reader.read_ahead(&numbers, ahead, |at, page| {
                 let start = wanted[at].0;
                 let from = start.max(offset);
                 let to = (start + u64::from(block_bytes)).min(end);
@@ -380,6 +465,14 @@ impl Files {
             read.map_err(errno)?;
         }
         Ok(bytes)
+    }
+
+    /// Whether a read goes on about where the one before ended; several may be under way at once.
+    fn is_in_order(&self, file: u64, offset: u64, end: u64) -> bool {
+        let mut maps = self.maps.lock();
+        let Some(map) = maps.get_mut(&file) else { return false };
+        let before = std::mem::replace(&mut map.read_end, end);
+        offset != 0 && before.abs_diff(offset) <= AHEAD_BYTES || offset == 0 && end >= AHEAD_BYTES / 4
     }
 
     /// Writes into a file, which grows if that is beyond its end.

@@ -1,11 +1,14 @@
 //! VFS: a file system for the programs of one session (paper, section 4.9). It speaks for its user and for nobody else:
 //! what it may do wrong, it does to that user's files.
 
+mod client;
 mod files;
 mod inodes;
 mod requests;
 
 use crate::StackError;
+use crate::reader::Views;
+pub use client::Client;
 use files::Files;
 use fuser::{Config, SessionACL};
 use holdfast_access::{Acl, Principal};
@@ -36,7 +39,7 @@ pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let missing = || StackError::Component("there is no session with the kernel".to_owned());
         let fuse = context.ports.take_file("fuse").ok_or_else(missing)?;
-        let files = Arc::new(Files::new(&context.ports, configuration.clone())?);
+        let files = Arc::new(Files::new(&context.ports, configuration.clone(), Views::Read)?);
         files.return_blocks();
         let served = requests::Served { files, uid: configuration.uid, gid: configuration.gid };
         let mut config = Config::default();
@@ -44,16 +47,17 @@ pub fn main(context: Context) -> ExitCode {
         let failed =
             |error: std::io::Error| StackError::Component(format!("the session with the kernel: {error}"));
         let session = fuser::Session::from_fd(served, fuse, SessionACL::All, config).map_err(failed)?;
+        let ports = Arc::clone(&context.ports);
         let run = move || match session.run() {
-            // The mount is gone: so is what this process is for.
-            Ok(()) => std::process::exit(0),
+            // The mount is gone: so is what this component is for.
+            Ok(()) => ports.end(0),
             Err(error) => {
                 eprintln!("the session with the kernel: {error}");
-                std::process::exit(1);
+                ports.end(1);
             }
         };
         std::thread::Builder::new().name("session".to_owned()).spawn(run).map_err(failed)?;
         // Nobody may ask it anything; this waits for the order to end.
-        Ok(context.ports.serve(|_| Answer::refuse(Refusal::NotPermitted))?)
+        Ok(context.ports.serve_owned(1, |_| Answer::refuse(Refusal::NotPermitted))?)
     })
 }

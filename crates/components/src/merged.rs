@@ -1,0 +1,176 @@
+//! The same components without walls between them: all in this process, where asking is calling. For measuring what the
+//! walls cost (the paper's section 5: UFS is PFS with local calls instead of messages), and for nothing else: whoever
+//! takes over one component here has all of them. No command of Holdfast runs anything so.
+//!
+//! Everything but the walls stays: plan, ports, aliases and their guards, regions, encoded questions and answers. A
+//! component's own thread starts it and then waits; its answers are worked out on the thread of who asks.
+
+use crate::alias::{AliasPage, AliasView};
+use crate::channel::{Answer, Bounds, Patience, Raw, Refusal, Request};
+use crate::component::{Context, Main};
+use crate::error::{ComponentError, During, Result};
+use crate::plan::{ComponentPlan, Plan};
+use crate::ports::Ports;
+use crate::region::View;
+use crate::supervisor::{Event, ProcessName};
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What answers when a component is called.
+pub(crate) type Handler = Arc<dyn Fn(Request) -> Answer + Send + Sync>;
+
+/// A channel that is a call.
+pub(crate) struct Call {
+    to: Arc<Ports>,
+    /// What who answers calls the channel.
+    port: String,
+    asks: AliasView,
+    serves: AliasView,
+    bounds: Bounds,
+}
+
+impl Call {
+    /// Asks, under an alias of the asker's.
+    pub(crate) fn run(
+        &self,
+        port: &str,
+        number: u64,
+        alias: u16,
+        body: &[u8],
+        files: &[BorrowedFd],
+        patience: Patience,
+    ) -> Raw {
+        let bytes_max = self.bounds.body_bytes_max as usize;
+        let port = || port.to_owned();
+        if body.len() > bytes_max {
+            return Err(ComponentError::TooLarge { port: port(), bytes: body.len(), bytes_max });
+        }
+        let refused = |refusal| ComponentError::Refused { port: port(), refusal };
+        let files = files.iter().map(|file| file.try_clone_to_owned());
+        let files = files.collect::<std::io::Result<_>>().during("handing over a file")?;
+        let handler = self.to.handler(&self.port, patience)?;
+        let alias = self.asks.resolve(alias).ok_or_else(|| refused(Refusal::AliasInvalid))?;
+        let answer = handler(Request { port: &self.port, alias, number, body, files });
+        let alias = self.serves.resolve(answer.alias).ok_or_else(|| refused(Refusal::AliasInvalid))?;
+        match answer.outcome {
+            Ok(body) if body.len() <= bytes_max => Ok((alias, body, answer.files)),
+            Ok(_) => {
+                Err(refused(Refusal::Failed("the answer is larger than the channel carries".to_owned())))
+            }
+            Err(refusal) => Err(refused(refusal)),
+        }
+    }
+}
+
+/// Components of one plan in this process.
+pub struct Merged {
+    host: Arc<Ports>,
+    components: Vec<Arc<Ports>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Merged {
+    /// Starts everything in a plan. The plan's profiles stop nothing here, and nothing is started anew.
+    ///
+    /// # Errors
+    /// The plan does not hold together, or the system has no memory or threads left.
+    pub fn start(table: &[(&str, Main)], plan: Plan, told: impl Fn(Event)) -> Result<Merged> {
+        plan.check()?;
+        let mut realm = [0; 16];
+        getrandom::fill(&mut realm).map_err(|error| ComponentError::System {
+            what: "drawing a name",
+            source: std::io::Error::other(error.to_string()),
+        })?;
+        let named = |counter| -> Result<(ProcessName, Arc<AliasPage>)> {
+            let (process, page) = (ProcessName { realm, counter }, Arc::new(AliasPage::create()?));
+            page.set(0, &process.to_bytes())?;
+            Ok((process, page))
+        };
+        let host = (Ports::merged(0, BTreeMap::new(), Vec::new()), named(0)?.1);
+        let mut known = BTreeMap::new();
+        let mut ready = Vec::new();
+        for (component, run) in plan.components.into_iter().zip(1..) {
+            let (process, page) = named(run)?;
+            let ComponentPlan { name, program, configuration, regions, files, .. } = component;
+            let main = table.iter().find(|(known, _)| *known == program).map(|(_, main)| *main);
+            let main = main.ok_or_else(|| ComponentError::NoSuchComponent(program.clone()))?;
+            let mut views = BTreeMap::new();
+            for grant in regions {
+                let view = View::new(grant.region.view(grant.access)?, grant.access, grant.region.bytes());
+                views.insert(grant.name, Arc::new(view));
+            }
+            let ports = Ports::merged(run, views, files);
+            told(Event::Starting {
+                component: &name,
+                process,
+                pid: rustix::process::getpid().as_raw_nonzero().get(),
+                uid: rustix::process::getuid().as_raw(),
+                aliases: &page,
+            });
+            known.insert(name.clone(), (Arc::clone(&ports), page));
+            ready.push((Context { name, ports, configuration, run }, main));
+        }
+        for channel in plan.channels {
+            let end = |component: &Option<String>| match component {
+                None => &host,
+                Some(name) => &known[name],
+            };
+            let ((asks, from), (to, by)) = (end(&channel.asks.component), end(&channel.serves.component));
+            let call = Call {
+                to: Arc::clone(to),
+                port: channel.serves.port.clone(),
+                asks: AliasView::map(&from.reader()?)?,
+                serves: AliasView::map(&by.reader()?)?,
+                bounds: channel.bounds,
+            };
+            asks.connect(&channel.asks.port, call);
+        }
+        let mut merged = Merged {
+            host: host.0,
+            components: ready.iter().map(|(context, _)| Arc::clone(&context.ports)).collect(),
+            threads: Vec::new(),
+        };
+        for (context, main) in ready {
+            let name = context.name.clone();
+            let run = move || {
+                let name = context.name.clone();
+                let ports = Arc::clone(&context.ports);
+                if format!("{:?}", main(context)) != format!("{:?}", std::process::ExitCode::SUCCESS) {
+                    tracing::error!(component = name, "a component failed");
+                }
+                ports.stop();
+            };
+            let thread = std::thread::Builder::new().name(name).spawn(run);
+            merged.threads.push(thread.during("starting a thread")?);
+        }
+        Ok(merged)
+    }
+
+    /// The ends of channels that the host has.
+    pub fn ports(&self) -> &Arc<Ports> {
+        &self.host
+    }
+
+    /// Ends all components, and waits for them.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        for ports in self.components.iter().rev() {
+            ports.stop();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.host.stop();
+    }
+}
+
+impl Drop for Merged {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
