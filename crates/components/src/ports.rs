@@ -100,7 +100,11 @@ impl Ports {
     }
 
     /// Of a component that has no process of its own ([`crate::Merged`]).
-    pub(crate) fn merged(run: u64, regions: BTreeMap<String, Arc<View>>, files: Vec<(String, OwnedFd)>) -> Arc<Ports> {
+    pub(crate) fn merged(
+        run: u64,
+        regions: BTreeMap<String, Arc<View>>,
+        files: Vec<(String, OwnedFd)>,
+    ) -> Arc<Ports> {
         let files = files.into_iter().collect();
         let held = Mutex::new(Held { begun: Some((Vec::new(), run)), regions, files, ..Held::default() });
         let (receiving, changed) = (Mutex::default(), Condvar::new());

@@ -122,7 +122,10 @@ impl Manager {
             self.places.extend(now.iter().map(|block| (disk, *block)).zip(references));
             rest = after;
         }
-        blocks.iter().map(|block| self.places.get(&(disk, *block)).copied().ok_or(Refusal::Malformed)).collect()
+        blocks
+            .iter()
+            .map(|block| self.places.get(&(disk, *block)).copied().ok_or(Refusal::Malformed))
+            .collect()
     }
 
     fn vacate(&mut self, block: Block) {

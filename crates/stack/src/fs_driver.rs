@@ -10,7 +10,8 @@ use crate::protocol::{
     AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
     MonitorSays, PolicySays, STAGE_PAGES, Time, code,
 };
-use crate::reader::{Reader, Views};
+use crate::reader::Reader;
+use crate::views::Views;
 use holdfast_access::{Access, Acl, Principal};
 use holdfast_components::{Alias, Answer, Asker, Context, Refusal, Request, View};
 use holdfast_fat::format::{FormatOptions, format};

@@ -24,11 +24,12 @@ mod policy_manager;
 mod protocol;
 mod reader;
 mod vfs;
+mod views;
 
 pub use host::{Configuration, Place, Session, Stack, TO_CLIENT, Variant, variant_components};
 pub use protocol::File;
-pub use reader::Views;
 pub use vfs::Client;
+pub use views::Views;
 
 use holdfast_components::{ComponentError, Context, Main};
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
     AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, DriverSays, MonitorSays, PolicySays, STAGE_PAGES,
 };
-use crate::reader::RegionView;
+use crate::views::RegionView;
 use holdfast_access::{Acl, Alias, Principal, Scope};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
 use holdfast_monitor::{

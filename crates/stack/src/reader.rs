@@ -3,10 +3,11 @@
 //! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
 //! at before and after the copy. Where that fails the cache is asked again, so what is read is the block, or an error.
 
-use crate::asking::{ask, ask_as, nonsense};
+use crate::asking::{ask, nonsense};
 use crate::protocol::{AskCache, AskMonitor, BLOCKS_MAX, CacheSays, MonitorSays};
-use holdfast_components::{Access, Asker, Mapped, Patience, Refusal, View};
-use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, word};
+use crate::views::{RegionView, Views};
+use holdfast_components::{Asker, Patience, Refusal};
+use holdfast_monitor::{PAGE_BYTES, Page, Reference, RegionId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,89 +18,6 @@ const REFERENCES_MAX: usize = 1 << 16;
 const VIEWS_MAX: usize = 64;
 /// How often a block is asked for again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 16;
-
-/// How views are looked at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Views {
-    /// By system calls: a view that was taken away gives an error.
-    Read,
-    /// In memory: faster, and a view that was taken away ends the process that touches it. For measuring.
-    Mapped,
-}
-
-enum Source {
-    Read(View),
-    Mapped(Mapped),
-}
-
-impl Source {
-    fn new(views: Views, view: View) -> Result<Source, Refusal> {
-        match views {
-            Views::Read => Ok(Source::Read(view)),
-            Views::Mapped => match view.map() {
-                Ok(mapped) => Ok(Source::Mapped(mapped)),
-                Err(error) => Err(Refusal::Failed(error.to_string())),
-            },
-        }
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) -> bool {
-        match self {
-            Source::Read(view) => view.read_at(offset, into).is_ok(),
-            Source::Mapped(mapped) => mapped.read_at(offset, into).is_ok(),
-        }
-    }
-}
-
-/// A region as its readers see it.
-pub(crate) struct RegionView {
-    bytes: Source,
-    words: Source,
-}
-
-impl RegionView {
-    /// Asks the monitor for it, under an alias.
-    pub(crate) fn open(
-        monitor: &Asker<AskMonitor, MonitorSays>,
-        alias: u16,
-        region: RegionId,
-    ) -> Result<RegionView, Refusal> {
-        RegionView::open_as(Views::Read, monitor, alias, region)
-    }
-
-    fn open_as(
-        views: Views,
-        monitor: &Asker<AskMonitor, MonitorSays>,
-        alias: u16,
-        region: RegionId,
-    ) -> Result<RegionView, Refusal> {
-        let source = |file, bytes: usize| Source::new(views, View::new(file, Access::ReadOnly, bytes as u64));
-        let (answer, files) = ask_as(monitor, alias, &AskMonitor::View(region))?;
-        match (answer, <[_; 2]>::try_from(files)) {
-            (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
-                bytes: source(bytes, REGION_PAGES_MAX * PAGE_BYTES)?,
-                words: source(words, REGION_PAGES_MAX * 8)?,
-            }),
-            _ => Err(nonsense("the monitor")),
-        }
-    }
-
-    /// A page, if it is filled and still what the reference means.
-    pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
-        self.read_part(at, 0, into)
-    }
-
-    /// A part of one, from `skipped` bytes on.
-    fn read_part(&self, at: Reference, skipped: usize, into: &mut [u8]) -> bool {
-        let is_it = || {
-            let mut bytes = [0; 8];
-            let read = self.words.read(u64::from(at.page.index) * 8, &mut bytes);
-            read && u64::from_le_bytes(bytes) == word(at.generation, true)
-        };
-        let place = u64::from(at.page.index) * PAGE_BYTES as u64 + skipped as u64;
-        is_it() && self.bytes.read(place, into) && is_it()
-    }
-}
 
 #[derive(Default)]
 struct Known {

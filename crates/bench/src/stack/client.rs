@@ -29,7 +29,9 @@ pub enum Order {
 }
 
 /// What came of it.
-#[derive(Clone, Copy, PartialEq, Debug, Default, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Debug, Default, BorshSerialize, BorshDeserialize, Serialize, Deserialize,
+)]
 pub struct Taken {
     /// Of one.
     pub seconds: f64,
@@ -72,7 +74,8 @@ fn run(context: Context, views: Views) -> ExitCode {
 fn carry_out(client: &Client, held: &mut Option<File>, order: Order) -> anyhow::Result<Taken> {
     let failed = |code: i32| anyhow!("{}", std::io::Error::from_raw_os_error(code));
     let began = Instant::now();
-    let taken = |times: usize, amount| Taken { seconds: began.elapsed().as_secs_f64() / times.max(1) as f64, amount };
+    let taken =
+        |times: usize, amount| Taken { seconds: began.elapsed().as_secs_f64() / times.max(1) as f64, amount };
     match order {
         Order::Open { path, times } => {
             for _ in 0..times {

@@ -130,7 +130,9 @@ fn sides(options: &Options, home: &Path) -> anyhow::Result<Vec<Side>> {
             Who::ClientMapped => stack(Arrangement::ClientMapped)?,
             Who::Ext4 => {
                 File::create(&image)?.set_len(BYTES)?;
-                command(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=0"]).arg(&image))?;
+                command(
+                    Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=0"]).arg(&image),
+                )?;
                 let side = Side::kernel("ext4", &image, &at)?;
                 fill(side.directory())?;
                 side

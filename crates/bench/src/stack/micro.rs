@@ -6,8 +6,8 @@
 use crate::report::median;
 use anyhow::Context as _;
 use holdfast_components::{
-    Access, Answer, Asker, Bounds, ChannelPlan, ComponentPlan, Context, Door, End, Main, Merged, Patience, Plan,
-    Profile, Program, Regions, Supervisor, View,
+    Access, Answer, Asker, Bounds, ChannelPlan, ComponentPlan, Context, Door, End, Main, Merged, Patience,
+    Plan, Profile, Program, Regions, Supervisor, View,
 };
 use serde::Serialize;
 use std::fs::File;
@@ -70,7 +70,10 @@ fn plan(program: &str) -> Plan {
     let profile = Profile::with_doors(&[Door::Threads]);
     Plan {
         name: "micro-benchmark".to_owned(),
-        components: vec![ComponentPlan { program: program.to_owned(), ..ComponentPlan::new("echo", profile) }],
+        components: vec![ComponentPlan {
+            program: program.to_owned(),
+            ..ComponentPlan::new("echo", profile)
+        }],
         channels: vec![ChannelPlan {
             asks: End::host("ask"),
             serves: End::of("echo", "ask"),
@@ -128,7 +131,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     // A port has one asker at a time, so those for pages have components of their own.
     let (single_2, double_2) = (apart("echo-1")?, apart("echo-2")?);
     let merged_2 = Merged::start(&COMPONENTS, plan("echo-1"), |_| ())?;
-    let ports = [("one thread", single_2.ports()), ("two threads", double_2.ports()), ("merged", merged_2.ports())];
+    let ports =
+        [("one thread", single_2.ports()), ("two threads", double_2.ports()), ("merged", merged_2.ports())];
     for (name, ports) in ports {
         long.push((name, ports.asker::<Vec<u8>, ()>("ask")?));
     }
@@ -198,7 +202,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let at = |part: f64| seconds[((seconds.len() - 1) as f64 * part).round() as usize] * 1e6;
         let rate = measure.bytes as f64 / median(&seconds) / 1e6;
         let rate = if measure.bytes > 0 { format!("{rate:.0}") } else { String::new() };
-        println!("{:<46} {:>10.2} {:>10.2} {:>10.2} {rate:>10}", measure.name, at(0.1), median(&seconds) * 1e6, at(0.9));
+        println!(
+            "{:<46} {:>10.2} {:>10.2} {:>10.2} {rate:>10}",
+            measure.name,
+            at(0.1),
+            median(&seconds) * 1e6,
+            at(0.9)
+        );
     }
     if let Some(path) = &options.json {
         let mut file = File::options().create(true).append(true).open(path)?;

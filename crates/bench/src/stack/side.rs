@@ -96,7 +96,13 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn stack(name: &str, arrangement: Arrangement, disk: &Path, log: &Path, at: &Path) -> anyhow::Result<Side> {
+    pub fn stack(
+        name: &str,
+        arrangement: Arrangement,
+        disk: &Path,
+        log: &Path,
+        at: &Path,
+    ) -> anyhow::Result<Side> {
         let host = Host::start(arrangement, disk, log, at, false)?;
         Ok(Side {
             name: name.to_owned(),
@@ -203,11 +209,15 @@ impl Side {
         let at = |path: &str| self.at.join(path.trim_start_matches('/'));
         let held = || self.held.as_ref().context("no file is open");
         let (path, began) = match order {
-            Order::Open { path, .. } | Order::Enumerate { path } | Order::Hold { path } => (at(path), Instant::now()),
+            Order::Open { path, .. } | Order::Enumerate { path } | Order::Hold { path } => {
+                (at(path), Instant::now())
+            }
             _ => (PathBuf::new(), Instant::now()),
         };
-        let taken =
-            |times: usize, amount| Taken { seconds: began.elapsed().as_secs_f64() / times.max(1) as f64, amount };
+        let taken = |times: usize, amount| Taken {
+            seconds: began.elapsed().as_secs_f64() / times.max(1) as f64,
+            amount,
+        };
         match order {
             Order::Open { times, .. } => {
                 for _ in 0..*times {

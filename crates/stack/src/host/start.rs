@@ -8,8 +8,8 @@ use crate::protocol::{AskCache, AskFiles, Blocks, CacheSays, FilesSay, STAGE_PAG
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
 use holdfast_access::{Acl, Conditions, Manifest, Name, Predicate, Principal, ProcessName, Term, Text};
 use holdfast_components::{
-    Access, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Ports, Profile, Program, RegionGrant,
-    Regions, Supervisor,
+    Access, ChannelPlan, ComponentPlan, Door, End, Event, Patience, Plan, Ports, Profile, Program,
+    RegionGrant, Regions, Supervisor,
 };
 use holdfast_crypto::Digest;
 use holdfast_fat::Layout as FatLayout;

@@ -4,9 +4,7 @@
 use super::start::{CACHE, FILES, POLICY, SESSION, encode};
 use crate::{COMPONENTS, StackError, const_policy};
 use holdfast_access::Principal;
-use holdfast_components::{
-    ChannelPlan, Context, End, Event, Main, Merged, Plan, Ports, Program, Supervisor,
-};
+use holdfast_components::{ChannelPlan, Context, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -57,10 +55,8 @@ impl Variant {
                 && let Some(client) = self.client
             {
                 component.program = client.to_owned();
-                plan.channels.push(ChannelPlan::new(
-                    End::host(TO_CLIENT),
-                    End::of(&component.name, "from-host"),
-                ));
+                plan.channels
+                    .push(ChannelPlan::new(End::host(TO_CLIENT), End::of(&component.name, "from-host")));
             }
         }
         if self.is_measured {

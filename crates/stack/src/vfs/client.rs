@@ -7,7 +7,7 @@ use super::files::{Code, Files};
 use super::inodes::ROOT;
 use crate::StackError;
 use crate::protocol::File;
-use crate::reader::Views;
+use crate::views::Views;
 use holdfast_components::Context;
 
 /// Files of one user.

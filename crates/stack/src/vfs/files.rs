@@ -4,13 +4,14 @@ use super::Configuration;
 use super::inodes::{Inodes, ROOT};
 use crate::StackError;
 use crate::asking::{UNKNOWN, ask_as, ask_once, nonsense};
+use crate::fs_driver::FILES_MAX;
 use crate::host::{BAD_BLOCK, OUTDATED, STATE};
 use crate::protocol::{
     AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
     MonitorSays, PolicySays, Time, code,
 };
-use crate::fs_driver::FILES_MAX;
-use crate::reader::{Reader, Views};
+use crate::reader::Reader;
+use crate::views::Views;
 use holdfast_components::{Asker, Ports, Refusal};
 use holdfast_monitor::PAGE_BYTES;
 use parking_lot::Mutex;
@@ -144,7 +145,8 @@ impl Files {
         Ok(Files {
             files: ports.asker("files")?,
             policy: ports.asker("policy")?,
-            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk).with(views),
+            reader: Reader::new(Arc::clone(&monitor), Arc::clone(&cache), USER, configuration.disk)
+                .with(views),
             cache,
             monitor,
             configuration,
@@ -405,7 +407,9 @@ impl Files {
         let mut map = {
             let maps = self.maps.lock();
             let known = maps.get(&file);
-            if let Some((known, blocks)) = known.and_then(|known| Some((known, within(known, offset, length)?))) {
+            if let Some((known, blocks)) =
+                known.and_then(|known| Some((known, within(known, offset, length)?)))
+            {
                 return Ok((blocks, known.block_bytes));
             }
             known.cloned().unwrap_or_default()

@@ -7,7 +7,7 @@ mod inodes;
 mod requests;
 
 use crate::StackError;
-use crate::reader::Views;
+use crate::views::Views;
 pub use client::Client;
 use files::Files;
 use fuser::{Config, SessionACL};

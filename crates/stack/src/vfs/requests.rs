@@ -5,7 +5,8 @@ use crate::protocol::{File, Time};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -375,7 +376,13 @@ impl Filesystem for Served {
         for (name, file) in listed {
             let shown = number(name.number, name.is_directory);
             let at = name.cookie + 2;
-            is_full = is_full || add(file.as_ref().map_or(0, |file| file.id), at, &name.name, file.as_ref().unwrap_or(&shown));
+            is_full = is_full
+                || add(
+                    file.as_ref().map_or(0, |file| file.id),
+                    at,
+                    &name.name,
+                    file.as_ref().unwrap_or(&shown),
+                );
             // What the kernel does not get it does not forget.
             if let Some(file) = file.filter(|_| is_full) {
                 self.files.forget(file.id, 1);
