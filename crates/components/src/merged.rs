@@ -174,3 +174,98 @@ impl Drop for Merged {
         self.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::{Asker, BODY_BYTES_MAX};
+    use crate::plan::{ChannelPlan, End};
+    use crate::sandbox::Profile;
+    use parking_lot::Mutex;
+    use std::process::ExitCode;
+    use std::time::Duration;
+
+    /// Answers with what it is told by the one behind it, and the name of who asked.
+    fn front(context: Context) -> ExitCode {
+        let back: Asker<Vec<u8>, Vec<u8>> = context.ports.asker("back").expect("planned");
+        let served = context.ports.serve_owned(1, move |request| {
+            let asked = request.question().and_then(|question: Vec<u8>| {
+                let patience = Patience::of(Duration::from_secs(5));
+                back.ask(0, &question, patience).map_err(|error| Refusal::Failed(error.to_string()))
+            });
+            asked.map(|answer| (answer, request.alias.principal)).into()
+        });
+        if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    /// Counts what it is asked; answers as long as it is asked for.
+    fn back(context: Context) -> ExitCode {
+        let count = Mutex::new(0u8);
+        let served = context.ports.serve_owned(1, move |request| {
+            *count.lock() += 1;
+            let answer = request.question().map(|question: Vec<u8>| match question.len() {
+                0 => vec![0; BODY_BYTES_MAX],
+                _ => vec![*count.lock(); question.len()],
+            });
+            answer.into()
+        });
+        if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    type Said = (Vec<u8>, [u8; 32]);
+
+    fn start() -> (Merged, Asker<Vec<u8>, Said>) {
+        let plan = Plan {
+            name: "merged".to_owned(),
+            components: ["front", "back"].map(|name| ComponentPlan::new(name, Profile::default())).into(),
+            channels: vec![
+                ChannelPlan::new(End::host("ask"), End::of("front", "from-host")),
+                ChannelPlan::new(End::of("front", "back"), End::of("back", "from-front")),
+            ],
+        };
+        let merged = Merged::start(&[("front", front), ("back", back)], plan, |_| ()).expect("starts");
+        let asker = merged.ports().asker("ask").expect("planned");
+        (merged, asker)
+    }
+
+    fn patience() -> Patience {
+        Patience::of(Duration::from_secs(5))
+    }
+
+    /// Proves: components without walls ask each other as those with walls do, with the name of who asks, whichever
+    /// begins first; a name that is not proven is refused before the component sees it; what is too large does not pass.
+    #[test]
+    fn calls() {
+        let (merged, asker) = start();
+        let (answer, name) = asker.ask(0, &vec![1, 2, 3], patience()).expect("answered");
+        assert_eq!(answer, [1; 3]);
+        assert_ne!(name, [0; 32], "the host's process has a name");
+        let refused = asker.ask(7, &vec![1], patience());
+        let is_refused =
+            |refused| matches!(refused, Err(ComponentError::Refused { refusal: Refusal::AliasInvalid, .. }));
+        assert!(is_refused(refused));
+        assert_eq!(
+            asker.ask(0, &vec![9], patience()).expect("answered").0,
+            [2],
+            "it was not asked meanwhile"
+        );
+        let large = asker.ask(0, &vec![0; BODY_BYTES_MAX], patience());
+        assert!(matches!(large, Err(ComponentError::TooLarge { .. })), "{large:?}");
+        let large = asker.ask(0, &Vec::new(), patience());
+        assert!(
+            matches!(&large, Err(ComponentError::Refused { refusal: Refusal::Failed(_), .. })),
+            "{large:?}"
+        );
+        merged.stop();
+    }
+
+    /// Proves: when all were told to end, nothing waits and nothing is answered.
+    #[test]
+    fn ends() {
+        let (merged, asker) = start();
+        asker.ask(0, &vec![1], patience()).expect("answered");
+        merged.stop();
+        let late = asker.ask(0, &vec![1], patience());
+        assert!(matches!(late, Err(ComponentError::Disconnected(_))), "{late:?}");
+    }
+}

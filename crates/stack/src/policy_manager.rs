@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// Blocks of a disk whose places are asked for at once.
 const PLACES: u64 = 1024;
 
+/// Regions of a disk that are not given up when they are empty. They take no memory then.
+const ROOMS_KEPT: usize = 32;
+
 /// The disks, and whom PolicyMgr knows.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
@@ -367,12 +370,13 @@ impl Manager {
     /// The page of a block is free again.
     fn vacate(&mut self, disk: u16, block: u64) -> Result<(), Refusal> {
         let served = self.served(disk)?;
+        let all: usize = served.rooms.values().map(Vec::len).sum();
         if let Some((at, acl)) = served.places.remove(&block) {
             let rooms = served.rooms.entry(acl).or_default();
             if let Some(place) = rooms.iter().position(|room| room.region == at.page.region) {
                 rooms[place].free.push(at.page.index);
-                // One that is empty is kept for what comes next; others would be many, as ACLs are.
-                if rooms[place].free.len() == REGION_PAGES_MAX && rooms.len() > 1 {
+                // Some that are empty are kept for what comes next, with the views that readers have of them.
+                if rooms[place].free.len() == REGION_PAGES_MAX && rooms.len() > 1 && all > ROOMS_KEPT {
                     let region = rooms.swap_remove(place).region;
                     ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
                 }

@@ -35,6 +35,8 @@ pub(crate) struct Reader {
     known: Mutex<Known>,
 }
 
+/// Blocks that are asked for at once by who reads in order, however little at a time.
+const ALONG: usize = 32;
 /// How long a question may take to be sent whose answer nobody waits for.
 const EXPECTED: Patience = Patience::Never;
 
@@ -98,9 +100,12 @@ impl Reader {
             if missing.is_empty() {
                 return Ok(());
             }
-            let wanted: Vec<u64> = missing.iter().map(|at| blocks[*at]).collect();
+            let mut wanted: Vec<u64> = missing.iter().map(|at| blocks[*at]).collect();
             let ahead = ahead.take().map(|ahead| ahead()).unwrap_or_default();
-            self.reference(&wanted, true, &ahead)?;
+            let along = ahead.len().min(ALONG.saturating_sub(wanted.len()));
+            let (along, ahead) = ahead.split_at(along);
+            wanted.extend(along);
+            self.reference(&wanted, true, ahead)?;
             let mut still = Vec::new();
             for at in missing {
                 match self.read_known(blocks[at], &mut page)? {
@@ -153,9 +158,14 @@ impl Reader {
     }
 
     fn read_known(&self, block: u64, page: &mut Page) -> Result<bool, Refusal> {
+        self.read_part(block, 0, page)
+    }
+
+    /// A part of a block, from `skipped` bytes on, if it is known where it is in memory.
+    pub(crate) fn read_part(&self, block: u64, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         let Some(at) = self.known(block) else { return Ok(false) };
         match self.view(at.page.region) {
-            Ok(view) if view.read(at, page) => return Ok(true),
+            Ok(view) if view.read_part(at, skipped, into) => return Ok(true),
             // The page is another block's by now, or the region is gone.
             Ok(_) | Err(Refusal::Code(_)) => {}
             Err(refusal) => return Err(refusal),

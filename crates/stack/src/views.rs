@@ -78,7 +78,7 @@ impl RegionView {
     }
 
     /// A part of one, from `skipped` bytes on.
-    fn read_part(&self, at: Reference, skipped: usize, into: &mut [u8]) -> bool {
+    pub(crate) fn read_part(&self, at: Reference, skipped: usize, into: &mut [u8]) -> bool {
         let is_it = || {
             let mut bytes = [0; 8];
             let read = self.words.read(u64::from(at.page.index) * 8, &mut bytes);

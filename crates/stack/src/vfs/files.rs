@@ -449,22 +449,32 @@ impl Files {
         if offset >= end {
             return Ok(Vec::new());
         }
-        let (wanted, block_bytes) = self.blocks(file, offset, end - offset)?;
+        let (mut wanted, block_bytes) = self.blocks(file, offset, end - offset)?;
         let is_in_order = self.is_in_order(file, offset, end);
         let mut bytes = vec![0; (end - offset) as usize];
-        for wanted in wanted.chunks(BLOCKS_MAX / 2) {
-            let numbers: Vec<u64> = wanted.iter().map(|(_, block)| *block).collect();
+        // Which bytes of the answer are in a block, and how many of the block's come before.
+        let part = |start: u64| {
+            let (from, to) = (start.max(offset), (start + u64::from(block_bytes)).min(end));
+            ((from - offset) as usize..(to - offset) as usize, (from - start) as usize)
+        };
+        let mut missing = Vec::new();
+        for (start, block) in wanted.drain(..) {
+            let (place, skipped) = part(start);
+            if !self.reader.read_part(block, skipped, &mut bytes[place]).map_err(errno)? {
+                missing.push((start, block));
+            }
+        }
+        for missing in missing.chunks(BLOCKS_MAX / 2) {
+            let numbers: Vec<u64> = missing.iter().map(|(_, block)| *block).collect();
             let ahead = || {
                 let length = if is_in_order { AHEAD_BYTES.min(size - end) } else { 0 };
                 let ahead = self.blocks(file, end, length).map(|(blocks, _)| blocks).unwrap_or_default();
                 ahead.into_iter().map(|(_, block)| block).take(BLOCKS_MAX / 2).collect()
             };
             let read = self.reader.read_ahead(&numbers, ahead, |at, page| {
-                let start = wanted[at].0;
-                let from = start.max(offset);
-                let to = (start + u64::from(block_bytes)).min(end);
-                let source = &page[(from - start) as usize..(to - start) as usize];
-                bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+                let (place, skipped) = part(missing[at].0);
+                let length = place.len();
+                bytes[place].copy_from_slice(&page[skipped..skipped + length]);
             });
             read.map_err(errno)?;
         }
