@@ -292,6 +292,12 @@ impl Files {
         told.map_or_else(|| Ok(self.stat(ino)?.size), Ok)
     }
 
+    /// The size of a file now; nothing that was told before is taken for true.
+    pub(super) fn told_anew(&self, ino: u64) -> Result<u64, Code> {
+        self.forget_map(ino);
+        Ok(self.stat(ino)?.size)
+    }
+
     /// Names in a directory with their files, of which the kernel learns. Each is to be forgotten that it does not take.
     pub(super) fn list_files(&self, ino: u64, cookie: u64) -> Result<Vec<(Listed, Option<File>)>, Code> {
         if of_now(self.told.lock().ends.get(&ino)) == Some(cookie) {
