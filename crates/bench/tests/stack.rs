@@ -12,7 +12,9 @@ fn every_arrangement() {
     command.args(["stack", "files", "--rounds", "2", "--cold", "1", "--times", "20", "--place"]);
     command.arg(home.path()).arg("--json").arg(&found);
     let sides = ["decomposed", "merged", "const-policy", "mapped", "client", "client-mapped"];
-    sides.iter().for_each(|side| drop(command.args(["--side", side])));
+    for side in sides {
+        command.args(["--side", side]);
+    }
     let output = command.output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found = std::fs::read_to_string(found).expect("written");

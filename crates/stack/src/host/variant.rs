@@ -4,8 +4,7 @@
 use super::start::{CACHE, FILES, POLICY, SESSION, encode};
 use crate::{COMPONENTS, StackError, const_policy};
 use holdfast_access::Principal;
-use holdfast_components::{ChannelPlan, Context, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
-use std::process::ExitCode;
+use holdfast_components::{ChannelPlan, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
 use std::sync::Arc;
 
 /// What runs in the place of PolicyMgr, by the table of [`variant_components`].
@@ -81,7 +80,7 @@ impl Runtime {
         match variant.is_merged {
             false => Ok(Runtime::Apart(Supervisor::start(program, plan, told)?)),
             true => {
-                let mut table: Vec<(&str, fn(Context) -> ExitCode)> = COMPONENTS.to_vec();
+                let mut table: Vec<(&str, Main)> = COMPONENTS.to_vec();
                 table.extend(variant_components());
                 Ok(Runtime::Merged(Merged::start(&table, plan, told)?))
             }
