@@ -6,9 +6,7 @@ use crate::asking::{ITSELF, ask_as, nonsense};
 use crate::host::BUSY;
 use crate::names::Tried;
 use crate::orders::{CHANGES_MAX, CREDENTIALS_MAX, Order, Said, SessionFacts, volume_name};
-use crate::protocol::{
-    AskCache, AskMonitor, AskPolicy, Blocks, Called, Entering, Entry, MonitorSays, PolicySays,
-};
+use crate::protocol::{AskMonitor, AskPolicy, Blocks, Called, Entering, Entry, MonitorSays, PolicySays};
 use crate::reader::is_denied;
 use holdfast_access::prove::reachable;
 use holdfast_access::{Credential, Heard, Limit, Objects, Principal, ProcessName, Proof, Scope, Statement};
@@ -144,9 +142,11 @@ impl Files {
 
     /// What was ordered is durable before it is said to be done.
     fn settle(&self) -> Result<Said, Refusal> {
-        let question = AskCache::Clean { disk: self.configuration.disk, blocks: Vec::new(), flush: true };
-        ask_as(&self.cache, self.names.own(), &question)?;
-        Ok(Said::Done)
+        let question = AskMonitor::Flush { disk: self.configuration.disk };
+        match ask_as(&self.monitor, self.names.own(), &question)?.0 {
+            MonitorSays::Done => Ok(Said::Done),
+            _ => Err(nonsense("the monitor")),
+        }
     }
 
     fn facts(&self) -> Result<SessionFacts, Refusal> {
