@@ -982,9 +982,8 @@ fn goes_on<'a>(cookie: u64, mut names: impl Iterator<Item = &'a Listed>) -> bool
 /// directory has, so nobody would ever forget what came with them.
 fn can_be_listed(name: &Listed, file: Option<&File>) -> bool {
     let is_name = !matches!(&*name.name, "" | "." | "..") && !name.name.contains(['/', '\0']);
-    let is_file = |file: &File| {
-        file.id != ROOT && file.is_directory == name.is_directory && can_be(file, file.id)
-    };
+    let is_file =
+        |file: &File| file.id != ROOT && file.is_directory == name.is_directory && can_be(file, file.id);
     is_name && file.is_none_or(is_file)
 }
 
