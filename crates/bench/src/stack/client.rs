@@ -4,7 +4,8 @@
 use anyhow::anyhow;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{Answer, Context, Main, Refusal, Request};
-use holdfast_stack::{Client, File, Views};
+use holdfast_stack::protocol::File;
+use holdfast_stack::{Client, Views};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
