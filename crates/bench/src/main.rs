@@ -15,11 +15,13 @@ mod plot;
 mod report;
 mod repository;
 mod sides;
+mod stack;
 mod stalls;
 mod store;
 mod volume;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 /// Side-by-side benchmarks of Holdfast's parts.
 #[derive(Parser)]
@@ -61,9 +63,24 @@ enum Command {
     Repository(repository::Options),
     /// Protected volumes beside bare disks, an export without hashing, and btrfs.
     Volume(volume::Options),
+    /// The least-privilege file system in its arrangements, beside the kernel's and others.
+    Stack(stack::Options),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    if let Some(code) = holdfast_components::run_if_component(&stack::components()) {
+        return code;
+    }
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("Error: {error:?}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::Store(options) => store::run(&options),
         Command::Chunks(options) => chunks::run(&options),
@@ -80,5 +97,6 @@ fn main() -> anyhow::Result<()> {
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
         Command::Volume(options) => volume::run(&options),
+        Command::Stack(options) => stack::run(&options),
     }
 }

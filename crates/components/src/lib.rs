@@ -23,6 +23,7 @@ mod error;
 mod kernel;
 mod listing;
 mod memory;
+mod merged;
 mod plan;
 mod ports;
 mod region;
@@ -40,6 +41,7 @@ pub use channel::{
 pub use component::{Context, Main, run_if_component};
 pub use error::{ComponentError, Result};
 pub use listing::{ComponentListing, Listing, listings, runtime_directory, trusted_lines};
+pub use merged::Merged;
 pub use plan::{ChannelPlan, ComponentPlan, End, Plan, RegionGrant, Restart};
 pub use ports::{Ports, Role};
 pub use region::{Access, Mapped, PAGE_BYTES, Region, Regions, View};

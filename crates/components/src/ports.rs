@@ -5,8 +5,9 @@
 //! the supervisor holds the other end of a control channel, so what comes over it is believed.
 
 use crate::channel::packet::{self, PacketError};
-use crate::channel::{Asker, Bounds, Channel, Ended, Patience};
+use crate::channel::{Answer, Asker, Bounds, Channel, Ended, Patience, Request};
 use crate::error::{ComponentError, Result};
+use crate::merged::{Call, Handler};
 use crate::region::{Access, View};
 use borsh::{BorshDeserialize, BorshSerialize};
 use parking_lot::{Condvar, Mutex};
@@ -76,6 +77,9 @@ struct Held {
     ports: BTreeMap<String, Port>,
     regions: BTreeMap<String, Arc<View>>,
     files: BTreeMap<String, OwnedFd>,
+    /// Of a component without a process of its own: whom it asks by calling, and what answers when it is called.
+    calls: BTreeMap<String, Arc<Call>>,
+    handler: Option<Handler>,
     begun: Option<(Vec<u8>, u64)>,
     stopping: bool,
     /// Grows with every change.
@@ -85,6 +89,7 @@ struct Held {
 /// The ports, regions and files of a process.
 pub struct Ports {
     control: Option<OwnedFd>,
+    is_merged: bool,
     /// Held while receiving from `control`.
     receiving: Mutex<Vec<u8>>,
     held: Mutex<Held>,
@@ -94,7 +99,78 @@ pub struct Ports {
 impl Ports {
     pub(crate) fn new(control: Option<OwnedFd>) -> Arc<Ports> {
         let receiving = Mutex::new(vec![0; if control.is_some() { CONTROL_BYTES_MAX } else { 0 }]);
-        Arc::new(Ports { control, receiving, held: Mutex::default(), changed: Condvar::new() })
+        let (held, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(Ports { control, is_merged: false, receiving, held, changed })
+    }
+
+    /// Of a component that has no process of its own ([`crate::Merged`]).
+    pub(crate) fn merged(
+        run: u64,
+        regions: BTreeMap<String, Arc<View>>,
+        files: Vec<(String, OwnedFd)>,
+    ) -> Arc<Ports> {
+        let files = files.into_iter().collect();
+        let held = Mutex::new(Held { begun: Some((Vec::new(), run)), regions, files, ..Held::default() });
+        let (receiving, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(Ports { control: None, is_merged: true, receiving, held, changed })
+    }
+
+    pub(crate) fn connect(&self, port: &str, call: Call) {
+        self.held.lock().calls.insert(port.to_owned(), Arc::new(call));
+    }
+
+    /// What answers when this component is called; waits until there is something.
+    pub(crate) fn handler(&self, port: &str, patience: Patience) -> Result<Handler> {
+        let mut held = self.held.lock();
+        loop {
+            let left = patience.left();
+            match &held.handler {
+                Some(handler) => return Ok(Arc::clone(handler)),
+                None if held.stopping || left.is_some_and(|left| left.is_zero()) => {
+                    return Err(ComponentError::Disconnected(port.to_owned()));
+                }
+                None => self.changed.wait_for(&mut held, left.map_or(SLICE, |left| left.min(SLICE))),
+            };
+        }
+    }
+
+    /// Answers calls until the end.
+    fn serve_calls(&self, handler: Handler) -> Ended {
+        let mut held = self.held.lock();
+        held.handler = Some(handler);
+        self.changed.notify_all();
+        while !held.stopping {
+            self.changed.wait(&mut held);
+        }
+        // What it holds goes with it: others' ports among them.
+        let gone = (held.handler.take(), std::mem::take(&mut held.calls));
+        drop(held);
+        drop(gone);
+        Ended::Stopped
+    }
+
+    /// Answers requests with so many threads, by something that needs nothing else of the caller's: so it can also be
+    /// called where several components share a process. More than one thread needs [`crate::Door::Threads`].
+    ///
+    /// # Errors
+    /// The system fails; never something a peer does.
+    pub fn serve_owned(
+        &self,
+        threads: usize,
+        answer: impl Fn(Request) -> Answer + Send + Sync + 'static,
+    ) -> Result<Ended> {
+        match self.is_merged {
+            true => Ok(self.serve_calls(Arc::new(answer))),
+            false => self.serve_with_threads(threads, answer),
+        }
+    }
+
+    /// Ends this component by its own wish, from any of its threads: its process, where it has one of its own.
+    pub fn end(&self, code: i32) {
+        match self.is_merged {
+            true => self.stop(),
+            false => std::process::exit(code),
+        }
     }
 
     pub(crate) fn control(&self) -> Option<BorrowedFd<'_>> {
@@ -110,12 +186,13 @@ impl Ports {
         port: &str,
     ) -> Result<Asker<Q, A>> {
         let held = self.held.lock();
+        // Numbers of different runs differ, so that the asked does not take a new request for a repetition.
+        let first = held.begun.as_ref().map_or(0, |(_, run)| *run) << 40;
+        if let Some(call) = held.calls.get(port) {
+            return Ok(Asker::new(port, Arc::clone(self), Some(Arc::clone(call)), first));
+        }
         match held.ports.get(port) {
-            Some(known) if known.role == Role::Asks => {
-                // Numbers of different runs differ, so that the asked does not take a new request for a repetition.
-                let run = held.begun.as_ref().map_or(0, |(_, run)| *run);
-                Ok(Asker::new(port, Arc::clone(self), run << 40))
-            }
+            Some(known) if known.role == Role::Asks => Ok(Asker::new(port, Arc::clone(self), None, first)),
             _ => Err(ComponentError::NoSuchPort(port.to_owned())),
         }
     }

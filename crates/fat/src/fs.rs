@@ -12,7 +12,7 @@ use crate::check::Checked;
 use crate::directory::{Directory, Found, Scan};
 use crate::draft::{Draft, Effect, Metadata, Transaction};
 use crate::entry::{Attributes, Entry};
-use crate::layout::{BlockRange, Layout};
+use crate::layout::{Area, BlockId, BlockRange, Layout, Run};
 use crate::names::Name;
 use crate::nodes::{FileId, Node, Place};
 use crate::state::State;
@@ -70,6 +70,17 @@ pub struct Listed {
     pub place_number: u64,
     /// Where to go on after it.
     pub cookie: u64,
+}
+
+/// A name in a directory, with its file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListedFile {
+    /// The name.
+    pub name: Listed,
+    /// The file, to which there is a reference more, and what is known of it; none of a directory that is unsound.
+    pub file: Option<(FileId, Stat)>,
+    /// The first block, of a directory.
+    pub first: Option<BlockId>,
 }
 
 /// A part of a file and the blocks that hold it.
@@ -251,6 +262,30 @@ impl<M: Metadata> Fat<M> {
     /// Names in a directory, from a cookie on (0 is the beginning), at most `count`. A cookie stays good however the
     /// directory changes: what is there all along is listed once.
     pub fn list(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<Listed>> {
+        self.each(parent, cookie, count, |_, _, _, listed| Ok(listed))
+    }
+
+    /// The same with what `lookup` says of each.
+    pub fn list_files(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<ListedFile>> {
+        self.each(parent, cookie, count, |state, draft, (directory, found), name| {
+            let Ok((size, first)) = sizes(state, draft, found) else {
+                return Ok(ListedFile { name, file: None, first: None });
+            };
+            let stat = state.stat(&found.entry, size);
+            let id = state.nodes.refer(Place { directory: directory.first, slot: found.slot }, first)?;
+            let block = |start| draft.layout.blocks(Run { start, count: 1 }).start;
+            let first = first.map(|first| BlockId { area: Area::Data, index: block(first) });
+            Ok(ListedFile { name, file: Some((id, stat)), first })
+        })
+    }
+
+    fn each<T>(
+        &mut self,
+        parent: FileId,
+        cookie: u64,
+        count: usize,
+        mut tell: impl FnMut(&mut State, &Draft, (&Directory, &Found), Listed) -> Result<T>,
+    ) -> Result<Vec<T>> {
         self.read(|state, draft| {
             let directory = state.directory(draft, parent)?;
             let mut scan = Scan::new(&directory, u32::try_from(cookie).unwrap_or(u32::MAX));
@@ -262,13 +297,14 @@ impl<M: Metadata> Fat<M> {
                     continue;
                 }
                 let is_directory = found.entry.is_directory();
-                listed.push(Listed {
-                    name: found.name,
+                let name = Listed {
+                    name: found.name.clone(),
                     kind: if is_directory { Kind::Directory } else { Kind::File },
                     size: if is_directory { 0 } else { u64::from(found.entry.size) },
                     place_number: u64::from(directory.first) << 16 | u64::from(found.slot),
                     cookie: u64::from(scan.slot()),
-                });
+                };
+                listed.push(tell(state, draft, (&directory, &found), name)?);
             }
             Ok(listed)
         })

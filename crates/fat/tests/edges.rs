@@ -462,3 +462,32 @@ fn deep_directories() {
     assert!(found.contains(&holdfast_fat::Problem::TooDeep), "{found:?}");
     assert!(checked.expect("the root is sound").refusal.expect("it forbids changes").contains("65536"));
 }
+
+/// Proves: a directory listed with its files says of each what looking it up says, in pieces as at once; each has one
+/// reference, which is given up like any other; and of what is unsound it has the name only, and lists the rest.
+#[test]
+fn listed_with_files() {
+    let mut fat = mount(sound());
+    let names = fat.list(ROOT, 0, 100).expect("listed");
+    assert_eq!(names.len(), 4);
+    let mut listed = fat.list_files(ROOT, 0, 3).expect("listed");
+    let cookie = listed.last().expect("three").name.cookie;
+    listed.extend(fat.list_files(ROOT, cookie, 3).expect("listed"));
+    assert_eq!(listed.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>(), names);
+    for entry in &listed {
+        let (id, stat) = entry.file.clone().expect("it is sound");
+        assert_eq!(fat.lookup(ROOT, &entry.name.name).expect("there"), (id, stat));
+        assert_eq!(entry.first.is_some(), entry.name.kind == Kind::Directory, "{}", entry.name.name);
+        fat.forget(id, 1);
+        assert!(fat.stat(id).is_ok(), "there is one reference more");
+        fat.forget(id, 1);
+        assert!(matches!(fat.stat(id), Err(FatError::Gone)));
+    }
+    let mut bytes = sound();
+    support::memory::set_first(&mut bytes, b"DIR", 60_000_000);
+    let mut fat = mount(bytes);
+    let listed = fat.list_files(ROOT, 0, 100).expect("listed");
+    let unsound: Vec<&str> =
+        listed.iter().filter(|entry| entry.file.is_none()).map(|entry| &*entry.name.name).collect();
+    assert_eq!((listed.len(), unsound), (4, vec!["DIR"]));
+}

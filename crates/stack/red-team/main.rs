@@ -78,6 +78,8 @@ const TABLE: &[(&str, Main)] = &[
     ("cache-manager", |context| either("cache-manager", context, roles::cache_manager)),
     ("disk-driver", |context| either("disk-driver", context, roles::disk_driver)),
     ("disk-formatter", |context| either("disk-formatter", context, roles::formatter)),
+    ("fs-loader", |context| honest("fs-loader")(context)),
+    ("fs-checker", |context| honest("fs-checker")(context)),
     ("fs-driver", |context| either("fs-driver", context, roles::fs_driver)),
     ("vfs", |context| either("vfs", context, roles::session)),
 ];

@@ -39,7 +39,7 @@ fn fuzz_all(enemy: &Enemy) {
     fuzz(enemy, "monitor", &samples::ask_monitor(victim), 2000);
     fuzz(enemy, "policy", &samples::ask_policy(victim), 2000);
     fuzz(enemy, "cache", &samples::ask_cache(victim), 500);
-    fuzz(enemy, "driver", &samples::ask_driver(victim), 500);
+    fuzz(enemy, "driver-0", &samples::ask_driver(victim), 500);
     fuzz(enemy, "files", &samples::ask_files(), 1000);
 }
 
@@ -77,7 +77,7 @@ fn escape(attack: &str) -> bool {
 pub fn cache_manager(enemy: Enemy) {
     let monitor: Monitor = enemy.asker("monitor").expect("it has one");
     let policy: Policy = enemy.asker("policy").expect("it has one");
-    let driver: Asker<AskDriver, DriverSays> = enemy.asker("driver").expect("it has one");
+    let driver: Asker<AskDriver, DriverSays> = enemy.asker("driver-0").expect("it has one");
     let victim = enemy.orders.victim;
     let bring = |blocks: Vec<u64>| -> Vec<Reference> {
         let question = AskPolicy::Cache { disk: 0, blocks };

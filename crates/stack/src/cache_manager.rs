@@ -10,6 +10,8 @@ use holdfast_monitor::{Direction, PageId, Reference, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Threads that answer: who waits for a disk does not hold up the others.
 const THREADS: usize = 4;
@@ -17,6 +19,11 @@ const THREADS: usize = 4;
 const EVICTED: usize = 64;
 /// How often a block is brought in again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 8;
+
+/// Questions for what is likely to come next on a disk that wait; more are passed over.
+const AHEAD_MAX: usize = 16;
+/// The channel of who may have everything given up: the host, where it measures.
+const FROM_HOST: &str = "from-host";
 
 /// How much memory there is.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
@@ -29,10 +36,19 @@ pub struct Configuration {
 
 type Block = (u16, u64);
 
+/// A block in memory.
+struct Known {
+    at: Reference,
+    /// When it was wanted last.
+    tick: u64,
+    /// Whether it was seen filled. It stays so as long as the reference is good.
+    is_filled: bool,
+}
+
 /// What is in memory, by when it was wanted last.
 #[derive(Default)]
 struct Recent {
-    places: HashMap<Block, (Reference, u64)>,
+    places: HashMap<Block, Known>,
     order: BTreeMap<u64, Block>,
     tick: u64,
 }
@@ -40,15 +56,24 @@ struct Recent {
 impl Recent {
     fn touch(&mut self, block: Block, at: Reference) {
         self.tick += 1;
-        if let Some((_, before)) = self.places.insert(block, (at, self.tick)) {
-            self.order.remove(&before);
+        let before = self.places.remove(&block);
+        let is_filled = before.as_ref().is_some_and(|before| before.at == at && before.is_filled);
+        if let Some(before) = before {
+            self.order.remove(&before.tick);
         }
+        self.places.insert(block, Known { at, tick: self.tick, is_filled });
         self.order.insert(self.tick, block);
     }
 
+    fn filled(&mut self, block: Block, at: Reference) {
+        if let Some(known) = self.places.get_mut(&block).filter(|known| known.at == at) {
+            known.is_filled = true;
+        }
+    }
+
     fn forget(&mut self, block: Block) {
-        if let Some((_, tick)) = self.places.remove(&block) {
-            self.order.remove(&tick);
+        if let Some(known) = self.places.remove(&block) {
+            self.order.remove(&known.tick);
         }
     }
 }
@@ -74,7 +99,7 @@ pub fn main(context: Context) -> ExitCode {
         let drivers = (0..buses.iter().max().map_or(0, |last| last + 1))
             .map(|bus| ports.asker(&crate::host::bus_port(bus)));
         let disks = buses.len();
-        let cache = Cache {
+        let cache = Arc::new(Cache {
             pages_max: configuration.pages_max as usize,
             monitor: ports.asker("monitor")?,
             policy: ports.asker("policy")?,
@@ -82,9 +107,26 @@ pub fn main(context: Context) -> ExitCode {
             recent: Mutex::default(),
             bringing: buses.iter().map(|_| Mutex::new(())).collect(),
             buses,
-        };
+        });
         cache.learn()?;
-        Ok(ports.serve_with_threads(THREADS * disks.clamp(1, 3), |request| cache.answer(&request))?)
+        // Nobody waits for what is only likely to be wanted; nor is a failure of it told. One thread for each disk, so that
+        // one that is slow does not keep the others'.
+        let mut likely = Vec::new();
+        for disk in 0..disks as u16 {
+            let (ahead, wanted) = sync_channel::<Vec<u64>>(AHEAD_MAX);
+            let fetching = Arc::clone(&cache);
+            let fetch = move || {
+                for blocks in wanted {
+                    let _ = fetching.bring(disk, &blocks, true);
+                }
+            };
+            std::thread::Builder::new().name(format!("ahead-{disk}")).spawn(fetch).map_err(|error| {
+                crate::StackError::Component(format!("a thread for what comes next: {error}"))
+            })?;
+            likely.push(ahead);
+        }
+        let threads = THREADS * disks.clamp(1, 3);
+        Ok(ports.serve_owned(threads, move |request| cache.answer(&request, &likely))?)
     })
 }
 
@@ -118,7 +160,7 @@ impl Cache {
         self.drivers.get(usize::from(*bus)).ok_or(Refusal::Malformed)
     }
 
-    fn answer(&self, request: &Request) -> Answer {
+    fn answer(&self, request: &Request, likely: &[SyncSender<Vec<u64>>]) -> Answer {
         let done = request.question().and_then(|question| match question {
             AskCache::Want { blocks, ahead, .. } if blocks.len() + ahead.len() > BLOCKS_MAX => {
                 Err(Refusal::Malformed)
@@ -126,12 +168,20 @@ impl Cache {
             AskCache::Clean { blocks, .. } if blocks.len() > BLOCKS_MAX => Err(Refusal::Malformed),
             AskCache::Want { disk, blocks, fill, ahead } => {
                 let references = self.bring(disk, &blocks, fill)?;
-                // Not asked for by name, so no failure of theirs is told.
-                let _ = self.bring(disk, &ahead, true);
+                // Others wait: more of it is passed over.
+                if let Some(likely) = likely.get(usize::from(disk)).filter(|_| !ahead.is_empty()) {
+                    let _ = likely.try_send(ahead);
+                }
                 Ok(CacheSays::References(references))
             }
             AskCache::Clean { disk, blocks } => {
                 self.clean(disk, &blocks)?;
+                Ok(CacheSays::Done)
+            }
+            AskCache::Empty if request.port != FROM_HOST => Err(Refusal::NotPermitted),
+            AskCache::Empty => {
+                let _all: Vec<_> = self.bringing.iter().map(Mutex::lock).collect();
+                self.make_room(self.pages_max)?;
                 Ok(CacheSays::Done)
             }
         });
@@ -166,30 +216,45 @@ impl Cache {
         if references.len() != blocks.len() {
             return Err(nonsense("PolicyMgr"));
         }
+        let (mut new, mut unsure) = (Vec::new(), Vec::new());
         {
             let mut recent = self.recent.lock();
             for (block, at) in blocks.iter().zip(&references) {
-                recent.touch((disk, *block), *at);
+                let place = (disk, *block);
+                match recent.places.get(&place).filter(|known| known.at == *at) {
+                    None => new.push((*block, *at)),
+                    Some(known) if !known.is_filled => unsure.push((*block, *at)),
+                    Some(_) => {}
+                }
+                recent.touch(place, *at);
             }
         }
-        if !fill {
+        let filled = |done: &[(u64, Reference)]| {
+            let mut recent = self.recent.lock();
+            done.iter().for_each(|(block, at)| recent.filled((disk, *block), *at));
+        };
+        if !fill || new.is_empty() && unsure.is_empty() {
             return Ok(Some(references));
         }
-        let statuses = self.look(&references)?;
-        let mut empty: Vec<(u64, PageId)> = Vec::new();
-        for ((block, at), status) in blocks.iter().zip(&references).zip(statuses) {
+        // What was given a page just now is empty, unless somebody writes all of it meanwhile.
+        if unsure.is_empty() && self.fill(disk, &new).is_ok() {
+            filled(&new);
+            return Ok(Some(references));
+        }
+        unsure.append(&mut new);
+        let places: Vec<Reference> = unsure.iter().map(|(_, at)| *at).collect();
+        let statuses = self.look(&places)?;
+        let (mut empty, mut full): (Vec<(u64, Reference)>, Vec<_>) = (Vec::new(), Vec::new());
+        for (one, status) in unsure.into_iter().zip(statuses) {
             match status {
                 None => return Ok(None),
-                Some(Status::Empty) => empty.push((*block, at.page)),
-                Some(_) => {}
+                Some(Status::Empty) => empty.push(one),
+                Some(_) => full.push(one),
             }
         }
-        empty.sort_unstable();
-        empty.dedup();
+        filled(&full);
         if !empty.is_empty() {
-            let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: empty };
-            if let Err(refusal) = ask(self.driver(disk)?, &question) {
-                let AskDriver::Transfer { blocks: empty, .. } = question;
+            if let Err(refusal) = self.fill(disk, &empty) {
                 if blocks.len() == 1 {
                     // Somebody else may have filled it, or taken it away: another look tells.
                     return match self.look(&references)?[0] {
@@ -199,13 +264,21 @@ impl Cache {
                 }
                 // One that cannot be read does not keep the others; who wants it learns why when it asks for it alone.
                 for one in empty {
-                    let question =
-                        AskDriver::Transfer { direction: Direction::Fill, disk, blocks: vec![one] };
-                    let _ = ask(self.driver(disk)?, &question);
+                    let _ = self.fill(disk, &[one]);
                 }
+            } else {
+                filled(&empty);
             }
         }
         Ok(Some(references))
+    }
+
+    /// Has empty pages filled.
+    fn fill(&self, disk: u16, places: &[(u64, Reference)]) -> Result<DriverSays, Refusal> {
+        let mut blocks: Vec<(u64, PageId)> = places.iter().map(|(block, at)| (*block, at.page)).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        ask(self.driver(disk)?, &AskDriver::Transfer { direction: Direction::Fill, disk, blocks })
     }
 
     /// Gives up what was not wanted for longest, where there is no room for more.
@@ -241,7 +314,7 @@ impl Cache {
         for _ in 0..ATTEMPTS {
             let known: Vec<(u64, Reference)> = {
                 let recent = self.recent.lock();
-                let place = |block: &u64| Some((*block, recent.places.get(&(disk, *block))?.0));
+                let place = |block: &u64| Some((*block, recent.places.get(&(disk, *block))?.at));
                 blocks.iter().filter_map(place).collect()
             };
             let references: Vec<Reference> = known.iter().map(|(_, at)| *at).collect();

@@ -29,7 +29,7 @@ pub struct Configuration {
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let monitor = context.ports.asker::<AskMonitor, MonitorSays>("monitor")?;
-        Ok(context.ports.serve_with_threads(THREADS, |request| answer(&configuration, &monitor, &request))?)
+        Ok(context.ports.serve_owned(THREADS, move |request| answer(&configuration, &monitor, &request))?)
     })
 }
 

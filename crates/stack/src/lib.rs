@@ -18,6 +18,7 @@
 mod asking;
 mod cache_manager;
 mod card_protocol;
+mod const_policy;
 mod disk_driver;
 mod formatter;
 mod fs_checker;
@@ -31,13 +32,17 @@ mod policy_manager;
 pub mod protocol;
 mod reader;
 mod vfs;
+mod views;
 
 pub use fs_loader::Wanted;
 pub use host::{
     Configuration, DiskPlan, Laid, NewFileSystem, OwnerOf, PEOPLE_MAX, People, ProgramGate, Session, Source,
-    Stack, Survey, adopt, check_partitions, driver_of, find_partitions, lay_out,
+    Stack, Survey, TO_CLIENT, Variant, adopt, check_partitions, driver_of, find_partitions, lay_out,
+    variant_components,
 };
 pub use place::{Found, Geometry, PARTITIONS_MAX, Partition, Place};
+pub use vfs::Client;
+pub use views::Views;
 
 use holdfast_components::{ComponentError, Context, Main};
 use std::process::ExitCode;

@@ -11,13 +11,14 @@ use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
     AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, DriverSays, MonitorSays, PolicySays, STAGE_PAGES,
 };
-use crate::reader::RegionView;
+use crate::views::RegionView;
 use holdfast_access::{Acl, Alias, Credential, Heard, Principal, Scope, Standing, Statement};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
 use holdfast_monitor::{
     BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
 };
 use holdfast_policy::{AclChange, BlockRange, Change, DirtyPages, Disk, Effect, Label, Policy};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -116,7 +117,9 @@ pub fn main(context: Context) -> ExitCode {
             manager.open_again(number);
         }
         manager.tell_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
-        Ok(ports.serve(|request| manager.answer(&request))?)
+        // One after the other: what was decided is carried out before anything else is decided.
+        let manager = Mutex::new(manager);
+        Ok(ports.serve_owned(1, move |request| manager.lock().answer(&request))?)
     })
 }
 
@@ -543,8 +546,15 @@ impl Manager {
     fn evict(&mut self, disk: u16, blocks: &[u64]) -> Result<(), Refusal> {
         for block in blocks {
             let Some((at, _)) = self.served(disk)?.places.get(block).cloned() else { continue };
-            self.clean(disk, *block)?;
-            match ask(&self.monitor, &AskMonitor::Free { page: at.page }) {
+            let free = AskMonitor::Free { page: at.page };
+            let freed = match ask(&self.monitor, &free) {
+                Err(Refusal::Code(crate::host::STATE)) => {
+                    self.clean(disk, *block)?;
+                    ask(&self.monitor, &free)
+                }
+                freed => freed,
+            };
+            match freed {
                 Ok(_) => self.vacate(disk, *block)?,
                 // Changed again, or being read: it is wanted after all.
                 Err(Refusal::Code(_)) => {}

@@ -201,6 +201,8 @@ pub enum AskCache {
     Want { disk: u16, blocks: Vec<u64>, fill: bool, ahead: Vec<u64> },
     /// These blocks' changes on the disk. Whoever relies on that asks the monitor whether it is so.
     Clean { disk: u16, blocks: Vec<u64> },
+    /// Everything given up, its changes written first: for a host that measures.
+    Empty,
 }
 
 /// From CacheMgr.
@@ -230,7 +232,7 @@ pub struct DriverSays {
 pub type Time = (i64, u32);
 
 /// A file, as clients see it.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, BorshSerialize, BorshDeserialize)]
 pub struct File {
     /// Its number.
     pub id: u64,
@@ -255,6 +257,8 @@ pub enum AskFiles {
     Stat(u64),
     /// Names in a directory.
     List { directory: u64, cookie: u64, count: u32 },
+    /// The same with what is known of each; a reference is taken to each.
+    ListFiles { directory: u64, cookie: u64, count: u32 },
     /// The blocks of a part of a file.
     Map { file: u64, offset: u64, length: u64 },
     /// A file or directory made; a reference is taken.
@@ -303,6 +307,8 @@ pub enum FilesSay {
     File(File),
     /// Names.
     Names(Vec<Listed>),
+    /// Names, and what is known of their files; nothing of what is unsound. Fewer than were asked for means that there are no more.
+    Files(Vec<(Listed, Option<File>)>),
     /// Blocks, each run with the byte of the file where it begins, and bytes of a block.
     Map { runs: Vec<(u64, Blocks)>, block_bytes: u32 },
     /// The size after this step, the blocks that were nominated, and bytes below the size that are to be made zero.

@@ -1,14 +1,16 @@
 //! Reading blocks by views of regions: without asking anybody, where the block is in memory and the view is known.
 //!
 //! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
-//! at before and after the copy. They name the block, so the cache's word is not relied on: a false reference finds nothing. Where that fails the cache is asked again, so what is read is the block, or an error.
+//! at before and after the copy. They name the block, so the cache's word is not relied on: a false reference finds
+//! nothing. Where that fails the cache is asked again, so what is read is the block, or an error.
 
-use crate::asking::{ask, ask_as, nonsense};
+use crate::asking::{ITSELF, ask, ask_as, nonsense};
 use crate::host::{BUSY, OUTDATED, STATE};
 use crate::names::Names;
-use crate::protocol::{AskCache, AskMonitor, CacheSays, MonitorSays};
-use holdfast_components::{Access, Asker, Refusal, View};
-use holdfast_monitor::{BlockId, PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, Words, words};
+use crate::protocol::{AskCache, AskMonitor, BLOCKS_MAX, CacheSays, MonitorSays};
+use crate::views::{RegionView, Views};
+use holdfast_components::{Asker, Patience, Refusal};
+use holdfast_monitor::{BlockId, PAGE_BYTES, Page, Reference, RegionId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,48 +21,6 @@ const REFERENCES_MAX: usize = 1 << 16;
 const VIEWS_MAX: usize = 64;
 /// How often a block is asked for again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 16;
-
-/// Bytes of the words of a page.
-pub(crate) const WORDS_BYTES: usize = 16;
-
-/// The words of a page, as they are in a region.
-pub(crate) fn to_bytes([first, second]: Words) -> [u8; WORDS_BYTES] {
-    (u128::from(first) | u128::from(second) << 64).to_le_bytes()
-}
-
-/// A region as its readers see it.
-pub(crate) struct RegionView {
-    bytes: View,
-    words: View,
-}
-
-impl RegionView {
-    /// Asks the monitor for it, under an alias.
-    pub(crate) fn open(
-        monitor: &Asker<AskMonitor, MonitorSays>,
-        alias: u16,
-        region: RegionId,
-    ) -> Result<RegionView, Refusal> {
-        let (answer, files) = ask_as(monitor, alias, &AskMonitor::View(region))?;
-        match (answer, <[_; 2]>::try_from(files)) {
-            (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
-                bytes: View::new(bytes, Access::ReadOnly, (REGION_PAGES_MAX * PAGE_BYTES) as u64),
-                words: View::new(words, Access::ReadOnly, (REGION_PAGES_MAX * WORDS_BYTES) as u64),
-            }),
-            _ => Err(nonsense("the monitor")),
-        }
-    }
-
-    /// A page, if it is filled and still what the reference means.
-    pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
-        let is_it = || {
-            let mut found = [0; WORDS_BYTES];
-            let read = self.words.read_at(u64::from(at.page.index) * WORDS_BYTES as u64, &mut found);
-            read.is_ok() && found == to_bytes(words(at, true))
-        };
-        is_it() && self.bytes.read_at(u64::from(at.page.index) * PAGE_BYTES as u64, into).is_ok() && is_it()
-    }
-}
 
 #[derive(Default)]
 struct Known {
@@ -74,8 +34,14 @@ pub(crate) struct Reader {
     cache: Arc<Asker<AskCache, CacheSays>>,
     names: Arc<Names>,
     disk: u16,
+    views: Views,
     known: Mutex<Known>,
 }
+
+/// Blocks that are asked for at once by who reads in order, however little at a time.
+const ALONG: usize = 32;
+/// How long a question may take to be sent whose answer nobody waits for.
+const EXPECTED: Patience = Patience::Never;
 
 /// Whether it is the name that was refused, so that another may do.
 pub(crate) fn is_denied(refusal: &Refusal) -> bool {
@@ -98,7 +64,27 @@ impl Reader {
         names: Arc<Names>,
         disk: u16,
     ) -> Reader {
-        Reader { monitor, cache, names, disk, known: Mutex::default() }
+        Reader { monitor, cache, names, disk, views: Views::Read, known: Mutex::default() }
+    }
+
+    /// The same, looking at views in another way.
+    pub(crate) fn with(self, views: Views) -> Reader {
+        Reader { views, ..self }
+    }
+
+    /// Has blocks brought into memory that are likely to be wanted soon. Nobody waits for that.
+    pub(crate) fn expect(&self, blocks: Vec<u64>) {
+        let ahead: Vec<u64> = {
+            let known = self.known.lock();
+            let is_new = |block: &u64| !known.references.contains_key(block);
+            blocks.into_iter().filter(is_new).take(BLOCKS_MAX).collect()
+        };
+        if !ahead.is_empty() {
+            let question = AskCache::Want { disk: self.disk, blocks: Vec::new(), fill: true, ahead };
+            if let Ok(ticket) = self.cache.start(ITSELF, &question, &[], EXPECTED) {
+                self.cache.forget(ticket);
+            }
+        }
     }
 
     /// Reads blocks, giving each to `found` by its place in `blocks`. Those `ahead` may be fetched meanwhile.
@@ -106,29 +92,40 @@ impl Reader {
         &self,
         blocks: &[u64],
         ahead: &[u64],
+        found: impl FnMut(usize, &Page),
+    ) -> Result<(), Refusal> {
+        self.read_ahead(blocks, || ahead.to_vec(), found)
+    }
+
+    /// The same; what comes next is worked out only if something is not known to be in memory.
+    pub(crate) fn read_ahead(
+        &self,
+        blocks: &[u64],
+        ahead: impl FnOnce() -> Vec<u64>,
         mut found: impl FnMut(usize, &Page),
     ) -> Result<(), Refusal> {
+        let mut ahead = Some(ahead);
         let mut page = [0; PAGE_BYTES];
         let mut missing: Vec<usize> = Vec::new();
         for (at, block) in blocks.iter().enumerate() {
-            match self.read_known(*block, &mut page) {
-                Ok(true) => found(at, &page),
-                Ok(false) => missing.push(at),
-                // Where it was may be for others now; where it is may be for us.
-                Err(refusal) if is_denied(&refusal) => missing.push(at),
-                Err(refusal) => return Err(refusal),
+            match self.read_part(*block, 0, &mut page)? {
+                true => found(at, &page),
+                false => missing.push(at),
             }
         }
-        for attempt in 0..ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             if missing.is_empty() {
                 return Ok(());
             }
-            let wanted: Vec<u64> = missing.iter().map(|at| blocks[*at]).collect();
-            let ahead = if attempt == 0 { ahead } else { &[] };
+            let mut wanted: Vec<u64> = missing.iter().map(|at| blocks[*at]).collect();
+            let ahead = ahead.take().map(|ahead| ahead()).unwrap_or_default();
+            let along = ahead.len().min(ALONG.saturating_sub(wanted.len()));
+            let (along, ahead) = ahead.split_at(along);
+            wanted.extend(along);
             self.reference(&wanted, true, ahead)?;
             let mut still = Vec::new();
             for at in missing {
-                match self.read_known(blocks[at], &mut page)? {
+                match self.read_known(blocks[at], 0, &mut page)? {
                     true => found(at, &page),
                     false => still.push(at),
                 }
@@ -179,13 +176,22 @@ impl Reader {
         }
     }
 
-    fn read_known(&self, block: u64, page: &mut Page) -> Result<bool, Refusal> {
+    /// A part of a block, from `skipped` bytes on, if it is known where it is in memory.
+    pub(crate) fn read_part(&self, block: u64, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
+        match self.read_known(block, skipped, into) {
+            // Where it was may be for others now; where it is may be for us.
+            Err(refusal) if is_denied(&refusal) => Ok(false),
+            read => read,
+        }
+    }
+
+    fn read_known(&self, block: u64, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         let Some(at) = self.known(block) else { return Ok(false) };
         match self.view(at.page.region) {
-            Ok(view) if view.read(at, page) => return Ok(true),
+            Ok(view) if view.read_part(at, skipped, into) => return Ok(true),
             // The page is another block's by now, or the region is gone.
             Ok(_) | Err(Refusal::Code(_)) => {}
-            Err(refusal) if is_denied(&refusal) => match self.copy(at, page) {
+            Err(refusal) if is_denied(&refusal) => match self.copy(at, skipped, into) {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
                 Err(refusal) => {
@@ -209,7 +215,7 @@ impl Reader {
         let names = self.names.all();
         let mut opened = Err(Refusal::NotPermitted);
         for name in names.iter().filter(|name| !name.is_partial) {
-            opened = RegionView::open(&self.monitor, name.alias, region);
+            opened = RegionView::open_as(self.views, &self.monitor, name.alias, region);
             if !opened.as_ref().is_err_and(is_denied) {
                 break;
             }
@@ -223,12 +229,12 @@ impl Reader {
         Ok(view)
     }
 
-    /// Reads a block under a name that holds for some blocks only; whether it is there.
-    fn copy(&self, at: Reference, page: &mut Page) -> Result<bool, Refusal> {
+    /// Reads a part of a block under a name that holds for some blocks only; whether it is there.
+    fn copy(&self, at: Reference, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         for name in self.names.all().iter().filter(|name| name.is_partial) {
             match ask_as(&self.monitor, name.alias, &AskMonitor::Read(at)) {
-                Ok((MonitorSays::Page(bytes), _)) if bytes.len() == page.len() => {
-                    page.copy_from_slice(&bytes);
+                Ok((MonitorSays::Page(bytes), _)) if bytes.len() == PAGE_BYTES => {
+                    into.copy_from_slice(&bytes[skipped..skipped + into.len()]);
                     return Ok(true);
                 }
                 Ok(_) => return Err(nonsense("the monitor")),

@@ -37,8 +37,9 @@ fn places(disk: &fs::File) -> Vec<(u64, bool)> {
     }
 }
 
-/// Proves: a policy table that was changed on the disk, in whichever part, is noticed when it is mounted: PolicyMgr stays
-/// down and says why in words, and nobody reads anything. So is one of an earlier time.
+/// Proves: a policy table that was changed on the disk, in whichever part, is noticed when it is mounted: PolicyMgr
+/// refuses the disk, so its FSDriver stays down and says why in words, and nobody reads anything. So is one of an earlier
+/// time.
 #[test]
 fn changed_tables() {
     let older = copy();
@@ -80,8 +81,8 @@ fn changed_tables() {
             assert_eq!(aftermath(running), Vec::<String>::new(), "{what}");
             continue;
         }
-        running.until("refusal", |running| running.component("policy-manager")["state"] == "down");
-        let words = running.last_end("policy-manager");
+        running.until("refusal", |running| running.component("fs-driver")["state"] == "down");
+        let words = running.last_end("fs-driver");
         assert!(words.contains("policy table"), "{what}: {words}");
         let log = running.words();
         assert!(!log.contains("panicked"), "{what}: {log}");

@@ -8,7 +8,9 @@ mod stack;
 mod work;
 
 use clap::Subcommand;
-pub use measured::Measured;
+pub use export::{device, key, salt};
+pub use measured::{Measured, append};
+pub use stack::run as command;
 
 /// What is measured.
 #[derive(clap::Args)]

@@ -197,8 +197,11 @@ fn operations(may: &[May]) -> Limit<BTreeSet<Operation>> {
     Limit::Only(may.iter().map(of).collect())
 }
 
+/// What a credential is for, and the volume on which that is.
+type Meant = (Limit<Vec<Objects>>, Option<[u8; 16]>);
+
 /// The blocks of files, as ranges in order that do not touch.
-fn objects(files: &[PathBuf]) -> Outcome<(Limit<Vec<Objects>>, Option<[u8; 16]>)> {
+fn objects(files: &[PathBuf]) -> Outcome<Meant> {
     if files.is_empty() {
         return Ok((Limit::Every, None));
     }

@@ -17,6 +17,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use ask::Raw;
 pub use ask::{Asker, Reply, Ticket};
 pub use packet::{FILES_MAX, Patience};
 pub use serve::{Answer, Ended, Request};

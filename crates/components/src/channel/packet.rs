@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 pub const FILES_MAX: usize = 8;
 /// Blocking calls return after this time to look at their deadline; shorter waits are made by polling.
 const SLICE: Duration = Duration::from_millis(200);
+/// How long one looks again and again before one sleeps. Who answers at once is not worth a sleep: to wake a thread on
+/// another processor that sleeps costs tens of microseconds, of a virtual one more, once for the question and once for
+/// the answer. Between two looks the processor goes to whoever else wants it.
+const WATCH: Duration = Duration::from_micros(50);
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 
 /// How sending or receiving failed.
@@ -109,6 +113,18 @@ pub(crate) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> Result<bool, P
     }
 }
 
+/// The same by one who expects something soon: looks for a while before it sleeps.
+pub(crate) fn wait_watchfully(fds: &mut [PollFd], time: Option<Duration>) -> Result<bool, PacketError> {
+    let began = Instant::now();
+    while began.elapsed() < WATCH {
+        if wait(fds, Some(Duration::ZERO))? {
+            return Ok(true);
+        }
+        rustix::thread::sched_yield();
+    }
+    wait(fds, time)
+}
+
 /// Sends one packet.
 pub(crate) fn send(
     socket: BorrowedFd,
@@ -145,12 +161,14 @@ pub(crate) fn receive(
     patience: Patience,
 ) -> Result<(usize, Vec<OwnedFd>), PacketError> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let watched = patience.left().is_none_or(|left| left > WATCH).then(Instant::now);
     loop {
+        let is_watching = watched.is_some_and(|began| began.elapsed() < WATCH);
         let mut control = match files_max {
             0 => RecvAncillaryBuffer::default(),
             _ => RecvAncillaryBuffer::new(&mut space),
         };
-        let blocking = waits_in_kernel(socket, PollFlags::IN, patience)?;
+        let blocking = !is_watching && waits_in_kernel(socket, PollFlags::IN, patience)?;
         let flags = if blocking { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let flags = flags | RecvFlags::CMSG_CLOEXEC;
         match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
@@ -171,6 +189,7 @@ pub(crate) fn receive(
                 return if message.bytes == 0 { Err(PacketError::Gone) } else { Ok((message.bytes, files)) };
             }
             Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) if is_watching => rustix::thread::sched_yield(),
             Err(Errno::AGAIN) if patience.left().is_none_or(|left| !left.is_zero()) => {}
             Err(error) => return Err(error.into()),
         }

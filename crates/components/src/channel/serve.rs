@@ -4,7 +4,7 @@
 //! that does not fit into a channel's queue waits, and nothing more is read from that channel until it has gone: a peer
 //! that does not read waits for itself.
 
-use super::packet::wait;
+use super::packet::{wait, wait_watchfully};
 use super::{Channel, Kind, Packet, Patience, Refusal};
 use crate::alias::Alias;
 use crate::error::{ComponentError, Result};
@@ -141,6 +141,8 @@ impl Ports {
         answer: &mut dyn FnMut(Request) -> Answer,
     ) -> Result<Ended> {
         let mut buffer = Vec::new();
+        // Who was just asked something is likely to be asked something else.
+        let mut is_asked = false;
         loop {
             if self.is_stopping() {
                 return Ok(Ended::Stopped);
@@ -157,9 +159,13 @@ impl Ports {
             if let Some(control) = self.control() {
                 events.push(PollFd::from_borrowed_fd(control, PollFlags::IN));
             }
-            match wait(&mut events, Some(TURN)) {
-                Ok(true) => {}
-                Ok(false) => continue,
+            let waited = if is_asked { wait_watchfully } else { wait };
+            match waited(&mut events, Some(TURN)) {
+                Ok(true) => is_asked = true,
+                Ok(false) => {
+                    is_asked = false;
+                    continue;
+                }
                 Err(error) => {
                     let source = std::io::Error::other(format!("{error:?}"));
                     return Err(ComponentError::System { what: "waiting for requests", source });

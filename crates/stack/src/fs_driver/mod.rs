@@ -14,14 +14,16 @@ use crate::protocol::{
     MonitorSays, PolicySays, STAGE_PAGES, Time, code,
 };
 use crate::reader::Reader;
+use crate::views::Views;
 use holdfast_access::{Access, Acl, Principal};
 use holdfast_components::{Alias, Answer, Asker, Context, Refusal, Request, View};
 use holdfast_fat::format::{FormatOptions, format};
 use holdfast_fat::{
     Area, BlockId, BlockRange, Change, Checked, Facts, Fat, FatError, FileId, Kind, Layout, LimboId,
-    Metadata, Moment, Options, ROOT, Replace, Stat, Transaction,
+    ListedFile, Metadata, Moment, Options, ROOT, Replace, Stat, Transaction,
 };
 use holdfast_monitor::PAGE_BYTES;
+use parking_lot::Mutex;
 use sessions::Sessions;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -32,6 +34,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const FORMATTED: usize = 64;
 /// Names in one answer.
 const NAMES_MAX: u32 = 128;
+/// Names with what is known of them in one answer: what fits into a packet, however long they are.
+pub(crate) const FILES_MAX: u32 = 64;
 /// How long a new disk's blocks may take to be handed over.
 const HAND_OVER: Duration = Duration::from_secs(600);
 /// Blocks of a file that are looked at in one claim: each costs a question, and nobody else is answered meanwhile.
@@ -94,13 +98,22 @@ const HOST: &str = "from-host";
 
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
+    run(context, Views::Read)
+}
+
+/// Runs it with its metadata mapped into its memory, for measuring (the paper's PFS mmap).
+pub fn main_mapped(context: Context) -> ExitCode {
+    run(context, Views::Mapped)
+}
+
+fn run(context: Context, views: Views) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let ports = &context.ports;
         let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
         let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
         let policy: Asker<AskPolicy, PolicySays> = ports.asker("policy")?;
         let stage = ports.region("stage")?;
-        let reader = Reader::new(Arc::clone(&monitor), cache, ITSELF, configuration.disk);
+        let reader = Reader::new(Arc::clone(&monitor), cache, ITSELF, configuration.disk).with(views);
         let words = |refusal: Refusal| StackError::Component(words(refusal));
         if configuration.format.is_some() {
             take_over(&configuration, &policy).map_err(words)?;
@@ -128,7 +141,9 @@ pub fn main(context: Context) -> ExitCode {
         if let Some(change) = driver.fat.prepare(now)? {
             driver.commit(change).map_err(words)?;
         }
-        Ok(ports.serve(|request| driver.answer(&request))?)
+        // One after the other: a transaction is done before anything else is seen.
+        let driver = Mutex::new(driver);
+        Ok(ports.serve_owned(1, move |request| driver.lock().answer(&request))?)
     })
 }
 
@@ -243,6 +258,11 @@ fn file(id: u64, stat: &Stat) -> File {
     }
 }
 
+fn listed_name(name: holdfast_fat::Listed) -> Listed {
+    let is_directory = name.kind == Kind::Directory;
+    Listed { name: name.name, is_directory, number: name.place_number, cookie: name.cookie }
+}
+
 fn refusal(error: FatError) -> Refusal {
     let code = match &error {
         FatError::NotFound(_) => code::NOT_FOUND,
@@ -318,13 +338,29 @@ impl Driver {
             AskFiles::List { directory, cookie, count } => {
                 let count = count.min(NAMES_MAX) as usize;
                 let names = self.fat.list(self.id(directory)?, cookie, count).map_err(refusal)?;
-                let listed = names.into_iter().map(|name| Listed {
-                    name: name.name,
-                    is_directory: name.kind == Kind::Directory,
-                    number: name.place_number,
-                    cookie: name.cookie,
-                });
-                Ok(FilesSay::Names(listed.collect()))
+                Ok(FilesSay::Names(names.into_iter().map(listed_name).collect()))
+            }
+            AskFiles::ListFiles { directory, cookie, count } => {
+                let count = count.min(FILES_MAX) as usize;
+                let listed = self.fat.list_files(self.id(directory)?, cookie, count).map_err(refusal)?;
+                // Who lists a directory is likely to look into those in it.
+                let metadata = self.fat.metadata();
+                let below = listed.iter().filter_map(|entry| Some(metadata.number(entry.first?)));
+                metadata.reader.expect(below.collect());
+                let mut told = Vec::new();
+                for ListedFile { name, file: known, .. } in listed {
+                    let known = known.and_then(|(id, stat)| {
+                        // Who has too many is told the name only, as of what is unsound.
+                        if self.sessions.have_room(session).is_err() {
+                            self.fat.forget(id, 1);
+                            return None;
+                        }
+                        self.sessions.refer(session, id);
+                        Some(file(self.number(id), &stat))
+                    });
+                    told.push((listed_name(name), known));
+                }
+                Ok(FilesSay::Files(told))
             }
             AskFiles::Map { file, offset, length } => {
                 let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;

@@ -108,7 +108,9 @@ impl Line {
                 vec![0..TABLE_BYTES.min(bytes), bytes.saturating_sub(TABLE_BYTES)..bytes]
             }
             About::Laying(_) => Vec::new(),
-            About::Partition(partition) => vec![partition.start..partition.start + partition.bytes],
+            About::Partition(partition) => {
+                std::iter::once(partition.start..partition.start + partition.bytes).collect()
+            }
         };
         self.heard = Heard { readable, ..Heard::default() };
         self.last = Instant::now();

@@ -1,7 +1,7 @@
 //! The memory of regions: files on a tmpfs that nobody can reach but by the views that are handed out. Beside each, its
 //! words.
 
-use crate::reader::{WORDS_BYTES, to_bytes};
+use crate::views::{WORDS_BYTES, to_bytes};
 use holdfast_components::{Access, Region, Regions};
 use holdfast_monitor::{Memory, PAGE_BYTES, Page, PageId, RegionId, Words};
 use parking_lot::RwLock;

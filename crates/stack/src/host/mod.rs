@@ -12,6 +12,7 @@ mod roles;
 mod service;
 mod start;
 mod tending;
+mod variant;
 
 pub use adopt::adopt;
 pub use loading::{Laid, OwnerOf, Source, Survey, check_partitions, find_partitions, lay_out};
@@ -19,6 +20,7 @@ pub use people::{PEOPLE_MAX, People, ProgramGate};
 pub(crate) use roles::bus_port;
 pub use roles::driver_of;
 pub use start::{Configuration, DiskPlan, NewFileSystem, Session, Stack};
+pub use variant::{TO_CLIENT, Variant, variant_components};
 
 use holdfast_components::Refusal;
 use holdfast_monitor::MonitorError;

@@ -27,7 +27,7 @@ pub(super) struct Driver {
     pub(super) disk: u16,
     /// In its disk's list.
     pub(super) partition: usize,
-    principal: Principal,
+    pub(super) principal: Principal,
     blocks: Blocks,
 }
 

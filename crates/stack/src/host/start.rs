@@ -8,11 +8,12 @@ use super::plan::{Cast, plan, stages};
 use super::roles::{SESSION, session_name};
 use super::service::Service;
 use super::tending::tend;
+use super::variant::{Runtime, TO_CACHE, Variant};
 use crate::StackError;
 use crate::place::Place;
-use crate::protocol::{AskFiles, FilesSay, STAGE_PAGES};
+use crate::protocol::{AskCache, AskFiles, CacheSays, FilesSay, STAGE_PAGES};
 use holdfast_access::{Acl, Principal, ProcessName};
-use holdfast_components::{Asker, Event, Patience, Plan, Program, Regions, Supervisor};
+use holdfast_components::{Asker, Event, Patience, Plan, Ports, Program, Regions, Supervisor};
 use holdfast_crypto::Digest;
 use holdfast_log::ring::Anchor;
 use holdfast_monitor::{Disk, Layout, Monitor, Names, PAGE_BYTES};
@@ -90,7 +91,7 @@ pub struct Configuration {
 
 /// A stack that runs.
 pub struct Stack {
-    supervisor: Option<Supervisor>,
+    runtime: Option<Runtime>,
     serving: Option<std::thread::JoinHandle<()>>,
     service: Arc<Service>,
     mounts: Arc<MountTable>,
@@ -107,19 +108,31 @@ impl Stack {
     ///
     /// # Errors
     /// [`StackError`].
-    pub fn start(mut configuration: Configuration) -> Result<Stack, StackError> {
+    pub fn start(configuration: Configuration) -> Result<Stack, StackError> {
+        Stack::start_as(Variant::default(), configuration)
+    }
+
+    /// The same in another arrangement, for measuring.
+    ///
+    /// # Errors
+    /// [`StackError`].
+    pub fn start_as(variant: Variant, mut configuration: Configuration) -> Result<Stack, StackError> {
         let cast = Cast::of(&configuration)?;
         let mounts = Arc::new(MountTable::default());
         for (number, session) in configuration.sessions.iter().enumerate() {
             mounts.add(&session_name(number), &cast.driver(session, &configuration.disks)?.name);
         }
-        let sessions = configuration.sessions.len();
+        // In the place of a VFS may be something with no kernel to be told anything.
+        let sessions = if variant.client.is_none() { configuration.sessions.len() } else { 0 };
         // Regions are filled in part only, and each has its words.
         let memory = (configuration.pages_max * PAGE_BYTES * 4 + (256 << 20)) as u64;
         let staged = (STAGE_PAGES * PAGE_BYTES * (cast.drivers.len() + 1)) as u64;
         let regions = Regions::create(&configuration.program, memory + staged)?;
         let stages = stages(&cast, &regions)?;
+        let everybody = configuration.sessions.iter().map(|session| session.user.clone()).collect();
         let (components, channels, gates) = plan(&cast, &mut configuration, &stages)?;
+        let mut plan = Plan { name: configuration.name, components, channels };
+        variant.apply(&mut plan, &cast, everybody)?;
         let served = cast.drivers.iter().map(|driver| {
             let number =
                 configuration.disks[usize::from(driver.disk)].place.partitions[driver.partition].number;
@@ -143,8 +156,7 @@ impl Stack {
 
         let (ended, ends) = std::sync::mpsc::channel();
         let table = Arc::clone(&mounts);
-        let plan = Plan { name: configuration.name, components, channels };
-        let supervisor = Supervisor::start(configuration.program, plan, move |event| match event {
+        let runtime = Runtime::start(&variant, configuration.program, plan, move |event| match event {
             Event::Starting { component, process, aliases: page, .. } => {
                 let name = ProcessName { boot: process.realm, number: process.counter };
                 if let Err(error) = aliases.started(component, name, page) {
@@ -164,7 +176,7 @@ impl Stack {
                 tracing::warn!(component, reason, restarts, "a component ended");
             }
         })?;
-        let ports = Arc::clone(supervisor.ports());
+        let ports = Arc::clone(runtime.ports());
         let mut drivers = BTreeMap::new();
         let mut told = BTreeMap::new();
         for (name, what) in served {
@@ -175,15 +187,15 @@ impl Stack {
         let failed = |error: std::io::Error| StackError::Component(error.to_string());
         let answering = Arc::clone(&service);
         let serving = std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
-            if let Err(error) = ports.serve_with_threads(THREADS, |request| answering.answer(&request)) {
+            if let Err(error) = ports.serve_owned(THREADS, move |request| answering.answer(&request)) {
                 tracing::error!(%error, "the monitor ends");
             }
         });
         let serving = Some(serving.map_err(failed)?);
         let telling = std::thread::Builder::new().name("mounts".to_owned());
         telling.spawn(move || mounts::tell(&ends, &told)).map_err(failed)?;
-        tend(supervisor.ports(), sessions, &service, notices)?;
-        Ok(Stack { supervisor: Some(supervisor), serving, service, mounts, drivers, disks: count })
+        tend(runtime.ports(), sessions, &service, notices)?;
+        Ok(Stack { runtime: Some(runtime), serving, service, mounts, drivers, disks: count })
     }
 
     /// Waits until all file systems can be used: recovered, and formatted if that was asked for.
@@ -198,7 +210,8 @@ impl Stack {
                 let Err(error) = asked else { break };
                 // Whoever is down keeps the others waiting.
                 let is_late = started.elapsed() > patience;
-                let listing = self.supervisor().listing();
+                let Some(Runtime::Apart(supervisor)) = &self.runtime else { return Err(error.into()) };
+                let listing = supervisor.listing();
                 let failed = listing.components.iter().find(|component| component.state.starts_with("down"));
                 if let Some(failed) = failed {
                     let words = failed.last_end.clone().unwrap_or_default();
@@ -225,8 +238,29 @@ impl Stack {
     }
 
     /// What runs.
+    ///
+    /// # Panics
+    /// There are no processes, as in a merged [`Variant`].
     pub fn supervisor(&self) -> &Supervisor {
-        self.supervisor.as_ref().expect("it runs until it is stopped")
+        match self.runtime.as_ref() {
+            Some(Runtime::Apart(supervisor)) => supervisor,
+            _ => panic!("these components are no processes"),
+        }
+    }
+
+    /// The host's ends of channels.
+    pub fn ports(&self) -> &Arc<Ports> {
+        self.runtime.as_ref().expect("it runs until it is stopped").ports()
+    }
+
+    /// Has CacheMgr give up every block, for measuring from a cold cache; the [`Variant`] must say that this is done.
+    ///
+    /// # Errors
+    /// It says not so, or the blocks cannot be written.
+    pub fn empty_cache(&self) -> Result<(), StackError> {
+        let cache = self.ports().asker::<AskCache, CacheSays>(TO_CACHE)?;
+        cache.ask(0, &AskCache::Empty, Patience::of(Duration::from_secs(60)))?;
+        Ok(())
     }
 
     /// Ends the components, and makes everything durable that they wrote. How new the volumes are then.
@@ -234,8 +268,8 @@ impl Stack {
     /// # Errors
     /// A volume; the others are closed all the same.
     pub fn stop(mut self) -> Result<Vec<Anchor>, StackError> {
-        if let Some(supervisor) = self.supervisor.take() {
-            supervisor.stop();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.stop();
         }
         if let Some(serving) = self.serving.take() {
             let _ = serving.join();

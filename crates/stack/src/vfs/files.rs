@@ -4,6 +4,7 @@ use super::Configuration;
 use super::inodes::{Inodes, ROOT};
 use crate::StackError;
 use crate::asking::{ITSELF, UNKNOWN, ask_as, ask_once, nonsense};
+use crate::fs_driver::FILES_MAX;
 use crate::host::{BAD_BLOCK, OUTDATED, STATE};
 use crate::names::Names;
 use crate::protocol::{
@@ -11,18 +12,21 @@ use crate::protocol::{
     MonitorSays, PolicySays, Time, code,
 };
 use crate::reader::{Reader, is_denied};
+use crate::views::Views;
 use holdfast_access::{Acl, CredentialId, Proof, Scope};
 use holdfast_components::{Asker, Ports, Refusal};
 use holdfast_monitor::{PAGE_BYTES, Reference, Status};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes that are changed by one request at most: what fits into a packet.
 const WRITE_BYTES: usize = PAGE_BYTES;
 /// Bytes fetched ahead of who reads in order.
 const AHEAD_BYTES: u64 = 256 << 10;
+/// Bytes of a file whose blocks are asked for at once.
+const MAP_BYTES: u64 = 64 << 20;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
 /// Blocks of a file whose changes are remembered, before they are written.
@@ -39,6 +43,10 @@ const STEPS_MAX: usize = 1 << 16;
 const PLACES_MAX: u64 = 1 << 20;
 /// Bytes of a file that are claimed at once: fewer blocks than an FSDriver looks at.
 const CLAIM_BYTES: usize = 512 << 10;
+/// How long what was told of a file is taken for true: as long as the kernel does, so that nothing is noticed later.
+pub(super) const LIVES: Duration = Duration::from_secs(1);
+/// Files of which is remembered what was told.
+const TOLD_MAX: usize = 4096;
 /// How often a page is asked for again that was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
@@ -51,6 +59,32 @@ struct Map {
     block_bytes: u32,
     /// By byte of the file: the first block, and how many.
     runs: BTreeMap<u64, Blocks>,
+    /// Where the last read ended.
+    read_end: u64,
+}
+
+/// What was told of files a short time ago.
+#[derive(Default)]
+struct Told {
+    /// Grows when what was told of sizes no longer counts: what was asked for before is not remembered after.
+    changes: u64,
+    sizes: HashMap<u64, (u64, Instant)>,
+    /// Where directories end, by the cookie of their last name.
+    ends: HashMap<u64, (u64, Instant)>,
+}
+
+fn of_now(told: Option<&(u64, Instant)>) -> Option<u64> {
+    told.filter(|(_, at)| at.elapsed() < LIVES).map(|(value, _)| *value)
+}
+
+fn tell(told: &mut HashMap<u64, (u64, Instant)>, ino: u64, value: u64) {
+    if told.len() >= TOLD_MAX {
+        told.retain(|_, (_, at)| at.elapsed() < LIVES);
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+    }
+    told.insert(ino, (value, Instant::now()));
 }
 
 impl Map {
@@ -109,6 +143,7 @@ pub(super) struct Files {
     pub(super) reading: RwLock<()>,
     pub(super) inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
+    told: Mutex<Told>,
     /// Blocks that were changed and not written since, by file, and the pages in which they were changed.
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// One change of sizes at a time.
@@ -157,7 +192,11 @@ fn now() -> Time {
 }
 
 impl Files {
-    pub(super) fn new(ports: &Arc<Ports>, configuration: Configuration) -> Result<Files, StackError> {
+    pub(super) fn new(
+        ports: &Arc<Ports>,
+        configuration: Configuration,
+        views: Views,
+    ) -> Result<Files, StackError> {
         let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
         let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
         let names = Arc::new(Names::of(ITSELF));
@@ -176,7 +215,8 @@ impl Files {
                 Arc::clone(&cache),
                 reader_names,
                 configuration.disk,
-            ),
+            )
+            .with(views),
             names,
             proven: Mutex::new(proven),
             reading: RwLock::new(()),
@@ -185,6 +225,7 @@ impl Files {
             configuration,
             inodes: Mutex::default(),
             maps: Mutex::default(),
+            told: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
             returning: Mutex::new(()),
@@ -274,12 +315,19 @@ impl Files {
         Ok(())
     }
 
-    /// A file that the kernel learns of.
-    fn learnt(&self, answer: Result<FilesSay, Refusal>, parent: u64, name: &str) -> Result<File, Code> {
+    /// A file that the kernel learns of, from an answer to what was asked when so many changes were seen.
+    fn learnt(
+        &self,
+        seen: u64,
+        answer: Result<FilesSay, Refusal>,
+        parent: u64,
+        name: &str,
+    ) -> Result<File, Code> {
         match answer.map_err(errno)? {
             // The root has no name.
             FilesSay::File(file) if file.id != ROOT && can_be(&file, file.id) => {
                 let id = self.inodes.lock().learn(parent, name, file.id);
+                self.tell_size(id, file.size, seen);
                 Ok(File { id, ..file })
             }
             _ => Err(errno(nonsense("the file system"))),
@@ -312,7 +360,8 @@ impl Files {
 
     pub(super) fn look_up(&self, parent: u64, name: &str) -> Result<File, Code> {
         let question = |[parent]: [u64; 1]| AskFiles::LookUp { parent, name: name.to_owned() };
-        self.learnt(self.ask_safely([parent], question), parent, name)
+        let seen = self.told.lock().changes;
+        self.learnt(seen, self.ask_safely([parent], question), parent, name)
     }
 
     pub(super) fn forget(&self, ino: u64, count: u64) {
@@ -339,30 +388,84 @@ impl Files {
     }
 
     pub(super) fn stat(&self, ino: u64) -> Result<File, Code> {
+        let seen = self.told.lock().changes;
         match self.ask_safely([ino], |[file]| AskFiles::Stat(file)).map_err(errno)? {
             FilesSay::File(file) if !can_be(&file, ino) => Err(errno(nonsense("the file system"))),
-            FilesSay::File(file) => Ok(File { id: ino, ..file }),
-            _ => Err(errno(nonsense("the file system"))),
-        }
-    }
-
-    pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
-        let question = |[directory]: [u64; 1]| AskFiles::List { directory, cookie, count: 128 };
-        match self.ask_safely([ino], question).map_err(errno)? {
-            // A directory that goes in circles, or on for ever, would keep whoever lists it.
-            FilesSay::Names(names) => {
-                let mut before = cookie;
-                let goes_on = |listed: &Listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie;
-                match names.iter().all(goes_on) && before <= PLACES_MAX {
-                    true => Ok(names),
-                    false => Err(errno(nonsense("the file system"))),
-                }
+            FilesSay::File(file) => {
+                self.tell_size(ino, file.size, seen);
+                Ok(File { id: ino, ..file })
             }
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 
+    /// Remembers a size that was asked for when so many changes were seen.
+    fn tell_size(&self, ino: u64, size: u64, seen: u64) {
+        let mut told = self.told.lock();
+        if told.changes == seen {
+            tell(&mut told.sizes, ino, size);
+        }
+    }
+
+    /// The size of a file, as it was told a short time ago, or is now.
+    pub(super) fn size(&self, ino: u64) -> Result<u64, Code> {
+        let told = of_now(self.told.lock().sizes.get(&ino));
+        told.map_or_else(|| Ok(self.stat(ino)?.size), Ok)
+    }
+
+    /// The size of a file now; nothing that was told before is taken for true.
+    pub(super) fn told_anew(&self, ino: u64) -> Result<u64, Code> {
+        self.forget_map(ino);
+        Ok(self.stat(ino)?.size)
+    }
+
+    /// Names in a directory with their files, of which the kernel learns. Each is to be forgotten that it does not take.
+    pub(super) fn list_files(&self, ino: u64, cookie: u64) -> Result<Vec<(Listed, Option<File>)>, Code> {
+        if of_now(self.told.lock().ends.get(&ino)) == Some(cookie) {
+            return Ok(Vec::new());
+        }
+        let count = FILES_MAX;
+        let seen = self.told.lock().changes;
+        let question = |[directory]: [u64; 1]| AskFiles::ListFiles { directory, cookie, count };
+        let FilesSay::Files(mut listed) = self.ask_safely([ino], question).map_err(errno)? else {
+            return Err(errno(nonsense("the file system")));
+        };
+        // Before anything of it is remembered: a listing that is none leaves nothing behind.
+        if listed.len() > count as usize
+            || !goes_on(cookie, listed.iter().map(|(name, _)| name))
+            || !listed.iter().all(|(name, file)| can_be_listed(name, file.as_ref()))
+        {
+            return Err(errno(nonsense("the file system")));
+        }
+        for (name, file) in &mut listed {
+            if let Some(file) = file {
+                file.id = self.inodes.lock().learn(ino, &name.name, file.id);
+                self.tell_size(file.id, file.size, seen);
+            }
+        }
+        if listed.len() < count as usize {
+            let end = listed.last().map_or(cookie, |(name, _)| name.cookie);
+            tell(&mut self.told.lock().ends, ino, end);
+        }
+        Ok(listed)
+    }
+
+    /// A directory changed: where it ends is to be asked again.
+    fn changed_directory(&self, ino: u64) {
+        self.told.lock().ends.remove(&ino);
+    }
+
+    pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
+        let question = |[directory]: [u64; 1]| AskFiles::List { directory, cookie, count: 128 };
+        match self.ask_safely([ino], question).map_err(errno)? {
+            FilesSay::Names(names) if goes_on(cookie, names.iter()) => Ok(names),
+            _ => Err(errno(nonsense("the file system"))),
+        }
+    }
+
     pub(super) fn create(&self, parent: u64, name: &str, is_directory: bool) -> Result<File, Code> {
+        self.changed_directory(parent);
+        let seen = self.told.lock().changes;
         let now = now();
         let question =
             |[parent]: [u64; 1]| AskFiles::Create { parent, name: name.to_owned(), is_directory, now };
@@ -374,7 +477,7 @@ impl Files {
             },
             answer => answer,
         };
-        self.learnt(answer, parent, name)
+        self.learnt(seen, answer, parent, name)
     }
 
     pub(super) fn unlink(&self, parent: u64, name: &str) -> Result<(), Code> {
@@ -405,6 +508,7 @@ impl Files {
             replace,
             now,
         };
+        self.changed_directory(to.0);
         self.once([from.0, to.0], question, code::NOT_FOUND)?;
         self.inodes.lock().renamed(from, to);
         self.return_blocks();
@@ -431,19 +535,28 @@ impl Files {
 
     fn forget_map(&self, file: u64) {
         self.maps.lock().remove(&file);
+        let mut told = self.told.lock();
+        told.changes += 1;
+        told.sizes.remove(&file);
     }
 
     /// The blocks with bytes of a file, in order, each with where it begins in the file; and bytes of a block.
     fn blocks(&self, file: u64, offset: u64, length: u64) -> Result<(Vec<(u64, u64)>, u32), Code> {
-        let known = self.maps.lock().get(&file).cloned().unwrap_or_default();
-        if let Some(blocks) = within(&known, offset, length) {
-            return Ok((blocks, known.block_bytes));
-        }
-        let mut map = known;
+        let mut map = {
+            let maps = self.maps.lock();
+            let known = maps.get(&file);
+            if let Some((known, blocks)) =
+                known.and_then(|known| Some((known, within(known, offset, length)?)))
+            {
+                return Ok((blocks, known.block_bytes));
+            }
+            known.cloned().unwrap_or_default()
+        };
         let mut at = offset;
         while at < offset + length {
             let left = offset + length - at;
-            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: left };
+            let asked = left.max(MAP_BYTES);
+            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: asked };
             let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question).map_err(errno)?
             else {
                 return Err(errno(nonsense("the file system")));
@@ -452,7 +565,7 @@ impl Files {
                 return Err(errno(nonsense("the file system")));
             }
             map.block_bytes = block_bytes;
-            match map.learn(at, offset + length, runs).ok_or_else(|| errno(nonsense("the file system")))? {
+            match map.learn(at, at + asked, runs).ok_or_else(|| errno(nonsense("the file system")))? {
                 end if end > at => at = end,
                 _ => break,
             }
@@ -473,26 +586,44 @@ impl Files {
         if offset >= end {
             return Ok(Vec::new());
         }
-        let ahead_end = (end + AHEAD_BYTES).min(size);
-        let (blocks, block_bytes) = self.blocks(file, offset, ahead_end - offset)?;
-        let split = blocks.partition_point(|(start, _)| *start < end);
-        let (wanted, ahead) = blocks.split_at(split);
-        let ahead: Vec<u64> = ahead.iter().map(|(_, block)| *block).take(64).collect();
+        let (mut wanted, block_bytes) = self.blocks(file, offset, end - offset)?;
+        let is_in_order = self.is_in_order(file, offset, end);
         let mut bytes = vec![0; (end - offset) as usize];
-        let mut first = true;
-        for wanted in wanted.chunks(BLOCKS_MAX / 2) {
-            let numbers: Vec<u64> = wanted.iter().map(|(_, block)| *block).collect();
-            let ahead: &[u64] = if std::mem::take(&mut first) { &ahead } else { &[] };
-            let read = self.reader.read(&numbers, ahead, |at, page| {
-                let start = wanted[at].0;
-                let from = start.max(offset);
-                let to = (start + u64::from(block_bytes)).min(end);
-                let source = &page[(from - start) as usize..(to - start) as usize];
-                bytes[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+        // Which bytes of the answer are in a block, and how many of the block's come before.
+        let part = |start: u64| {
+            let (from, to) = (start.max(offset), (start + u64::from(block_bytes)).min(end));
+            ((from - offset) as usize..(to - offset) as usize, (from - start) as usize)
+        };
+        let mut missing = Vec::new();
+        for (start, block) in wanted.drain(..) {
+            let (place, skipped) = part(start);
+            if !self.reader.read_part(block, skipped, &mut bytes[place]).map_err(errno)? {
+                missing.push((start, block));
+            }
+        }
+        for missing in missing.chunks(BLOCKS_MAX / 2) {
+            let numbers: Vec<u64> = missing.iter().map(|(_, block)| *block).collect();
+            let ahead = || {
+                let length = if is_in_order { AHEAD_BYTES.min(size - end) } else { 0 };
+                let ahead = self.blocks(file, end, length).map(|(blocks, _)| blocks).unwrap_or_default();
+                ahead.into_iter().map(|(_, block)| block).take(BLOCKS_MAX / 2).collect()
+            };
+            let read = self.reader.read_ahead(&numbers, ahead, |at, page| {
+                let (place, skipped) = part(missing[at].0);
+                let length = place.len();
+                bytes[place].copy_from_slice(&page[skipped..skipped + length]);
             });
             read.map_err(errno)?;
         }
         Ok(bytes)
+    }
+
+    /// Whether a read goes on about where the one before ended; several may be under way at once.
+    fn is_in_order(&self, file: u64, offset: u64, end: u64) -> bool {
+        let mut maps = self.maps.lock();
+        let Some(map) = maps.get_mut(&file) else { return false };
+        let before = std::mem::replace(&mut map.read_end, end);
+        offset != 0 && before.abs_diff(offset) <= AHEAD_BYTES || offset == 0 && end >= AHEAD_BYTES / 4
     }
 
     /// Writes into a file, which grows if that is beyond its end.
@@ -839,6 +970,21 @@ impl Files {
 /// and with the root's the whole mount; so an FSDriver that lies could end it.
 fn can_be(file: &File, ino: u64) -> bool {
     file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
+}
+
+/// Whether names come in an order that ends. A directory that goes in circles, or on for ever, would keep whoever lists it.
+fn goes_on<'a>(cookie: u64, mut names: impl Iterator<Item = &'a Listed>) -> bool {
+    let mut before = cookie;
+    names.all(|listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie) && before <= PLACES_MAX
+}
+
+/// Whether the kernel can be told this of a name and its file. It takes no reference for the two names that every
+/// directory has, so nobody would ever forget what came with them.
+fn can_be_listed(name: &Listed, file: Option<&File>) -> bool {
+    let is_name = !matches!(&*name.name, "" | "." | "..") && !name.name.contains(['/', '\0']);
+    let is_file =
+        |file: &File| file.id != ROOT && file.is_directory == name.is_directory && can_be(file, file.id);
+    is_name && file.is_none_or(is_file)
 }
 
 /// The blocks with these bytes, if all are known.

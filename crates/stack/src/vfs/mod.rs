@@ -1,6 +1,7 @@
 //! VFS: a file system for the programs of one session (paper, section 4.9). It speaks for its user and for nobody else:
 //! what it may do wrong, it does to that user's files.
 
+mod client;
 mod files;
 mod inodes;
 mod orders;
@@ -8,6 +9,8 @@ mod requests;
 
 use crate::StackError;
 use crate::protocol::{AskSession, SessionSays};
+use crate::views::Views;
+pub use client::Client;
 use files::Files;
 use fuser::{Config, INodeNo, SessionACL};
 use holdfast_access::{Acl, Principal};
@@ -46,7 +49,7 @@ pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let missing = || StackError::Component("there is no session with the kernel".to_owned());
         let fuse = context.ports.take_file("fuse").ok_or_else(missing)?;
-        let files = Arc::new(Files::new(&context.ports, configuration.clone())?);
+        let files = Arc::new(Files::new(&context.ports, configuration.clone(), Views::Read)?);
         let failed_to_prove = |refusal: Refusal| StackError::Component(refusal.to_string());
         files.begin(&configuration.credentials).map_err(failed_to_prove)?;
         files.return_blocks();
@@ -59,17 +62,18 @@ pub fn main(context: Context) -> ExitCode {
             |error: std::io::Error| StackError::Component(format!("the session with the kernel: {error}"));
         let session = fuser::Session::from_fd(served, fuse, SessionACL::All, config).map_err(failed)?;
         let notifier = session.notifier();
+        let ports = Arc::clone(&context.ports);
         let run = move || match session.run() {
-            // The mount is gone: so is what this process is for.
-            Ok(()) => std::process::exit(0),
+            // The mount is gone: so is what this component is for.
+            Ok(()) => ports.end(0),
             Err(error) => {
                 eprintln!("the session with the kernel: {error}");
-                std::process::exit(1);
+                ports.end(1);
             }
         };
         std::thread::Builder::new().name("session".to_owned()).spawn(run).map_err(failed)?;
         // Only the host's port leads here.
-        Ok(context.ports.serve(|request| {
+        Ok(context.ports.serve_owned(1, move |request| {
             let answer = request.question().map(|question: AskSession| match question {
                 AskSession::Forget => {
                     for ino in known.settled() {

@@ -187,8 +187,7 @@ impl Files {
     /// Nothing is read at this moment that was asked for before: what the kernel keeps is to be forgotten now.
     pub(super) fn settled(&self) -> Vec<u64> {
         drop(self.reading.write());
-        let known = self.inodes.lock().all();
-        known
+        self.inodes.lock().all()
     }
 
     /// The session's names, from the beginning on.

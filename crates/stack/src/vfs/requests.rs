@@ -1,13 +1,13 @@
 //! Requests of the kernel.
 
-use super::files::{Code, Files};
+use super::files::{Code, Files, LIVES};
 use crate::orders::Said;
 use crate::protocol::{Entering, Entry, File, Time};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use holdfast_callers::exchange;
 use std::ffi::OsStr;
@@ -15,8 +15,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long the kernel may keep what it is told. Others who use the same file system are not noticed earlier.
-const LIVES: Duration = Duration::from_secs(1);
 /// Bytes of the largest request.
 const REQUEST_BYTES: u32 = 1 << 20;
 
@@ -125,7 +123,11 @@ impl Served {
 
 impl Filesystem for Served {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_MAX_PAGES);
+        let wanted = InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO;
+        let _ = config.add_capabilities(wanted);
         let _ = config.set_max_write(REQUEST_BYTES);
         Ok(())
     }
@@ -338,8 +340,14 @@ impl Filesystem for Served {
         let _reading = self.files.reading.read();
         let run = || {
             self.usable(handle)?;
-            let file = self.files.stat(ino.0)?;
-            self.files.read(ino.0, offset, size as usize, file.size)
+            let whole = self.files.size(ino.0)?;
+            let read = self.files.read(ino.0, offset, size as usize, whole);
+            if read.is_ok() {
+                return read;
+            }
+            // Another session may have changed what was told of the file a moment ago.
+            let whole = self.files.told_anew(ino.0)?;
+            self.files.read(ino.0, offset, size as usize, whole)
         };
         match run() {
             Ok(bytes) => reply.data(&bytes),
@@ -373,7 +381,9 @@ impl Filesystem for Served {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        // Nothing is done when a file is closed, so the kernel needs not ask again: what was written is in the monitor's
+        // pages already.
+        reply.error(Errno::ENOSYS);
     }
 
     fn fsync(
@@ -430,6 +440,45 @@ impl Filesystem for Served {
             Ok(()) => reply.ok(),
             Err(code) => reply.error(errno(code)),
         }
+    }
+
+    /// A directory with what is known of its files, which spares the kernel to look each up.
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = match self.files.list_files(ino.0, offset.saturating_sub(2)) {
+            Ok(listed) => listed,
+            Err(code) => return reply.error(errno(code)),
+        };
+        // Of the directory itself and of the one above the kernel takes the name only.
+        let number = |id, is_directory| File { id, is_directory, ..File::default() };
+        let mut add = |ino: u64, at, name: &str, file: &File| {
+            reply.add(INodeNo(ino), at, name, &LIVES, &self.attributes(file), Generation(0))
+        };
+        let mut is_full = [(0, "."), (1, "..")]
+            .into_iter()
+            .any(|(at, name)| offset <= at && add(0, at + 1, name, &number(ino.0, true)));
+        for (name, file) in listed {
+            let shown = number(name.number, name.is_directory);
+            let at = name.cookie + 2;
+            is_full = is_full
+                || add(
+                    file.as_ref().map_or(0, |file| file.id),
+                    at,
+                    &name.name,
+                    file.as_ref().unwrap_or(&shown),
+                );
+            // What the kernel does not get it does not forget.
+            if let Some(file) = file.filter(|_| is_full) {
+                self.files.forget(file.id, 1);
+            }
+        }
+        reply.ok();
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {

@@ -153,6 +153,7 @@ pub fn ask_files() -> Vec<Vec<u8>> {
         AskFiles::Forget { file: 2, count: 1 },
         AskFiles::Stat(1),
         AskFiles::List { directory: 1, cookie: 0, count: 9 },
+        AskFiles::ListFiles { directory: 1, cookie: 0, count: 9 },
         AskFiles::Map { file: 2, offset: 0, length: 9000 },
         AskFiles::Create { parent: 1, name: name.clone(), is_directory: false, now },
         AskFiles::Unlink { parent: 1, name: other.clone(), now },
@@ -176,7 +177,16 @@ pub fn files_say(block: u64) -> Vec<Vec<u8>> {
     let blocks = Blocks { first: block, count: 2 };
     let edge = Blocks { first: u64::MAX - 1, count: u64::MAX };
     let listed = |name: &str| Listed { name: name.to_owned(), is_directory: false, number: 3, cookie: 0 };
+    let with_file = |name: &str, cookie, file: &File| {
+        (Listed { cookie, is_directory: file.is_directory, ..listed(name) }, Some(file.clone()))
+    };
+    let sound = File { size: 5, ..file.clone() };
+    let root = File { id: 1, is_directory: true, ..sound.clone() };
     [
+        FilesSay::Files(vec![with_file("a", 1, &sound), with_file("b", 2, &file)]),
+        FilesSay::Files(vec![with_file("a", 1, &sound), with_file("..", 2, &root)]),
+        FilesSay::Files(vec![with_file("a", 1, &root), with_file("a", 2, &sound)]),
+        FilesSay::Files(vec![with_file("a/b", 1, &sound); 3]),
         FilesSay::Done,
         FilesSay::File(File { is_directory: true, ..file.clone() }),
         FilesSay::File(file),

@@ -1,0 +1,122 @@
+//! The stack in other arrangements, to measure what each wall and each guard costs (the paper's section 5). The code is
+//! the same, the plan is changed. No command of Holdfast asks for one.
+
+use super::encode;
+use super::plan::Cast;
+use super::roles::{CACHE, FILES, POLICY, SESSION, to_session};
+use crate::{COMPONENTS, StackError, const_policy};
+use holdfast_access::Principal;
+use holdfast_components::{ChannelPlan, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
+use std::sync::Arc;
+
+/// What runs in the place of PolicyMgr, by the table of [`variant_components`].
+const CONST_POLICY: &str = "const-policy-manager";
+const MAPPED: &str = "fs-driver-mapped";
+/// The host's port to CacheMgr, where it measures.
+pub(super) const TO_CACHE: &str = "cache";
+/// The host's port to the program that is in the place of a VFS.
+pub const TO_CLIENT: &str = "client";
+
+/// An arrangement.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Variant {
+    /// All components in the host's process, where asking is calling (the paper's UFS).
+    pub is_merged: bool,
+    /// One ACL for all blocks, and no table (ConstPolicyMgr).
+    pub has_constant_policy: bool,
+    /// FSDriver maps its metadata into its memory (the paper's PFS mmap).
+    pub is_mapped: bool,
+    /// This component of the program's table is in the place of the VFS of each session (the paper's VFS in the client).
+    /// The host asks it over [`TO_CLIENT`].
+    pub client: Option<&'static str>,
+    /// The host may have CacheMgr give up all blocks.
+    pub is_measured: bool,
+}
+
+/// The components that only variants have, for the table of a program that measures.
+pub fn variant_components() -> [(&'static str, Main); 2] {
+    [(CONST_POLICY, const_policy::main), (MAPPED, crate::fs_driver::main_mapped)]
+}
+
+impl Variant {
+    /// Changes what would be started as it is shipped.
+    ///
+    /// # Errors
+    /// The constant policy is of one disk, and its owner one partition's FSDriver.
+    pub(super) fn apply(
+        &self,
+        plan: &mut Plan,
+        cast: &Cast,
+        users: Vec<Principal>,
+    ) -> Result<(), StackError> {
+        let owner = match &cast.drivers[..] {
+            [driver] => Some(driver.principal.clone()),
+            _ => None,
+        };
+        for component in &mut plan.components {
+            if component.name == POLICY && self.has_constant_policy {
+                let owner = owner.clone().ok_or_else(|| {
+                    StackError::Component("a constant policy is for one partition".to_owned())
+                })?;
+                component.program = CONST_POLICY.to_owned();
+                let principals = users.iter().cloned().chain([owner.clone()]).collect();
+                component.configuration = encode(&const_policy::Configuration { principals, owner });
+            }
+            if component.program == FILES && self.is_mapped {
+                component.program = MAPPED.to_owned();
+            }
+            if component.name.starts_with(SESSION)
+                && let Some(client) = self.client
+            {
+                component.program = client.to_owned();
+                let to_vfs = to_session(&component.name);
+                let is_to_vfs = |end: &End| end.component.is_none() && end.port == to_vfs;
+                plan.channels.retain(|channel| !is_to_vfs(&channel.asks));
+                plan.channels
+                    .push(ChannelPlan::new(End::host(TO_CLIENT), End::of(&component.name, "from-host")));
+            }
+        }
+        if self.is_measured {
+            plan.channels.push(ChannelPlan::new(End::host(TO_CACHE), End::of(CACHE, "from-host")));
+        }
+        Ok(())
+    }
+}
+
+/// What runs a plan.
+pub(super) enum Runtime {
+    Apart(Supervisor),
+    Merged(Merged),
+}
+
+impl Runtime {
+    pub(super) fn start(
+        variant: &Variant,
+        program: Program,
+        plan: Plan,
+        told: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Result<Runtime, StackError> {
+        match variant.is_merged {
+            false => Ok(Runtime::Apart(Supervisor::start(program, plan, told)?)),
+            true => {
+                let mut table: Vec<(&str, Main)> = COMPONENTS.to_vec();
+                table.extend(variant_components());
+                Ok(Runtime::Merged(Merged::start(&table, plan, told)?))
+            }
+        }
+    }
+
+    pub(super) fn ports(&self) -> &Arc<Ports> {
+        match self {
+            Runtime::Apart(supervisor) => supervisor.ports(),
+            Runtime::Merged(merged) => merged.ports(),
+        }
+    }
+
+    pub(super) fn stop(self) {
+        match self {
+            Runtime::Apart(supervisor) => supervisor.stop(),
+            Runtime::Merged(merged) => merged.stop(),
+        }
+    }
+}
