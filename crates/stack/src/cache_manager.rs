@@ -229,16 +229,12 @@ impl Cache {
                 recent.touch(place, *at);
             }
         }
-        let filled = |done: &[(u64, Reference)]| {
-            let mut recent = self.recent.lock();
-            done.iter().for_each(|(block, at)| recent.filled((disk, *block), *at));
-        };
         if !fill || new.is_empty() && unsure.is_empty() {
             return Ok(Some(references));
         }
         // What was given a page just now is empty, unless somebody writes all of it meanwhile.
+        // That it was filled is the DiskDriver's word, so it is looked at when it is wanted again.
         if unsure.is_empty() && self.fill(disk, &new).is_ok() {
-            filled(&new);
             return Ok(Some(references));
         }
         unsure.append(&mut new);
@@ -252,7 +248,10 @@ impl Cache {
                 Some(_) => full.push(one),
             }
         }
-        filled(&full);
+        {
+            let mut recent = self.recent.lock();
+            full.iter().for_each(|(block, at)| recent.filled((disk, *block), *at));
+        }
         if !empty.is_empty() {
             if let Err(refusal) = self.fill(disk, &empty) {
                 if blocks.len() == 1 {
@@ -266,8 +265,6 @@ impl Cache {
                 for one in empty {
                     let _ = self.fill(disk, &[one]);
                 }
-            } else {
-                filled(&empty);
             }
         }
         Ok(Some(references))
