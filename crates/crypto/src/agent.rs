@@ -130,16 +130,14 @@ pub fn converse(connection: &mut (impl Read + Write), question: &[u8]) -> io::Re
     })
 }
 
+/// Brings an agent a question, and its answer back.
+pub type Asking<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<u8>, String>;
+
 /// Has the agent called `name` sign, with `ask` to bring it questions.
 ///
 /// # Errors
 /// See [`NotSigned`].
-pub fn sign(
-    name: &str,
-    public: &PublicKey,
-    message: &[u8],
-    ask: &mut dyn FnMut(&[u8]) -> Result<Vec<u8>, String>,
-) -> Result<Signature, NotSigned> {
+pub fn sign(name: &str, public: &PublicKey, message: &[u8], ask: Asking<'_>) -> Result<Signature, NotSigned> {
     let away = |why: String| NotSigned::Away(format!("{name}: {why}"));
     let answer = ask(&ask_signature(public, message)).map_err(away)?;
     if let Some(signature) = signature(&answer, public, message).map_err(|error| away(error.to_string()))? {
