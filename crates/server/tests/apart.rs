@@ -79,9 +79,9 @@ impl Running {
         let puppet = started.recv().expect("it starts");
         let listing = Box::new(move || {
             let all = holdfast_components::listings().expect("listings");
-            let own = all.into_iter().filter(|listing| listing.pid == std::process::id());
+            let mut own = all.into_iter().filter(|listing| listing.pid == std::process::id());
             // Tests of this process run side by side; each has its port in its own listing's order of files.
-            own.last().expect("its own")
+            own.next_back().expect("its own")
         });
         Running { port, key, listing, puppet, stop: Some(stop), thread: Some(thread) }
     }

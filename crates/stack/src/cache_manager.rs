@@ -252,19 +252,19 @@ impl Cache {
             let mut recent = self.recent.lock();
             full.iter().for_each(|(block, at)| recent.filled((disk, *block), *at));
         }
-        if !empty.is_empty() {
-            if let Err(refusal) = self.fill(disk, &empty) {
-                if blocks.len() == 1 {
-                    // Somebody else may have filled it, or taken it away: another look tells.
-                    return match self.look(&references)?[0] {
-                        Some(Status::Empty) => Err(refusal),
-                        status => Ok(status.map(|_| references)),
-                    };
-                }
-                // One that cannot be read does not keep the others; who wants it learns why when it asks for it alone.
-                for one in empty {
-                    let _ = self.fill(disk, &[one]);
-                }
+        if !empty.is_empty()
+            && let Err(refusal) = self.fill(disk, &empty)
+        {
+            if blocks.len() == 1 {
+                // Somebody else may have filled it, or taken it away: another look tells.
+                return match self.look(&references)?[0] {
+                    Some(Status::Empty) => Err(refusal),
+                    status => Ok(status.map(|_| references)),
+                };
+            }
+            // One that cannot be read does not keep the others; who wants it learns why when it asks for it alone.
+            for one in empty {
+                let _ = self.fill(disk, &[one]);
             }
         }
         Ok(Some(references))

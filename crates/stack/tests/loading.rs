@@ -151,7 +151,7 @@ fn image(folder: &Path, has_table: bool) -> Vec<u8> {
 }
 
 /// Changes some bytes: where, and how many from there.
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random, start: usize) -> Vec<(usize, usize)> {
+fn mutate(bytes: &mut [u8], random: &mut Random, start: usize) -> Vec<(usize, usize)> {
     let reserved = usize::from(u16::from_le_bytes([bytes[start + 14], bytes[start + 15]]));
     let sectors = u32::from_le_bytes(bytes[start + 36..start + 40].try_into().expect("four bytes")) as usize;
     let (fat, data) = (start + reserved * 512, start + (reserved + 2 * sectors) * 512);

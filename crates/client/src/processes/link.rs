@@ -41,11 +41,14 @@ enum Came {
     Failed(RpcError),
 }
 
+/// Who waits for which answer.
+type Waiting = HashMap<u64, SyncSender<Came>>;
+
 /// One stream to one network process. It ends with that.
 struct Line {
     writer: Mutex<UnixStream>,
     /// `None` once it has ended.
-    waiting: Arc<Mutex<Option<HashMap<u64, SyncSender<Came>>>>>,
+    waiting: Arc<Mutex<Option<Waiting>>>,
     /// Whether part of a frame was written and not the rest.
     broken: AtomicBool,
 }

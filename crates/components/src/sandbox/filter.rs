@@ -218,7 +218,7 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         );
     }
     if profile.has(Door::Reactor) {
-        some("ioctl (does not block)", SYS_ioctl, vec![vec![when(1, LOW, FIONBIO as u64)]]);
+        some("ioctl (does not block)", SYS_ioctl, vec![vec![when(1, LOW, FIONBIO)]]);
         #[cfg(target_arch = "x86_64")]
         some("epoll_wait", SYS_epoll_wait, Vec::new());
         let kind = SOCK_STREAM as u64;
