@@ -4,7 +4,7 @@
 //! ```text
 //! length u32 of what follows | kind u8 | id u64 | body            little endian
 //! to the network:  1 call: lane u8 | may be sent twice u8 | deadline u64 ms | request    2 wait: deadline u64 ms
-//!                  3 never mind
+//!                  3 never mind                     4 ask how things stand: told first, then answered with nothing
 //! from it:         1 answer                2 failed: RpcError        3 standing: Standing, id 0
 //! ```
 //!
@@ -21,6 +21,7 @@ const AROUND_BYTES: usize = 9 + 10;
 pub(super) const CALL: u8 = 1;
 pub(super) const WAIT: u8 = 2;
 pub(super) const NEVER_MIND: u8 = 3;
+pub(super) const ASK: u8 = 4;
 pub(super) const ANSWER: u8 = 1;
 pub(super) const FAILED: u8 = 2;
 pub(super) const STANDING: u8 = 3;
@@ -46,7 +47,7 @@ impl Header {
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
         let id = u64::from_le_bytes(*bytes.last_chunk().expect("thirteen"));
-        let fits = (9..=MESSAGE_BYTES_MAX + AROUND_BYTES).contains(&length) && (1..=3).contains(&bytes[4]);
+        let fits = (9..=MESSAGE_BYTES_MAX + AROUND_BYTES).contains(&length) && (1..=4).contains(&bytes[4]);
         fits.then(|| Header { kind: bytes[4], id, body_bytes: length - 9 })
     }
 }
@@ -63,7 +64,7 @@ mod tests {
             assert_eq!(Header::decode(&Header::encode(CALL, 77, body_bytes)), Some(header));
         }
         assert_eq!(Header::decode(&Header::encode(CALL, 1, MESSAGE_BYTES_MAX + 11)), None);
-        assert_eq!(Header::decode(&Header::encode(4, 1, 0)), None);
+        assert_eq!(Header::decode(&Header::encode(5, 1, 0)), None);
         assert_eq!(Header::decode(&Header::encode(0, 1, 0)), None);
         assert_eq!(Header::decode(&[0; HEADER_BYTES]), None);
         assert_eq!(Header::decode(&[0xff; HEADER_BYTES]), None);

@@ -32,6 +32,8 @@ const GRACE: Duration = Duration::from_millis(500);
 const FIRST_ATTEMPT: Duration = Duration::from_secs(25);
 /// A network process that does not take a request for this long is stuck.
 const STUCK: Duration = Duration::from_secs(30);
+/// Figures are not waited for longer.
+const FIGURES: Duration = Duration::from_millis(500);
 /// After a crash.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -61,6 +63,8 @@ pub(super) struct Link {
     sequence: AtomicU64,
     line: Mutex<Option<Arc<Line>>>,
     standing: Arc<Mutex<Standing>>,
+    /// Bytes sent and received by the network processes before this one.
+    past: Arc<Mutex<(u64, u64)>>,
     next: AtomicU64,
 }
 
@@ -85,8 +89,15 @@ impl Link {
                 Transport::Auto => 2,
             },
         };
-        let (line, standing) = (Mutex::default(), Arc::default());
-        Link { processes, order: Box::new(order), sequence, line, standing, next: AtomicU64::new(1) }
+        Link {
+            processes,
+            order: Box::new(order),
+            sequence,
+            line: Mutex::default(),
+            standing: Arc::default(),
+            past: Arc::default(),
+            next: AtomicU64::new(1),
+        }
     }
 
     /// The stream as it is now, or a new one to a new process.
@@ -109,15 +120,21 @@ impl Link {
             broken: AtomicBool::new(false),
         });
         let (waiting, standing) = (Arc::clone(&opened.waiting), Arc::clone(&self.standing));
+        let past = Arc::clone(&self.past);
         let processes = Arc::downgrade(&self.processes);
         std::thread::Builder::new()
             .name("holdfast-answers".to_owned())
             .spawn(move || {
                 let offence = read_frames(reader, &waiting, &standing);
+                {
+                    // Before the line counts as closed, so that this is not said of the next one.
+                    let (mut standing, mut past) = (standing.lock(), past.lock());
+                    standing.is_connected = false;
+                    standing.is_over_quic = None;
+                    past.0 = past.0.saturating_add(std::mem::take(&mut standing.sent));
+                    past.1 = past.1.saturating_add(std::mem::take(&mut standing.received));
+                }
                 waiting.lock().take();
-                let mut standing = standing.lock();
-                standing.is_connected = false;
-                standing.is_over_quic = None;
                 if let (Some(offence), Some(processes)) = (offence, processes.upgrade()) {
                     tracing::warn!(offence, "the network process is ended");
                     processes.end_network();
@@ -128,9 +145,26 @@ impl Link {
         Ok(opened)
     }
 
-    /// Sends a frame and waits for what comes.
+    /// Sends a frame and waits for what comes, by whatever process there is or can be had.
     fn exchange(&self, kind: u8, head: &[u8], body: &[u8], end: Instant) -> Result<Vec<u8>, RpcError> {
-        let line = self.line()?;
+        let came = self.ask(&*self.line()?, kind, head, body, end);
+        if let Some((_, list)) =
+            self.standing.lock().welcome.as_ref().and_then(|welcome| welcome.file_system.as_ref())
+        {
+            self.sequence.fetch_max(list.value.sequence, Ordering::Relaxed);
+        }
+        came
+    }
+
+    /// Sends a frame and waits for what comes.
+    fn ask(
+        &self,
+        line: &Line,
+        kind: u8,
+        head: &[u8],
+        body: &[u8],
+        end: Instant,
+    ) -> Result<Vec<u8>, RpcError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = sync_channel(1);
         match line.waiting.lock().as_mut() {
@@ -146,11 +180,6 @@ impl Link {
         if let Err(RpcError::Deadline { .. }) = &came {
             line.forget(id);
             let _ = line.send(frames::NEVER_MIND, id, &[], &[]);
-        }
-        if let Some((_, list)) =
-            self.standing.lock().welcome.as_ref().and_then(|welcome| welcome.file_system.as_ref())
-        {
-            self.sequence.fetch_max(list.value.sequence, Ordering::Relaxed);
         }
         came
     }
@@ -295,8 +324,14 @@ impl Remote for Link {
     }
 
     fn traffic(&self) -> (u64, u64) {
+        // What is told unasked is a little old.
+        let line = self.line.lock().clone();
+        if let Some(line) = line.filter(|line| line.is_open()) {
+            let _ = self.ask(&line, frames::ASK, &[], &[], Instant::now() + FIGURES);
+        }
         let standing = self.standing.lock();
-        (standing.sent, standing.received)
+        let past = self.past.lock();
+        (past.0.saturating_add(standing.sent), past.1.saturating_add(standing.received))
     }
 
     fn trouble(&self) -> Option<RpcError> {

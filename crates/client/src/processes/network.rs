@@ -147,6 +147,11 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
                     Err(error) => (frames::FAILED, id, encode(&error)),
                 });
             }),
+            frames::ASK if body.is_empty() => {
+                let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
+                let _ = out.send((frames::ANSWER, id, Vec::new()));
+                continue;
+            }
             frames::NEVER_MIND => {
                 if let Some(task) = under_way.lock().remove(&id) {
                     task.abort();
