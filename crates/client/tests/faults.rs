@@ -411,6 +411,33 @@ fn rollback_freezes() {
     };
 }
 
+/// Proves: what a sync covered cannot be denied later, even if this machine loses power right after it: the receipt
+/// is durable by then. (Without that the operation counts as one with an unknown outcome, and is sent again.)
+#[test]
+fn a_power_loss_after_a_sync_hides_no_lie() {
+    for _ in 0..5 {
+        let world = World::new(1, ABORT_AFTER);
+        let a = world.start(0);
+        modify(&a, create(world.group_dir, "old", b"")).unwrap();
+        a.flush_commits().unwrap();
+        let yesterday = world.server.copy_order();
+        modify(&a, create(world.group_dir, "new", b"")).unwrap();
+        a.flush_commits().unwrap();
+        world.users[0].disk.crash_after(0);
+        a.stop();
+        drop(a);
+        world.users[0].disk.restart(Crash::PowerLoss);
+        world.server.roll_back(yesterday);
+        match world.users[0].start(&world.superuser, DEADLINE) {
+            Err(StartError::Frozen(_)) => {}
+            Ok(engine) => {
+                assert!(matches!(engine.fetch(), Err(FsError::Frozen(_))), "the lie is not noticed")
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Proves: two forked users each work on undisturbed, and the first operation that crosses the fork exposes it.
 #[test]
 fn fork_is_exposed_when_crossed() {

@@ -7,6 +7,7 @@
 mod commits;
 mod leases;
 mod locks;
+mod notes;
 mod notices;
 mod pins;
 mod pump;
@@ -197,12 +198,27 @@ impl Engine {
         self.shared.check().is_ok().then_some(left)
     }
 
-    /// Waits until every modification that has returned is committed at the server (`fsync`, `close`).
+    /// As [`Engine::settle_commits`], and until the server's receipts are durable here: then, whatever becomes of this
+    /// machine, a server that denies what it acknowledged is found out (`fsync`).
+    ///
+    /// # Errors
+    /// As [`Engine::settle_commits`]; [`FsError::NoSpace`], [`FsError::Local`]: the receipts could not be saved.
+    pub fn flush_commits(&self) -> Result<(), FsError> {
+        self.settle_commits()?;
+        let ask = || {
+            if !self.shared.queue.keep_notes() {
+                self.shared.notes.end(&self.shared.check().err().unwrap_or_else(shared::stopped));
+            }
+        };
+        self.shared.notes.wait(Instant::now() + self.shared.patience(), ask, || self.shared.late())
+    }
+
+    /// Waits until every modification that has returned is committed at the server (`close`).
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`]; the error of a modification that the server had declared
     /// dead and that could not be made again. Each loss is reported once.
-    pub fn flush_commits(&self) -> Result<(), FsError> {
+    pub fn settle_commits(&self) -> Result<(), FsError> {
         self.shared.commits.flush(Instant::now() + self.shared.patience(), || self.shared.late())
     }
 

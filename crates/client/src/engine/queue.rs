@@ -114,6 +114,8 @@ pub(super) struct Queue {
 struct Jobs {
     waiting: VecDeque<Job>,
     lessons: Vec<Lesson>,
+    /// Somebody waits for what was noted to be durable.
+    keep: bool,
     stopped: bool,
 }
 
@@ -123,7 +125,7 @@ pub(super) enum Taken {
     Jobs(Vec<Job>),
     /// Something for the signer to know, first of all.
     Lessons(Vec<Lesson>),
-    /// None for a while.
+    /// None, for a while or until what was noted is durable.
     Idle,
     /// None, and there will be none.
     Stopped,
@@ -148,6 +150,14 @@ impl Queue {
             jobs.lessons.push(lesson);
             self.arrived.notify_one();
         }
+        !jobs.stopped
+    }
+
+    /// Has what was noted made durable as soon as nothing is under way; `false` once the engine has stopped.
+    pub fn keep_notes(&self) -> bool {
+        let mut jobs = self.jobs.lock();
+        jobs.keep = true;
+        self.arrived.notify_one();
         !jobs.stopped
     }
 
@@ -178,7 +188,11 @@ impl Queue {
             }
             jobs.waiting.retain(|job| !job.is_abandoned());
             if !jobs.waiting.is_empty() {
+                // An operation makes durable what was noted before it.
                 break;
+            }
+            if std::mem::take(&mut jobs.keep) {
+                return Taken::Idle;
             }
             let late = self.arrived.wait_until(&mut jobs, end).timed_out();
             if late && jobs.waiting.is_empty() && jobs.lessons.is_empty() && !jobs.stopped {

@@ -2,6 +2,7 @@
 
 use super::commits::Commits;
 use super::leases::Leases;
+use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::queue::{Job, Learned, Lesson, Queue, Waiter};
 use super::snapshot::Snapshot;
@@ -61,6 +62,7 @@ pub(super) struct Shared {
     pub tables: Arc<TableCache>,
     pub queue: Queue,
     pub commits: Commits,
+    pub notes: Notes,
     pub counters: Counters,
     /// The last accepted view.
     pub latest: RwLock<Place>,
@@ -101,6 +103,7 @@ impl Shared {
             tables,
             queue: Queue::default(),
             commits: Commits::default(),
+            notes: Notes::default(),
             counters: Counters::default(),
             latest: RwLock::new(Place { sequence: 0, base, floor }),
             in_flight: AtomicBool::new(false),

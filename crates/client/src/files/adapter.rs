@@ -177,6 +177,10 @@ impl Backend for EngineBackend {
         self.0.flush_commits()
     }
 
+    fn keep_commits(&self) -> Result<(), FsError> {
+        self.0.settle_commits()
+    }
+
     fn content_error(&self, handle: Handle, path: String, inode: &Inode, error: ContentError) -> FsError {
         match inode.ihash(&self.0.store().digest_key()) {
             Ok(ihash) => self.0.judge(handle, path, ihash, &error),

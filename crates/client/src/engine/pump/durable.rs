@@ -38,6 +38,7 @@ impl Pump {
     }
 
     pub(super) fn save(&mut self, signer: Option<&[u8]>) -> Result<(), StateError> {
+        let noted = self.shared.notes.count();
         let signer = signer.map_or_else(|| self.signer.to_bytes(), <[u8]>::to_vec);
         let allocator = self.reserve.as_ref().unwrap_or(&self.allocator).clone();
         let frozen = self.shared.frozen().map(|report| Frozen {
@@ -55,7 +56,7 @@ impl Pump {
             allocator,
             frozen,
         })?;
-        self.noted = false;
+        self.shared.notes.keep(noted);
         self.shared.counters.fsyncs.store(self.state.syncs(), Relaxed);
         Ok(())
     }
@@ -84,8 +85,17 @@ impl Pump {
                 tracing::debug!(%error, "superseded tables are left to the collector");
             }
         }
-        if self.noted && self.save(None).is_err() {
-            tracing::debug!("a note could not be saved; a restart will ask the server instead");
+        if self.shared.notes.are_open()
+            && let Err(error) = self.save(None)
+        {
+            tracing::debug!(%error, "a note could not be saved; a restart will ask the server instead");
+            self.shared.notes.fail(match error {
+                StateError::Full => FsError::NoSpace,
+                error => FsError::Local {
+                    kind: std::io::ErrorKind::Other,
+                    text: format!("the state of this device could not be saved: {error}"),
+                },
+            });
         }
     }
 

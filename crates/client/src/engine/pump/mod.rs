@@ -57,8 +57,6 @@ pub(super) struct Pump {
     members: Option<(Digest, Arc<Membership>)>,
     base: Arc<Base>,
     parking: Arc<Parking>,
-    /// A state that may be lost in a power failure at the cost of a resend.
-    noted: bool,
     /// The highest number that the key had signed for when this began.
     signed: u64,
     superseded: Vec<Digest>,
@@ -143,7 +141,6 @@ impl Pump {
             members: None,
             base,
             parking,
-            noted: false,
             signed,
             superseded: Vec::new(),
             reply: None,
@@ -215,7 +212,7 @@ impl Pump {
 
     /// Saves what may be lost and tells everybody who still waits.
     fn end(&mut self) {
-        if self.shared.check().is_ok() && self.noted {
+        if self.shared.check().is_ok() && self.shared.notes.are_open() {
             let _ = self.save(None);
         }
         let error = self.shared.check().err().unwrap_or_else(stopped);
@@ -224,6 +221,7 @@ impl Pump {
         }
         self.parking.fail(&error);
         self.shared.commits.lose_all(&error);
+        self.shared.notes.end(&error);
     }
 
     /// One operation for these wishes, or for as many of them as fit.
@@ -395,7 +393,7 @@ impl Pump {
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::Persist(bytes) => self.persist(&bytes, operation)?,
-                Effect::Note(_) => self.noted = true,
+                Effect::Note(_) => self.shared.notes.add(),
                 Effect::Send(request) => {
                     if let Request::Commit { structure, .. } = &*request {
                         self.answer_early(structure, operation);
@@ -419,10 +417,12 @@ struct TellOfPanic(Arc<Shared>);
 impl Drop for TellOfPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.break_down(FsError::Local {
+            let error = FsError::Local {
                 kind: std::io::ErrorKind::Other,
                 text: "the signing thread failed; unmount and mount again".to_owned(),
-            });
+            };
+            self.0.notes.end(&error);
+            self.0.break_down(error);
         }
     }
 }

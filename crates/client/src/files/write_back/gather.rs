@@ -326,10 +326,11 @@ impl Shared {
         Ok(())
     }
 
-    /// What `fsync` waits for: everything is at the server, durably.
+    /// What `fsync` waits for: everything is at the server, durably, and the server's receipts for it are here.
     pub(super) fn flush_gathered(&self) -> Result<(), FsError> {
         self.drain()?;
-        self.flush_straight()
+        self.flush_straight()?;
+        self.inner.flush_commits()
     }
 
     /// What `close` waits for: what went straight to the server is durable there; what is made here may wait.
@@ -341,7 +342,7 @@ impl Shared {
             }
             gathering.ended
         };
-        self.inner.flush_commits()?;
+        self.inner.keep_commits()?;
         let mut local = self.local.lock();
         local.gathering.flushed = local.gathering.flushed.max(target);
         Ok(())

@@ -1,0 +1,133 @@
+//! What the signer noted (a receipt, something learned), and how much of it is durable.
+//!
+//! An operation waits for no note: with an honest server a lost one costs a message. But a server that lies could deny
+//! an operation whose receipt was lost, and its author could not tell; so `fsync` waits until the notes of all that it
+//! covers are durable. Whatever is persisted for the next operation covers them too.
+
+use crate::error::FsError;
+use crate::interrupt::{self, Woken};
+use parking_lot::{Condvar, Mutex};
+use std::time::Instant;
+
+/// Notes, counted.
+#[derive(Default)]
+pub(super) struct Notes {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    noted: u64,
+    durable: u64,
+    /// How often saving has failed, and why last.
+    failures: (u64, Option<FsError>),
+    /// Nothing more is saved.
+    ended: Option<FsError>,
+}
+
+impl Notes {
+    /// There is one more.
+    pub fn add(&self) {
+        self.state.lock().noted += 1;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.state.lock().noted
+    }
+
+    /// Whether some are not durable.
+    pub fn are_open(&self) -> bool {
+        let state = self.state.lock();
+        state.durable < state.noted
+    }
+
+    /// So many are durable.
+    pub fn keep(&self, count: u64) {
+        let mut state = self.state.lock();
+        state.durable = state.durable.max(count);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// They could not be saved this time.
+    pub fn fail(&self, error: FsError) {
+        let mut state = self.state.lock();
+        state.failures = (state.failures.0 + 1, Some(error));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// None is saved from here on.
+    pub fn end(&self, error: &FsError) {
+        self.state.lock().ended.get_or_insert_with(|| error.clone());
+        self.changed.notify_all();
+    }
+
+    /// Waits until all that were noted before are durable; `ask` sees to it that they are saved.
+    pub fn wait(
+        &self,
+        deadline: Instant,
+        ask: impl FnOnce(),
+        late: impl FnOnce() -> FsError,
+    ) -> Result<(), FsError> {
+        let mut state = self.state.lock();
+        let (target, failures) = (state.noted, state.failures.0);
+        if state.durable >= target {
+            return Ok(());
+        }
+        drop(state);
+        ask();
+        state = self.state.lock();
+        while state.durable < target {
+            if let Some(ended) = &state.ended {
+                return Err(ended.clone());
+            }
+            if state.failures.0 > failures {
+                return Err(state.failures.1.clone().expect("a failure has a reason"));
+            }
+            match interrupt::wait(&self.changed, &mut state, Some(deadline)) {
+                Woken::Notified => {}
+                Woken::Late => return Err(late()),
+                Woken::Interrupted => return Err(FsError::Interrupted),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    /// Proves: a wait ends when what was noted before it is durable, and with the reason when it cannot be; later notes
+    /// do not matter to it.
+    #[test]
+    fn waits() {
+        let notes = Notes::default();
+        notes.wait(soon(), || panic!("nothing is open"), || panic!("late")).expect("nothing to wait for");
+        notes.add();
+        assert!(notes.are_open());
+        let late = notes.wait(soon(), || {}, || FsError::Busy);
+        assert!(matches!(late, Err(FsError::Busy)));
+        let upto = notes.count();
+        let saved = || {
+            notes.add();
+            notes.keep(upto);
+        };
+        notes.wait(soon(), saved, || panic!("late")).expect("durable");
+        assert!(notes.are_open());
+        let full = notes.wait(soon(), || notes.fail(FsError::NoSpace), || panic!("late"));
+        assert!(matches!(full, Err(FsError::NoSpace)));
+        notes.wait(soon(), || notes.keep(2), || panic!("late")).expect("a failure is over once it is saved");
+        notes.add();
+        notes.end(&FsError::Busy);
+        assert!(matches!(notes.wait(soon(), || {}, || panic!("late")), Err(FsError::Busy)));
+    }
+}
