@@ -30,10 +30,10 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often a command tries again when another process is just beginning or ending to use the key.
-const ATTEMPTS: u32 = 50;
+/// How long a command tries when another process is just beginning or ending to use the key.
+const ANOTHER_WAIT: Duration = Duration::from_secs(15);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -134,7 +134,8 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
     make_private(&job.cache_dir)?;
     let done = Mounted { directory, address: job.url.clone() };
 
-    for attempt in 0..ATTEMPTS {
+    let end = Instant::now() + ANOTHER_WAIT;
+    loop {
         if let Some(process) = Client::connect(&job.state_dir)? {
             process.call::<()>(&Order::Mount(job.order.clone()))?;
             return Ok(Some((done, job.state_dir)));
@@ -148,9 +149,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
         bar.finish_and_clear();
         match started {
             // Another process is about to serve this key, or about to end: see what it becomes.
-            Err(failure) if failure.code == Exit::InUse && attempt + 1 < ATTEMPTS => {
-                std::thread::sleep(PAUSE)
-            }
+            Err(failure) if failure.code == Exit::InUse && Instant::now() < end => std::thread::sleep(PAUSE),
             Err(failure) if failure.code == Exit::Unavailable && !arguments.write_back => {
                 let way =
                     "what was used here before can be worked with all the same: mount with --write-back";
@@ -159,7 +158,6 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             other => return other.map(|()| Some((done, job.state_dir))),
         }
     }
-    Err(Failure::new(Exit::InUse, "another process uses this key and does not answer"))
 }
 
 /// What the background process shows of itself in `ps`.

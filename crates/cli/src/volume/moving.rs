@@ -8,7 +8,7 @@ use super::anchor;
 use super::args::{Opening, Rekey, Resize};
 use super::media::{Medium, Part};
 use super::opening::{self, Meant, Opened};
-use super::places::{About, Place, Places, absolute, sync_parent};
+use super::places::{self, About, Place, Places, absolute, sync_parent};
 use super::protect::{Interrupt, is_blank, make_log};
 use super::secret::Secret;
 use crate::exit::{Exit, Failure, Outcome};
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FILE: &str = "moving.json";
+const FILE: &str = places::MOVING;
 
 /// A move that is under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -10,9 +10,11 @@
 //! volumes/ID/moving.json    a move to another log that is under way
 //! ```
 
+use super::media;
 use super::secret::{decode_hex, hex};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::paths::{Directories, make_private};
+use holdfast_volume::Header;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -22,6 +24,8 @@ use std::path::{Path, PathBuf};
 
 /// Most bytes of a file of these.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// A move to another log that is under way.
+pub const MOVING: &str = "moving.json";
 
 /// What is remembered of a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -72,7 +76,7 @@ impl Places {
         Place { volume: *volume, anchor: self.0.join(format!("{name}.anchor")), directory: self.0.join(name) }
     }
 
-    /// All that are known, in order of their names.
+    /// All that are known, in order of their names, but for what a move that was interrupted at its very end left.
     pub fn all(&self) -> Vec<(Place, About)> {
         let Ok(entries) = std::fs::read_dir(&self.0) else { return Vec::new() };
         let mut found = Vec::new();
@@ -82,12 +86,28 @@ impl Places {
             let place = self.of(&volume);
             if named.is_some()
                 && let Some(about) = place.about()
+                && !self.has_moved(&place, &about)
             {
                 found.push((place, about));
             }
         }
         found.sort_by_key(|(place, _)| place.volume);
         found
+    }
+
+    /// Whether a volume has a successor, which is complete and in its place.
+    fn has_moved(&self, place: &Place, about: &About) -> bool {
+        #[derive(Deserialize)]
+        struct Moving {
+            volume: [u8; 16],
+        }
+        let Some(Moving { volume }) = place.read(MOVING) else { return false };
+        let Some(successor) = self.of(&volume).about() else { return false };
+        let in_place = || {
+            let device = media::open_for_reading(&successor.log).ok()?;
+            Some(Header::claimed_volume(&*device)? == volume)
+        };
+        successor.disk == about.disk && in_place() == Some(true)
     }
 
     /// Those on a disk.
