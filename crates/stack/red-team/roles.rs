@@ -7,6 +7,7 @@ use crate::{samples, serving, stage};
 use holdfast_access::{Access, Acl, Conditions, Predicate, Principal, Term, Text};
 use holdfast_components::{Answer, Asker};
 use holdfast_monitor::{Direction, Reference};
+use holdfast_stack::Partition;
 use holdfast_stack::protocol::*;
 
 /// Messages at random over each port, in each of the names that there could be.
@@ -182,8 +183,8 @@ pub fn disk_driver(enemy: Enemy) {
 #[derive(borsh::BorshDeserialize)]
 struct OfFiles {
     _disk: u16,
+    _partition: Partition,
     _blocks: Blocks,
-    _partition_bytes: u64,
     own: Principal,
 }
 

@@ -112,8 +112,11 @@ impl EngineConfig {
 
 /// As long as it takes; yet it can be added to any point in time.
 const FOREVER: Duration = Duration::from_secs(100 * 366 * 86_400);
-/// How long a stop waits for the request under way.
+/// How long a stop waits for the request under way, while there is a connection.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long it waits where no answer is to be expected: without a connection; and for the question about recalls, after
+/// the server has been told that no lease is held any more.
+const SHORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Signs for one device of one file system. Dropping it stops it.
 pub struct Engine {
@@ -325,24 +328,31 @@ impl Engine {
         self.shared.leases.stop();
         let mut threads = std::mem::take(&mut *self.threads.lock());
         let lessee = threads.pop();
-        let end = Instant::now() + STOP_PATIENCE;
-        threads.into_iter().for_each(|thread| join_until(thread, end));
+        let begun = Instant::now();
+        let is_over = || {
+            let patience = if self.shared.remote.is_connected() { STOP_PATIENCE } else { SHORT_PATIENCE };
+            begun.elapsed() > patience
+        };
+        threads.into_iter().for_each(|thread| join_unless(thread, &is_over));
         if let Some(lessee) = lessee {
-            self.shared.leases.give_up(&self.shared);
-            join_until(lessee, end);
+            if self.shared.remote.is_connected() {
+                self.shared.leases.give_up(&self.shared);
+            }
+            let end = Instant::now() + SHORT_PATIENCE;
+            join_unless(lessee, &|| Instant::now() > end);
         }
         // Whoever still holds a snapshot can go on reading; the folder is free for the next engine.
         self.shared.store.close_cache();
     }
 }
 
-/// Waits for a thread to end, or until `end`: a request to a server that is away may hold it up for longer than anybody
+/// Waits for a thread to end, or until `is_over`: a request to a server that is away may hold it up for longer than anybody
 /// wants to wait for an unmount; what it sends is in the state already.
-fn join_until(thread: JoinHandle<()>, end: Instant) {
+fn join_unless(thread: JoinHandle<()>, is_over: &dyn Fn() -> bool) {
     if thread.thread().id() == std::thread::current().id() {
         return;
     }
-    while !thread.is_finished() && Instant::now() < end {
+    while !thread.is_finished() && !is_over() {
         std::thread::sleep(Duration::from_millis(1));
     }
     if thread.is_finished() {
