@@ -7,8 +7,8 @@ use crate::{samples, serving, stage};
 use holdfast_access::{Access, Acl, Conditions, Predicate, Principal, Term, Text};
 use holdfast_components::{Answer, Asker};
 use holdfast_monitor::{Direction, Reference};
-use holdfast_stack::Partition;
 use holdfast_stack::protocol::*;
+use holdfast_stack::{DriverConfiguration, FormatterConfiguration};
 
 /// Messages at random over each port, in each of the names that there could be.
 fn fuzz(enemy: &Enemy, port: &str, samples: &[Vec<u8>], count: usize) {
@@ -179,22 +179,14 @@ pub fn disk_driver(enemy: Enemy) {
     }
 }
 
-/// The beginning of what an FSDriver is told.
-#[derive(borsh::BorshDeserialize)]
-struct OfFiles {
-    _disk: u16,
-    _partition: Partition,
-    _blocks: Blocks,
-    own: Principal,
-}
-
 pub fn fs_driver(enemy: Enemy) {
     let monitor: Monitor = enemy.asker("monitor").expect("it has one");
     let policy: Policy = enemy.asker("policy").expect("it has one");
     let cache: Asker<AskCache, CacheSays> = enemy.asker("cache").expect("it has one");
     let victim = enemy.orders.victim;
-    let own = borsh::BorshDeserialize::deserialize(&mut &enemy.context.configuration[..]);
-    let OfFiles { own, .. } = own.expect("it begins so");
+    let told: DriverConfiguration =
+        borsh::from_slice(&enemy.context.configuration).expect("its configuration");
+    let own = told.own;
     let gives_back = |to: Principal| {
         let blocks = Blocks { first: victim, count: 4 };
         let acl = Acl::of(own.clone(), Access::ReadWrite).expect("storable");
@@ -366,16 +358,12 @@ fn of_files(files: &Asker<AskFiles, FilesSay>) {
 /// Speaks for the administrator: first it does its work, then, when there are files, what it may not.
 pub fn formatter(enemy: Enemy) {
     const ADMINISTRATOR: u16 = 2;
-    #[derive(borsh::BorshDeserialize)]
-    struct Told {
-        disk: u16,
-        partitions: Vec<(Blocks, Principal)>,
-    }
     let policy: Policy = enemy.asker("policy").expect("it has one");
-    let told: Told = borsh::from_slice(&enemy.context.configuration).expect("its configuration");
+    let told: FormatterConfiguration =
+        borsh::from_slice(&enemy.context.configuration).expect("its configuration");
     let long = holdfast_components::Patience::of(std::time::Duration::from_secs(100));
-    for (blocks, to) in told.partitions {
-        let question = AskPolicy::Nominate { disk: told.disk, blocks, to };
+    for (disk, blocks, to) in told.partitions {
+        let question = AskPolicy::Nominate { disk, blocks, to };
         policy.ask(ADMINISTRATOR, &question, long).expect("the administrator may");
     }
     if escape(&enemy.orders.attack) {

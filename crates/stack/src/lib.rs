@@ -34,6 +34,8 @@ mod reader;
 mod vfs;
 mod views;
 
+pub use formatter::Configuration as FormatterConfiguration;
+pub use fs_driver::Configuration as DriverConfiguration;
 pub use fs_loader::Wanted;
 pub use host::{
     Configuration, DiskPlan, Laid, NewFileSystem, OwnerOf, PEOPLE_MAX, People, ProgramGate, Session, Source,
