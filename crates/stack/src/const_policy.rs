@@ -6,7 +6,7 @@
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, DriverSays, MonitorSays, PolicySays};
-use holdfast_access::{Access, Acl, Principal};
+use holdfast_access::{Access, Acl, Principal, Standing};
 use holdfast_components::{Answer, Asker, Context, Refusal, Request};
 use holdfast_monitor::{BlockId, Direction, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};
 use parking_lot::Mutex;
@@ -40,8 +40,11 @@ pub fn main(context: Context) -> ExitCode {
         let mut all = configuration.principals.into_iter();
         let mut acl = Acl::of(all.next().unwrap_or(configuration.owner.clone()), Access::ReadWrite)?;
         all.try_for_each(|principal| acl.set(principal, Access::ReadWrite))?;
+        let monitor: Asker<AskMonitor, MonitorSays> = context.ports.asker("monitor")?;
+        // Nothing was ever revoked. Until it is told so, the monitor judges no name.
+        ask(&monitor, &AskMonitor::Ended(Standing::default().encode()))?;
         let manager = Mutex::new(Manager {
-            monitor: context.ports.asker("monitor")?,
+            monitor,
             driver: context.ports.asker(&crate::host::bus_port(0))?,
             acl,
             owner: configuration.owner,

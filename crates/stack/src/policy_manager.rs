@@ -47,14 +47,14 @@ pub struct Configuration {
     pub drivers: Vec<(u16, Blocks, Principal)>,
     /// Everybody by whom requests may be stamped, so that their digests can be told.
     pub principals: Vec<Principal>,
+    /// Empty regions of a disk that are kept for what comes next.
+    pub spare_regions: u32,
 }
 
 /// How often a page is written that is dirty again afterwards, before the DiskDriver is not believed any longer.
 const WRITES_MAX: usize = 1000;
 /// The same before something is decided.
 const SETTLING_MAX: usize = 16;
-/// Regions without a block that are kept for what comes next.
-const SPARE_MAX: usize = 4;
 
 /// Blocks in one answer.
 pub(crate) const CACHED_MAX: usize = 1024;
@@ -578,11 +578,12 @@ impl Manager {
 
     /// Some regions that are empty are kept for what comes next; all others would be many, as ACLs are.
     fn give_up_empty(&mut self, disk: u16) -> Result<(), Refusal> {
+        let spare = self.configuration.spare_regions as usize;
         let served = self.served(disk)?;
         let is_empty = |room: &Room| room.free.len() == REGION_PAGES_MAX;
         let mut surplus = served.rooms.values().flatten().filter(|room| is_empty(room)).count();
         let mut given_up = Vec::new();
-        if surplus > SPARE_MAX {
+        if surplus > spare {
             for rooms in served.rooms.values_mut() {
                 rooms.retain(|room| {
                     let goes = surplus > 0 && is_empty(room);

@@ -59,6 +59,7 @@ impl Arrangement {
             has_constant_policy: self == Arrangement::ConstPolicy,
             is_mapped: self == Arrangement::Mapped,
             client,
+            keeps_regions: matches!(self, Arrangement::Mapped | Arrangement::ClientMapped),
             is_measured: true,
         }
     }
@@ -113,6 +114,12 @@ fn session(arrangement: Arrangement, at: &Path) -> anyhow::Result<Session> {
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
+    // Why a component ended is said nowhere else.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     let make = |path: &Path, bytes| -> anyhow::Result<()> { Ok(File::create(path)?.set_len(bytes)?) };
     if options.format {
         make(&options.disk, BYTES + TABLE_BLOCKS * 4096)?;

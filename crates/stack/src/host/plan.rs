@@ -20,6 +20,9 @@ use holdfast_monitor::PAGE_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Regions of a disk without a block that are kept for what comes next.
+const SPARE_REGIONS: u32 = 4;
+
 /// An FSDriver.
 pub(super) struct Driver {
     /// Its component.
@@ -169,6 +172,7 @@ pub(super) fn plan(
             principals: std::iter::once(cast.policy.clone())
                 .chain(configuration.sessions.iter().map(|session| session.user.clone()))
                 .collect(),
+            spare_regions: SPARE_REGIONS,
         }),
         regions: vec![stage(POLICY)],
         guards: vec![

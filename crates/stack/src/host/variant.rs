@@ -4,7 +4,7 @@
 use super::encode;
 use super::plan::Cast;
 use super::roles::{CACHE, FILES, POLICY, SESSION, to_session};
-use crate::{COMPONENTS, StackError, const_policy};
+use crate::{COMPONENTS, StackError, const_policy, policy_manager};
 use holdfast_access::Principal;
 use holdfast_components::{ChannelPlan, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub struct Variant {
     /// This component of the program's table is in the place of the VFS of each session (the paper's VFS in the client).
     /// The host asks it over [`TO_CLIENT`].
     pub client: Option<&'static str>,
+    /// Regions stay when they are empty, so that no view of them is taken away: for those who map them.
+    pub keeps_regions: bool,
     /// The host may have CacheMgr give up all blocks.
     pub is_measured: bool,
 }
@@ -61,6 +63,13 @@ impl Variant {
                 component.program = CONST_POLICY.to_owned();
                 let principals = users.iter().cloned().chain([owner.clone()]).collect();
                 component.configuration = encode(&const_policy::Configuration { principals, owner });
+            }
+            if component.name == POLICY && self.keeps_regions {
+                let mut configuration: policy_manager::Configuration =
+                    borsh::from_slice(&component.configuration)
+                        .map_err(|error| StackError::Component(error.to_string()))?;
+                configuration.spare_regions = u32::MAX;
+                component.configuration = encode(&configuration);
             }
             if component.program == FILES && self.is_mapped {
                 component.program = MAPPED.to_owned();
