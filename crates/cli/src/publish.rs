@@ -7,6 +7,7 @@ use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, make_private};
 use crate::reading::args::Publish;
 use crate::reading::{release_failure, span_of};
+use holdfast_components::Program;
 use holdfast_content::Handle;
 use holdfast_crypto::{DigestKey, KeyHolder};
 use holdfast_release::draft::Draft;
@@ -14,7 +15,7 @@ use holdfast_release::form;
 use holdfast_release::keys::{KeySet, Origin, ReleaseId};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
-use holdfast_release::publish::compose::{Report, Terms, compose, lock, tidy};
+use holdfast_release::publish::compose::{Report, Terms, compose_apart, lock, tidy};
 use holdfast_release::publish::hold;
 use holdfast_release::publish::live::{Live, find_directory};
 use holdfast_release::publish::rules::Rules;
@@ -49,7 +50,9 @@ impl From<PublishError> for Failure {
             PublishError::Damaged { .. } => Exit::Data,
             PublishError::Changing { .. } => Exit::InUse,
             PublishError::Live { .. } | PublishError::NotHeld(_) => Exit::Unavailable,
-            PublishError::Unfit { .. } | PublishError::Stopped => Exit::Failed,
+            PublishError::Misbehaved(_) => Exit::Data,
+            PublishError::Sandbox(_) => Exit::Unavailable,
+            PublishError::Unfit { .. } | PublishError::Ended(_) | PublishError::Stopped => Exit::Failed,
         };
         Failure::new(code, error.to_string())
     }
@@ -111,6 +114,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
             server: &*opened.server,
         }),
     };
+    let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
     let bar = bytes_bar("looking");
     let mut shown = |progress: Progress| {
         if progress.names.0 > 0 {
@@ -122,7 +126,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         bar.set_position(progress.bytes.0);
         true
     };
-    let mut composed = compose(&terms, &mut shown)?;
+    let mut composed = compose_apart(&terms, program, &mut shown)?;
     bar.finish_and_clear();
     for holder in &holders {
         composed.draft.sign(&**holder).map_err(release_failure)?;

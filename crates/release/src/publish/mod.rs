@@ -9,11 +9,14 @@
 //! Memory does not grow with the number of files but for some 60 bytes a block of the release, to know which are
 //! there, and for files with several names.
 
+pub mod apart;
 pub mod compose;
+mod desk;
 pub mod folder;
 pub mod hold;
 mod keep;
 pub mod live;
+mod local;
 pub mod rules;
 mod scan;
 mod seen;
@@ -21,8 +24,12 @@ pub mod store;
 mod tree;
 
 use crate::index::Index;
+use borsh::{BorshDeserialize, BorshSerialize};
+use desk::{Desk, Walked};
+use holdfast_components::Program;
 use holdfast_content::Reference;
 use holdfast_crypto::DigestKey;
+use local::Local;
 use rules::Rules;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +66,7 @@ pub struct Memory<'a> {
 }
 
 /// What there is to do, and what is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Progress {
     /// Names so far, and in all.
     pub names: (u64, u64),
@@ -135,6 +142,18 @@ pub enum PublishError {
         "the live file system's server does not keep the blocks of this release: {0}; nothing was published"
     )]
     NotHeld(String),
+    /// The process that reads the tree cannot be shut in here.
+    #[error("the process that reads the tree cannot be shut in on this system: {0}; nothing was published")]
+    Sandbox(String),
+    /// The process that reads the tree ended before it was done.
+    #[error("the process that reads the tree ended: {0}; nothing was published, try again")]
+    Ended(String),
+    /// The process that reads the tree said what no honest one says.
+    #[error(
+        "the process that reads the tree does not do what it should ({0}) and was ended; nothing was published. \
+         Something in the tree may have taken it over: find out what before you publish again"
+    )]
+    Misbehaved(String),
     /// Somebody wants to stop.
     #[error("stopped; the release directory is as it was")]
     Stopped,
@@ -147,8 +166,8 @@ impl PublishError {
     }
 }
 
-/// Makes the tree of a release. `index` is that of the release directory as it is, `progress` is told now and then and
-/// says whether to go on. Nothing refers to what was added until a record does.
+/// Makes the tree of a release, in this process. `index` is that of the release directory as it is, `progress` is told
+/// now and then and says whether to go on. Nothing refers to what was added until a record does.
 ///
 /// # Errors
 /// [`PublishError`]; the release directory is as it was but for packs that nothing refers to.
@@ -157,19 +176,48 @@ pub fn publish(
     index: &Index,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Published, PublishError> {
-    let scan = scan::scan(options.source, options.rules, progress)?;
+    publish_by(options, index, progress, |local| walk(options, local))
+}
+
+/// The same, where what walks and parses the tree is a process of its own that `program` starts ([`apart`]).
+///
+/// # Errors
+/// As of [`publish`]; and that process cannot be shut in, ended, or said what no honest one says.
+pub fn publish_apart(
+    options: &Options<'_>,
+    index: &Index,
+    program: Program,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Published, PublishError> {
+    publish_by(options, index, progress, |local| apart::walk(options, local, program))
+}
+
+fn publish_by(
+    options: &Options<'_>,
+    index: &Index,
+    progress: &mut dyn FnMut(Progress) -> bool,
+    walk: impl FnOnce(&Local<'_>) -> Result<Walked, PublishError>,
+) -> Result<Published, PublishError> {
     let store = PackStore::open(options.target, options.digest_key, index, options.level, options.threads)?;
     let seen = seen::Seen::open(options.memory)?;
-    let (root, told) = tree::build(options, &scan, &store, seen, progress)?;
+    let local = Local::new(options.source, &store, seen, progress);
+    let walked = walk(&local)?;
+    let seen = local.into_seen();
     let (index, added) = store.finish()?;
     Ok(Published {
-        root,
+        root: walked.root,
         index,
         added,
-        names: scan.names,
-        bytes: scan.bytes,
-        read: told.read,
-        notes: told.notes,
-        remember: told.remember,
+        names: walked.names,
+        bytes: walked.bytes,
+        read: walked.read,
+        notes: walked.notes,
+        remember: Box::new(move |record| seen.keep(record)),
     })
+}
+
+/// Both passes.
+fn walk(options: &Options<'_>, desk: &dyn Desk) -> Result<Walked, PublishError> {
+    let scan = scan::scan(options.source, options.rules, desk)?;
+    tree::build(options, &scan, desk)
 }

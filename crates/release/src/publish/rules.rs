@@ -7,6 +7,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 pub struct Rules {
     excluded: GlobSet,
     opaque: GlobSet,
+    patterns: [Vec<String>; 2],
 }
 
 /// A pattern that is none.
@@ -26,7 +27,13 @@ impl Rules {
     /// # Errors
     /// [`BadPattern`].
     pub fn new(excluded: &[String], opaque: &[String]) -> Result<Rules, BadPattern> {
-        Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)? })
+        let patterns = [excluded.to_vec(), opaque.to_vec()];
+        Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)?, patterns })
+    }
+
+    /// The patterns it was made from: what is left out, and what is opaque.
+    pub fn patterns(&self) -> &[Vec<String>; 2] {
+        &self.patterns
     }
 
     /// Whether a path is left out, with all below it.

@@ -4,12 +4,12 @@
 //! was changed so shortly before it was looked at that a later change could bear the same time, and anything if the
 //! release directory is not as the last publishing left it, since then blocks may be missing.
 
+use super::desk::Looked;
 use super::{Memory, PublishError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Value;
 use holdfast_crypto::Digest;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
-use rustix::fs::Stat;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -37,15 +37,15 @@ pub struct Signs {
 
 impl Signs {
     /// The signs of a file; `links` is the number of its names in the tree.
-    pub fn of(stat: &Stat, links: u32, options: u64) -> Signs {
+    pub fn of(looked: &Looked, links: u32, options: u64) -> Signs {
         Signs {
-            device: stat.st_dev,
-            number: stat.st_ino,
-            size: stat.st_size as u64,
-            mode: stat.st_mode,
+            device: looked.device,
+            number: looked.number,
+            size: looked.size,
+            mode: looked.mode,
             links,
-            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
-            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
+            modified_ns: looked.modified_ns,
+            changed_ns: looked.changed_ns,
             options,
         }
     }
