@@ -62,7 +62,7 @@ fn errno<T>(outcome: Result<T, Errno>) -> OrErrno<T> {
     outcome.map_err(Errno::raw_os_error)
 }
 
-fn say(answer: &impl BorshSerialize) -> Answered {
+fn say<A: BorshSerialize>(answer: &A) -> Answered {
     Ok((encode(answer), None))
 }
 
