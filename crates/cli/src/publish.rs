@@ -15,7 +15,7 @@ use holdfast_release::form;
 use holdfast_release::keys::{KeySet, Origin, ReleaseId};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
-use holdfast_release::publish::compose::{Report, Terms, compose_apart, lock, tidy};
+use holdfast_release::publish::compose::{Report, Terms, compose, compose_apart, lock, tidy};
 use holdfast_release::publish::hold;
 use holdfast_release::publish::live::{Live, find_directory};
 use holdfast_release::publish::rules::Rules;
@@ -51,7 +51,12 @@ impl From<PublishError> for Failure {
             PublishError::Changing { .. } => Exit::InUse,
             PublishError::Live { .. } | PublishError::NotHeld(_) => Exit::Unavailable,
             PublishError::Misbehaved(_) => Exit::Data,
-            PublishError::Sandbox(_) => Exit::Unavailable,
+            PublishError::Sandbox(_) => {
+                return Failure::new(Exit::System, error.to_string()).hint(
+                    "`holdfast components --check` says what this system lacks; `holdfast publish --one-process` \
+                     parses the tree in the process that has the keys",
+                );
+            }
             PublishError::Unfit { .. } | PublishError::Ended(_) | PublishError::Stopped => Exit::Failed,
         };
         Failure::new(code, error.to_string())
@@ -114,7 +119,6 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
             server: &*opened.server,
         }),
     };
-    let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
     let bar = bytes_bar("looking");
     let mut shown = |progress: Progress| {
         if progress.names.0 > 0 {
@@ -126,7 +130,13 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         bar.set_position(progress.bytes.0);
         true
     };
-    let mut composed = compose_apart(&terms, program, &mut shown)?;
+    let mut composed = match arguments.one_process {
+        true => compose(&terms, &mut shown)?,
+        false => {
+            let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
+            compose_apart(&terms, program, &mut shown)?
+        }
+    };
     bar.finish_and_clear();
     for holder in &holders {
         composed.draft.sign(&**holder).map_err(release_failure)?;
@@ -142,6 +152,9 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         draft: None,
         lacking: Vec::new(),
     };
+    if arguments.one_process {
+        done.report.notes.push("--one-process: what parses the tree had the keys in its memory".to_owned());
+    }
     let parts = composed.draft.parts().map_err(release_failure)?;
     done.lacking = parts.iter().filter(|part| !part.is_signed()).map(ToString::to_string).collect();
     if done.lacking.is_empty() {
@@ -187,6 +200,10 @@ fn open_live(
         let message = "the blocks of a live file system have the digests that they have";
         return Err(Failure::new(Exit::Usage, message)
             .hint("leave --private-digests out, or publish a directory where it is mounted"));
+    }
+    if arguments.one_process {
+        let message = "--one-process is for directories of this machine: there is no tree to be parsed here";
+        return Err(Failure::new(Exit::Usage, message).hint("leave it out"));
     }
     let Some(key) = &arguments.device_key else {
         return Err(Failure::new(

@@ -190,9 +190,14 @@ fn compose_by(
         false => all.index().clone(),
     };
     let location = write_named(terms.target, layout::index, &index.encode())?;
-    let hints = hints::make(&all, &published.root)
-        .map_err(|error| PublishError::Damaged { path: terms.target.to_owned(), why: error.to_string() })?;
-    let hints = write_named(terms.target, layout::hints, &hints)?;
+    let hints = match terms.live {
+        Some(_) => Some(hints::make(&all, &published.root).map_err(|error| PublishError::Damaged {
+            path: terms.target.to_owned(),
+            why: error.to_string(),
+        })?),
+        None => published.hints,
+    };
+    let hints = hints.map(|hints| write_named(terms.target, layout::hints, &hints)).transpose()?;
     let record = Record {
         release: chain.id(),
         key_set: chain.current().number,
@@ -216,7 +221,7 @@ fn compose_by(
         notes: published.notes,
     };
     let root =
-        RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints: Some(hints) };
+        RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints };
     let draft = Draft { sets: chain.sets().to_vec(), keys: None, root: Some(root), statement: None };
     Ok(Composed { draft, report, remember: published.remember })
 }

@@ -19,6 +19,11 @@ use std::fs::File;
 /// Most names that [`Desk::entries`] gives at once.
 pub const ENTRIES_MAX: usize = 4096;
 
+/// Most files that [`Desk::open`] opens at once.
+pub const OPENED_MAX: usize = holdfast_components::FILES_MAX;
+/// Most files that [`Desk::known`] is asked for at once.
+pub const KNOWN_MAX: usize = 256;
+
 /// A file on this machine.
 pub type FileId = (u64, u64);
 
@@ -113,6 +118,9 @@ pub struct Walked {
     pub read: u64,
     /// What could not be kept.
     pub notes: Vec<String>,
+    /// Hints for the tree ([`crate::hints`]), if there are not too many. A walker sends them by themselves.
+    #[borsh(skip)]
+    pub hints: Option<Vec<u8>>,
 }
 
 /// The outside of a walk. As a source it has the blocks of the release.
@@ -130,8 +138,8 @@ pub trait Desk: BlockSource {
     /// of when the first were asked for.
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno>;
 
-    /// Opens a regular file of the innermost directory.
-    fn open(&self, name: &CStr) -> Result<Opened, Errno>;
+    /// Opens regular files of the innermost directory, at most [`OPENED_MAX`] at once.
+    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>>;
 
     /// The target of a symbolic link of the innermost directory.
     fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno>;
@@ -145,8 +153,9 @@ pub trait Desk: BlockSource {
     /// The first failure to write a block, if there was one.
     fn check(&self) -> Result<(), PublishError>;
 
-    /// What a file became the last time, if it is as it was and all of its blocks are there.
-    fn known(&self, path: &[u8], signs: &super::seen::Signs) -> Option<Value>;
+    /// What files became the last time, by their paths and signs: each that is as it was and whose blocks are all there. At
+    /// most [`KNOWN_MAX`] at once.
+    fn known(&self, wanted: &[(Vec<u8>, super::seen::Signs)]) -> Vec<Option<Value>>;
 
     /// Remembers what a file became.
     fn remember(&self, path: &[u8], signs: &super::seen::Signs, value: &Value) -> Result<(), PublishError>;

@@ -49,6 +49,11 @@ impl<'a> Local<'a> {
         Local { source, store, seen, progress, open: RefCell::default() }
     }
 
+    /// Whether anything is known from the last time.
+    pub fn has_memory(&self) -> bool {
+        self.seen.borrow().has_last()
+    }
+
     /// What was seen.
     pub fn into_seen(self) -> Seen {
         self.seen.into_inner()
@@ -107,23 +112,8 @@ impl Desk for Local<'_> {
         Ok(some.iter().map(look).collect())
     }
 
-    fn open(&self, name: &CStr) -> Result<Opened, Errno> {
-        self.within(name, |directory| {
-            // Opening may do something to what is no file: a device, a FIFO. And it may have taken a file's place
-            // between the two, so do not wait for ever.
-            let looked: Looked = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.into();
-            if looked.kind() != FileType::RegularFile {
-                return Err(Errno::INVAL);
-            }
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let file = openat(directory, name, flags, Mode::empty())?;
-            let looked: Looked = fstat(&file)?.into();
-            if looked.kind() != FileType::RegularFile {
-                return Err(Errno::INVAL);
-            }
-            let attributes = attributes(file.as_fd())?;
-            Ok(Opened { file: File::from(file), looked, attributes })
-        })
+    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
+        names.iter().map(|name| self.within(name, |directory| open(directory, name))).collect()
     }
 
     fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno> {
@@ -142,9 +132,11 @@ impl Desk for Local<'_> {
         self.store.check()
     }
 
-    fn known(&self, path: &[u8], signs: &Signs) -> Option<Value> {
-        let known = self.seen.borrow().find(path, signs)?;
-        known.references.iter().all(|reference| self.store.has(&reference.address)).then_some(known)
+    fn known(&self, wanted: &[(Vec<u8>, Signs)]) -> Vec<Option<Value>> {
+        let is_whole =
+            |known: &Value| known.references.iter().all(|reference| self.store.has(&reference.address));
+        let seen = self.seen.borrow();
+        wanted.iter().map(|(path, signs)| seen.find(path, signs).filter(is_whole)).collect()
     }
 
     fn remember(&self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
@@ -164,6 +156,24 @@ impl BlockSource for Local<'_> {
     fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
         self.store.fetch(reference, kind)
     }
+}
+
+/// Opens a regular file for reading.
+fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Opened, Errno> {
+    // Opening may do something to what is no file: a device, a FIFO. And it may have taken a file's place between the
+    // two, so do not wait for ever.
+    let looked: Looked = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.into();
+    if looked.kind() != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = openat(directory, name, flags, Mode::empty())?;
+    let looked: Looked = fstat(&file)?.into();
+    if looked.kind() != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let attributes = attributes(file.as_fd())?;
+    Ok(Opened { file: File::from(file), looked, attributes })
 }
 
 /// The names in a directory, in order of bytes.

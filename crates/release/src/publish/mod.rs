@@ -4,7 +4,7 @@
 //! which files have several names. The second ([`tree`]) goes through directories depth first, cuts and hashes what
 //! has changed since the last time ([`seen`]), and puts new blocks into packs ([`store`]): the subdirectories of a
 //! directory first, then its files in order of name, then its own nodes. So a directory with its small files is one
-//! piece of a pack. (The paper's database generator makes everything anew each time, and plans for what is done here.)
+//! piece of a pack. At last hints are made of the directories ([`crate::hints`]). (The paper's database generator makes everything anew each time, and plans for what is done here.)
 //!
 //! Memory does not grow with the number of files but for some 60 bytes a block of the release, to know which are
 //! there, and for files with several names.
@@ -23,6 +23,7 @@ mod seen;
 pub mod store;
 mod tree;
 
+use crate::hints;
 use crate::index::Index;
 use borsh::{BorshDeserialize, BorshSerialize};
 use desk::{Desk, Walked};
@@ -34,6 +35,10 @@ use rules::Rules;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::{Added, PackStore};
+
+/// Most bytes of a release's hints. A tree that needs more, of some two million directories, has none; looking up a
+/// path of it costs some round trips more.
+const HINTS_BYTES_MAX: usize = 256 << 20;
 
 /// What to publish, and how.
 pub struct Options<'a> {
@@ -90,6 +95,8 @@ pub struct Published {
     pub read: u64,
     /// What could not be kept, for people: sockets without a meaning elsewhere are kept, foreign attributes are not.
     pub notes: Vec<String>,
+    /// Hints for the tree, if who made it makes them and there are not too many.
+    pub hints: Option<Vec<u8>>,
     /// Makes what was seen count for the release whose record has this digest; call it once that is in force.
     pub remember: Box<dyn FnOnce(holdfast_crypto::Digest) -> Result<(), PublishError>>,
 }
@@ -189,7 +196,7 @@ pub fn publish_apart(
     program: Program,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Published, PublishError> {
-    publish_by(options, index, progress, |local| apart::walk(options, local, program))
+    publish_by(options, index, progress, |local| apart::walk(options, local, index, program))
 }
 
 fn publish_by(
@@ -212,12 +219,21 @@ fn publish_by(
         bytes: walked.bytes,
         read: walked.read,
         notes: walked.notes,
+        hints: walked.hints,
         remember: Box::new(move |record| seen.keep(record)),
     })
 }
 
-/// Both passes.
+/// Both passes, and hints: all that parses the tree or what was made of it.
 fn walk(options: &Options<'_>, desk: &dyn Desk) -> Result<Walked, PublishError> {
     let scan = scan::scan(options.source, options.rules, desk)?;
-    tree::build(options, &scan, desk)
+    let mut walked = tree::build(options, &scan, desk)?;
+    let hints = hints::make(desk, &walked.root)
+        .map_err(|error| PublishError::Damaged { path: options.target.to_owned(), why: error.to_string() })?;
+    if hints.len() <= HINTS_BYTES_MAX {
+        walked.hints = Some(hints);
+    } else {
+        walked.notes.push("it has too many directories for hints; looking up a path takes longer".to_owned());
+    }
+    Ok(walked)
 }

@@ -16,8 +16,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
 const BASIS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("basis");
 const BASIS_KEY: &[u8] = b"record";
-/// Files between two commits.
+/// Files between two commits, and bytes.
 const BATCH: usize = 20_000;
+const BATCH_BYTES: usize = 16 << 20;
 /// Times younger than this when a file is looked at may be given to a later change as well.
 const YOUNG_NS: i64 = 2_000_000_000;
 
@@ -72,6 +73,7 @@ struct Next {
     made: PathBuf,
     database: Database,
     batch: Vec<(Vec<u8>, Vec<u8>)>,
+    batch_bytes: usize,
 }
 
 impl Seen {
@@ -96,8 +98,13 @@ impl Seen {
         let made = file.with_extension(format!("new-{}", std::process::id()));
         let _ = std::fs::remove_file(&made);
         let database = Database::create(&made).map_err(|error| failed(&made, &error))?;
-        let next = Next { file: file.to_owned(), made, database, batch: Vec::new() };
+        let next = Next { file: file.to_owned(), made, database, batch: Vec::new(), batch_bytes: 0 };
         Ok(Seen { last, next: Some(next), now_ns })
+    }
+
+    /// Whether there is anything of the last time.
+    pub fn has_last(&self) -> bool {
+        self.last.is_some()
     }
 
     /// What a file became, if it is as it was.
@@ -131,8 +138,10 @@ impl Seen {
         value: &Value,
     ) -> Result<(), PublishError> {
         let Some(next) = &mut self.next else { return Ok(()) };
-        next.batch.push((path.to_vec(), holdfast_crypto::encode(&(signs, value))));
-        if next.batch.len() >= BATCH { next.write() } else { Ok(()) }
+        let entry = (path.to_vec(), holdfast_crypto::encode(&(signs, value)));
+        next.batch_bytes += entry.0.len() + entry.1.len();
+        next.batch.push(entry);
+        if next.batch.len() >= BATCH || next.batch_bytes >= BATCH_BYTES { next.write() } else { Ok(()) }
     }
 
     /// Makes what was seen now count for the release whose record has the digest `basis`.
@@ -156,6 +165,7 @@ impl Seen {
 
 impl Next {
     fn write(&mut self) -> Result<(), PublishError> {
+        self.batch_bytes = 0;
         let failed = |error: &dyn std::fmt::Display| failed(&self.made, error);
         let mut write = self.database.begin_write().map_err(|error| failed(&error))?;
         // It only saves time: if the machine dies, everything is read once more.

@@ -131,6 +131,11 @@ impl PackStore {
         self.lane.set(lane);
     }
 
+    /// The release directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// What keys the digests.
     pub(super) fn key(&self) -> DigestKey {
         self.key

@@ -1,7 +1,7 @@
 //! The second pass: makes the tree.
 
-use super::desk::{Attributes, Desk, Entry, FileId, Looked, Onto, Opened, Walked};
-use super::scan::{Scan, below, shown};
+use super::desk::{Attributes, Desk, Entry, FileId, KNOWN_MAX, Looked, OPENED_MAX, Onto, Opened, Walked};
+use super::scan::{Link, Scan, below, shown};
 use super::seen::Signs;
 use super::store::Lane;
 use super::{Options, Progress, PublishError};
@@ -13,8 +13,8 @@ use holdfast_content::{
 };
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -58,7 +58,7 @@ pub fn build(options: &Options<'_>, scan: &Scan, desk: &dyn Desk) -> Result<Walk
     let root = inode.store(&mut Onto(desk)).map_err(|error| builder.unfit(b"", &error))?;
     builder.report()?;
     let Builder { read, notes, .. } = builder;
-    Ok(Walked { root, names: scan.names, bytes: scan.bytes, read, notes })
+    Ok(Walked { root, names: scan.names, bytes: scan.bytes, read, notes, hints: None })
 }
 
 impl Builder<'_> {
@@ -136,15 +136,44 @@ impl Builder<'_> {
                 edits.insert(name.to_bytes().to_vec(), Some(self.value(&path, &inode, None)?));
                 self.count(0)?;
             } else {
-                others.push((name, path, looked));
+                others.push((path, name, looked));
             }
         }
-        for (name, path, looked) in others {
-            if let Some(value) = self.other(&name, &path, &looked)? {
+        for group in others.chunks(KNOWN_MAX) {
+            self.group(group, &mut edits)?;
+        }
+        Ok(edits)
+    }
+
+    /// Some files of a directory: those that are not known from the last time are opened some at a time, since each
+    /// question may go to another process.
+    fn group(
+        &mut self,
+        group: &[(Vec<u8>, CString, Looked)],
+        edits: &mut BTreeMap<Vec<u8>, Option<Value>>,
+    ) -> Result<(), PublishError> {
+        let options = self.options.newest.map_or(0, |newest| newest as u64 | 1 << 63);
+        let signs_of = |(path, _, looked): &(Vec<u8>, CString, Looked)| {
+            let links = self.scan.links.get(&looked.id()).map_or(1, |link| link.count);
+            (path.clone(), Signs::of(looked, links, options))
+        };
+        let wanted: Vec<(Vec<u8>, Signs)> = group.iter().map(signs_of).collect();
+        let known = self.desk.known(&wanted);
+        let mut met = HashSet::new();
+        let is_read = |(known, (_, _, looked)): &(&Option<Value>, &(Vec<u8>, CString, Looked))| {
+            let is_made = self.links.contains_key(&looked.id()) || !met.insert(looked.id());
+            known.is_none() && looked.kind() == FileType::RegularFile && !is_made
+        };
+        let read: Vec<&CStr> =
+            known.iter().zip(group).filter(is_read).map(|(_, (_, name, _))| name.as_c_str()).collect();
+        let mut ahead = Ahead { names: read.into(), opened: VecDeque::new() };
+        for ((_, name, looked), (known, (path, signs))) in group.iter().zip(known.into_iter().zip(wanted)) {
+            let opened = ahead.of(self.desk, name);
+            if let Some(value) = self.other(name, &path, looked, &signs, known, opened)? {
                 edits.insert(name.to_bytes().to_vec(), Some(value));
             }
         }
-        Ok(edits)
+        Ok(())
     }
 
     fn count(&mut self, bytes: u64) -> Result<(), PublishError> {
@@ -160,26 +189,34 @@ impl Builder<'_> {
         CatalogEntry::value_of(&mut Onto(self.desk), inode, link).map_err(|error| self.unfit(path, &error))
     }
 
-    /// Anything but a directory.
-    fn other(&mut self, name: &CStr, path: &[u8], looked: &Looked) -> Result<Option<Value>, PublishError> {
+    /// Anything but a directory; `opened` is it if it was opened ahead.
+    fn other(
+        &mut self,
+        name: &CStr,
+        path: &[u8],
+        looked: &Looked,
+        signs: &Signs,
+        known: Option<Value>,
+        opened: Option<Result<Opened, Errno>>,
+    ) -> Result<Option<Value>, PublishError> {
         let link = self.scan.links.get(&looked.id());
-        if let Some(known) = self.links.get(&looked.id()).filter(|_| link.is_some()) {
-            let known = known.clone();
+        if let Some(made) = self.links.get(&looked.id()).filter(|_| link.is_some()) {
+            let made = made.clone();
             self.count(0)?;
-            return Ok(Some(known));
+            return Ok(Some(made));
         }
         let links = link.map_or(1, |link| link.count);
         let is_file = looked.kind() == FileType::RegularFile;
         let size = if is_file { looked.size } else { 0 };
-        let signs = Signs::of(looked, links, self.options.newest.map_or(0, |newest| newest as u64 | 1 << 63));
-        let value = match self.desk.known(path, &signs) {
+        let link_number = link.map(Link::number);
+        let value = match known {
             Some(value) => value,
-            None => match self.make(name, path, looked, link.map(|link| (link.number(), links)))? {
+            None => match self.make(name, path, looked, links, link_number, opened)? {
                 Some(value) => value,
                 None => return Ok(None),
             },
         };
-        self.desk.remember(path, &signs, &value)?;
+        self.desk.remember(path, signs, &value)?;
         if link.is_some() {
             self.links.insert(looked.id(), value.clone());
         }
@@ -193,9 +230,10 @@ impl Builder<'_> {
         name: &CStr,
         path: &[u8],
         looked: &Looked,
-        link: Option<(u64, u32)>,
+        links: u32,
+        link_number: Option<u64>,
+        opened: Option<Result<Opened, Errno>>,
     ) -> Result<Option<Value>, PublishError> {
-        let links = link.map_or(1, |(_, links)| links);
         let kind = match looked.kind() {
             FileType::RegularFile => InodeKind::File,
             FileType::Symlink => InodeKind::Symlink,
@@ -209,7 +247,7 @@ impl Builder<'_> {
             }
         };
         let inode = match kind {
-            InodeKind::File => match self.file(name, path, links)? {
+            InodeKind::File => match self.file(name, path, links, opened)? {
                 Some(inode) => inode,
                 None => return Ok(None),
             },
@@ -241,7 +279,7 @@ impl Builder<'_> {
             }
             _ => self.inode(looked, kind, links),
         };
-        self.value(path, &inode, link.map(|(number, _)| number)).map(Some)
+        self.value(path, &inode, link_number).map(Some)
     }
 
     /// An inode with what `looked` says, but for size and content.
@@ -255,9 +293,16 @@ impl Builder<'_> {
         inode
     }
 
-    fn file(&mut self, name: &CStr, path: &[u8], links: u32) -> Result<Option<Inode>, PublishError> {
+    fn file(
+        &mut self,
+        name: &CStr,
+        path: &[u8],
+        links: u32,
+        mut opened: Option<Result<Opened, Errno>>,
+    ) -> Result<Option<Inode>, PublishError> {
         for _ in 0..TRIES {
-            let Opened { file, looked: before, attributes } = match self.desk.open(name) {
+            let opened = opened.take().unwrap_or_else(|| open_one(self.desk, name));
+            let Opened { file, looked: before, attributes } = match opened {
                 Ok(opened) => opened,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(self.failed(path, error)),
@@ -311,6 +356,30 @@ impl Builder<'_> {
             self.note(path, "more extended attributes than a file can have; not all are kept");
         }
         inode.xattrs.extend(attributes.kept);
+    }
+}
+
+fn open_one(desk: &dyn Desk, name: &CStr) -> Result<Opened, Errno> {
+    desk.open(&[name]).pop().unwrap_or(Err(Errno::IO))
+}
+
+/// Files of a directory that will be read, opened some at a time.
+struct Ahead<'a> {
+    /// Those that are not opened yet, in the order in which they will be read.
+    names: VecDeque<&'a CStr>,
+    opened: VecDeque<(&'a CStr, Result<Opened, Errno>)>,
+}
+
+impl Ahead<'_> {
+    /// A file, if it is the next of them.
+    fn of(&mut self, desk: &dyn Desk, name: &CStr) -> Option<Result<Opened, Errno>> {
+        if self.opened.is_empty() && self.names.front() == Some(&name) {
+            let some: Vec<&CStr> = self.names.drain(..self.names.len().min(OPENED_MAX)).collect();
+            let opened = desk.open(&some);
+            self.opened = some.into_iter().zip(opened).collect();
+        }
+        let is_next = self.opened.front().is_some_and(|(next, _)| *next == name);
+        if is_next { self.opened.pop_front().map(|(_, opened)| opened) } else { None }
     }
 }
 

@@ -3,17 +3,22 @@
 //!
 //! ```text
 //! packet of the walker:     Part(bytes) -> Taken      Last(bytes) -> the first part of the answer      More -> the next part
-//! packet of the publisher:  Taken      Part(bytes)      Last(bytes), one file with it at most
+//! packet of the publisher:  Taken      Part(bytes)      Last(bytes), with the first of these the files
 //! ```
 //!
 //! A question has at most [`QUESTION_BYTES_MAX`] bytes and is decoded canonically: nothing may follow it.
+//!
+//! There is no question by which the walker names a path, a release, a number, a date or a key. It is public so that tests
+//! can speak it as an enemy.
 
+use crate::index::Key;
 use crate::pack::FRAME_BYTES_MAX;
-use crate::publish::desk::{Attributes, Looked, Walked};
-use crate::publish::seen::Signs;
-use crate::publish::{Progress, PublishError};
+pub use crate::publish::Progress;
+use crate::publish::PublishError;
+pub use crate::publish::desk::{Attributes, KNOWN_MAX, Looked, OPENED_MAX, Walked};
+pub use crate::publish::seen::Signs;
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_components::{BODY_BYTES_MAX, Bounds};
+use holdfast_components::{BODY_BYTES_MAX, Bounds, FILES_MAX};
 use holdfast_content::Value;
 use holdfast_crypto::Digest;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,13 +27,17 @@ use std::path::{Path, PathBuf};
 /// The port of the channel, at both ends.
 pub const PORT: &str = "tree";
 /// What the channel carries.
-pub const BOUNDS: Bounds = Bounds { body_bytes_max: BODY_BYTES_MAX as u32, files_max: 1, in_flight_max: 1 };
+pub const BOUNDS: Bounds = Bounds { body_bytes_max: BODY_BYTES_MAX as u32, files_max: FILES_MAX as u8, in_flight_max: 1 };
 /// Most bytes of a part.
 pub const PART_BYTES_MAX: usize = BODY_BYTES_MAX - 64;
 /// Most bytes of a question: a block is the longest.
 pub const QUESTION_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
 /// Most bytes of files' memory in one question; a single file's may be more.
 pub const REMEMBER_BYTES: usize = 32 << 10;
+/// Bytes of blocks in one question; a single block's may be more.
+pub const PUT_BYTES: usize = 48 << 10;
+/// Most blocks in one answer to [`Question::There`].
+pub const THERE_MAX: usize = 64 << 10;
 
 /// A packet of the walker.
 #[derive(BorshSerialize, BorshDeserialize)]
@@ -65,22 +74,24 @@ pub enum Question {
     Here,
     /// Which names are in it, from this one on?
     Entries(u64),
-    /// Open a file in it.
-    Open(Vec<u8>),
+    /// Open files in it, at most [`OPENED_MAX`].
+    Open(Vec<Vec<u8>>),
     /// Where does a link in it lead?
     Link(Vec<u8>),
-    /// Is this block there?
-    Has(Digest),
-    /// Here is a block, as a frame of a pack; whether it lies with those of large files.
-    Put(bool, Vec<u8>),
+    /// Which blocks were there before, from this place of the index on?
+    There(u64),
+    /// Here are blocks, each as a frame of a pack; whether it lies with those of large files.
+    Put(Vec<(bool, Vec<u8>)>),
     /// A block, please.
     Fetch(Digest),
-    /// What did this file become the last time?
-    Known(Vec<u8>, Signs),
+    /// What did these files become the last time? At most [`KNOWN_MAX`].
+    Known(Vec<(Vec<u8>, Signs)>),
     /// This is what these became.
     Remember(Vec<(Vec<u8>, Signs, Value)>),
     /// So far it is. Shall it go on?
     Progress(Progress),
+    /// The next part of the tree's hints.
+    Hints(Vec<u8>),
     /// This is the tree.
     Done(Walked),
     /// It cannot be published.
@@ -91,8 +102,10 @@ pub enum Question {
 pub type OrErrno<T> = Result<T, i32>;
 /// A name in a directory.
 pub type Named = (Vec<u8>, OrErrno<Looked>);
-/// The answer to [`Question::Here`] and, with a file, [`Question::Open`].
+/// The answer to [`Question::Here`] and, for each name, with a file if it is one, [`Question::Open`].
 pub type Met = OrErrno<(Looked, Attributes)>;
+/// The answer to [`Question::There`]: some, and where the next are.
+pub type There = (Vec<Key>, Option<u64>);
 
 /// What a walker is to do. There is no secret in it that the release does not tell.
 #[derive(BorshSerialize, BorshDeserialize)]
@@ -107,6 +120,8 @@ pub struct Terms {
     pub newest: Option<i64>,
     /// zstd's.
     pub level: i32,
+    /// Whether anything is known from the last time.
+    pub remembers: bool,
     /// That compress.
     pub threads: u32,
 }
@@ -120,6 +135,8 @@ pub enum Fault {
     Changing(Vec<u8>),
     /// See [`PublishError::Unfit`].
     Unfit(Vec<u8>, String),
+    /// See [`PublishError::Damaged`]: what an earlier publishing left is not what it should be.
+    Damaged(String),
     /// Somebody wanted to stop.
     Stopped,
 }
@@ -140,6 +157,7 @@ impl From<PublishError> for Fault {
             PublishError::Local { path, why } => Fault::Local(bytes_of(&path), why),
             PublishError::Changing { path } => Fault::Changing(bytes_of(&path)),
             PublishError::Unfit { path, why } => Fault::Unfit(bytes_of(&path), why),
+            PublishError::Damaged { why, .. } => Fault::Damaged(why),
             PublishError::Stopped => Fault::Stopped,
             // A walk meets no other.
             other => Fault::Unfit(Vec::new(), other.to_string()),

@@ -10,15 +10,17 @@
 //! What the walker says is untrusted ([`Session`]): questions are bounded and decoded canonically; a block is taken if its
 //! bytes have the digest that it is named by, and all that it refers to is there; the tree is taken if its root is there
 //! and is a directory's inode. So what is signed is whole, whatever the walker does. Which *content* is signed is the
-//! walker's to say: whoever takes it over can choose that, and nothing else of a release.
+//! walker's to say: whoever takes it over can choose that, and nothing else of a release. Hints, which nothing signs,
+//! are taken as they come: readers do not believe them.
 
-mod grammar;
+pub mod grammar;
 mod session;
 mod walker;
 
 use super::desk::Walked;
 use super::local::Local;
 use super::{Options, PublishError};
+use crate::index::Index;
 use grammar::{BOUNDS, PORT, Terms, bytes_of};
 use holdfast_components::{
     Channel, ChannelPlan, ComponentError, ComponentPlan, Door, End, Event, Kind, Main, Patience, Plan,
@@ -88,6 +90,7 @@ impl Reason {
 pub(super) fn walk(
     options: &Options<'_>,
     local: &Local<'_>,
+    index: &Index,
     program: Program,
 ) -> Result<Walked, PublishError> {
     let sandbox = |error: ComponentError| PublishError::Sandbox(error.to_string());
@@ -106,10 +109,11 @@ pub(super) fn walk(
         patterns: options.rules.patterns().clone(),
         newest: options.newest,
         level: options.level,
+        remembers: local.has_memory(),
         threads: options.threads.min(THREADS_MAX) as u32,
     };
     let channel = supervisor.ports().channel(PORT).map_err(sandbox)?;
-    let outcome = converse(&channel, Session::new(terms, local), &reason);
+    let outcome = converse(&channel, Session::new(terms, local, index), &reason);
     // It waits for nothing any more, and must not go on.
     let _ = supervisor.kill(WALKER);
     outcome
@@ -132,8 +136,8 @@ fn converse(
         }
         let number = packet.number;
         match session.take(packet.body) {
-            Step::Tell(told, file) => {
-                let files: Vec<_> = file.iter().map(std::os::fd::AsFd::as_fd).collect();
+            Step::Tell(told, files) => {
+                let files: Vec<_> = files.iter().map(std::os::fd::AsFd::as_fd).collect();
                 let body = holdfast_crypto::encode(&told);
                 match channel.send(Kind::Reply, number, 0, &body, &files, Patience::of(REASON_PATIENCE)) {
                     Ok(()) => {}

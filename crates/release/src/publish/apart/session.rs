@@ -1,18 +1,20 @@
 //! What the publisher makes of what a walker says: the guard between what parses a tree and what signs it.
 
 use super::grammar::{
-    Ask, Fault, Met, Named, OrErrno, PART_BYTES_MAX, QUESTION_BYTES_MAX, Question, Terms, Told, path_of,
+    Ask, Fault, KNOWN_MAX, Met, Named, OPENED_MAX, OrErrno, PART_BYTES_MAX, QUESTION_BYTES_MAX, Question,
+    THERE_MAX, Terms, There, Told, path_of,
 };
+use crate::index::Index;
 use crate::pack;
-use crate::publish::PublishError;
 use crate::publish::desk::{Desk, Walked};
+use crate::publish::{HINTS_BYTES_MAX, PublishError};
 use crate::publish::local::Local;
 use crate::publish::store::Lane;
 use borsh::BorshSerialize;
 use holdfast_content::{BODY_BYTES_MAX, BlockKind, Inode, InodeKind};
 use holdfast_crypto::{decode, encode};
 use rustix::io::Errno;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -23,8 +25,8 @@ const WORDS_MAX: usize = 4096 + 256;
 
 /// What follows from a packet.
 pub enum Step {
-    /// This is to be told, with this file.
-    Tell(Told, Option<File>),
+    /// This is to be told, with these files.
+    Tell(Told, Vec<File>),
     /// It is over.
     End(Result<Walked, PublishError>),
 }
@@ -33,13 +35,16 @@ pub enum Step {
 pub struct Session<'a, 'l> {
     terms: Terms,
     local: &'a Local<'l>,
+    /// What was there before.
+    index: &'a Index,
     /// What came of a question.
     question: Vec<u8>,
     /// What remains to be told of an answer.
     answer: Vec<u8>,
+    hints: Vec<u8>,
 }
 
-type Answered = Result<(Vec<u8>, Option<File>), PublishError>;
+type Answered = Result<(Vec<u8>, Vec<File>), PublishError>;
 
 fn misbehaved<T>(what: &str) -> Result<T, PublishError> {
     Err(PublishError::Misbehaved(what.to_owned()))
@@ -63,13 +68,13 @@ fn errno<T>(outcome: Result<T, Errno>) -> OrErrno<T> {
 }
 
 fn say<A: BorshSerialize>(answer: &A) -> Answered {
-    Ok((encode(answer), None))
+    Ok((encode(answer), Vec::new()))
 }
 
 impl<'a, 'l> Session<'a, 'l> {
     /// At the beginning.
-    pub fn new(terms: Terms, local: &'a Local<'l>) -> Session<'a, 'l> {
-        Session { terms, local, question: Vec::new(), answer: Vec::new() }
+    pub fn new(terms: Terms, local: &'a Local<'l>, index: &'a Index) -> Session<'a, 'l> {
+        Session { terms, local, index, question: Vec::new(), answer: Vec::new(), hints: Vec::new() }
     }
 
     /// Takes a packet's body.
@@ -81,7 +86,7 @@ impl<'a, 'l> Session<'a, 'l> {
         let Ok(ask) = decode::<Ask>(body) else { return misbehaved("it sent a packet that is no question") };
         let (part, is_last) = match ask {
             Ask::More if self.answer.is_empty() => return misbehaved("it wants more than there is"),
-            Ask::More => return Ok(Step::Tell(self.tell(), None)),
+            Ask::More => return Ok(Step::Tell(self.tell(), Vec::new())),
             Ask::Part(part) => (part, false),
             Ask::Last(part) => (part, true),
         };
@@ -93,18 +98,18 @@ impl<'a, 'l> Session<'a, 'l> {
         }
         self.question.extend(part);
         if !is_last {
-            return Ok(Step::Tell(Told::Taken, None));
+            return Ok(Step::Tell(Told::Taken, Vec::new()));
         }
         let question = std::mem::take(&mut self.question);
         let question = match decode::<Question>(&question) {
             Ok(Question::Done(walked)) => return self.done(walked).map(|walked| Step::End(Ok(walked))),
-            Ok(Question::Failed(fault)) => return Err(failed(fault)),
+            Ok(Question::Failed(fault)) => return Err(self.failed(fault)),
             Ok(question) => question,
             Err(_) => return misbehaved("it sent what is no question"),
         };
-        let (answer, file) = self.answer(question)?;
+        let (answer, files) = self.answer(question)?;
         self.answer = answer;
-        Ok(Step::Tell(self.tell(), file))
+        Ok(Step::Tell(self.tell(), files))
     }
 
     fn tell(&mut self) -> Told {
@@ -134,24 +139,21 @@ impl<'a, 'l> Session<'a, 'l> {
                 });
                 say(&errno(entries))
             }
-            Question::Open(name) => match self.local.open(&name_of(name)?) {
-                Ok(opened) => {
-                    let met: Met = Ok((opened.looked, opened.attributes));
-                    Ok((encode(&met), Some(opened.file)))
-                }
-                Err(error) => say::<Met>(&errno(Err(error))),
-            },
+            Question::Open(names) => self.open(names),
             Question::Link(name) => say(&errno(self.local.link(&name_of(name)?))),
-            Question::Has(address) => say(&self.local.store.has(&address)),
-            Question::Put(is_large, frame) => {
-                self.put(is_large, &frame)?;
+            Question::There(from) => say(&self.there(from)),
+            Question::Put(blocks) => {
+                for (is_large, frame) in &blocks {
+                    self.put(*is_large, frame)?;
+                }
                 say(&())
             }
             Question::Fetch(address) => match self.local.store.stored(&address) {
                 Ok(stored) => say(&stored),
-                Err(why) => Err(PublishError::Damaged { path: PathBuf::from("packs"), why }),
+                Err(why) => Err(self.damaged(why)),
             },
-            Question::Known(path, signs) => say(&self.local.known(&path, &signs)),
+            Question::Known(wanted) if wanted.len() > KNOWN_MAX => misbehaved("it asks for more than it may"),
+            Question::Known(wanted) => say(&self.local.known(&wanted)),
             Question::Remember(entries) => {
                 for (path, signs, value) in entries {
                     self.local.remember(&path, &signs, &value)?;
@@ -162,8 +164,40 @@ impl<'a, 'l> Session<'a, 'l> {
                 self.local.check()?;
                 say(&self.local.progress(progress))
             }
+            Question::Hints(part) => {
+                if self.hints.len() + part.len() > HINTS_BYTES_MAX {
+                    return misbehaved("it sent more hints than there can be");
+                }
+                self.hints.extend(part);
+                say(&())
+            }
             Question::Done(_) | Question::Failed(_) => misbehaved("it ends twice"),
         }
+    }
+
+    fn open(&self, names: Vec<Vec<u8>>) -> Answered {
+        if names.len() > OPENED_MAX {
+            return misbehaved("it asks for more than it may");
+        }
+        let names = names.into_iter().map(name_of).collect::<Result<Vec<CString>, _>>()?;
+        let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
+        let mut files = Vec::new();
+        let mut met: Vec<Met> = Vec::new();
+        for opened in self.local.open(&names) {
+            met.push(errno(opened.map(|opened| {
+                files.push(opened.file);
+                (opened.looked, opened.attributes)
+            })));
+        }
+        Ok((encode(&met), files))
+    }
+
+    fn there(&self, from: u64) -> There {
+        let entries = &self.index.entries;
+        let from = usize::try_from(from).unwrap_or(usize::MAX).min(entries.len());
+        let end = entries.len().min(from + THERE_MAX);
+        let here = entries[from..end].iter().filter(|(_, place)| !place.is_at_origin());
+        (here.map(|(key, _)| *key).collect(), (end < entries.len()).then_some(end as u64))
     }
 
     /// Takes a block if it is what it is called, and all that it refers to is there.
@@ -193,7 +227,7 @@ impl<'a, 'l> Session<'a, 'l> {
         store.check()
     }
 
-    fn done(&self, walked: Walked) -> Result<Walked, PublishError> {
+    fn done(&mut self, walked: Walked) -> Result<Walked, PublishError> {
         self.local.check()?;
         match Inode::load(self.local, &walked.root) {
             Ok(inode) if inode.kind == InodeKind::Directory => {}
@@ -201,16 +235,22 @@ impl<'a, 'l> Session<'a, 'l> {
             Err(_) => return misbehaved("the root of its tree is not there"),
         }
         let notes = walked.notes.iter().take(NOTES_MAX).map(|note| plain(note)).collect();
-        Ok(Walked { notes, ..walked })
+        let hints = Some(std::mem::take(&mut self.hints)).filter(|hints| !hints.is_empty());
+        Ok(Walked { notes, hints, ..walked })
     }
-}
 
-fn failed(fault: Fault) -> PublishError {
-    match fault {
-        Fault::Local(path, why) => PublishError::Local { path: plain_path(path), why: plain(&why) },
-        Fault::Changing(path) => PublishError::Changing { path: plain_path(path) },
-        Fault::Unfit(path, why) => PublishError::Unfit { path: plain_path(path), why: plain(&why) },
-        Fault::Stopped => PublishError::Stopped,
+    fn failed(&self, fault: Fault) -> PublishError {
+        match fault {
+            Fault::Local(path, why) => PublishError::Local { path: plain_path(path), why: plain(&why) },
+            Fault::Changing(path) => PublishError::Changing { path: plain_path(path) },
+            Fault::Unfit(path, why) => PublishError::Unfit { path: plain_path(path), why: plain(&why) },
+            Fault::Damaged(why) => self.damaged(plain(&why)),
+            Fault::Stopped => PublishError::Stopped,
+        }
+    }
+
+    fn damaged(&self, why: String) -> PublishError {
+        PublishError::Damaged { path: self.local.store.directory().to_owned(), why }
     }
 }
 

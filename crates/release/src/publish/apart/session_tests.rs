@@ -14,7 +14,7 @@ const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
 fn terms() -> Terms {
     let (source, digest_key) = (Vec::new(), KEY.0);
-    Terms { source, digest_key, patterns: Default::default(), newest: None, level: 1, threads: 1 }
+    Terms { source, digest_key, patterns: Default::default(), newest: None, level: 1, remembers: false, threads: 1 }
 }
 
 /// Runs `act` with a session over `tree`.
@@ -23,36 +23,37 @@ fn with(tree: &Path, act: impl FnOnce(&mut Session, &PackStore)) {
     let store = PackStore::open(target.path(), KEY, &Index::default(), 1, 1).unwrap();
     let mut progress = |_: crate::publish::Progress| true;
     let local = Local::new(tree, &store, Seen::open(None).unwrap(), &mut progress);
-    act(&mut Session::new(terms(), &local), &store);
+    act(&mut Session::new(terms(), &local, &Index::default()), &store);
 }
 
-fn ask(session: &mut Session, question: &Question) -> Result<(Vec<u8>, Option<File>), PublishError> {
+fn ask(session: &mut Session, question: &Question) -> Result<(Vec<u8>, Vec<File>), PublishError> {
     let mut step = session.take(&encode(&Ask::Last(encode(question))));
-    let (mut bytes, mut file) = (Vec::new(), None);
+    let (mut bytes, mut files) = (Vec::new(), Vec::new());
     loop {
         match step {
             Step::Tell(told, with) => {
-                file = with.or(file);
+                files.extend(with);
                 match told {
                     Told::Part(part) => bytes.extend(part),
                     Told::Last(part) => {
                         bytes.extend(part);
-                        return Ok((bytes, file));
+                        return Ok((bytes, files));
                     }
                     Told::Taken => panic!("the question was whole"),
                 }
             }
-            Step::End(outcome) => return outcome.map(|walked| (encode(&walked), None)),
+            Step::End(outcome) => return outcome.map(|walked| (encode(&walked), Vec::new())),
         }
         step = session.take(&encode(&Ask::More));
     }
 }
 
 /// What of a tree a walker gets.
-fn met(session: &mut Session, question: &Question) -> Result<Option<File>, i32> {
-    let (bytes, file) = ask(session, question).expect("an answer");
-    let met: Met = decode(&bytes).expect("the answer to it");
-    met.map(|_| file)
+fn opened(session: &mut Session, name: &[u8]) -> Result<File, i32> {
+    let (bytes, mut files) = ask(session, &Question::Open(vec![name.to_vec()])).expect("an answer");
+    let met: Vec<Met> = decode(&bytes).expect("the answer to it");
+    assert_eq!((met.len(), met[0].is_ok()), (1, files.len() == 1));
+    met.into_iter().next().expect("one").map(|_| files.pop().expect("one"))
 }
 
 fn entered(session: &mut Session, name: Option<&[u8]>) -> Result<(), i32> {
@@ -60,7 +61,7 @@ fn entered(session: &mut Session, name: Option<&[u8]>) -> Result<(), i32> {
     decode(&bytes).expect("the answer to it")
 }
 
-fn is_misbehaviour(outcome: Result<(Vec<u8>, Option<File>), PublishError>) -> bool {
+fn is_misbehaviour(outcome: Result<(Vec<u8>, Vec<File>), PublishError>) -> bool {
     matches!(outcome, Err(PublishError::Misbehaved(_)))
 }
 
@@ -69,11 +70,11 @@ fn chunk(bytes: &[u8]) -> Block {
 }
 
 fn put(block: &Block) -> Question {
-    Question::Put(false, pack::frame(&block.reference().address, &block.to_stored()))
+    Question::Put(vec![(false, pack::frame(&block.reference().address, &block.to_stored()))])
 }
 
 fn done(root: Reference) -> Question {
-    Question::Done(Walked { root, names: 0, bytes: 0, read: 0, notes: vec!["a\x1b[2J".into(); 200] })
+    Question::Done(Walked { root, names: 0, bytes: 0, read: 0, notes: vec!["a\x1b[2J".into(); 200], hints: None })
 }
 
 /// Proves: no name leads out of the tree, and nothing is opened but regular files, for reading.
@@ -88,7 +89,7 @@ fn no_way_out_of_the_tree() {
     symlink("..", tree.join("to-directory")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
     with(&tree, |session, _| {
-        assert!(met(session, &Question::Open(b"file".to_vec())).is_err(), "nothing is entered yet");
+        assert!(opened(session, b"file").is_err(), "nothing is entered yet");
         assert!(entered(session, Some(b"inside")).is_err(), "nothing is entered yet");
         entered(session, None).unwrap();
         assert!(entered(session, None).is_err(), "there is one tree");
@@ -107,19 +108,23 @@ fn no_way_out_of_the_tree() {
         ];
         for name in names {
             let shown = String::from_utf8_lossy(name);
-            assert!(met(session, &Question::Open(name.to_vec())).is_err(), "open {shown}");
+            assert!(opened(session, name).is_err(), "open {shown}");
             if name != b"inside" {
                 assert!(entered(session, Some(name)).is_err(), "enter {shown}");
             }
         }
-        assert!(is_misbehaviour(ask(session, &Question::Open(b"a\0b".to_vec()))));
-        let mut file = met(session, &Question::Open(b"file".to_vec())).unwrap().expect("a file comes");
+        let too_many = vec![b"file".to_vec(); OPENED_MAX + 1];
+        for names in [vec![b"a\0b".to_vec()], too_many] {
+            assert!(is_misbehaviour(ask(session, &Question::Open(names))));
+        }
+        let mut file = opened(session, b"file").expect("a file comes");
         assert!(file.write_all(b"altered").is_err(), "it is for reading");
         entered(session, Some(b"inside")).unwrap();
         for _ in 0..5 {
             ask(session, &Question::Leave).unwrap();
         }
-        assert!(met(session, &Question::Here).is_err(), "above the tree there is nothing");
+        let (bytes, _) = ask(session, &Question::Here).expect("an answer");
+        assert!(decode::<Met>(&bytes).expect("the answer to it").is_err(), "above the tree there is nothing");
     });
 }
 
@@ -136,10 +141,10 @@ fn verdicts_on_blocks() {
     let table = Block::new(&KEY, BlockKind::Table, vec![], vec![]);
     let other_key = Block::new(&DigestKey([9; 32]), BlockKind::Chunk, vec![], b"one".to_vec());
     let cases: [(&str, Question); 9] = [
-        ("called otherwise", Question::Put(false, called_other)),
-        ("two in one", Question::Put(false, twice)),
-        ("cut", Question::Put(false, cut)),
-        ("nothing", Question::Put(true, vec![])),
+        ("called otherwise", Question::Put(vec![(false, called_other)])),
+        ("two in one", Question::Put(vec![(false, twice)])),
+        ("cut", Question::Put(vec![(false, cut)])),
+        ("nothing", Question::Put(vec![(true, vec![])])),
         ("refers to what is not there", put(&dangling)),
         ("of no release", put(&table)),
         ("of another digest key", put(&other_key)),

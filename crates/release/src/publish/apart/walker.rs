@@ -2,8 +2,10 @@
 //! of the tree, open for reading; no key, no directory, no network.
 
 use super::grammar::{
-    Ask, Met, Named, OrErrno, PART_BYTES_MAX, PORT, Question, REMEMBER_BYTES, Terms, Told, path_of,
+    Ask, Met, Named, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES, Question, REMEMBER_BYTES, Terms, There, Told,
+    path_of,
 };
+use crate::index::{Key, key_of};
 use crate::pack;
 use crate::publish::desk::{Attributes, Desk, Entry, Looked, Opened};
 use crate::publish::rules::Rules;
@@ -28,6 +30,8 @@ use std::sync::mpsc::Receiver;
 
 /// Nodes kept for being read again while a directory grows.
 const NODE_BYTES: usize = 64 << 20;
+/// Bytes of hints in one question.
+const HINTS_BYTES: usize = 1 << 20;
 
 /// The entry of the table of components.
 pub fn main(context: Context) -> ExitCode {
@@ -57,25 +61,40 @@ fn run(context: &Context) -> Result<(), String> {
         threads,
         memory: None,
     };
+    let mut there = HashSet::new();
+    let mut from = Some(0);
+    while let Some(place) = from {
+        let (keys, next): There = line.ask(&Question::There(place));
+        there.extend(keys);
+        from = next;
+    }
     let desk = Afar {
         line,
+        remembers: terms.remembers,
         key: options.digest_key,
         level: options.level,
         lane: Cell::new(Lane::Small),
         compressors: Compressors::start(threads),
         state: RefCell::new(State {
-            there: HashSet::new(),
+            there,
             queue: VecDeque::new(),
+            ready: Vec::new(),
+            ready_bytes: 0,
             nodes: MemoryCache::new(NODE_BYTES),
             remembered: Vec::new(),
             remembered_bytes: 0,
         }),
     };
     let outcome = crate::publish::walk(&options, &desk);
-    desk.send_queued(0);
+    desk.send_blocks();
     desk.send_remembered();
     desk.line.ask::<()>(&match outcome {
-        Ok(walked) => Question::Done(walked),
+        Ok(walked) => {
+            for part in walked.hints.as_deref().unwrap_or_default().chunks(HINTS_BYTES) {
+                desk.line.ask::<()>(&Question::Hints(part.to_vec()));
+            }
+            Question::Done(walked)
+        }
         Err(error) => Question::Failed(error.into()),
     });
     Ok(())
@@ -86,10 +105,10 @@ struct Line(Asker<Ask, Told>);
 
 impl Line {
     fn ask<A: BorshDeserialize>(&self, question: &Question) -> A {
-        self.ask_for_file(question).0
+        self.ask_for_files(question).0
     }
 
-    fn ask_for_file<A: BorshDeserialize>(&self, question: &Question) -> (A, Option<OwnedFd>) {
+    fn ask_for_files<A: BorshDeserialize>(&self, question: &Question) -> (A, Vec<OwnedFd>) {
         let bytes = encode(question);
         let mut parts = bytes.chunks(PART_BYTES_MAX).peekable();
         let mut answer = Vec::new();
@@ -120,7 +139,7 @@ impl Line {
             };
         }
         let answer = decode(&answer).unwrap_or_else(|_| end("the publisher answered something else"));
-        (answer, files.pop())
+        (answer, files)
     }
 }
 
@@ -136,6 +155,7 @@ fn or_errno<T>(answer: OrErrno<T>) -> Result<T, Errno> {
 /// The desk of a walk that has nothing but a line to the publisher.
 struct Afar {
     line: Line,
+    remembers: bool,
     key: DigestKey,
     level: i32,
     lane: Cell<Lane>,
@@ -145,15 +165,18 @@ struct Afar {
 
 struct State {
     /// Blocks known to be there, or on their way.
-    there: HashSet<[u8; 16]>,
+    there: HashSet<Key>,
     queue: VecDeque<(Lane, Digest, Receiver<StoredBlock>)>,
+    /// Compressed, to be sent together.
+    ready: Vec<(bool, Vec<u8>)>,
+    ready_bytes: usize,
     nodes: MemoryCache,
     remembered: Vec<(Vec<u8>, Signs, Value)>,
     remembered_bytes: usize,
 }
 
 impl Afar {
-    /// Sends what has been compressed, in the order in which it was added, until at most `left` blocks wait. What a block
+    /// Makes ready what has been compressed, and sends some at a time, in the order in which it was added, until at most `left` blocks wait. What a block
     /// refers to is sent before it.
     fn send_queued(&self, left: usize) {
         loop {
@@ -167,8 +190,29 @@ impl Afar {
             let Some((lane, address, stored)) = next else { return };
             let stored = stored.recv().unwrap_or_else(|_| end("a thread that compresses ended"));
             let frame = pack::frame(&address, &stored);
-            self.line.ask::<()>(&Question::Put(lane == Lane::Large, frame));
+            if self.state.borrow().ready_bytes + frame.len() > PUT_BYTES {
+                self.send_ready();
+            }
+            let mut state = self.state.borrow_mut();
+            state.ready_bytes += frame.len();
+            state.ready.push((lane == Lane::Large, frame));
         }
+    }
+
+    fn send_ready(&self) {
+        let mut state = self.state.borrow_mut();
+        state.ready_bytes = 0;
+        let ready = std::mem::take(&mut state.ready);
+        drop(state);
+        if !ready.is_empty() {
+            self.line.ask::<()>(&Question::Put(ready));
+        }
+    }
+
+    /// Sends all blocks that were added so far.
+    fn send_blocks(&self) {
+        self.send_queued(0);
+        self.send_ready();
     }
 
     fn send_remembered(&self) {
@@ -182,15 +226,7 @@ impl Afar {
     }
 
     fn has(&self, address: &Digest) -> bool {
-        let key = crate::index::key_of(address);
-        if self.state.borrow().there.contains(&key) {
-            return true;
-        }
-        let has = self.line.ask(&Question::Has(*address));
-        if has {
-            self.state.borrow_mut().there.insert(key);
-        }
-        has
+        self.state.borrow().there.contains(&key_of(address))
     }
 }
 
@@ -216,11 +252,16 @@ impl Desk for Afar {
         Ok(entries.into_iter().map(entry).collect())
     }
 
-    fn open(&self, name: &CStr) -> Result<Opened, Errno> {
-        let (met, file) = self.line.ask_for_file::<Met>(&Question::Open(name.to_bytes().to_vec()));
-        let (looked, attributes) = or_errno(met)?;
-        let file = file.map(File::from).unwrap_or_else(|| end("a file did not come"));
-        Ok(Opened { file, looked, attributes })
+    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
+        let names = names.iter().map(|name| name.to_bytes().to_vec()).collect();
+        let (met, files) = self.line.ask_for_files::<Vec<Met>>(&Question::Open(names));
+        let mut files = files.into_iter().map(File::from);
+        let opened = |met: Met| {
+            let (looked, attributes) = or_errno(met)?;
+            let file = files.next().unwrap_or_else(|| end("a file did not come"));
+            Ok(Opened { file, looked, attributes })
+        };
+        met.into_iter().map(opened).collect()
     }
 
     fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno> {
@@ -248,7 +289,7 @@ impl Desk for Afar {
         let stored = self.compressors.compress(block, self.level);
         {
             let mut state = self.state.borrow_mut();
-            state.there.insert(crate::index::key_of(&reference.address));
+            state.there.insert(key_of(&reference.address));
             state.queue.push_back((self.lane.get(), reference.address, stored));
         }
         self.send_queued(QUEUE_BLOCKS);
@@ -260,8 +301,12 @@ impl Desk for Afar {
         Ok(())
     }
 
-    fn known(&self, path: &[u8], signs: &Signs) -> Option<Value> {
-        self.line.ask(&Question::Known(path.to_vec(), *signs))
+    fn known(&self, wanted: &[(Vec<u8>, Signs)]) -> Vec<Option<Value>> {
+        if !self.remembers {
+            return vec![None; wanted.len()];
+        }
+        let known: Vec<Option<Value>> = self.line.ask(&Question::Known(wanted.to_vec()));
+        if known.len() == wanted.len() { known } else { end("the publisher answered something else") }
     }
 
     fn remember(&self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
@@ -294,7 +339,7 @@ impl BlockSource for Afar {
         {
             return Ok(block);
         }
-        self.send_queued(0);
+        self.send_blocks();
         let stored: Option<StoredBlock> = self.line.ask(&Question::Fetch(address));
         let stored = stored.ok_or(SourceError::Missing(address))?;
         let block =
