@@ -3,28 +3,40 @@
 mod common;
 
 use common::desk::Desk;
+use common::memory::{has_in_memory, seed_of};
 use common::{eventually, run, text};
+use serde_json::Value;
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
 
-/// The walker of a publishing that has begun, stopped where it is.
-fn stopped_walker(publisher: &Child) -> i32 {
+/// The walker of a publishing that has begun, stopped while it has `file` open.
+fn stopped_walker(publisher: &Child, file: &PathBuf) -> u32 {
     let mut found = None;
-    eventually("a walker runs in its sandbox", || {
-        let children = format!("/proc/{0}/task", publisher.id());
-        let tasks = fs::read_dir(children).expect("the publisher runs");
-        let children = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    eventually("a walker reads the file in its sandbox", || {
+        let threads = fs::read_dir(format!("/proc/{}/task", publisher.id())).expect("the publisher runs");
+        let children = threads.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
         found = children
-            .flat_map(|line| line.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
-            .find(|pid| {
-                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-                status.contains("Seccomp:\t2\n")
-            });
+            .flat_map(|line| line.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+            .find(|pid| open_files(*pid).iter().any(|(leads_to, _)| leads_to == file));
         found.is_some()
     });
     let pid = found.expect("it was found");
     run(Command::new("kill").args(["-STOP", &pid.to_string()]));
     pid
+}
+
+/// What a process has open: where it leads to, and the flags it was opened with.
+fn open_files(process: u32) -> Vec<(PathBuf, u32)> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
+    let look = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let number = entry.file_name();
+        let info = fs::read_to_string(format!("/proc/{process}/fdinfo/{}", number.display())).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:\t"))?;
+        Some((fs::read_link(entry.path()).ok()?, u32::from_str_radix(flags, 8).ok()?))
+    };
+    entries.filter_map(look).collect()
 }
 
 fn begin(desk: &Desk) -> Child {
@@ -35,11 +47,12 @@ fn begin(desk: &Desk) -> Child {
 
 /// Bytes that take a while.
 fn large(seed: u32) -> Vec<u8> {
-    (seed..seed + 4_000_000).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+    (seed..seed + 8_000_000).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-/// Proves: the walker has no privileges, no file that can be written, none outside of the tree and no directory; killed, it
-/// takes nothing with it but the publishing, which says so, and which works the next time.
+/// Proves: the walker has no privileges, no file that can be written, none outside of the tree, no directory, no network
+/// and not the key, which the publisher has; killed, it takes nothing with it but the publishing, which says so, and which
+/// works the next time.
 #[test]
 fn walks_apart() {
     let desk = Desk::new();
@@ -47,28 +60,43 @@ fn walks_apart() {
     desk.publish(&[]);
     let root = fs::read(desk.path("release/root")).expect("read");
     desk.write("large", large(1));
+    let tree = desk.path("tree").canonicalize().expect("a path");
 
     let publisher = begin(&desk);
-    let walker = stopped_walker(&publisher);
+    let walker = stopped_walker(&publisher, &tree.join("large"));
     let status = fs::read_to_string(format!("/proc/{walker}/status")).expect("a status");
-    for line in ["NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n"] {
+    for line in [
+        "NoNewPrivs:\t1\n",
+        "Seccomp:\t2\n",
+        "CapEff:\t0000000000000000\n",
+        "CapBnd:\t0000000000000000\n",
+    ] {
         assert!(status.contains(line), "{line}{status}");
     }
-    let tree = desk.path("tree").canonicalize().expect("a path");
-    for entry in fs::read_dir(format!("/proc/{walker}/fd")).expect("files").flatten() {
-        let leads_to = fs::read_link(entry.path()).expect("a link");
-        let number = entry.file_name();
-        let info = fs::read_to_string(format!("/proc/{walker}/fdinfo/{}", number.display())).expect("info");
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:\t")).expect("flags");
-        let is_for_reading = flags.ends_with('0') || flags.ends_with('4');
-        let is_of_tree = leads_to.starts_with(&tree) && is_for_reading && !leads_to.is_dir();
+    for namespace in ["user", "mnt", "pid", "net", "ipc", "uts"] {
+        let of =
+            |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).expect("a namespace");
+        assert_ne!(of(&walker.to_string()), of("self"), "{namespace}");
+    }
+    for (leads_to, flags) in open_files(walker) {
+        let is_for_reading = flags & 3 == 0;
+        let is_of_tree = leads_to.starts_with(&tree) && is_for_reading && leads_to.is_file();
         let shown = leads_to.to_string_lossy();
         let is_channel =
             ["socket:", "pipe:", "/dev/null", "/memfd:"].iter().any(|start| shown.starts_with(start));
-        assert!(is_of_tree || is_channel, "{shown} {flags}");
+        assert!(is_of_tree || is_channel, "{shown} {flags:o}");
     }
-    let listings = run(desk.holdfast().args(["components", "--json"]));
-    assert!(listings.contains("publish-walker"), "{listings}");
+    let seed = seed_of(&desk.path("key"));
+    assert!(has_in_memory(publisher.id().into(), &seed), "the search finds what is there");
+    assert!(!has_in_memory(walker.into(), &seed), "the walker has the key");
+
+    let listings: Value =
+        serde_json::from_str(&run(desk.holdfast().args(["components", "--json"]))).expect("JSON");
+    let own = listings.as_array().expect("a list").iter().find(|listing| listing["pid"] == publisher.id());
+    let listed = &own.expect("the publisher's components")["components"][0];
+    assert_eq!((&listed["name"], &listed["pid"]), (&"publish-walker".into(), &walker.into()));
+    assert_eq!((&listed["lacking"], &listed["files"]), (&serde_json::json!([]), &serde_json::json!([])));
+    assert_eq!(listed["profile"]["doors"], serde_json::json!(["threads"]));
 
     run(Command::new("kill").args(["-KILL", &walker.to_string()]));
     let output = publisher.wait_with_output().expect("it ends");
@@ -78,25 +106,46 @@ fn walks_apart() {
 
     let report = desk.publish(&[]);
     assert_eq!((&report["sequence"], &report["names"]), (&2.into(), &2.into()));
+    assert_eq!(report["notes"], serde_json::json!([]));
     run(desk.holdfast().args(["verify", &format!("hf+release:{}@release", desk.id())]));
 }
 
-/// Proves: where namespaces cannot be made nothing is published, and it is said why.
+/// Proves: where namespaces cannot be made nothing is published, and it is said why and what can be done; it never goes
+/// without by itself. Asked to, it publishes in one process, and says what that means.
 #[test]
-fn never_without_its_walls() {
+fn where_sandboxes_cannot_be_made() {
     let desk = Desk::new();
     desk.write("small", "small");
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "sh", "-c"])
-        .arg("echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" publish tree --to release --key key")
-        .arg(env!("CARGO_BIN_EXE_holdfast"))
-        .current_dir(desk.folder.path())
-        .env("HOLDFAST_STATE_DIR", desk.path("state"))
-        .env("HOLDFAST_CACHE_DIR", desk.path("cache"))
-        .output()
-        .expect("it runs");
-    let said = text(&output);
-    assert!(!output.status.success(), "{said}");
-    assert!(said.contains("cannot be shut in") && said.contains("namespaces"), "{said}");
+    let publish = |extra: &str| -> Output {
+        let script = format!(
+            "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" publish tree --to release --key key {extra}"
+        );
+        Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", &script, env!("CARGO_BIN_EXE_holdfast")])
+            .current_dir(desk.folder.path())
+            .env("HOLDFAST_STATE_DIR", desk.path("state"))
+            .env("HOLDFAST_CACHE_DIR", desk.path("cache"))
+            .output()
+            .expect("it runs")
+    };
+    let refused = publish("");
+    let said = text(&refused);
+    assert_eq!(refused.status.code(), Some(71), "{said}");
+    for words in ["cannot be shut in", "namespaces", "nothing was published", "--one-process"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
     assert!(!desk.path("release/root").exists());
+    let whole = publish("--one-process");
+    let said = text(&whole);
+    assert!(whole.status.success() && said.contains("had the keys in its memory"), "{said}");
+    run(desk.holdfast().args(["verify", &format!("hf+release:{}@release", desk.id())]));
+}
+
+/// Proves: a file system that is live has no tree to be parsed, so there is nothing to go without.
+#[test]
+fn one_process_is_for_trees() {
+    let desk = Desk::new();
+    let address = format!("hf://127.0.0.1:1/{}/docs", "0".repeat(64));
+    let arguments = ["publish", &address, "--to", "release", "--key", "key", "--one-process"];
+    assert!(desk.refused(64, &arguments).contains("for directories of this machine"));
 }

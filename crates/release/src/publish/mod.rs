@@ -153,7 +153,10 @@ pub enum PublishError {
     #[error("the process that reads the tree cannot be shut in on this system: {0}; nothing was published")]
     Sandbox(String),
     /// The process that reads the tree ended before it was done.
-    #[error("the process that reads the tree ended: {0}; nothing was published, try again")]
+    #[error(
+        "the process that reads the tree ended: {0}; nothing was published. Try again; if it ends once more, something \
+         in the tree makes it"
+    )]
     Ended(String),
     /// The process that reads the tree said what no honest one says.
     #[error(
