@@ -79,7 +79,13 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     let holders: Vec<Arc<dyn KeyHolder>> = arguments
         .key
         .iter()
-        .map(|key| keys::read(key).and_then(keys::Key::into_holder))
+        .map(|file| {
+            let key = keys::read(file)?;
+            if live.is_none() && matches!(key, keys::Key::Here(_)) {
+                apart_from(file, &source, &rules)?;
+            }
+            key.into_holder()
+        })
         .collect::<Outcome<_>>()?;
 
     let opened = live.map(|live| open_live(&live, arguments, directories)).transpose()?;
@@ -188,6 +194,18 @@ fn local(directory: &Path, target: &Path) -> Outcome<PathBuf> {
         return Err(Failure::new(Exit::Usage, message).hint("publish into a directory elsewhere"));
     }
     Ok(source)
+}
+
+/// A key that lies in the tree would be published with it.
+fn apart_from(key: &Path, source: &Path, rules: &Rules) -> Outcome {
+    use std::os::unix::ffi::OsStrExt;
+    let path = key.canonicalize().unwrap_or_default();
+    let Ok(within) = path.strip_prefix(source) else { return Ok(()) };
+    if within.ancestors().any(|part| rules.is_excluded(part.as_os_str().as_bytes())) {
+        return Ok(());
+    }
+    let message = format!("{} lies in the tree, and would be published with it", key.display());
+    Err(Failure::new(Exit::Usage, message).hint("keep the key elsewhere, or leave it out with --exclude"))
 }
 
 /// Opens a directory of a live file system.

@@ -149,3 +149,19 @@ fn one_process_is_for_trees() {
     let arguments = ["publish", &address, "--to", "release", "--key", "key", "--one-process"];
     assert!(desk.refused(64, &arguments).contains("for directories of this machine"));
 }
+
+/// Proves: a key is not published with the tree that it signs.
+#[test]
+fn a_key_in_the_tree() {
+    let desk = Desk::new();
+    fs::create_dir(desk.path("tree/private")).expect("made");
+    fs::copy(desk.path("key"), desk.path("tree/private/key")).expect("copied");
+    fs::set_permissions(desk.path("tree/private/key"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .expect("set");
+    let publish = ["publish", "tree", "--to", "release", "--key", "tree/private/key"];
+    assert!(desk.refused(64, &publish).contains("would be published with it"));
+    assert!(!desk.path("release").exists());
+    run(desk.holdfast().args(publish).args(["--exclude", "/private"]));
+    let listed = run(desk.holdfast().args(["ls", &format!("hf+release:{}@release", desk.id())]));
+    assert!(!listed.contains("private"), "{listed}");
+}

@@ -176,7 +176,7 @@ fn does_not_read(line: &Line) {
 /// Asks for everything that is not below the tree, and says what it got.
 fn names(line: &Line) {
     let mut got = Vec::new();
-    let names: [&[u8]; 11] = [
+    let names: [&[u8]; 12] = [
         b"..",
         b".",
         b"",
@@ -187,6 +187,7 @@ fn names(line: &Line) {
         b"to-secret",
         b"to-parent",
         b"/etc/passwd",
+        b"left-out.o",
         b"fifo",
     ];
     let try_all = |where_from: &str, got: &mut Vec<String>| {
@@ -205,6 +206,8 @@ fn names(line: &Line) {
     try_all("before the tree", &mut got);
     line.ask::<OrErrno<()>>(&Question::Enter(None)).expect("the tree");
     try_all("in it", &mut got);
+    let named = line.ask::<OrErrno<Vec<Named>>>(&Question::Entries(0)).expect("names");
+    got.extend(named.iter().filter(|(name, _)| name.ends_with(b".o")).map(|_| "what is left out".to_owned()));
     line.ask::<OrErrno<()>>(&Question::Enter(Some(b"inside".to_vec()))).expect("a directory of it");
     for _ in 0..4 {
         line.ask::<()>(&Question::Leave);

@@ -38,6 +38,7 @@ impl Desk {
         fs::create_dir_all(tree.join("empty/directories")).expect("made");
         fs::write(desk.at("secret"), "what is beside it").expect("written");
         fs::write(tree.join("file"), "text").expect("written");
+        fs::write(tree.join("left-out.o"), "not to be published").expect("written");
         fs::write(tree.join("inside/file"), "more\n".repeat(40_000)).expect("written");
         for number in 0..300u32 {
             fs::write(tree.join(format!("inside/{number}")), number.to_string().repeat(number as usize))

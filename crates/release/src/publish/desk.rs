@@ -135,7 +135,7 @@ pub trait Desk: BlockSource {
     fn here(&self) -> Result<(Looked, Attributes), Errno>;
 
     /// Some names of the innermost directory, from this one on, in order of bytes; none at the end. The names are those
-    /// of when the first were asked for.
+    /// of when the first were asked for, but for what is to be left out, which cannot be named at all.
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno>;
 
     /// Opens regular files of the innermost directory, at most [`OPENED_MAX`] at once.

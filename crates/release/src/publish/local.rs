@@ -1,9 +1,12 @@
 //! The desk of a walk in the process that has the tree, the release directory and the memory.
 //!
 //! It opens nothing but directories and regular files below the tree, by names of one part that are no `..` and without
-//! following links, one directory after the other: whoever asks it, also a walk that was taken over, gets no other file.
+//! following links, one directory after the other, and nothing that is to be left out: whoever asks it, also a walk that
+//! was taken over, gets no other file.
 
 use super::desk::{Attributes, Desk, ENTRIES_MAX, Entry, Looked, Opened};
+use super::rules::Rules;
+use super::scan::below;
 use super::seen::{Seen, Signs};
 use super::store::{Into, Lane, PackStore};
 use super::{Progress, PublishError};
@@ -25,6 +28,7 @@ use std::sync::Arc;
 /// See the module.
 pub struct Local<'a> {
     source: &'a Path,
+    rules: &'a Rules,
     /// Blocks.
     pub store: &'a PackStore,
     seen: RefCell<Seen>,
@@ -34,19 +38,22 @@ pub struct Local<'a> {
 
 struct Level {
     directory: OwnedFd,
+    /// In the tree.
+    path: Vec<u8>,
     names: Option<Vec<CString>>,
 }
 
 impl<'a> Local<'a> {
-    /// For the tree `source`.
+    /// For the tree `source`, but for what `rules` leave out.
     pub fn new(
         source: &'a Path,
+        rules: &'a Rules,
         store: &'a PackStore,
         seen: Seen,
         progress: &'a mut dyn FnMut(Progress) -> bool,
     ) -> Local<'a> {
         let (seen, progress) = (RefCell::new(seen), RefCell::new(progress));
-        Local { source, store, seen, progress, open: RefCell::default() }
+        Local { source, rules, store, seen, progress, open: RefCell::default() }
     }
 
     /// Whether anything is known from the last time.
@@ -68,7 +75,11 @@ impl<'a> Local<'a> {
             return Err(Errno::INVAL);
         }
         let open = self.open.borrow();
-        act(open.last().ok_or(Errno::BADF)?.directory.as_fd())
+        let Level { directory, path, .. } = open.last().ok_or(Errno::BADF)?;
+        match self.rules.is_excluded(&below(path, name)) {
+            true => Err(Errno::NOENT),
+            false => act(directory.as_fd()),
+        }
     }
 }
 
@@ -81,7 +92,12 @@ impl Desk for Local<'_> {
             None if self.open.borrow().is_empty() => openat(CWD, self.source, flags, Mode::empty())?,
             None => return Err(Errno::INVAL),
         };
-        self.open.borrow_mut().push(Level { directory, names: None });
+        let mut open = self.open.borrow_mut();
+        let path = match (name, open.last()) {
+            (Some(name), Some(level)) => below(&level.path, name),
+            _ => Vec::new(),
+        };
+        open.push(Level { directory, path, names: None });
         Ok(())
     }
 
@@ -98,10 +114,14 @@ impl Desk for Local<'_> {
 
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno> {
         let mut open = self.open.borrow_mut();
-        let Level { directory, names } = open.last_mut().ok_or(Errno::BADF)?;
+        let Level { directory, path, names } = open.last_mut().ok_or(Errno::BADF)?;
         let names = match names {
             Some(names) => names,
-            none => none.insert(names_in(directory.as_fd())?),
+            none => {
+                let mut found = names_in(directory.as_fd())?;
+                found.retain(|name| !self.rules.is_excluded(&below(path, name)));
+                none.insert(found)
+            }
         };
         let from = usize::try_from(from).unwrap_or(usize::MAX).min(names.len());
         let some = &names[from..names.len().min(from + ENTRIES_MAX)];

@@ -210,7 +210,7 @@ fn publish_by(
 ) -> Result<Published, PublishError> {
     let store = PackStore::open(options.target, options.digest_key, index, options.level, options.threads)?;
     let seen = seen::Seen::open(options.memory)?;
-    let local = Local::new(options.source, &store, seen, progress);
+    let local = Local::new(options.source, options.rules, &store, seen, progress);
     let walked = walk(&local)?;
     let seen = local.into_seen();
     let (index, added) = store.finish()?;
@@ -229,7 +229,7 @@ fn publish_by(
 
 /// Both passes, and hints: all that parses the tree or what was made of it.
 fn walk(options: &Options<'_>, desk: &dyn Desk) -> Result<Walked, PublishError> {
-    let scan = scan::scan(options.source, options.rules, desk)?;
+    let scan = scan::scan(options.source, desk)?;
     let mut walked = tree::build(options, &scan, desk)?;
     let hints = hints::make(desk, &walked.root)
         .map_err(|error| PublishError::Damaged { path: options.target.to_owned(), why: error.to_string() })?;

@@ -7,7 +7,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 pub struct Rules {
     excluded: GlobSet,
     opaque: GlobSet,
-    patterns: [Vec<String>; 2],
+    opaque_patterns: Vec<String>,
 }
 
 /// A pattern that is none.
@@ -27,13 +27,12 @@ impl Rules {
     /// # Errors
     /// [`BadPattern`].
     pub fn new(excluded: &[String], opaque: &[String]) -> Result<Rules, BadPattern> {
-        let patterns = [excluded.to_vec(), opaque.to_vec()];
-        Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)?, patterns })
+        Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)?, opaque_patterns: opaque.to_vec() })
     }
 
-    /// The patterns it was made from: what is left out, and what is opaque.
-    pub fn patterns(&self) -> &[Vec<String>; 2] {
-        &self.patterns
+    /// The patterns of what is opaque.
+    pub fn opaque(&self) -> &[String] {
+        &self.opaque_patterns
     }
 
     /// Whether a path is left out, with all below it.

@@ -1,7 +1,6 @@
 //! The first pass: counts, and finds files with several names.
 
 use super::desk::{Desk, Entry, FileId, Looked};
-use super::rules::Rules;
 use super::{Progress, PublishError};
 use holdfast_crypto::{DigestKey, Domain};
 use rustix::fs::FileType;
@@ -68,7 +67,6 @@ pub fn shown(source: &Path, path: &[u8]) -> PathBuf {
 
 struct Scanner<'a> {
     source: &'a Path,
-    rules: &'a Rules,
     desk: &'a dyn Desk,
     found: Scan,
 }
@@ -77,8 +75,8 @@ struct Scanner<'a> {
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn scan(source: &Path, rules: &Rules, desk: &dyn Desk) -> Result<Scan, PublishError> {
-    let mut scanner = Scanner { source, rules, desk, found: Scan::default() };
+pub fn scan(source: &Path, desk: &dyn Desk) -> Result<Scan, PublishError> {
+    let mut scanner = Scanner { source, desk, found: Scan::default() };
     scanner.directory(None, b"")?;
     let mut found = scanner.found;
     found.links.retain(|_, link| link.count > 1);
@@ -109,9 +107,6 @@ impl Scanner<'_> {
 
     fn entry(&mut self, entry: Entry, folder: &[u8]) -> Result<(), PublishError> {
         let path = below(folder, &entry.name);
-        if self.rules.is_excluded(&path) {
-            return Ok(());
-        }
         let looked = match entry.looked {
             Ok(looked) => looked,
             Err(Errno::NOENT) => return Ok(()),

@@ -122,9 +122,6 @@ impl Builder<'_> {
         let mut others = Vec::new();
         for Entry { name, looked } in entries {
             let path = below(path, &name);
-            if self.options.rules.is_excluded(&path) {
-                continue;
-            }
             let looked = match looked {
                 Ok(looked) => looked,
                 // Removed meanwhile.

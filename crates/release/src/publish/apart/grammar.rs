@@ -114,8 +114,8 @@ pub struct Terms {
     pub source: Vec<u8>,
     /// Keys every digest.
     pub digest_key: [u8; 32],
-    /// Patterns: what to leave out, and what is opaque.
-    pub patterns: [Vec<String>; 2],
+    /// Patterns: which directories are opaque. What is to be left out it does not hear of.
+    pub opaque: Vec<String>,
     /// See [`crate::publish::Options::newest`].
     pub newest: Option<i64>,
     /// zstd's.

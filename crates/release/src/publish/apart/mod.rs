@@ -106,7 +106,7 @@ pub(super) fn walk(
     let terms = Terms {
         source: bytes_of(options.source),
         digest_key: options.digest_key.0,
-        patterns: options.rules.patterns().clone(),
+        opaque: options.rules.opaque().to_vec(),
         newest: options.newest,
         level: options.level,
         remembers: local.has_memory(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::index::Index;
+use crate::publish::rules::Rules;
 use crate::publish::seen::Seen;
 use crate::publish::store::PackStore;
 use holdfast_content::{Block, BlockSink, DeviceId, Reference};
@@ -14,7 +15,7 @@ const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
 fn terms() -> Terms {
     let (source, digest_key) = (Vec::new(), KEY.0);
-    Terms { source, digest_key, patterns: Default::default(), newest: None, level: 1, remembers: false, threads: 1 }
+    Terms { source, digest_key, opaque: Vec::new(), newest: None, level: 1, remembers: false, threads: 1 }
 }
 
 /// Runs `act` with a session over `tree`.
@@ -22,7 +23,8 @@ fn with(tree: &Path, act: impl FnOnce(&mut Session, &PackStore)) {
     let target = tempfile::tempdir().unwrap();
     let store = PackStore::open(target.path(), KEY, &Index::default(), 1, 1).unwrap();
     let mut progress = |_: crate::publish::Progress| true;
-    let local = Local::new(tree, &store, Seen::open(None).unwrap(), &mut progress);
+    let rules = Rules::new(&["*.o".into()], &[]).unwrap();
+    let local = Local::new(tree, &rules, &store, Seen::open(None).unwrap(), &mut progress);
     act(&mut Session::new(terms(), &local, &Index::default()), &store);
 }
 
@@ -85,6 +87,7 @@ fn no_way_out_of_the_tree() {
     std::fs::create_dir_all(tree.join("inside")).unwrap();
     std::fs::write(around.path().join("secret"), "key").unwrap();
     std::fs::write(tree.join("file"), "text").unwrap();
+    std::fs::write(tree.join("left-out.o"), "not to be published").unwrap();
     symlink("../secret", tree.join("to-file")).unwrap();
     symlink("..", tree.join("to-directory")).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
@@ -94,7 +97,7 @@ fn no_way_out_of_the_tree() {
         entered(session, None).unwrap();
         assert!(entered(session, None).is_err(), "there is one tree");
         let secret = around.path().join("secret").into_os_string().into_encoded_bytes();
-        let names: [&[u8]; 10] = [
+        let names: [&[u8]; 11] = [
             b"..",
             b".",
             b"",
@@ -104,6 +107,7 @@ fn no_way_out_of_the_tree() {
             b"to-directory",
             b"fifo",
             b"inside",
+            b"left-out.o",
             &secret,
         ];
         for name in names {

@@ -47,8 +47,7 @@ pub fn main(context: Context) -> ExitCode {
 fn run(context: &Context) -> Result<(), String> {
     let line = Line(context.ports.asker(PORT).map_err(|error| error.to_string())?);
     let terms: Terms = line.ask(&Question::Terms);
-    let [excluded, opaque] = &terms.patterns;
-    let rules = Rules::new(excluded, opaque).map_err(|error| error.to_string())?;
+    let rules = Rules::new(&[], &terms.opaque).map_err(|error| error.to_string())?;
     let source = path_of(terms.source);
     let threads = terms.threads as usize;
     let options = Options {
