@@ -189,3 +189,31 @@ impl Drop for Next {
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> PublishError {
     PublishError::Local { path: path.to_owned(), why: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: however large what is remembered is, little of it waits in memory, and all of it is there later.
+    #[test]
+    fn little_waits_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("seen");
+        let memory = |basis| Some(Memory { file: &file, basis });
+        let mut seen = Seen::open(memory(None)).unwrap();
+        let value = Value { bytes: vec![7; 1 << 20], references: Vec::new() };
+        for number in 0..40u32 {
+            seen.add_signed(&number.to_le_bytes(), &number, &value).unwrap();
+            let waiting: usize = seen.next.iter().flat_map(|next| &next.batch).map(|entry| entry.1.len()).sum();
+            assert!(waiting < BATCH_BYTES);
+        }
+        let basis = Digest([1; 32]);
+        seen.keep(basis).unwrap();
+        let seen = Seen::open(memory(Some(basis))).unwrap();
+        for number in 0..40u32 {
+            assert_eq!(seen.find(&number.to_le_bytes(), &number), Some(value.clone()));
+        }
+        drop(seen);
+        assert!(!Seen::open(memory(Some(Digest([2; 32])))).unwrap().has_last());
+    }
+}
