@@ -65,12 +65,9 @@ fn walks_apart() {
     let publisher = begin(&desk);
     let walker = stopped_walker(&publisher, &tree.join("large"));
     let status = fs::read_to_string(format!("/proc/{walker}/status")).expect("a status");
-    for line in [
-        "NoNewPrivs:\t1\n",
-        "Seccomp:\t2\n",
-        "CapEff:\t0000000000000000\n",
-        "CapBnd:\t0000000000000000\n",
-    ] {
+    for line in
+        ["NoNewPrivs:\t1\n", "Seccomp:\t2\n", "CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n"]
+    {
         assert!(status.contains(line), "{line}{status}");
     }
     for namespace in ["user", "mnt", "pid", "net", "ipc", "uts"] {

@@ -7,7 +7,7 @@ use holdfast_content::{Block, BlockKind, BlockSink, DeviceId, Inode, InodeKind, 
 use holdfast_crypto::{Digest, DigestKey, decode, encode};
 use holdfast_release::pack;
 use holdfast_release::publish::apart::grammar::{
-    Ask, Fault, Met, Named, OrErrno, PART_BYTES_MAX, PORT, Question, Signs, Terms, Told, Walked,
+    Ask, Entered, Fault, Met, Named, OrErrno, PART_BYTES_MAX, PORT, Question, Signs, Terms, Told, Walked,
 };
 use holdfast_release::publish::apart::{COMPONENTS, WALKER};
 use std::cell::{Cell, RefCell};
@@ -41,8 +41,8 @@ fn walk(context: Context) -> ExitCode {
         "garbage" => garbage(&line),
         "endless question" => endless_question(&line),
         "file" => line.packet(Kind::Request, &encode(&Ask::More), &[context_file(&line).as_fd()]),
-        "answers" => line.packet(Kind::Reply, &encode(&Ask::Last(encode(&Question::Leave))), &[]),
-        "alias" => line.under(7, &encode(&Ask::Last(encode(&Question::Leave)))),
+        "answers" => line.packet(Kind::Reply, &encode(&Ask::Last(encode(&Question::Leave(1)))), &[]),
+        "alias" => line.under(7, &encode(&Ask::Last(encode(&Question::Leave(1))))),
         "does not read" => does_not_read(&line),
         "names" => names(&line),
         "own calls: open" => drop(File::open("/etc/passwd")),
@@ -163,7 +163,7 @@ fn endless_question(line: &Line) {
 
 /// A file that it was handed.
 fn context_file(line: &Line) -> OwnedFd {
-    line.ask::<OrErrno<()>>(&Question::Enter(None)).expect("the tree");
+    line.ask::<Entered>(&Question::Enter(0, None)).expect("the tree");
     line.ask_for_files::<Vec<Met>>(&Question::Open(vec![b"file".to_vec()])).1.pop().expect("a file")
 }
 
@@ -197,20 +197,20 @@ fn names(line: &Line) {
             if met[0].is_ok() || !files.is_empty() {
                 got.push(format!("{where_from}: opened {shown:?}"));
             }
-            if line.ask::<OrErrno<()>>(&Question::Enter(Some(name.to_vec()))).is_ok() {
+            if line.ask::<Entered>(&Question::Enter(0, Some(name.to_vec()))).is_ok() {
                 got.push(format!("{where_from}: entered {shown:?}"));
-                line.ask::<()>(&Question::Leave);
+                line.ask::<()>(&Question::Leave(1));
             }
         }
     };
     try_all("before the tree", &mut got);
-    line.ask::<OrErrno<()>>(&Question::Enter(None)).expect("the tree");
+    line.ask::<Entered>(&Question::Enter(0, None)).expect("the tree");
     try_all("in it", &mut got);
     let named = line.ask::<OrErrno<Vec<Named>>>(&Question::Entries(0)).expect("names");
     got.extend(named.iter().filter(|(name, _)| name.ends_with(b".o")).map(|_| "what is left out".to_owned()));
-    line.ask::<OrErrno<()>>(&Question::Enter(Some(b"inside".to_vec()))).expect("a directory of it");
+    line.ask::<Entered>(&Question::Enter(0, Some(b"inside".to_vec()))).expect("a directory of it");
     for _ in 0..4 {
-        line.ask::<()>(&Question::Leave);
+        line.ask::<()>(&Question::Leave(1));
     }
     if line.ask::<OrErrno<Vec<Named>>>(&Question::Entries(0)).is_ok() {
         got.push("above it: names".to_owned());
@@ -226,7 +226,10 @@ fn writes(line: &Line) {
     let mut bytes = [0; 100];
     let count = file.read(&mut bytes);
     let (read, text) = (count.is_ok(), String::from_utf8_lossy(&bytes[..count.unwrap_or(0)]).into_owned());
-    line.tell(&Question::Failed(Fault::Unfit(Vec::new(), format!("written: {written}, read: {read} {text}"))));
+    line.tell(&Question::Failed(Fault::Unfit(
+        Vec::new(),
+        format!("written: {written}, read: {read} {text}"),
+    )));
 }
 
 fn put_of(frame: Vec<u8>) -> Question {
@@ -293,8 +296,7 @@ fn empty_directory(line: &Line) -> Reference {
 /// Remembers what is not so, much of it, and then ends.
 fn memory(line: &Line) {
     let root = empty_directory(line);
-    line.ask::<OrErrno<()>>(&Question::Enter(None)).expect("the tree");
-    let (looked, _) = line.ask::<Met>(&Question::Here).expect("what it is");
+    let ((looked, _), _) = line.ask::<Entered>(&Question::Enter(0, None)).expect("the tree");
     let value = Value { bytes: vec![7; 1 << 20], references: vec![root] };
     for number in 0..64u32 {
         let entry = (number.to_le_bytes().to_vec(), Signs::of(&looked, 1, 0), value.clone());

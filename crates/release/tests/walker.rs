@@ -205,13 +205,13 @@ fn walkers_that_were_taken_over() {
         ("own calls: connect", Ended("forbidden system call")),
         ("own calls: program", Ended("forbidden system call")),
         ("own calls: write", Says("written: false, read: true text")),
-        ("dies", Ended("3")),
+        ("dies", Ended("code 3")),
         ("false block", Misbehaved("not the one it calls it")),
         ("dangling", Misbehaved("refers to what is not there")),
         ("no root", Misbehaved("is not there")),
         ("hints", Misbehaved("more hints")),
         ("words", Says("a [2Jb cannot be published")),
-        ("memory", Ended("4")),
+        ("memory", Ended("code 4")),
     ];
     let desk = Desk::new("tree");
     for (name, _) in &table {
@@ -252,7 +252,8 @@ fn walkers_that_were_taken_over() {
 
 /// Whether something that was begun lies in the release directory or beside the memory.
 fn leftovers(desk: &Desk) -> bool {
-    let is_new = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains("new-"));
+    let is_new =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains("new-"));
     let beside = fs::read_dir(desk.at("")).expect("read").map(|entry| entry.expect("an entry").path());
     desk.files("release").into_keys().chain(beside).any(|path| is_new(&path))
 }

@@ -220,8 +220,7 @@ fn compose_by(
         unchanged: last.as_ref().is_some_and(|last| last.record.value.root_dir == published.root),
         notes: published.notes,
     };
-    let root =
-        RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints };
+    let root = RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints };
     let draft = Draft { sets: chain.sets().to_vec(), keys: None, root: Some(root), statement: None };
     Ok(Composed { draft, report, remember: published.remember })
 }

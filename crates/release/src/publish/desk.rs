@@ -125,17 +125,16 @@ pub struct Walked {
 
 /// The outside of a walk. As a source it has the blocks of the release.
 pub trait Desk: BlockSource {
-    /// Enters a directory of the innermost open one; without a name, the tree itself, when none is open.
-    fn enter(&self, name: Option<&CStr>) -> Result<(), Errno>;
+    /// Enters a directory of the innermost open one; without a name, the tree itself, when none is open. What the system
+    /// says of it, and its attributes.
+    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno>;
 
     /// Leaves the innermost directory.
     fn leave(&self);
 
-    /// What the system says of the innermost directory, and its attributes.
-    fn here(&self) -> Result<(Looked, Attributes), Errno>;
-
-    /// Some names of the innermost directory, from this one on, in order of bytes; none at the end. The names are those
-    /// of when the first were asked for, but for what is to be left out, which cannot be named at all.
+    /// Some names of the innermost directory, from this one on, in order of bytes; fewer than
+    /// [`ENTRIES_MAX`] at the end. The names are those of when the first were asked for, but for what is to be left out,
+    /// which cannot be named at all.
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno>;
 
     /// Opens regular files of the innermost directory, at most [`OPENED_MAX`] at once.

@@ -61,6 +61,13 @@ impl<'a> Local<'a> {
         self.seen.borrow().has_last()
     }
 
+    /// Leaves so many directories, if so many are open.
+    pub fn leave_some(&self, count: usize) {
+        let mut open = self.open.borrow_mut();
+        let left = open.len().saturating_sub(count);
+        open.truncate(left);
+    }
+
     /// What was seen.
     pub fn into_seen(self) -> Seen {
         self.seen.into_inner()
@@ -84,7 +91,7 @@ impl<'a> Local<'a> {
 }
 
 impl Desk for Local<'_> {
-    fn enter(&self, name: Option<&CStr>) -> Result<(), Errno> {
+    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = match name {
             Some(name) => self
@@ -92,24 +99,19 @@ impl Desk for Local<'_> {
             None if self.open.borrow().is_empty() => openat(CWD, self.source, flags, Mode::empty())?,
             None => return Err(Errno::INVAL),
         };
+        let looked = fstat(&directory)?.into();
+        let attributes = attributes(directory.as_fd())?;
         let mut open = self.open.borrow_mut();
         let path = match (name, open.last()) {
             (Some(name), Some(level)) => below(&level.path, name),
             _ => Vec::new(),
         };
         open.push(Level { directory, path, names: None });
-        Ok(())
+        Ok((looked, attributes))
     }
 
     fn leave(&self) {
-        self.open.borrow_mut().pop();
-    }
-
-    fn here(&self) -> Result<(Looked, Attributes), Errno> {
-        let open = self.open.borrow();
-        let directory = open.last().ok_or(Errno::BADF)?.directory.as_fd();
-        let looked = fstat(directory)?.into();
-        Ok((looked, attributes(directory)?))
+        self.leave_some(1);
     }
 
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno> {

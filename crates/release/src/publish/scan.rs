@@ -1,6 +1,6 @@
 //! The first pass: counts, and finds files with several names.
 
-use super::desk::{Desk, Entry, FileId, Looked};
+use super::desk::{Desk, ENTRIES_MAX, Entry, FileId, Looked};
 use super::{Progress, PublishError};
 use holdfast_crypto::{DigestKey, Domain};
 use rustix::fs::FileType;
@@ -93,12 +93,13 @@ impl Scanner<'_> {
         let mut from = 0;
         loop {
             let entries = self.desk.entries(from).map_err(|error| self.failed(path, error))?;
-            if entries.is_empty() {
-                break;
-            }
+            let are_last = entries.len() < ENTRIES_MAX;
             from += entries.len() as u64;
             for entry in entries {
                 self.entry(entry, path)?;
+            }
+            if are_last {
+                break;
             }
         }
         self.desk.leave();

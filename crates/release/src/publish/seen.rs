@@ -204,7 +204,8 @@ mod tests {
         let value = Value { bytes: vec![7; 1 << 20], references: Vec::new() };
         for number in 0..40u32 {
             seen.add_signed(&number.to_le_bytes(), &number, &value).unwrap();
-            let waiting: usize = seen.next.iter().flat_map(|next| &next.batch).map(|entry| entry.1.len()).sum();
+            let waiting: usize =
+                seen.next.iter().flat_map(|next| &next.batch).map(|entry| entry.1.len()).sum();
             assert!(waiting < BATCH_BYTES);
         }
         let basis = Digest([1; 32]);

@@ -1,6 +1,8 @@
 //! The second pass: makes the tree.
 
-use super::desk::{Attributes, Desk, Entry, FileId, KNOWN_MAX, Looked, OPENED_MAX, Onto, Opened, Walked};
+use super::desk::{
+    Attributes, Desk, ENTRIES_MAX, Entry, FileId, KNOWN_MAX, Looked, OPENED_MAX, Onto, Opened, Walked,
+};
 use super::scan::{Link, Scan, below, shown};
 use super::seen::Signs;
 use super::store::Lane;
@@ -86,21 +88,21 @@ impl Builder<'_> {
     }
 
     fn directory(&mut self, name: Option<&CStr>, path: &[u8]) -> Result<Inode, PublishError> {
-        self.desk.enter(name).map_err(|error| self.failed(path, error))?;
-        let (before, attributes) = self.desk.here().map_err(|error| self.failed(path, error))?;
+        let (before, attributes) = self.desk.enter(name).map_err(|error| self.failed(path, error))?;
         let mut root = MapRoot(None);
         let mut from = 0;
         loop {
             let entries = self.desk.entries(from).map_err(|error| self.failed(path, error))?;
-            if entries.is_empty() {
-                break;
-            }
+            let are_last = entries.len() < ENTRIES_MAX;
             from += entries.len() as u64;
             let edits = self.batch(path, entries)?;
             root = self
                 .map
                 .apply(self.desk, &mut Onto(self.desk), &root, edits)
                 .map_err(|error| self.unfit(path, &error))?;
+            if are_last {
+                break;
+            }
         }
         self.desk.leave();
         let mut inode = self.inode(&before, InodeKind::Directory, 1);
@@ -307,13 +309,27 @@ impl Builder<'_> {
             let mut inode = self.inode(&before, InodeKind::File, links);
             self.attributes(attributes, path, &mut inode);
             self.content(&file, path, before.size, before.blocks, &mut inode)?;
-            let after: Looked = fstat(&file).map_err(|error| self.failed(path, error))?.into();
+            let after = match self.look_again(&file, name) {
+                Ok(after) => after,
+                // Another file may be there by now.
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(self.failed(path, error)),
+            };
             if Signs::of(&before, links, 0) == Signs::of(&after, links, 0) {
                 self.read += 1;
                 return Ok(Some(inode));
             }
         }
         Err(PublishError::Changing { path: shown(self.options.source, path) })
+    }
+
+    /// What the system says of a file that was read. File systems of FUSE without `allow_other` say it to nobody but who
+    /// mounted them, and so not to a walker: the publisher looks then, by its name.
+    fn look_again(&self, file: &File, name: &CStr) -> Result<Looked, Errno> {
+        match fstat(file) {
+            Err(Errno::ACCESS) => open_one(self.desk, name).map(|opened| opened.looked),
+            said => said.map(Looked::from),
+        }
     }
 
     fn content(

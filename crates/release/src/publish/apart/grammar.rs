@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 /// The port of the channel, at both ends.
 pub const PORT: &str = "tree";
 /// What the channel carries.
-pub const BOUNDS: Bounds = Bounds { body_bytes_max: BODY_BYTES_MAX as u32, files_max: FILES_MAX as u8, in_flight_max: 1 };
+pub const BOUNDS: Bounds =
+    Bounds { body_bytes_max: BODY_BYTES_MAX as u32, files_max: FILES_MAX as u8, in_flight_max: 1 };
 /// Most bytes of a part.
 pub const PART_BYTES_MAX: usize = BODY_BYTES_MAX - 64;
 /// Most bytes of a question: a block is the longest.
@@ -66,12 +67,10 @@ pub enum Told {
 pub enum Question {
     /// What is to be done?
     Terms,
-    /// Enter a directory of the innermost open one; without a name the tree.
-    Enter(Option<Vec<u8>>),
-    /// Leave the innermost directory.
-    Leave,
-    /// What is the innermost directory?
-    Here,
+    /// Leave so many directories, and enter one of the innermost that is open then; without a name the tree.
+    Enter(u32, Option<Vec<u8>>),
+    /// Leave so many directories.
+    Leave(u32),
     /// Which names are in it, from this one on?
     Entries(u64),
     /// Open files in it, at most [`OPENED_MAX`].
@@ -102,7 +101,9 @@ pub enum Question {
 pub type OrErrno<T> = Result<T, i32>;
 /// A name in a directory.
 pub type Named = (Vec<u8>, OrErrno<Looked>);
-/// The answer to [`Question::Here`] and, for each name, with a file if it is one, [`Question::Open`].
+/// The answer to [`Question::Enter`]: what it is, and the first names in it.
+pub type Entered = OrErrno<((Looked, Attributes), OrErrno<Vec<Named>>)>;
+/// The answer to [`Question::Open`] for each name, with a file if it is one.
 pub type Met = OrErrno<(Looked, Attributes)>;
 /// The answer to [`Question::There`]: some, and where the next are.
 pub type There = (Vec<Key>, Option<u64>);

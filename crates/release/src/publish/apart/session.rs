@@ -1,15 +1,15 @@
 //! What the publisher makes of what a walker says: the guard between what parses a tree and what signs it.
 
 use super::grammar::{
-    Ask, Fault, KNOWN_MAX, Met, Named, OPENED_MAX, OrErrno, PART_BYTES_MAX, QUESTION_BYTES_MAX, Question,
-    THERE_MAX, Terms, There, Told, path_of,
+    Ask, Entered, Fault, KNOWN_MAX, Met, Named, OPENED_MAX, OrErrno, PART_BYTES_MAX, QUESTION_BYTES_MAX,
+    Question, THERE_MAX, Terms, There, Told, path_of,
 };
 use crate::index::Index;
 use crate::pack;
 use crate::publish::desk::{Desk, Walked};
-use crate::publish::{HINTS_BYTES_MAX, PublishError};
 use crate::publish::local::Local;
 use crate::publish::store::Lane;
+use crate::publish::{HINTS_BYTES_MAX, PublishError};
 use borsh::BorshSerialize;
 use holdfast_content::{BODY_BYTES_MAX, BlockKind, Inode, InodeKind};
 use holdfast_crypto::{decode, encode};
@@ -123,22 +123,17 @@ impl<'a, 'l> Session<'a, 'l> {
     fn answer(&mut self, question: Question) -> Answered {
         match question {
             Question::Terms => say(&self.terms),
-            Question::Enter(name) => {
+            Question::Enter(leaves, name) => {
                 let name = name.map(name_of).transpose()?;
-                say(&errno(self.local.enter(name.as_deref())))
+                self.local.leave_some(leaves as usize);
+                let entered = self.local.enter(name.as_deref());
+                say::<Entered>(&errno(entered.map(|here| (here, self.entries(0)))))
             }
-            Question::Leave => {
-                self.local.leave();
+            Question::Leave(count) => {
+                self.local.leave_some(count as usize);
                 say(&())
             }
-            Question::Here => say::<Met>(&errno(self.local.here())),
-            Question::Entries(from) => {
-                let entries = self.local.entries(from).map(|entries| -> Vec<Named> {
-                    let named = entries.into_iter();
-                    named.map(|entry| (entry.name.into_bytes(), errno(entry.looked))).collect()
-                });
-                say(&errno(entries))
-            }
+            Question::Entries(from) => say(&self.entries(from)),
             Question::Open(names) => self.open(names),
             Question::Link(name) => say(&errno(self.local.link(&name_of(name)?))),
             Question::There(from) => say(&self.there(from)),
@@ -173,6 +168,11 @@ impl<'a, 'l> Session<'a, 'l> {
             }
             Question::Done(_) | Question::Failed(_) => misbehaved("it ends twice"),
         }
+    }
+
+    fn entries(&self, from: u64) -> OrErrno<Vec<Named>> {
+        let entries = errno(self.local.entries(from))?.into_iter();
+        Ok(entries.map(|entry| (entry.name.into_bytes(), errno(entry.looked))).collect())
     }
 
     fn open(&self, names: Vec<Vec<u8>>) -> Answered {

@@ -59,8 +59,8 @@ fn opened(session: &mut Session, name: &[u8]) -> Result<File, i32> {
 }
 
 fn entered(session: &mut Session, name: Option<&[u8]>) -> Result<(), i32> {
-    let (bytes, _) = ask(session, &Question::Enter(name.map(<[u8]>::to_vec))).expect("an answer");
-    decode(&bytes).expect("the answer to it")
+    let (bytes, _) = ask(session, &Question::Enter(0, name.map(<[u8]>::to_vec))).expect("an answer");
+    decode::<Entered>(&bytes).expect("the answer to it").map(|_| ())
 }
 
 fn is_misbehaviour(outcome: Result<(Vec<u8>, Vec<File>), PublishError>) -> bool {
@@ -76,7 +76,14 @@ fn put(block: &Block) -> Question {
 }
 
 fn done(root: Reference) -> Question {
-    Question::Done(Walked { root, names: 0, bytes: 0, read: 0, notes: vec!["a\x1b[2J".into(); 200], hints: None })
+    Question::Done(Walked {
+        root,
+        names: 0,
+        bytes: 0,
+        read: 0,
+        notes: vec!["a\x1b[2J".into(); 200],
+        hints: None,
+    })
 }
 
 /// Proves: no name leads out of the tree, and nothing is opened but regular files, for reading.
@@ -124,11 +131,14 @@ fn no_way_out_of_the_tree() {
         let mut file = opened(session, b"file").expect("a file comes");
         assert!(file.write_all(b"altered").is_err(), "it is for reading");
         entered(session, Some(b"inside")).unwrap();
-        for _ in 0..5 {
-            ask(session, &Question::Leave).unwrap();
-        }
-        let (bytes, _) = ask(session, &Question::Here).expect("an answer");
-        assert!(decode::<Met>(&bytes).expect("the answer to it").is_err(), "above the tree there is nothing");
+        ask(session, &Question::Leave(u32::MAX)).unwrap();
+        let (bytes, _) = ask(session, &Question::Entries(0)).expect("an answer");
+        let named: OrErrno<Vec<Named>> = decode(&bytes).expect("the answer to it");
+        assert!(named.is_err(), "above the tree there is nothing");
+        assert!(entered(session, Some(b"inside")).is_err(), "above the tree there is nothing");
+        entered(session, None).unwrap();
+        let (bytes, _) = ask(session, &Question::Enter(1, Some(b"inside".to_vec()))).expect("an answer");
+        assert!(decode::<Entered>(&bytes).expect("the answer to it").is_err(), "it was left before");
     });
 }
 
@@ -204,7 +214,7 @@ impl BlockSink for Kept {
 fn verdicts_on_packets() {
     let tree = tempfile::tempdir().unwrap();
     let is_end = |step: Step| matches!(step, Step::End(Err(PublishError::Misbehaved(_))));
-    let mut follows = encode(&Question::Leave);
+    let mut follows = encode(&Question::Leave(1));
     follows.push(0);
     let packets = [
         vec![],
@@ -213,7 +223,7 @@ fn verdicts_on_packets() {
         encode(&Ask::Last(vec![])),
         encode(&Ask::Last(vec![200])),
         encode(&Ask::Last(follows)),
-        [encode(&Ask::Last(encode(&Question::Leave))), vec![0]].concat(),
+        [encode(&Ask::Last(encode(&Question::Leave(1)))), vec![0]].concat(),
     ];
     for packet in packets {
         with(tree.path(), |session, _| assert!(is_end(session.take(&packet)), "{packet:?}"));

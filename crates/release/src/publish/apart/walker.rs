@@ -2,8 +2,8 @@
 //! of the tree, open for reading; no key, no directory, no network.
 
 use super::grammar::{
-    Ask, Met, Named, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES, Question, REMEMBER_BYTES, Terms, There, Told,
-    path_of,
+    Ask, Entered, Met, Named, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES, Question, REMEMBER_BYTES, Terms,
+    There, Told, path_of,
 };
 use crate::index::{Key, key_of};
 use crate::pack;
@@ -73,6 +73,7 @@ fn run(context: &Context) -> Result<(), String> {
         key: options.digest_key,
         level: options.level,
         lane: Cell::new(Lane::Small),
+        leaves: Cell::new(0),
         compressors: Compressors::start(threads),
         state: RefCell::new(State {
             there,
@@ -80,6 +81,7 @@ fn run(context: &Context) -> Result<(), String> {
             ready: Vec::new(),
             ready_bytes: 0,
             nodes: MemoryCache::new(NODE_BYTES),
+            names: None,
             remembered: Vec::new(),
             remembered_bytes: 0,
         }),
@@ -158,6 +160,8 @@ struct Afar {
     key: DigestKey,
     level: i32,
     lane: Cell<Lane>,
+    /// Directories that were left, of which the publisher has not heard.
+    leaves: Cell<u32>,
     compressors: Compressors,
     state: RefCell<State>,
 }
@@ -170,6 +174,8 @@ struct State {
     ready: Vec<(bool, Vec<u8>)>,
     ready_bytes: usize,
     nodes: MemoryCache,
+    /// The first names of the innermost directory, if it was just entered.
+    names: Option<OrErrno<Vec<Named>>>,
     remembered: Vec<(Vec<u8>, Signs, Value)>,
     remembered_bytes: usize,
 }
@@ -196,6 +202,15 @@ impl Afar {
             state.ready_bytes += frame.len();
             state.ready.push((lane == Lane::Large, frame));
         }
+    }
+
+    /// The line, on whose other end the same directory is the innermost as here.
+    fn here(&self) -> &Line {
+        match self.leaves.take() {
+            0 => {}
+            count => self.line.ask(&Question::Leave(count)),
+        }
+        &self.line
     }
 
     fn send_ready(&self) {
@@ -230,20 +245,25 @@ impl Afar {
 }
 
 impl Desk for Afar {
-    fn enter(&self, name: Option<&CStr>) -> Result<(), Errno> {
-        or_errno(self.line.ask(&Question::Enter(name.map(|name| name.to_bytes().to_vec()))))
+    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno> {
+        let name = name.map(|name| name.to_bytes().to_vec());
+        let entered: Entered = self.line.ask(&Question::Enter(self.leaves.take(), name));
+        let (here, names) = or_errno(entered)?;
+        self.state.borrow_mut().names = Some(names);
+        Ok(here)
     }
 
+    /// The publisher hears of it when it must know.
     fn leave(&self) {
-        self.line.ask(&Question::Leave)
-    }
-
-    fn here(&self) -> Result<(Looked, Attributes), Errno> {
-        or_errno(self.line.ask::<Met>(&Question::Here))
+        self.leaves.set(self.leaves.get() + 1);
     }
 
     fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno> {
-        let entries = or_errno(self.line.ask::<OrErrno<Vec<Named>>>(&Question::Entries(from)))?;
+        let first = self.state.borrow_mut().names.take().filter(|_| from == 0);
+        let entries = or_errno(match first {
+            Some(names) => names,
+            None => self.here().ask::<OrErrno<Vec<Named>>>(&Question::Entries(from)),
+        })?;
         let entry = |(name, looked): Named| {
             let name = CString::new(name).unwrap_or_else(|_| end("a name has a zero in it"));
             Entry { name, looked: or_errno(looked) }
@@ -253,7 +273,7 @@ impl Desk for Afar {
 
     fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
         let names = names.iter().map(|name| name.to_bytes().to_vec()).collect();
-        let (met, files) = self.line.ask_for_files::<Vec<Met>>(&Question::Open(names));
+        let (met, files) = self.here().ask_for_files::<Vec<Met>>(&Question::Open(names));
         let mut files = files.into_iter().map(File::from);
         let opened = |met: Met| {
             let (looked, attributes) = or_errno(met)?;
@@ -264,7 +284,7 @@ impl Desk for Afar {
     }
 
     fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno> {
-        or_errno(self.line.ask(&Question::Link(name.to_bytes().to_vec())))
+        or_errno(self.here().ask(&Question::Link(name.to_bytes().to_vec())))
     }
 
     fn set_lane(&self, lane: Lane) {
