@@ -7,7 +7,8 @@ use holdfast_content::{Block, BlockKind, BlockSink, DeviceId, Inode, InodeKind, 
 use holdfast_crypto::{Digest, DigestKey, decode, encode};
 use holdfast_release::pack;
 use holdfast_release::publish::apart::grammar::{
-    Ask, Entered, Fault, Met, Named, OrErrno, PART_BYTES_MAX, PORT, Question, Signs, Terms, Told, Walked,
+    Ask, Entered, Fault, Looked, Met, Named, OrErrno, PART_BYTES_MAX, PORT, Question, Signs, Terms, Told,
+    Walked,
 };
 use holdfast_release::publish::apart::{COMPONENTS, WALKER};
 use std::cell::{Cell, RefCell};
@@ -161,9 +162,15 @@ fn endless_question(line: &Line) {
     }
 }
 
+/// Enters a directory that is there; without a name, the tree.
+fn enter(line: &Line, name: Option<&[u8]>) -> Looked {
+    let entered = line.ask::<Entered>(&Question::Enter(0, name.map(<[u8]>::to_vec)));
+    entered.expect("a directory of the tree").0.0
+}
+
 /// A file that it was handed.
 fn context_file(line: &Line) -> OwnedFd {
-    line.ask::<Entered>(&Question::Enter(0, None)).expect("the tree");
+    enter(line, None);
     line.ask_for_files::<Vec<Met>>(&Question::Open(vec![b"file".to_vec()])).1.pop().expect("a file")
 }
 
@@ -204,11 +211,11 @@ fn names(line: &Line) {
         }
     };
     try_all("before the tree", &mut got);
-    line.ask::<Entered>(&Question::Enter(0, None)).expect("the tree");
+    enter(line, None);
     try_all("in it", &mut got);
     let named = line.ask::<OrErrno<Vec<Named>>>(&Question::Entries(0)).expect("names");
     got.extend(named.iter().filter(|(name, _)| name.ends_with(b".o")).map(|_| "what is left out".to_owned()));
-    line.ask::<Entered>(&Question::Enter(0, Some(b"inside".to_vec()))).expect("a directory of it");
+    enter(line, Some(b"inside"));
     for _ in 0..4 {
         line.ask::<()>(&Question::Leave(1));
     }
@@ -296,7 +303,7 @@ fn empty_directory(line: &Line) -> Reference {
 /// Remembers what is not so, much of it, and then ends.
 fn memory(line: &Line) {
     let root = empty_directory(line);
-    let ((looked, _), _) = line.ask::<Entered>(&Question::Enter(0, None)).expect("the tree");
+    let looked = enter(line, None);
     let value = Value { bytes: vec![7; 1 << 20], references: vec![root] };
     for number in 0..64u32 {
         let entry = (number.to_le_bytes().to_vec(), Signs::of(&looked, 1, 0), value.clone());
