@@ -8,7 +8,13 @@ use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listi
 /// The components of this program, by name.
 pub fn table_of_components() -> Vec<(&'static str, Main)> {
     let server: &[(&'static str, Main)] = &[(holdfast_server::apart::FRONT, holdfast_server::apart::front)];
-    [holdfast_stack::COMPONENTS, holdfast_client::processes::COMPONENTS, server].concat()
+    [
+        holdfast_stack::COMPONENTS,
+        holdfast_client::processes::COMPONENTS,
+        holdfast_release::publish::apart::COMPONENTS,
+        server,
+    ]
+    .concat()
 }
 
 /// `holdfast components`

@@ -7,6 +7,7 @@ use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, make_private};
 use crate::reading::args::Publish;
 use crate::reading::{release_failure, span_of};
+use holdfast_components::Program;
 use holdfast_content::Handle;
 use holdfast_crypto::{DigestKey, KeyHolder};
 use holdfast_release::draft::Draft;
@@ -14,7 +15,7 @@ use holdfast_release::form;
 use holdfast_release::keys::{KeySet, Origin, ReleaseId};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
-use holdfast_release::publish::compose::{Report, Terms, compose, lock, tidy};
+use holdfast_release::publish::compose::{Report, Terms, compose, compose_apart, lock, tidy};
 use holdfast_release::publish::hold;
 use holdfast_release::publish::live::{Live, find_directory};
 use holdfast_release::publish::rules::Rules;
@@ -49,7 +50,14 @@ impl From<PublishError> for Failure {
             PublishError::Damaged { .. } => Exit::Data,
             PublishError::Changing { .. } => Exit::InUse,
             PublishError::Live { .. } | PublishError::NotHeld(_) => Exit::Unavailable,
-            PublishError::Unfit { .. } | PublishError::Stopped => Exit::Failed,
+            PublishError::Misbehaved(_) => Exit::Data,
+            PublishError::Sandbox(_) => {
+                return Failure::new(Exit::System, error.to_string()).hint(
+                    "`holdfast components --check` says what this system lacks; `holdfast publish --one-process` \
+                     parses the tree in the process that has the keys",
+                );
+            }
+            PublishError::Unfit { .. } | PublishError::Ended(_) | PublishError::Stopped => Exit::Failed,
         };
         Failure::new(code, error.to_string())
     }
@@ -71,7 +79,13 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     let holders: Vec<Arc<dyn KeyHolder>> = arguments
         .key
         .iter()
-        .map(|key| keys::read(key).and_then(keys::Key::into_holder))
+        .map(|file| {
+            let key = keys::read(file)?;
+            if live.is_none() && matches!(key, keys::Key::Here(_)) {
+                apart_from(file, &source, &rules)?;
+            }
+            key.into_holder()
+        })
         .collect::<Outcome<_>>()?;
 
     let opened = live.map(|live| open_live(&live, arguments, directories)).transpose()?;
@@ -122,7 +136,13 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         bar.set_position(progress.bytes.0);
         true
     };
-    let mut composed = compose(&terms, &mut shown)?;
+    let mut composed = match arguments.one_process {
+        true => compose(&terms, &mut shown)?,
+        false => {
+            let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
+            compose_apart(&terms, program, &mut shown)?
+        }
+    };
     bar.finish_and_clear();
     for holder in &holders {
         composed.draft.sign(&**holder).map_err(release_failure)?;
@@ -138,6 +158,9 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         draft: None,
         lacking: Vec::new(),
     };
+    if arguments.one_process {
+        done.report.notes.push("--one-process: what parses the tree had the keys in its memory".to_owned());
+    }
     let parts = composed.draft.parts().map_err(release_failure)?;
     done.lacking = parts.iter().filter(|part| !part.is_signed()).map(ToString::to_string).collect();
     if done.lacking.is_empty() {
@@ -173,6 +196,18 @@ fn local(directory: &Path, target: &Path) -> Outcome<PathBuf> {
     Ok(source)
 }
 
+/// A key that lies in the tree would be published with it.
+fn apart_from(key: &Path, source: &Path, rules: &Rules) -> Outcome {
+    use std::os::unix::ffi::OsStrExt;
+    let path = key.canonicalize().unwrap_or_default();
+    let Ok(within) = path.strip_prefix(source) else { return Ok(()) };
+    if within.ancestors().any(|part| rules.is_excluded(part.as_os_str().as_bytes())) {
+        return Ok(());
+    }
+    let message = format!("{} lies in the tree, and would be published with it", key.display());
+    Err(Failure::new(Exit::Usage, message).hint("keep the key elsewhere, or leave it out with --exclude"))
+}
+
 /// Opens a directory of a live file system.
 fn open_live(
     live: &LiveDirectory,
@@ -183,6 +218,10 @@ fn open_live(
         let message = "the blocks of a live file system have the digests that they have";
         return Err(Failure::new(Exit::Usage, message)
             .hint("leave --private-digests out, or publish a directory where it is mounted"));
+    }
+    if arguments.one_process {
+        let message = "--one-process is for directories of this machine: there is no tree to be parsed here";
+        return Err(Failure::new(Exit::Usage, message).hint("leave it out"));
     }
     let Some(key) = &arguments.device_key else {
         return Err(Failure::new(

@@ -3,11 +3,12 @@
 
 mod common;
 
+use common::memory::{has_in_memory, seed_of};
 use common::{World, eventually, run};
 use holdfast_client::processes::{KeySource, Processes};
 use holdfast_components::Program;
 use holdfast_content::DeviceId;
-use holdfast_crypto::{Ask, Digest, Domain, KeyHolder, NotSigned, SigningKey, keyfile};
+use holdfast_crypto::{Ask, Digest, Domain, KeyHolder, NotSigned, SigningKey};
 use holdfast_protocol::certificate::{Certificate, Path as Way};
 use holdfast_protocol::message::ServerKeys;
 use holdfast_protocol::order::forecast;
@@ -15,7 +16,7 @@ use holdfast_protocol::signed::Signable;
 use holdfast_protocol::structure::{Outcome, Structure, View};
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -46,39 +47,9 @@ fn kill(process: u64) {
     run(Command::new("kill").args(["-9", &process.to_string()]));
 }
 
-/// Whether a process has these bytes in memory that it can write.
-fn has_in_memory(process: u64, wanted: &[u8]) -> bool {
-    let maps = fs::read_to_string(format!("/proc/{process}/maps")).expect("this test runs as root");
-    let mut memory = fs::File::open(format!("/proc/{process}/mem")).expect("this test runs as root");
-    for line in
-        maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rw")))
-    {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
-        let [start, end] = [range.0, range.1].map(|text| u64::from_str_radix(text, 16).expect("a number"));
-        // In pieces that overlap; what cannot be read (a gap of a file's mapping) is passed over.
-        let mut at = start;
-        while at < end {
-            let mut piece = vec![0; ((end - at) as usize).min(1 << 20)];
-            if memory.seek(SeekFrom::Start(at)).is_ok()
-                && memory.read_exact(&mut piece).is_ok()
-                && piece.windows(wanted.len()).any(|window| window == wanted)
-            {
-                return true;
-            }
-            at += (1 << 20) - wanted.len() as u64;
-        }
-    }
-    false
-}
-
 fn open_files(process: u64) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{process}/fd")).expect("this test runs as root");
     entries.filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.display().to_string())).collect()
-}
-
-fn seed_of(key: &Path) -> Vec<u8> {
-    let text = fs::read_to_string(key).expect("a key");
-    keyfile::parse_private(&text, None).expect("a key").seed().to_vec()
 }
 
 /// What every sandboxed part is held to.

@@ -20,6 +20,8 @@ last releases whole for those who still read them.
 Kept: names, content, holes, modes, times of modification, hard links, symbolic links, special files and user.* \
 attributes. Not kept: owners, times of change and access, other attributes.
 
+What walks and parses the tree is a sandboxed process of its own, without the keys; `holdfast components` shows it.
+
 A directory of a live file system is published as one verified view of it has it, without reading the data of its \
 files: the release refers to it, and the server keeps it for as long as the release is kept. Readers get it through \
 `holdfast serve RELEASEDIR --origin URL --key KEY`, or `holdfast pull` copies it.
@@ -65,6 +67,10 @@ pub struct Publish {
     /// Read every file, also those that have not changed since the last time
     #[arg(long)]
     pub forget: bool,
+    /// Walk and parse the tree in the process that has the keys, where sandboxes cannot be made (some containers). A hole
+    /// in what parses it is then a hole in the keys
+    #[arg(long)]
+    pub one_process: bool,
 }
 
 /// What is asked of a release before it is believed, wherever it is had from.

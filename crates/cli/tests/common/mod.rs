@@ -4,6 +4,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod desk;
+pub mod memory;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -9,13 +9,14 @@ use super::hold;
 use super::keep::{self, Kept};
 use super::live::{self, Live};
 use super::store::{read_index, sync_directory};
-use super::{Memory, Options, Progress, PublishError, publish, rules::Rules};
+use super::{Memory, Options, Progress, PublishError, Published, publish, publish_apart, rules::Rules};
 use crate::draft::Draft;
 use crate::index::Index;
 use crate::record::{Location, Record, RootFile};
 use crate::release_dir::{ReleaseDir, ReleaseDirError};
 use crate::signing::{Signable, Signed};
 use crate::{form, hints, layout};
+use holdfast_components::Program;
 use holdfast_content::Reference;
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use std::fs::{self, File};
@@ -114,13 +115,38 @@ pub fn lock(target: &Path) -> Result<File, PublishError> {
     }
 }
 
-/// Makes everything of a release but signatures.
+/// Makes everything of a release but signatures, in this process.
 ///
 /// # Errors
 /// [`PublishError`].
 pub fn compose(
     terms: &Terms<'_>,
     progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Composed, PublishError> {
+    compose_by(terms, progress, publish)
+}
+
+/// The same, where a tree on this machine is walked and parsed by a sandboxed process that `program` starts. A live
+/// directory is not: its blocks are as they are, and come from processes of their own.
+///
+/// # Errors
+/// [`PublishError`].
+pub fn compose_apart(
+    terms: &Terms<'_>,
+    program: Program,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Composed, PublishError> {
+    compose_by(terms, progress, |options, index, progress| publish_apart(options, index, program, progress))
+}
+
+fn compose_by(
+    terms: &Terms<'_>,
+    progress: &mut dyn FnMut(Progress) -> bool,
+    publish: impl FnOnce(
+        &Options<'_>,
+        &Index,
+        &mut dyn FnMut(Progress) -> bool,
+    ) -> Result<Published, PublishError>,
 ) -> Result<Composed, PublishError> {
     let dir = ReleaseDir::new(terms.target);
     let chain = dir.chain().map_err(|error| bad_directory(&error, terms.target))?;
@@ -164,9 +190,14 @@ pub fn compose(
         false => all.index().clone(),
     };
     let location = write_named(terms.target, layout::index, &index.encode())?;
-    let hints = hints::make(&all, &published.root)
-        .map_err(|error| PublishError::Damaged { path: terms.target.to_owned(), why: error.to_string() })?;
-    let hints = write_named(terms.target, layout::hints, &hints)?;
+    let hints = match terms.live {
+        Some(_) => Some(hints::make(&all, &published.root).map_err(|error| PublishError::Damaged {
+            path: terms.target.to_owned(),
+            why: error.to_string(),
+        })?),
+        None => published.hints,
+    };
+    let hints = hints.map(|hints| write_named(terms.target, layout::hints, &hints)).transpose()?;
     let record = Record {
         release: chain.id(),
         key_set: chain.current().number,
@@ -189,8 +220,7 @@ pub fn compose(
         unchanged: last.as_ref().is_some_and(|last| last.record.value.root_dir == published.root),
         notes: published.notes,
     };
-    let root =
-        RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints: Some(hints) };
+    let root = RootFile { record: Signed::unsigned(record), freshness: None, index: location, hints };
     let draft = Draft { sets: chain.sets().to_vec(), keys: None, root: Some(root), statement: None };
     Ok(Composed { draft, report, remember: published.remember })
 }

@@ -127,7 +127,7 @@ pub fn publish(
     let Builder { seen, read, notes, .. } = builder;
     let (index, added) = store.finish()?;
     let remember = Box::new(move |record| seen.keep(record));
-    Ok(Published { root, index, added, names, bytes, read, notes, remember })
+    Ok(Published { root, index, added, names, bytes, read, notes, hints: None, remember })
 }
 
 /// The names of a directory, some at a time.

@@ -4,29 +4,41 @@
 //! which files have several names. The second ([`tree`]) goes through directories depth first, cuts and hashes what
 //! has changed since the last time ([`seen`]), and puts new blocks into packs ([`store`]): the subdirectories of a
 //! directory first, then its files in order of name, then its own nodes. So a directory with its small files is one
-//! piece of a pack. (The paper's database generator makes everything anew each time, and plans for what is done here.)
+//! piece of a pack. At last hints are made of the directories ([`crate::hints`]). (The paper's database generator makes everything anew each time, and plans for what is done here.)
 //!
 //! Memory does not grow with the number of files but for some 60 bytes a block of the release, to know which are
 //! there, and for files with several names.
 
+pub mod apart;
 pub mod compose;
+mod desk;
 pub mod folder;
 pub mod hold;
 mod keep;
 pub mod live;
+mod local;
 pub mod rules;
 mod scan;
 mod seen;
 pub mod store;
 mod tree;
 
+use crate::hints;
 use crate::index::Index;
+use borsh::{BorshDeserialize, BorshSerialize};
+use desk::{Desk, Walked};
+use holdfast_components::Program;
 use holdfast_content::Reference;
 use holdfast_crypto::DigestKey;
+use local::Local;
 use rules::Rules;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::{Added, PackStore};
+
+/// Most bytes of a release's hints. A tree that needs more, of some two million directories, has none; looking up a
+/// path of it costs some round trips more.
+const HINTS_BYTES_MAX: usize = 256 << 20;
 
 /// What to publish, and how.
 pub struct Options<'a> {
@@ -59,7 +71,7 @@ pub struct Memory<'a> {
 }
 
 /// What there is to do, and what is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Progress {
     /// Names so far, and in all.
     pub names: (u64, u64),
@@ -83,6 +95,8 @@ pub struct Published {
     pub read: u64,
     /// What could not be kept, for people: sockets without a meaning elsewhere are kept, foreign attributes are not.
     pub notes: Vec<String>,
+    /// Hints for the tree, if who made it makes them and there are not too many.
+    pub hints: Option<Vec<u8>>,
     /// Makes what was seen count for the release whose record has this digest; call it once that is in force.
     pub remember: Box<dyn FnOnce(holdfast_crypto::Digest) -> Result<(), PublishError>>,
 }
@@ -135,6 +149,21 @@ pub enum PublishError {
         "the live file system's server does not keep the blocks of this release: {0}; nothing was published"
     )]
     NotHeld(String),
+    /// The process that reads the tree cannot be shut in here.
+    #[error("the process that reads the tree cannot be shut in on this system: {0}; nothing was published")]
+    Sandbox(String),
+    /// The process that reads the tree ended before it was done.
+    #[error(
+        "the process that reads the tree ended: {0}; nothing was published. Try again; if it ends once more, something \
+         in the tree makes it"
+    )]
+    Ended(String),
+    /// The process that reads the tree said what no honest one says.
+    #[error(
+        "the process that reads the tree does not do what it should ({0}) and was ended; nothing was published. \
+         Something in the tree may have taken it over: find out what before you publish again"
+    )]
+    Misbehaved(String),
     /// Somebody wants to stop.
     #[error("stopped; the release directory is as it was")]
     Stopped,
@@ -147,8 +176,8 @@ impl PublishError {
     }
 }
 
-/// Makes the tree of a release. `index` is that of the release directory as it is, `progress` is told now and then and
-/// says whether to go on. Nothing refers to what was added until a record does.
+/// Makes the tree of a release, in this process. `index` is that of the release directory as it is, `progress` is told
+/// now and then and says whether to go on. Nothing refers to what was added until a record does.
 ///
 /// # Errors
 /// [`PublishError`]; the release directory is as it was but for packs that nothing refers to.
@@ -157,19 +186,57 @@ pub fn publish(
     index: &Index,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Published, PublishError> {
-    let scan = scan::scan(options.source, options.rules, progress)?;
+    publish_by(options, index, progress, |local| walk(options, local))
+}
+
+/// The same, where what walks and parses the tree is a process of its own that `program` starts ([`apart`]).
+///
+/// # Errors
+/// As of [`publish`]; and that process cannot be shut in, ended, or said what no honest one says.
+pub fn publish_apart(
+    options: &Options<'_>,
+    index: &Index,
+    program: Program,
+    progress: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Published, PublishError> {
+    publish_by(options, index, progress, |local| apart::walk(options, local, index, program))
+}
+
+fn publish_by(
+    options: &Options<'_>,
+    index: &Index,
+    progress: &mut dyn FnMut(Progress) -> bool,
+    walk: impl FnOnce(&Local<'_>) -> Result<Walked, PublishError>,
+) -> Result<Published, PublishError> {
     let store = PackStore::open(options.target, options.digest_key, index, options.level, options.threads)?;
     let seen = seen::Seen::open(options.memory)?;
-    let (root, told) = tree::build(options, &scan, &store, seen, progress)?;
+    let local = Local::new(options.source, options.rules, &store, seen, progress);
+    let walked = walk(&local)?;
+    let seen = local.into_seen();
     let (index, added) = store.finish()?;
     Ok(Published {
-        root,
+        root: walked.root,
         index,
         added,
-        names: scan.names,
-        bytes: scan.bytes,
-        read: told.read,
-        notes: told.notes,
-        remember: told.remember,
+        names: walked.names,
+        bytes: walked.bytes,
+        read: walked.read,
+        notes: walked.notes,
+        hints: walked.hints,
+        remember: Box::new(move |record| seen.keep(record)),
     })
+}
+
+/// Both passes, and hints: all that parses the tree or what was made of it.
+fn walk(options: &Options<'_>, desk: &dyn Desk) -> Result<Walked, PublishError> {
+    let scan = scan::scan(options.source, desk)?;
+    let mut walked = tree::build(options, &scan, desk)?;
+    let hints = hints::make(desk, &walked.root)
+        .map_err(|error| PublishError::Damaged { path: options.target.to_owned(), why: error.to_string() })?;
+    if hints.len() <= HINTS_BYTES_MAX {
+        walked.hints = Some(hints);
+    } else {
+        walked.notes.push("it has too many directories for hints; looking up a path takes longer".to_owned());
+    }
+    Ok(walked)
 }

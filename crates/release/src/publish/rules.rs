@@ -7,6 +7,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 pub struct Rules {
     excluded: GlobSet,
     opaque: GlobSet,
+    opaque_patterns: Vec<String>,
 }
 
 /// A pattern that is none.
@@ -26,7 +27,12 @@ impl Rules {
     /// # Errors
     /// [`BadPattern`].
     pub fn new(excluded: &[String], opaque: &[String]) -> Result<Rules, BadPattern> {
-        Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)? })
+        Ok(Rules { excluded: set(excluded)?, opaque: set(opaque)?, opaque_patterns: opaque.to_vec() })
+    }
+
+    /// The patterns of what is opaque.
+    pub fn opaque(&self) -> &[String] {
+        &self.opaque_patterns
     }
 
     /// Whether a path is left out, with all below it.

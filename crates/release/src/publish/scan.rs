@@ -1,13 +1,12 @@
 //! The first pass: counts, and finds files with several names.
 
-use super::rules::Rules;
+use super::desk::{Desk, ENTRIES_MAX, Entry, FileId, Looked};
 use super::{Progress, PublishError};
 use holdfast_crypto::{DigestKey, Domain};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, openat, statat};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -24,9 +23,6 @@ pub struct Scan {
     /// Files with several names in the tree.
     pub links: HashMap<FileId, Link>,
 }
-
-/// A file on this machine.
-pub type FileId = (u64, u64);
 
 /// A file with several names.
 #[derive(Clone, Debug)]
@@ -56,42 +52,6 @@ impl Link {
     }
 }
 
-/// The identity of what was looked at.
-pub fn file_id(stat: &Stat) -> FileId {
-    (stat.st_dev, stat.st_ino)
-}
-
-/// Opens the directory to publish.
-pub fn open_root(source: &Path) -> Result<OwnedFd, PublishError> {
-    openat(CWD, source, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|error| PublishError::local(source, &error.into()))
-}
-
-/// Opens a subdirectory.
-pub fn open_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(parent, name, flags, Mode::empty())
-}
-
-/// The names in a directory, in order of bytes.
-pub fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// Attributes of a name itself.
-pub fn look(directory: BorrowedFd<'_>, name: &CStr) -> Result<Stat, Errno> {
-    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
-}
-
 /// `path` with one more name.
 pub fn below(path: &[u8], name: &CStr) -> Vec<u8> {
     match path {
@@ -107,8 +67,7 @@ pub fn shown(source: &Path, path: &[u8]) -> PathBuf {
 
 struct Scanner<'a> {
     source: &'a Path,
-    rules: &'a Rules,
-    progress: &'a mut dyn FnMut(Progress) -> bool,
+    desk: &'a dyn Desk,
     found: Scan,
 }
 
@@ -116,61 +75,69 @@ struct Scanner<'a> {
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn scan(
-    source: &Path,
-    rules: &Rules,
-    progress: &mut dyn FnMut(Progress) -> bool,
-) -> Result<Scan, PublishError> {
-    let mut scanner = Scanner { source, rules, progress, found: Scan::default() };
-    let root = open_root(source)?;
-    scanner.directory(root.as_fd(), b"")?;
+pub fn scan(source: &Path, desk: &dyn Desk) -> Result<Scan, PublishError> {
+    let mut scanner = Scanner { source, desk, found: Scan::default() };
+    scanner.directory(None, b"")?;
     let mut found = scanner.found;
     found.links.retain(|_, link| link.count > 1);
     Ok(found)
 }
 
 impl Scanner<'_> {
-    fn directory(&mut self, directory: BorrowedFd<'_>, path: &[u8]) -> Result<(), PublishError> {
-        let failed =
-            |path: &[u8], error: Errno| PublishError::local(&shown(self.source, path), &error.into());
-        for name in names_in(directory).map_err(|error| failed(path, error))? {
-            let path = below(path, &name);
-            if self.rules.is_excluded(&path) {
-                continue;
+    fn failed(&self, path: &[u8], error: Errno) -> PublishError {
+        PublishError::local(&shown(self.source, path), &error.into())
+    }
+
+    fn directory(&mut self, name: Option<&CStr>, path: &[u8]) -> Result<(), PublishError> {
+        self.desk.enter(name).map_err(|error| self.failed(path, error))?;
+        let mut from = 0;
+        loop {
+            let entries = self.desk.entries(from).map_err(|error| self.failed(path, error))?;
+            let are_last = entries.len() < ENTRIES_MAX;
+            from += entries.len() as u64;
+            for entry in entries {
+                self.entry(entry, path)?;
             }
-            let failed = |error: Errno| PublishError::local(&shown(self.source, &path), &error.into());
-            let stat = match look(directory, &name) {
-                Ok(stat) => stat,
-                Err(Errno::NOENT) => continue,
-                Err(error) => return Err(failed(error)),
-            };
-            self.found.names += 1;
-            if self.found.names.is_multiple_of(REPORT_NAMES) {
-                let so_far = (0, self.found.names);
-                if !(self.progress)(Progress { names: so_far, bytes: (0, self.found.bytes) }) {
-                    return Err(PublishError::Stopped);
-                }
-            }
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => {
-                    let inside = open_directory(directory, &name).map_err(failed)?;
-                    self.directory(inside.as_fd(), &path)?;
-                }
-                kind => self.file(&stat, kind, path),
+            if are_last {
+                break;
             }
         }
+        self.desk.leave();
         Ok(())
     }
 
-    fn file(&mut self, stat: &Stat, kind: FileType, path: Vec<u8>) {
+    fn entry(&mut self, entry: Entry, folder: &[u8]) -> Result<(), PublishError> {
+        let path = below(folder, &entry.name);
+        let looked = match entry.looked {
+            Ok(looked) => looked,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(self.failed(&path, error)),
+        };
+        self.found.names += 1;
+        if self.found.names.is_multiple_of(REPORT_NAMES) {
+            let so_far = (0, self.found.names);
+            if !self.desk.progress(Progress { names: so_far, bytes: (0, self.found.bytes) }) {
+                return Err(PublishError::Stopped);
+            }
+        }
+        match looked.kind() {
+            FileType::Directory => self.directory(Some(&entry.name), &path),
+            kind => {
+                self.file(&looked, kind, path);
+                Ok(())
+            }
+        }
+    }
+
+    fn file(&mut self, looked: &Looked, kind: FileType, path: Vec<u8>) {
         let mut is_first = true;
-        if stat.st_nlink > 1 {
-            let link = self.found.links.entry(file_id(stat)).or_insert_with(|| Link::at(&path));
+        if looked.has_more_names {
+            let link = self.found.links.entry(looked.id()).or_insert_with(|| Link::at(&path));
             is_first = link.count == 0;
             link.add(path);
         }
         if kind == FileType::RegularFile && is_first {
-            self.found.bytes += stat.st_size as u64;
+            self.found.bytes += looked.size;
         }
     }
 }

@@ -4,20 +4,21 @@
 //! was changed so shortly before it was looked at that a later change could bear the same time, and anything if the
 //! release directory is not as the last publishing left it, since then blocks may be missing.
 
+use super::desk::Looked;
 use super::{Memory, PublishError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Value;
 use holdfast_crypto::Digest;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
-use rustix::fs::Stat;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const FILES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("files");
 const BASIS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("basis");
 const BASIS_KEY: &[u8] = b"record";
-/// Files between two commits.
+/// Files between two commits, and bytes.
 const BATCH: usize = 20_000;
+const BATCH_BYTES: usize = 16 << 20;
 /// Times younger than this when a file is looked at may be given to a later change as well.
 const YOUNG_NS: i64 = 2_000_000_000;
 
@@ -37,15 +38,15 @@ pub struct Signs {
 
 impl Signs {
     /// The signs of a file; `links` is the number of its names in the tree.
-    pub fn of(stat: &Stat, links: u32, options: u64) -> Signs {
+    pub fn of(looked: &Looked, links: u32, options: u64) -> Signs {
         Signs {
-            device: stat.st_dev,
-            number: stat.st_ino,
-            size: stat.st_size as u64,
-            mode: stat.st_mode,
+            device: looked.device,
+            number: looked.number,
+            size: looked.size,
+            mode: looked.mode,
             links,
-            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
-            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
+            modified_ns: looked.modified_ns,
+            changed_ns: looked.changed_ns,
             options,
         }
     }
@@ -72,6 +73,7 @@ struct Next {
     made: PathBuf,
     database: Database,
     batch: Vec<(Vec<u8>, Vec<u8>)>,
+    batch_bytes: usize,
 }
 
 impl Seen {
@@ -96,8 +98,13 @@ impl Seen {
         let made = file.with_extension(format!("new-{}", std::process::id()));
         let _ = std::fs::remove_file(&made);
         let database = Database::create(&made).map_err(|error| failed(&made, &error))?;
-        let next = Next { file: file.to_owned(), made, database, batch: Vec::new() };
+        let next = Next { file: file.to_owned(), made, database, batch: Vec::new(), batch_bytes: 0 };
         Ok(Seen { last, next: Some(next), now_ns })
+    }
+
+    /// Whether there is anything of the last time.
+    pub fn has_last(&self) -> bool {
+        self.last.is_some()
     }
 
     /// What a file became, if it is as it was.
@@ -131,8 +138,10 @@ impl Seen {
         value: &Value,
     ) -> Result<(), PublishError> {
         let Some(next) = &mut self.next else { return Ok(()) };
-        next.batch.push((path.to_vec(), holdfast_crypto::encode(&(signs, value))));
-        if next.batch.len() >= BATCH { next.write() } else { Ok(()) }
+        let entry = (path.to_vec(), holdfast_crypto::encode(&(signs, value)));
+        next.batch_bytes += entry.0.len() + entry.1.len();
+        next.batch.push(entry);
+        if next.batch.len() >= BATCH || next.batch_bytes >= BATCH_BYTES { next.write() } else { Ok(()) }
     }
 
     /// Makes what was seen now count for the release whose record has the digest `basis`.
@@ -156,6 +165,7 @@ impl Seen {
 
 impl Next {
     fn write(&mut self) -> Result<(), PublishError> {
+        self.batch_bytes = 0;
         let failed = |error: &dyn std::fmt::Display| failed(&self.made, error);
         let mut write = self.database.begin_write().map_err(|error| failed(&error))?;
         // It only saves time: if the machine dies, everything is read once more.
@@ -178,4 +188,33 @@ impl Drop for Next {
 
 fn failed(path: &Path, error: &dyn std::fmt::Display) -> PublishError {
     PublishError::Local { path: path.to_owned(), why: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: however large what is remembered is, little of it waits in memory, and all of it is there later.
+    #[test]
+    fn little_waits_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("seen");
+        let memory = |basis| Some(Memory { file: &file, basis });
+        let mut seen = Seen::open(memory(None)).unwrap();
+        let value = Value { bytes: vec![7; 1 << 20], references: Vec::new() };
+        for number in 0..40u32 {
+            seen.add_signed(&number.to_le_bytes(), &number, &value).unwrap();
+            let waiting: usize =
+                seen.next.iter().flat_map(|next| &next.batch).map(|entry| entry.1.len()).sum();
+            assert!(waiting < BATCH_BYTES);
+        }
+        let basis = Digest([1; 32]);
+        seen.keep(basis).unwrap();
+        let seen = Seen::open(memory(Some(basis))).unwrap();
+        for number in 0..40u32 {
+            assert_eq!(seen.find(&number.to_le_bytes(), &number), Some(value.clone()));
+        }
+        drop(seen);
+        assert!(!Seen::open(memory(Some(Digest([2; 32])))).unwrap().has_last());
+    }
 }

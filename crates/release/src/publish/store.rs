@@ -23,7 +23,7 @@ const LARGE_PACK_BYTES: u64 = 64 << 20;
 /// Nodes kept for being read again while a directory grows.
 const NODE_BYTES: usize = 64 << 20;
 /// Blocks being compressed at once.
-const QUEUE_BLOCKS: usize = 64;
+pub(super) const QUEUE_BLOCKS: usize = 64;
 
 const _: () = assert!(LARGE_PACK_BYTES + (pack::FRAME_BYTES_MAX as u64) < PACK_BYTES_MAX);
 
@@ -129,6 +129,21 @@ impl PackStore {
     /// Where blocks go from now on.
     pub fn set_lane(&self, lane: Lane) {
         self.lane.set(lane);
+    }
+
+    /// The release directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What keys the digests.
+    pub(super) fn key(&self) -> DigestKey {
+        self.key
+    }
+
+    /// A block that is in a pack, as it lies there.
+    pub(super) fn stored(&self, address: &Digest) -> Result<Option<StoredBlock>, String> {
+        self.read(address)
     }
 
     /// Whether a block is there.
@@ -387,7 +402,7 @@ pub fn read_index(directory: &Path, digest: &Digest) -> Result<Index, PublishErr
 }
 
 /// Threads that compress.
-struct Compressors {
+pub(super) struct Compressors {
     jobs: Option<SyncSender<Job>>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
@@ -399,7 +414,7 @@ struct Job {
 }
 
 impl Compressors {
-    fn start(threads: usize) -> Compressors {
+    pub(super) fn start(threads: usize) -> Compressors {
         let (jobs, waiting) = sync_channel::<Job>(QUEUE_BLOCKS);
         let waiting = Arc::new(Mutex::new(waiting));
         let work = move || {
@@ -413,7 +428,7 @@ impl Compressors {
         Compressors { jobs: Some(jobs), threads }
     }
 
-    fn compress(&self, block: Arc<Block>, level: i32) -> Receiver<StoredBlock> {
+    pub(super) fn compress(&self, block: Arc<Block>, level: i32) -> Receiver<StoredBlock> {
         let (done, stored) = sync_channel(1);
         let jobs = self.jobs.as_ref().expect("until it is dropped");
         jobs.send(Job { block, level, done }).expect("its threads run");

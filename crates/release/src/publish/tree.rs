@@ -1,29 +1,26 @@
 //! The second pass: makes the tree.
 
-use super::scan::{self, Scan, below, file_id, look, names_in, open_directory, shown};
-use super::seen::{Seen, Signs, nanoseconds};
-use super::store::{Into, Lane, PackStore};
+use super::desk::{
+    Attributes, Desk, ENTRIES_MAX, Entry, FileId, KNOWN_MAX, Looked, OPENED_MAX, Onto, Opened, Walked,
+};
+use super::scan::{Link, Scan, below, shown};
+use super::seen::Signs;
+use super::store::Lane;
 use super::{Options, Progress, PublishError};
 use holdfast_content::catalog::{self, CatalogEntry};
 use holdfast_content::{
-    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, Content, ContentError, DeviceId, ExtentMap,
-    FILE_BYTES_MAX, INLINE_BYTES_MAX, Inode, InodeKind, LiveMap, MapRoot, MerkleMap, Reference,
-    TARGET_BYTES_MAX, Value,
+    Content, ContentError, DeviceId, ExtentMap, FILE_BYTES_MAX, INLINE_BYTES_MAX, Inode, InodeKind, LiveMap,
+    MapRoot, MerkleMap, TARGET_BYTES_MAX, Value,
     file::{self, ChunkerConfig},
 };
-use holdfast_crypto::Digest;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat, fstat, openat, readlinkat, seek};
+use rustix::fs::{FileType, SeekFrom, fstat, seek};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-/// Names of a directory that are put into its map at once.
-const BATCH_NAMES: usize = 4096;
 /// Files of this size on lie apart from the small ones.
 const LARGE_BYTES: u64 = 1 << 20;
 /// How often a file that changes while it is read is read again.
@@ -33,58 +30,37 @@ const REPORT_NAMES: u64 = 64;
 /// Most notes kept.
 const NOTES_MAX: usize = 100;
 
-/// What the second pass has to tell.
-pub struct Told {
-    /// Files that were read.
-    pub read: u64,
-    /// What could not be kept.
-    pub notes: Vec<String>,
-    /// See [`super::Published::remember`].
-    pub remember: Box<dyn FnOnce(Digest) -> Result<(), PublishError>>,
-}
-
 struct Builder<'a> {
     options: &'a Options<'a>,
     scan: &'a Scan,
-    store: &'a PackStore,
+    desk: &'a dyn Desk,
     map: MerkleMap,
-    seen: Seen,
-    progress: &'a mut dyn FnMut(Progress) -> bool,
     so_far: Progress,
-    links: BTreeMap<scan::FileId, Value>,
+    links: BTreeMap<FileId, Value>,
     read: u64,
     notes: Vec<String>,
 }
 
-/// Makes the tree: returns its root directory's inode.
+/// Makes the tree.
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn build(
-    options: &Options<'_>,
-    scan: &Scan,
-    store: &PackStore,
-    seen: Seen,
-    progress: &mut dyn FnMut(Progress) -> bool,
-) -> Result<(Reference, Told), PublishError> {
-    let root = scan::open_root(options.source)?;
+pub fn build(options: &Options<'_>, scan: &Scan, desk: &dyn Desk) -> Result<Walked, PublishError> {
     let mut builder = Builder {
         options,
         scan,
-        store,
+        desk,
         map: MerkleMap::new(options.digest_key),
-        seen,
-        progress,
         so_far: Progress { names: (0, scan.names), bytes: (0, scan.bytes) },
         links: BTreeMap::new(),
         read: 0,
         notes: Vec::new(),
     };
-    let inode = builder.directory(root.as_fd(), b"")?;
-    let root = inode.store(&mut Into(store)).map_err(|error| builder.unfit(b"", &error))?;
+    let inode = builder.directory(None, b"")?;
+    let root = inode.store(&mut Onto(desk)).map_err(|error| builder.unfit(b"", &error))?;
     builder.report()?;
-    let Builder { seen, read, notes, .. } = builder;
-    Ok((root, Told { read, notes, remember: Box::new(move |record| seen.keep(record)) }))
+    let Builder { read, notes, .. } = builder;
+    Ok(Walked { root, names: scan.names, bytes: scan.bytes, read, notes, hints: None })
 }
 
 impl Builder<'_> {
@@ -94,15 +70,15 @@ impl Builder<'_> {
 
     fn unfit(&self, path: &[u8], error: &ContentError) -> PublishError {
         // A block that could not be written is the cause of what cannot be read back.
-        self.store.check().err().unwrap_or_else(|| PublishError::Unfit {
+        self.desk.check().err().unwrap_or_else(|| PublishError::Unfit {
             path: shown(self.options.source, path),
             why: error.to_string(),
         })
     }
 
     fn report(&mut self) -> Result<(), PublishError> {
-        self.store.check()?;
-        if (self.progress)(self.so_far) { Ok(()) } else { Err(PublishError::Stopped) }
+        self.desk.check()?;
+        if self.desk.progress(self.so_far) { Ok(()) } else { Err(PublishError::Stopped) }
     }
 
     fn note(&mut self, path: &[u8], what: &str) {
@@ -111,20 +87,27 @@ impl Builder<'_> {
         }
     }
 
-    fn directory(&mut self, directory: BorrowedFd<'_>, path: &[u8]) -> Result<Inode, PublishError> {
-        let before = fstat(directory).map_err(|error| self.failed(path, error))?;
-        let names = names_in(directory).map_err(|error| self.failed(path, error))?;
+    fn directory(&mut self, name: Option<&CStr>, path: &[u8]) -> Result<Inode, PublishError> {
+        let (before, attributes) = self.desk.enter(name).map_err(|error| self.failed(path, error))?;
         let mut root = MapRoot(None);
-        for batch in names.chunks(BATCH_NAMES) {
-            let edits = self.batch(directory, path, batch)?;
+        let mut from = 0;
+        loop {
+            let entries = self.desk.entries(from).map_err(|error| self.failed(path, error))?;
+            let are_last = entries.len() < ENTRIES_MAX;
+            from += entries.len() as u64;
+            let edits = self.batch(path, entries)?;
             root = self
                 .map
-                .apply(self.store, &mut Into(self.store), &root, edits)
+                .apply(self.desk, &mut Onto(self.desk), &root, edits)
                 .map_err(|error| self.unfit(path, &error))?;
+            if are_last {
+                break;
+            }
         }
+        self.desk.leave();
         let mut inode = self.inode(&before, InodeKind::Directory, 1);
         inode.content = Content::Directory(LiveMap::of(root));
-        self.attributes(directory, path, &mut inode)?;
+        self.attributes(attributes, path, &mut inode);
         if self.options.rules.is_opaque(path) {
             inode.xattrs.insert(catalog::OPAQUE.to_vec(), Vec::new());
         }
@@ -134,38 +117,62 @@ impl Builder<'_> {
     /// Some names of a directory: first its subdirectories, then what lies in it itself.
     fn batch(
         &mut self,
-        directory: BorrowedFd<'_>,
         path: &[u8],
-        names: &[CString],
+        entries: Vec<Entry>,
     ) -> Result<BTreeMap<Vec<u8>, Option<Value>>, PublishError> {
         let mut edits = BTreeMap::new();
         let mut others = Vec::new();
-        for name in names {
-            let path = below(path, name);
-            if self.options.rules.is_excluded(&path) {
-                continue;
-            }
-            let stat = match look(directory, name) {
-                Ok(stat) => stat,
+        for Entry { name, looked } in entries {
+            let path = below(path, &name);
+            let looked = match looked {
+                Ok(looked) => looked,
                 // Removed meanwhile.
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(self.failed(&path, error)),
             };
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                let inside = open_directory(directory, name).map_err(|error| self.failed(&path, error))?;
-                let inode = self.directory(inside.as_fd(), &path)?;
+            if looked.kind() == FileType::Directory {
+                let inode = self.directory(Some(&name), &path)?;
                 edits.insert(name.to_bytes().to_vec(), Some(self.value(&path, &inode, None)?));
                 self.count(0)?;
             } else {
-                others.push((name, path, stat));
+                others.push((path, name, looked));
             }
         }
-        for (name, path, stat) in others {
-            if let Some(value) = self.other(directory, name, &path, &stat)? {
+        for group in others.chunks(KNOWN_MAX) {
+            self.group(group, &mut edits)?;
+        }
+        Ok(edits)
+    }
+
+    /// Some files of a directory: those that are not known from the last time are opened some at a time, since each
+    /// question may go to another process.
+    fn group(
+        &mut self,
+        group: &[(Vec<u8>, CString, Looked)],
+        edits: &mut BTreeMap<Vec<u8>, Option<Value>>,
+    ) -> Result<(), PublishError> {
+        let options = self.options.newest.map_or(0, |newest| newest as u64 | 1 << 63);
+        let signs_of = |(path, _, looked): &(Vec<u8>, CString, Looked)| {
+            let links = self.scan.links.get(&looked.id()).map_or(1, |link| link.count);
+            (path.clone(), Signs::of(looked, links, options))
+        };
+        let wanted: Vec<(Vec<u8>, Signs)> = group.iter().map(signs_of).collect();
+        let known = self.desk.known(&wanted);
+        let mut met = HashSet::new();
+        let is_read = |(known, (_, _, looked)): &(&Option<Value>, &(Vec<u8>, CString, Looked))| {
+            let is_made = self.links.contains_key(&looked.id()) || !met.insert(looked.id());
+            known.is_none() && looked.kind() == FileType::RegularFile && !is_made
+        };
+        let read: Vec<&CStr> =
+            known.iter().zip(group).filter(is_read).map(|(_, (_, name, _))| name.as_c_str()).collect();
+        let mut ahead = Ahead { names: read.into(), opened: VecDeque::new() };
+        for ((_, name, looked), (known, (path, signs))) in group.iter().zip(known.into_iter().zip(wanted)) {
+            let opened = ahead.of(self.desk, name);
+            if let Some(value) = self.other(name, &path, looked, &signs, known, opened)? {
                 edits.insert(name.to_bytes().to_vec(), Some(value));
             }
         }
-        Ok(edits)
+        Ok(())
     }
 
     fn count(&mut self, bytes: u64) -> Result<(), PublishError> {
@@ -178,41 +185,39 @@ impl Builder<'_> {
     }
 
     fn value(&self, path: &[u8], inode: &Inode, link: Option<u64>) -> Result<Value, PublishError> {
-        CatalogEntry::value_of(&mut Into(self.store), inode, link).map_err(|error| self.unfit(path, &error))
+        CatalogEntry::value_of(&mut Onto(self.desk), inode, link).map_err(|error| self.unfit(path, &error))
     }
 
-    /// Anything but a directory.
+    /// Anything but a directory; `opened` is it if it was opened ahead.
     fn other(
         &mut self,
-        directory: BorrowedFd<'_>,
         name: &CStr,
         path: &[u8],
-        stat: &Stat,
+        looked: &Looked,
+        signs: &Signs,
+        known: Option<Value>,
+        opened: Option<Result<Opened, Errno>>,
     ) -> Result<Option<Value>, PublishError> {
-        let link = self.scan.links.get(&file_id(stat));
-        if let Some(known) = self.links.get(&file_id(stat)).filter(|_| link.is_some()) {
-            let known = known.clone();
+        let link = self.scan.links.get(&looked.id());
+        if let Some(made) = self.links.get(&looked.id()).filter(|_| link.is_some()) {
+            let made = made.clone();
             self.count(0)?;
-            return Ok(Some(known));
+            return Ok(Some(made));
         }
         let links = link.map_or(1, |link| link.count);
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        let size = if is_file { stat.st_size as u64 } else { 0 };
-        let signs = Signs::of(stat, links, self.options.newest.map_or(0, |newest| newest as u64 | 1 << 63));
-        let known = self
-            .seen
-            .find(path, &signs)
-            .filter(|value| value.references.iter().all(|reference| self.store.has(&reference.address)));
+        let is_file = looked.kind() == FileType::RegularFile;
+        let size = if is_file { looked.size } else { 0 };
+        let link_number = link.map(Link::number);
         let value = match known {
             Some(value) => value,
-            None => match self.make(directory, name, path, stat, link.map(|link| (link.number(), links)))? {
+            None => match self.make(name, path, looked, links, link_number, opened)? {
                 Some(value) => value,
                 None => return Ok(None),
             },
         };
-        self.seen.add(path, &signs, &value)?;
+        self.desk.remember(path, signs, &value)?;
         if link.is_some() {
-            self.links.insert(file_id(stat), value.clone());
+            self.links.insert(looked.id(), value.clone());
         }
         self.count(size)?;
         Ok(Some(value))
@@ -221,14 +226,14 @@ impl Builder<'_> {
     /// Makes the entry of what is not a directory. `None` if it has gone meanwhile.
     fn make(
         &mut self,
-        directory: BorrowedFd<'_>,
         name: &CStr,
         path: &[u8],
-        stat: &Stat,
-        link: Option<(u64, u32)>,
+        looked: &Looked,
+        links: u32,
+        link_number: Option<u64>,
+        opened: Option<Result<Opened, Errno>>,
     ) -> Result<Option<Value>, PublishError> {
-        let links = link.map_or(1, |(_, links)| links);
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
+        let kind = match looked.kind() {
             FileType::RegularFile => InodeKind::File,
             FileType::Symlink => InodeKind::Symlink,
             FileType::Fifo => InodeKind::Fifo,
@@ -241,13 +246,13 @@ impl Builder<'_> {
             }
         };
         let inode = match kind {
-            InodeKind::File => match self.file(directory, name, path, links)? {
+            InodeKind::File => match self.file(name, path, links, opened)? {
                 Some(inode) => inode,
                 None => return Ok(None),
             },
             InodeKind::Symlink => {
-                let target = match readlinkat(directory, name, Vec::new()) {
-                    Ok(target) => target.into_bytes(),
+                let target = match self.desk.link(name) {
+                    Ok(target) => target,
                     Err(Errno::NOENT) => return Ok(None),
                     Err(error) => return Err(self.failed(path, error)),
                 };
@@ -255,14 +260,14 @@ impl Builder<'_> {
                     let why = format!("the link's target has {} bytes", target.len());
                     return Err(PublishError::Unfit { path: shown(self.options.source, path), why });
                 }
-                let mut inode = self.inode(stat, kind, links);
+                let mut inode = self.inode(looked, kind, links);
                 inode.size = target.len() as u64;
                 inode.content = Content::Target(target);
                 inode
             }
             InodeKind::CharDevice | InodeKind::BlockDevice => {
-                let mut inode = self.inode(stat, kind, links);
-                match u32::try_from(stat.st_rdev) {
+                let mut inode = self.inode(looked, kind, links);
+                match u32::try_from(looked.device_number) {
                     Ok(number) => inode.device_number = number,
                     Err(_) => {
                         self.note(path, "its device number is too large, left out");
@@ -271,49 +276,60 @@ impl Builder<'_> {
                 }
                 inode
             }
-            _ => self.inode(stat, kind, links),
+            _ => self.inode(looked, kind, links),
         };
-        self.value(path, &inode, link.map(|(number, _)| number)).map(Some)
+        self.value(path, &inode, link_number).map(Some)
     }
 
-    /// An inode with what `stat` says, but for size and content.
-    fn inode(&self, stat: &Stat, kind: InodeKind, links: u32) -> Inode {
-        let mut modified_ns = nanoseconds(stat.st_mtime, stat.st_mtime_nsec);
+    /// An inode with what `looked` says, but for size and content.
+    fn inode(&self, looked: &Looked, kind: InodeKind, links: u32) -> Inode {
+        let mut modified_ns = looked.modified_ns;
         if let Some(newest) = self.options.newest {
             modified_ns = modified_ns.min(newest.saturating_mul(1_000_000_000));
         }
-        let mut inode = Inode::new(kind, stat.st_mode & 0o7777, DeviceId(0), modified_ns);
+        let mut inode = Inode::new(kind, looked.mode & 0o7777, DeviceId(0), modified_ns);
         inode.links = links;
         inode
     }
 
     fn file(
         &mut self,
-        directory: BorrowedFd<'_>,
         name: &CStr,
         path: &[u8],
         links: u32,
+        mut opened: Option<Result<Opened, Errno>>,
     ) -> Result<Option<Inode>, PublishError> {
-        // Not for ever on a FIFO that took a file's place.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file: OwnedFd = match openat(directory, name, flags, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(self.failed(path, error)),
-        };
-        let file = File::from(file);
         for _ in 0..TRIES {
-            let before = fstat(&file).map_err(|error| self.failed(path, error))?;
+            let opened = opened.take().unwrap_or_else(|| open_one(self.desk, name));
+            let Opened { file, looked: before, attributes } = match opened {
+                Ok(opened) => opened,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(error) => return Err(self.failed(path, error)),
+            };
             let mut inode = self.inode(&before, InodeKind::File, links);
-            self.attributes(file.as_fd(), path, &mut inode)?;
-            self.content(&file, path, before.st_size as u64, before.st_blocks as u64, &mut inode)?;
-            let after = fstat(&file).map_err(|error| self.failed(path, error))?;
+            self.attributes(attributes, path, &mut inode);
+            self.content(&file, path, before.size, before.blocks, &mut inode)?;
+            let after = match self.look_again(&file, name) {
+                Ok(after) => after,
+                // Another file may be there by now.
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(self.failed(path, error)),
+            };
             if Signs::of(&before, links, 0) == Signs::of(&after, links, 0) {
                 self.read += 1;
                 return Ok(Some(inode));
             }
         }
         Err(PublishError::Changing { path: shown(self.options.source, path) })
+    }
+
+    /// What the system says of a file that was read. File systems of FUSE without `allow_other` say it to nobody but who
+    /// mounted them, and so not to a walker: the publisher looks then, by its name.
+    fn look_again(&self, file: &File, name: &CStr) -> Result<Looked, Errno> {
+        match fstat(file) {
+            Err(Errno::ACCESS) => open_one(self.desk, name).map(|opened| opened.looked),
+            said => said.map(Looked::from),
+        }
     }
 
     fn content(
@@ -336,53 +352,55 @@ impl Builder<'_> {
             inode.content = if bytes.is_empty() { Content::None } else { Content::Inline(bytes) };
             return Ok(());
         }
-        self.store.set_lane(if size >= LARGE_BYTES { Lane::Large } else { Lane::Small });
+        self.desk.set_lane(if size >= LARGE_BYTES { Lane::Large } else { Lane::Small });
         let runs = Runs { file, at: 0, size, dense: blocks.saturating_mul(512) >= size };
-        let map = cut(self.store, runs);
-        self.store.set_lane(Lane::Small);
+        let map = cut(self.desk, runs);
+        self.desk.set_lane(Lane::Small);
         let map = map.map_err(|error| match error {
             ContentError::Input(why) => PublishError::Local { path: shown(self.options.source, path), why },
             other => self.unfit(path, &other),
         })?;
         inode.content = Content::Extents(map);
-        self.store.check()
+        self.desk.check()
     }
 
-    /// Keeps attributes of users. What the system or its administrator has attached means nothing elsewhere.
-    fn attributes(
-        &mut self,
-        file: BorrowedFd<'_>,
-        path: &[u8],
-        inode: &mut Inode,
-    ) -> Result<(), PublishError> {
-        let names = match list_attributes(file) {
-            Ok(names) => names,
-            Err(Errno::OPNOTSUPP) => return Ok(()),
-            Err(error) => return Err(self.failed(path, error)),
-        };
-        let mut total = 0;
-        for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
-            let value = match get_attribute(file, name) {
-                Ok(value) => value,
-                Err(Errno::NODATA) => continue,
-                Err(error) => return Err(self.failed(path, error)),
-            };
-            total += name.len() + value.len();
-            if name.len() > ATTRIBUTE_NAME_BYTES_MAX || total > ATTRIBUTE_BYTES_MAX {
-                self.note(path, "more extended attributes than a file can have; not all are kept");
-                break;
-            }
-            inode.xattrs.insert(name.to_vec(), value);
+    fn attributes(&mut self, attributes: Attributes, path: &[u8], inode: &mut Inode) {
+        if attributes.is_cut {
+            self.note(path, "more extended attributes than a file can have; not all are kept");
         }
-        Ok(())
+        inode.xattrs.extend(attributes.kept);
+    }
+}
+
+fn open_one(desk: &dyn Desk, name: &CStr) -> Result<Opened, Errno> {
+    desk.open(&[name]).pop().unwrap_or(Err(Errno::IO))
+}
+
+/// Files of a directory that will be read, opened some at a time.
+struct Ahead<'a> {
+    /// Those that are not opened yet, in the order in which they will be read.
+    names: VecDeque<&'a CStr>,
+    opened: VecDeque<(&'a CStr, Result<Opened, Errno>)>,
+}
+
+impl Ahead<'_> {
+    /// A file, if it is the next of them.
+    fn of(&mut self, desk: &dyn Desk, name: &CStr) -> Option<Result<Opened, Errno>> {
+        if self.opened.is_empty() && self.names.front() == Some(&name) {
+            let some: Vec<&CStr> = self.names.drain(..self.names.len().min(OPENED_MAX)).collect();
+            let opened = desk.open(&some);
+            self.opened = some.into_iter().zip(opened).collect();
+        }
+        let is_next = self.opened.front().is_some_and(|(next, _)| *next == name);
+        if is_next { self.opened.pop_front().map(|(_, opened)| opened) } else { None }
     }
 }
 
 fn cut<R: Read>(
-    store: &PackStore,
+    desk: &dyn Desk,
     runs: impl Iterator<Item = io::Result<(u64, R)>>,
 ) -> Result<ExtentMap, ContentError> {
-    file::from_runs(&mut Into(store), &ChunkerConfig::DEFAULT, runs, &mut 0)
+    file::from_runs(&mut Onto(desk), &ChunkerConfig::DEFAULT, runs, &mut 0)
 }
 
 /// The runs of data of a file.
@@ -451,29 +469,5 @@ trait TakeAt {
 impl TakeAt for File {
     fn take_at(&self, at: u64, length: u64) -> io::Take<At<'_>> {
         At { file: self, at }.take(length)
-    }
-}
-
-fn list_attributes(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
-    grow(|buffer| rustix::fs::flistxattr(file, buffer))
-}
-
-fn get_attribute(file: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
-    let name = std::ffi::OsStr::from_bytes(name);
-    grow(|buffer| rustix::fs::fgetxattr(file, name, buffer))
-}
-
-/// Asks with a larger buffer until the answer fits.
-fn grow(mut ask: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    let mut buffer = vec![0; 1024];
-    loop {
-        match ask(&mut buffer) {
-            Ok(length) => {
-                buffer.truncate(length);
-                return Ok(buffer);
-            }
-            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 8, 0),
-            Err(error) => return Err(error),
-        }
     }
 }

@@ -1,0 +1,245 @@
+//! A walker that was taken over, at its real grammar: what it says, and what becomes of it.
+
+use super::*;
+use crate::index::Index;
+use crate::publish::rules::Rules;
+use crate::publish::seen::Seen;
+use crate::publish::store::PackStore;
+use holdfast_content::{Block, BlockSink, DeviceId, Reference};
+use holdfast_crypto::{Digest, DigestKey};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+const KEY: DigestKey = DigestKey::WELL_KNOWN;
+
+fn terms() -> Terms {
+    let (source, digest_key) = (Vec::new(), KEY.0);
+    Terms { source, digest_key, opaque: Vec::new(), newest: None, level: 1, remembers: false, threads: 1 }
+}
+
+/// Runs `act` with a session over `tree`.
+fn with(tree: &Path, act: impl FnOnce(&mut Session, &PackStore)) {
+    let target = tempfile::tempdir().unwrap();
+    let store = PackStore::open(target.path(), KEY, &Index::default(), 1, 1).unwrap();
+    let mut progress = |_: crate::publish::Progress| true;
+    let rules = Rules::new(&["*.o".into()], &[]).unwrap();
+    let local = Local::new(tree, &rules, &store, Seen::open(None).unwrap(), &mut progress);
+    act(&mut Session::new(terms(), &local, &Index::default()), &store);
+}
+
+fn ask(session: &mut Session, question: &Question) -> Result<(Vec<u8>, Vec<File>), PublishError> {
+    let mut step = session.take(&encode(&Ask::Last(encode(question))));
+    let (mut bytes, mut files) = (Vec::new(), Vec::new());
+    loop {
+        match step {
+            Step::Tell(told, with) => {
+                files.extend(with);
+                match told {
+                    Told::Part(part) => bytes.extend(part),
+                    Told::Last(part) => {
+                        bytes.extend(part);
+                        return Ok((bytes, files));
+                    }
+                    Told::Taken => panic!("the question was whole"),
+                }
+            }
+            Step::End(outcome) => return outcome.map(|walked| (encode(&walked), Vec::new())),
+        }
+        step = session.take(&encode(&Ask::More));
+    }
+}
+
+/// What of a tree a walker gets.
+fn opened(session: &mut Session, name: &[u8]) -> Result<File, i32> {
+    let (bytes, mut files) = ask(session, &Question::Open(vec![name.to_vec()])).expect("an answer");
+    let met: Vec<Met> = decode(&bytes).expect("the answer to it");
+    assert_eq!((met.len(), met[0].is_ok()), (1, files.len() == 1));
+    met.into_iter().next().expect("one").map(|_| files.pop().expect("one"))
+}
+
+fn entered(session: &mut Session, name: Option<&[u8]>) -> Result<(), i32> {
+    let (bytes, _) = ask(session, &Question::Enter(0, name.map(<[u8]>::to_vec))).expect("an answer");
+    decode::<Entered>(&bytes).expect("the answer to it").map(|_| ())
+}
+
+fn is_misbehaviour(outcome: Result<(Vec<u8>, Vec<File>), PublishError>) -> bool {
+    matches!(outcome, Err(PublishError::Misbehaved(_)))
+}
+
+fn chunk(bytes: &[u8]) -> Block {
+    Block::new(&KEY, BlockKind::Chunk, vec![], bytes.to_vec())
+}
+
+fn put(block: &Block) -> Question {
+    Question::Put(vec![(false, pack::frame(&block.reference().address, &block.to_stored()))])
+}
+
+fn done(root: Reference) -> Question {
+    Question::Done(Walked {
+        root,
+        names: 0,
+        bytes: 0,
+        read: 0,
+        notes: vec!["a\x1b[2J".into(); 200],
+        hints: None,
+    })
+}
+
+/// Proves: no name leads out of the tree, and nothing is opened but regular files, for reading.
+#[test]
+fn no_way_out_of_the_tree() {
+    let around = tempfile::tempdir().unwrap();
+    let tree = around.path().join("tree");
+    std::fs::create_dir_all(tree.join("inside")).unwrap();
+    std::fs::write(around.path().join("secret"), "key").unwrap();
+    std::fs::write(tree.join("file"), "text").unwrap();
+    std::fs::write(tree.join("left-out.o"), "not to be published").unwrap();
+    symlink("../secret", tree.join("to-file")).unwrap();
+    symlink("..", tree.join("to-directory")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
+    with(&tree, |session, _| {
+        assert!(opened(session, b"file").is_err(), "nothing is entered yet");
+        assert!(entered(session, Some(b"inside")).is_err(), "nothing is entered yet");
+        entered(session, None).unwrap();
+        assert!(entered(session, None).is_err(), "there is one tree");
+        let secret = around.path().join("secret").into_os_string().into_encoded_bytes();
+        let names: [&[u8]; 11] = [
+            b"..",
+            b".",
+            b"",
+            b"../secret",
+            b"inside/../../secret",
+            b"to-file",
+            b"to-directory",
+            b"fifo",
+            b"inside",
+            b"left-out.o",
+            &secret,
+        ];
+        for name in names {
+            let shown = String::from_utf8_lossy(name);
+            assert!(opened(session, name).is_err(), "open {shown}");
+            if name != b"inside" {
+                assert!(entered(session, Some(name)).is_err(), "enter {shown}");
+            }
+        }
+        let too_many = vec![b"file".to_vec(); OPENED_MAX + 1];
+        for names in [vec![b"a\0b".to_vec()], too_many] {
+            assert!(is_misbehaviour(ask(session, &Question::Open(names))));
+        }
+        let mut file = opened(session, b"file").expect("a file comes");
+        assert!(file.write_all(b"altered").is_err(), "it is for reading");
+        entered(session, Some(b"inside")).unwrap();
+        ask(session, &Question::Leave(u32::MAX)).unwrap();
+        let (bytes, _) = ask(session, &Question::Entries(0)).expect("an answer");
+        let named: OrErrno<Vec<Named>> = decode(&bytes).expect("the answer to it");
+        assert!(named.is_err(), "above the tree there is nothing");
+        assert!(entered(session, Some(b"inside")).is_err(), "above the tree there is nothing");
+        entered(session, None).unwrap();
+        let (bytes, _) = ask(session, &Question::Enter(1, Some(b"inside".to_vec()))).expect("an answer");
+        assert!(decode::<Entered>(&bytes).expect("the answer to it").is_err(), "it was left before");
+    });
+}
+
+/// Proves: a block is taken if it is what it is called and all that it refers to is there, and a tree if its root is.
+#[test]
+fn verdicts_on_blocks() {
+    let tree = tempfile::tempdir().unwrap();
+    let (one, two) = (chunk(b"one"), chunk(b"two"));
+    let called_other = pack::frame(&two.reference().address, &one.to_stored());
+    let mut twice = pack::frame(&one.reference().address, &one.to_stored());
+    twice.extend(twice.clone());
+    let cut = called_other[..called_other.len() - 1].to_vec();
+    let dangling = Block::new(&KEY, BlockKind::Inode, vec![Digest([7; 32])], vec![]);
+    let table = Block::new(&KEY, BlockKind::Table, vec![], vec![]);
+    let other_key = Block::new(&DigestKey([9; 32]), BlockKind::Chunk, vec![], b"one".to_vec());
+    let cases: [(&str, Question); 9] = [
+        ("called otherwise", Question::Put(vec![(false, called_other)])),
+        ("two in one", Question::Put(vec![(false, twice)])),
+        ("cut", Question::Put(vec![(false, cut)])),
+        ("nothing", Question::Put(vec![(true, vec![])])),
+        ("refers to what is not there", put(&dangling)),
+        ("of no release", put(&table)),
+        ("of another digest key", put(&other_key)),
+        ("a root that is not there", done(one.reference())),
+        (
+            "a root that is not there, of no algorithm that fits",
+            done(Reference { length: 0, ..two.reference() }),
+        ),
+    ];
+    for (name, question) in cases {
+        with(tree.path(), |session, store| {
+            assert!(is_misbehaviour(ask(session, &question)), "{name}");
+            assert!(!store.has(&one.reference().address) && !store.has(&two.reference().address), "{name}");
+        });
+    }
+    with(tree.path(), |session, store| {
+        ask(session, &put(&one)).unwrap();
+        assert!(store.has(&one.reference().address));
+        assert!(is_misbehaviour(ask(session, &done(one.reference()))), "a chunk is no root");
+    });
+    for (kind, is_root) in [(InodeKind::Directory, true), (InodeKind::Fifo, false)] {
+        with(tree.path(), |session, _| {
+            let mut blocks = Kept(Vec::new());
+            let root = Inode::new(kind, 0o755, DeviceId(0), 0).store(&mut blocks).unwrap();
+            ask(session, &put(&blocks.0[0])).unwrap();
+            match ask(session, &done(root)) {
+                Ok((walked, _)) => {
+                    let walked: Walked = decode(&walked).unwrap();
+                    assert!(is_root && walked.root == root);
+                    assert_eq!(walked.notes, vec!["a [2J"; NOTES_MAX], "words are bounded and plain");
+                }
+                outcome => assert!(!is_root && is_misbehaviour(outcome)),
+            }
+        });
+    }
+}
+
+struct Kept(Vec<Block>);
+
+impl BlockSink for Kept {
+    fn digest_key(&self) -> DigestKey {
+        KEY
+    }
+
+    fn put(&mut self, block: Block) -> Reference {
+        self.0.push(block.clone());
+        block.reference()
+    }
+}
+
+/// Proves: what is no question, or longer than any, ends it, and takes no memory.
+#[test]
+fn verdicts_on_packets() {
+    let tree = tempfile::tempdir().unwrap();
+    let is_end = |step: Step| matches!(step, Step::End(Err(PublishError::Misbehaved(_))));
+    let mut follows = encode(&Question::Leave(1));
+    follows.push(0);
+    let packets = [
+        vec![],
+        vec![9],
+        encode(&Ask::More),
+        encode(&Ask::Last(vec![])),
+        encode(&Ask::Last(vec![200])),
+        encode(&Ask::Last(follows)),
+        [encode(&Ask::Last(encode(&Question::Leave(1)))), vec![0]].concat(),
+    ];
+    for packet in packets {
+        with(tree.path(), |session, _| assert!(is_end(session.take(&packet)), "{packet:?}"));
+    }
+    with(tree.path(), |session, _| {
+        let part = encode(&Ask::Part(vec![0; PART_BYTES_MAX]));
+        let taken = (0..QUESTION_BYTES_MAX).take_while(|_| !is_end(session.take(&part))).count();
+        assert_eq!(taken, QUESTION_BYTES_MAX / PART_BYTES_MAX);
+    });
+    // Words for a terminal are only words.
+    with(tree.path(), |session, _| {
+        let fault = Fault::Unfit(b"a\nb".to_vec(), "\x1b]0;x".repeat(10_000));
+        let Err(PublishError::Unfit { path, why }) = ask(session, &Question::Failed(fault)) else {
+            panic!("it says that it failed")
+        };
+        assert_eq!(path, Path::new("a b"));
+        assert!(why.chars().count() <= WORDS_MAX && !why.contains('\x1b'));
+    });
+}

@@ -1,0 +1,372 @@
+//! The walker: the component that walks and parses a tree. It holds a channel to the publisher, and now and then a file
+//! of the tree, open for reading; no key, no directory, no network.
+
+use super::grammar::{
+    Ask, Entered, Met, Named, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES, Question, REMEMBER_BYTES, Terms,
+    There, Told, path_of,
+};
+use crate::index::{Key, key_of};
+use crate::pack;
+use crate::publish::desk::{Attributes, Desk, Entry, Looked, Opened};
+use crate::publish::rules::Rules;
+use crate::publish::seen::Signs;
+use crate::publish::store::{Compressors, Lane, QUEUE_BLOCKS};
+use crate::publish::{Options, Progress, PublishError};
+use borsh::BorshDeserialize;
+use holdfast_client::store::MemoryCache;
+use holdfast_components::{Asker, Context, Patience};
+use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock, Value};
+use holdfast_crypto::{Digest, DigestKey, decode, encode};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashSet, VecDeque};
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+/// Nodes kept for being read again while a directory grows.
+const NODE_BYTES: usize = 64 << 20;
+/// Bytes of hints in one question.
+const HINTS_BYTES: usize = 1 << 20;
+
+/// The entry of the table of components.
+pub fn main(context: Context) -> ExitCode {
+    match run(&context) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(context: &Context) -> Result<(), String> {
+    let line = Line(context.ports.asker(PORT).map_err(|error| error.to_string())?);
+    let terms: Terms = line.ask(&Question::Terms);
+    let rules = Rules::new(&[], &terms.opaque).map_err(|error| error.to_string())?;
+    let source = path_of(terms.source);
+    let threads = terms.threads as usize;
+    let options = Options {
+        source: &source,
+        target: Path::new(""),
+        digest_key: DigestKey(terms.digest_key),
+        rules: &rules,
+        newest: terms.newest,
+        level: terms.level,
+        threads,
+        memory: None,
+    };
+    let mut there = HashSet::new();
+    let mut from = Some(0);
+    while let Some(place) = from {
+        let (keys, next): There = line.ask(&Question::There(place));
+        there.extend(keys);
+        from = next;
+    }
+    let desk = Afar {
+        line,
+        remembers: terms.remembers,
+        key: options.digest_key,
+        level: options.level,
+        lane: Cell::new(Lane::Small),
+        leaves: Cell::new(0),
+        compressors: Compressors::start(threads),
+        state: RefCell::new(State {
+            there,
+            queue: VecDeque::new(),
+            ready: Vec::new(),
+            ready_bytes: 0,
+            nodes: MemoryCache::new(NODE_BYTES),
+            names: None,
+            remembered: Vec::new(),
+            remembered_bytes: 0,
+        }),
+    };
+    let outcome = crate::publish::walk(&options, &desk);
+    desk.send_blocks();
+    desk.send_remembered();
+    desk.line.ask::<()>(&match outcome {
+        Ok(walked) => {
+            for part in walked.hints.as_deref().unwrap_or_default().chunks(HINTS_BYTES) {
+                desk.line.ask::<()>(&Question::Hints(part.to_vec()));
+            }
+            Question::Done(walked)
+        }
+        Err(error) => Question::Failed(error.into()),
+    });
+    Ok(())
+}
+
+/// Asks the publisher. Without it there is nothing to go on for: a failure ends the process.
+struct Line(Asker<Ask, Told>);
+
+impl Line {
+    fn ask<A: BorshDeserialize>(&self, question: &Question) -> A {
+        self.ask_for_files(question).0
+    }
+
+    fn ask_for_files<A: BorshDeserialize>(&self, question: &Question) -> (A, Vec<OwnedFd>) {
+        let bytes = encode(question);
+        let mut parts = bytes.chunks(PART_BYTES_MAX).peekable();
+        let mut answer = Vec::new();
+        let mut files = Vec::new();
+        let mut ask = parts.next().map_or(Ask::More, |part| match parts.peek() {
+            Some(_) => Ask::Part(part.to_vec()),
+            None => Ask::Last(part.to_vec()),
+        });
+        loop {
+            let asked = self.0.start(0, &ask, &[], Patience::Forever);
+            let reply = asked.and_then(|ticket| self.0.finish(ticket, Patience::Forever));
+            let reply = reply.unwrap_or_else(|error| end(&error.to_string()));
+            files.extend(reply.files);
+            ask = match reply.body {
+                Told::Taken => match (parts.next(), parts.peek()) {
+                    (Some(part), Some(_)) => Ask::Part(part.to_vec()),
+                    (Some(part), None) => Ask::Last(part.to_vec()),
+                    (None, _) => end("the publisher answered something else"),
+                },
+                Told::Part(part) => {
+                    answer.extend(part);
+                    Ask::More
+                }
+                Told::Last(part) => {
+                    answer.extend(part);
+                    break;
+                }
+            };
+        }
+        let answer = decode(&answer).unwrap_or_else(|_| end("the publisher answered something else"));
+        (answer, files)
+    }
+}
+
+fn end(why: &str) -> ! {
+    eprintln!("{why}");
+    std::process::exit(1)
+}
+
+fn or_errno<T>(answer: OrErrno<T>) -> Result<T, Errno> {
+    answer.map_err(Errno::from_raw_os_error)
+}
+
+/// The desk of a walk that has nothing but a line to the publisher.
+struct Afar {
+    line: Line,
+    remembers: bool,
+    key: DigestKey,
+    level: i32,
+    lane: Cell<Lane>,
+    /// Directories that were left, of which the publisher has not heard.
+    leaves: Cell<u32>,
+    compressors: Compressors,
+    state: RefCell<State>,
+}
+
+struct State {
+    /// Blocks known to be there, or on their way.
+    there: HashSet<Key>,
+    queue: VecDeque<(Lane, Digest, Receiver<StoredBlock>)>,
+    /// Compressed, to be sent together.
+    ready: Vec<(bool, Vec<u8>)>,
+    ready_bytes: usize,
+    nodes: MemoryCache,
+    /// The first names of the innermost directory, if it was just entered.
+    names: Option<OrErrno<Vec<Named>>>,
+    remembered: Vec<(Vec<u8>, Signs, Value)>,
+    remembered_bytes: usize,
+}
+
+impl Afar {
+    /// Makes ready what has been compressed, and sends some at a time, in the order in which it was added, until at most `left` blocks wait. What a block
+    /// refers to is sent before it.
+    fn send_queued(&self, left: usize) {
+        loop {
+            let next = {
+                let mut state = self.state.borrow_mut();
+                if state.queue.len() <= left {
+                    return;
+                }
+                state.queue.pop_front()
+            };
+            let Some((lane, address, stored)) = next else { return };
+            let stored = stored.recv().unwrap_or_else(|_| end("a thread that compresses ended"));
+            let frame = pack::frame(&address, &stored);
+            if self.state.borrow().ready_bytes + frame.len() > PUT_BYTES {
+                self.send_ready();
+            }
+            let mut state = self.state.borrow_mut();
+            state.ready_bytes += frame.len();
+            state.ready.push((lane == Lane::Large, frame));
+        }
+    }
+
+    /// The line, on whose other end the same directory is the innermost as here.
+    fn here(&self) -> &Line {
+        match self.leaves.take() {
+            0 => {}
+            count => self.line.ask(&Question::Leave(count)),
+        }
+        &self.line
+    }
+
+    fn send_ready(&self) {
+        let mut state = self.state.borrow_mut();
+        state.ready_bytes = 0;
+        let ready = std::mem::take(&mut state.ready);
+        drop(state);
+        if !ready.is_empty() {
+            self.line.ask::<()>(&Question::Put(ready));
+        }
+    }
+
+    /// Sends all blocks that were added so far.
+    fn send_blocks(&self) {
+        self.send_queued(0);
+        self.send_ready();
+    }
+
+    fn send_remembered(&self) {
+        let mut state = self.state.borrow_mut();
+        state.remembered_bytes = 0;
+        let remembered = std::mem::take(&mut state.remembered);
+        drop(state);
+        if !remembered.is_empty() {
+            self.line.ask::<()>(&Question::Remember(remembered));
+        }
+    }
+
+    fn has(&self, address: &Digest) -> bool {
+        self.state.borrow().there.contains(&key_of(address))
+    }
+}
+
+impl Desk for Afar {
+    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno> {
+        let name = name.map(|name| name.to_bytes().to_vec());
+        let entered: Entered = self.line.ask(&Question::Enter(self.leaves.take(), name));
+        let (here, names) = or_errno(entered)?;
+        self.state.borrow_mut().names = Some(names);
+        Ok(here)
+    }
+
+    /// The publisher hears of it when it must know.
+    fn leave(&self) {
+        self.leaves.set(self.leaves.get() + 1);
+    }
+
+    fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno> {
+        let first = self.state.borrow_mut().names.take().filter(|_| from == 0);
+        let entries = or_errno(match first {
+            Some(names) => names,
+            None => self.here().ask::<OrErrno<Vec<Named>>>(&Question::Entries(from)),
+        })?;
+        let entry = |(name, looked): Named| {
+            let name = CString::new(name).unwrap_or_else(|_| end("a name has a zero in it"));
+            Entry { name, looked: or_errno(looked) }
+        };
+        Ok(entries.into_iter().map(entry).collect())
+    }
+
+    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
+        let names = names.iter().map(|name| name.to_bytes().to_vec()).collect();
+        let (met, files) = self.here().ask_for_files::<Vec<Met>>(&Question::Open(names));
+        let mut files = files.into_iter().map(File::from);
+        let opened = |met: Met| {
+            let (looked, attributes) = or_errno(met)?;
+            let file = files.next().unwrap_or_else(|| end("a file did not come"));
+            Ok(Opened { file, looked, attributes })
+        };
+        met.into_iter().map(opened).collect()
+    }
+
+    fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno> {
+        or_errno(self.here().ask(&Question::Link(name.to_bytes().to_vec())))
+    }
+
+    fn set_lane(&self, lane: Lane) {
+        self.lane.set(lane);
+    }
+
+    fn add(&self, block: Block) -> Reference {
+        let reference = block.reference();
+        let is_node = block.kind() != BlockKind::Chunk;
+        let is_there = self.has(&reference.address);
+        if is_there && !is_node {
+            return reference;
+        }
+        let block = Arc::new(block);
+        if is_node {
+            self.state.borrow_mut().nodes.insert(block.clone());
+        }
+        if is_there {
+            return reference;
+        }
+        let stored = self.compressors.compress(block, self.level);
+        {
+            let mut state = self.state.borrow_mut();
+            state.there.insert(key_of(&reference.address));
+            state.queue.push_back((self.lane.get(), reference.address, stored));
+        }
+        self.send_queued(QUEUE_BLOCKS);
+        reference
+    }
+
+    /// The publisher sees itself what it could not write, and ends this.
+    fn check(&self) -> Result<(), PublishError> {
+        Ok(())
+    }
+
+    fn known(&self, wanted: &[(Vec<u8>, Signs)]) -> Vec<Option<Value>> {
+        if !self.remembers {
+            return vec![None; wanted.len()];
+        }
+        let known: Vec<Option<Value>> = self.line.ask(&Question::Known(wanted.to_vec()));
+        if known.len() == wanted.len() { known } else { end("the publisher answered something else") }
+    }
+
+    fn remember(&self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
+        let entry = (path.to_vec(), *signs, value.clone());
+        let bytes = encode(&entry).len();
+        if self.state.borrow().remembered_bytes + bytes > REMEMBER_BYTES {
+            self.send_remembered();
+        }
+        let mut state = self.state.borrow_mut();
+        state.remembered_bytes += bytes;
+        state.remembered.push(entry);
+        Ok(())
+    }
+
+    fn progress(&self, progress: Progress) -> bool {
+        self.line.ask(&Question::Progress(progress))
+    }
+}
+
+impl BlockSource for Afar {
+    fn digest_key(&self) -> DigestKey {
+        self.key
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        let address = reference.address;
+        if let Some(block) = self.state.borrow_mut().nodes.get(&address)
+            && block.kind() == kind
+            && block.reference() == *reference
+        {
+            return Ok(block);
+        }
+        self.send_blocks();
+        let stored: Option<StoredBlock> = self.line.ask(&Question::Fetch(address));
+        let stored = stored.ok_or(SourceError::Missing(address))?;
+        let block =
+            stored.open(&self.key, reference, kind).map_err(|error| SourceError::Altered(address, error))?;
+        let block = Arc::new(block);
+        if kind != BlockKind::Chunk {
+            self.state.borrow_mut().nodes.insert(block.clone());
+        }
+        Ok(block)
+    }
+}

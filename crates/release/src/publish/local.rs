@@ -1,0 +1,254 @@
+//! The desk of a walk in the process that has the tree, the release directory and the memory.
+//!
+//! It opens nothing but directories and regular files below the tree, by names of one part that are no `..` and without
+//! following links, one directory after the other, and nothing that is to be left out: whoever asks it, also a walk that
+//! was taken over, gets no other file.
+
+use super::desk::{Attributes, Desk, ENTRIES_MAX, Entry, Looked, Opened};
+use super::rules::Rules;
+use super::scan::below;
+use super::seen::{Seen, Signs};
+use super::store::{Into, Lane, PackStore};
+use super::{Progress, PublishError};
+use holdfast_content::{
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, Block, BlockKind, BlockSink, BlockSource, Reference,
+    SourceError, Value,
+};
+use holdfast_crypto::DigestKey;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// See the module.
+pub struct Local<'a> {
+    source: &'a Path,
+    rules: &'a Rules,
+    /// Blocks.
+    pub store: &'a PackStore,
+    seen: RefCell<Seen>,
+    progress: RefCell<&'a mut dyn FnMut(Progress) -> bool>,
+    open: RefCell<Vec<Level>>,
+}
+
+struct Level {
+    directory: OwnedFd,
+    /// In the tree.
+    path: Vec<u8>,
+    names: Option<Vec<CString>>,
+}
+
+impl<'a> Local<'a> {
+    /// For the tree `source`, but for what `rules` leave out.
+    pub fn new(
+        source: &'a Path,
+        rules: &'a Rules,
+        store: &'a PackStore,
+        seen: Seen,
+        progress: &'a mut dyn FnMut(Progress) -> bool,
+    ) -> Local<'a> {
+        let (seen, progress) = (RefCell::new(seen), RefCell::new(progress));
+        Local { source, rules, store, seen, progress, open: RefCell::default() }
+    }
+
+    /// Whether anything is known from the last time.
+    pub fn has_memory(&self) -> bool {
+        self.seen.borrow().has_last()
+    }
+
+    /// Leaves so many directories, if so many are open.
+    pub fn leave_some(&self, count: usize) {
+        let mut open = self.open.borrow_mut();
+        let left = open.len().saturating_sub(count);
+        open.truncate(left);
+    }
+
+    /// What was seen.
+    pub fn into_seen(self) -> Seen {
+        self.seen.into_inner()
+    }
+
+    fn within<T>(
+        &self,
+        name: &CStr,
+        act: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if matches!(name.to_bytes(), b"" | b"." | b"..") || name.to_bytes().contains(&b'/') {
+            return Err(Errno::INVAL);
+        }
+        let open = self.open.borrow();
+        let Level { directory, path, .. } = open.last().ok_or(Errno::BADF)?;
+        match self.rules.is_excluded(&below(path, name)) {
+            true => Err(Errno::NOENT),
+            false => act(directory.as_fd()),
+        }
+    }
+}
+
+impl Desk for Local<'_> {
+    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = match name {
+            Some(name) => self
+                .within(name, |directory| openat(directory, name, flags | OFlags::NOFOLLOW, Mode::empty()))?,
+            None if self.open.borrow().is_empty() => openat(CWD, self.source, flags, Mode::empty())?,
+            None => return Err(Errno::INVAL),
+        };
+        let looked = fstat(&directory)?.into();
+        let attributes = attributes(directory.as_fd())?;
+        let mut open = self.open.borrow_mut();
+        let path = match (name, open.last()) {
+            (Some(name), Some(level)) => below(&level.path, name),
+            _ => Vec::new(),
+        };
+        open.push(Level { directory, path, names: None });
+        Ok((looked, attributes))
+    }
+
+    fn leave(&self) {
+        self.leave_some(1);
+    }
+
+    fn entries(&self, from: u64) -> Result<Vec<Entry>, Errno> {
+        let mut open = self.open.borrow_mut();
+        let Level { directory, path, names } = open.last_mut().ok_or(Errno::BADF)?;
+        let names = match names {
+            Some(names) => names,
+            none => {
+                let mut found = names_in(directory.as_fd())?;
+                found.retain(|name| !self.rules.is_excluded(&below(path, name)));
+                none.insert(found)
+            }
+        };
+        let from = usize::try_from(from).unwrap_or(usize::MAX).min(names.len());
+        let some = &names[from..names.len().min(from + ENTRIES_MAX)];
+        let look = |name: &CString| {
+            let looked = statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW).map(Looked::from);
+            Entry { name: name.clone(), looked }
+        };
+        Ok(some.iter().map(look).collect())
+    }
+
+    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
+        names.iter().map(|name| self.within(name, |directory| open(directory, name))).collect()
+    }
+
+    fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno> {
+        self.within(name, |directory| readlinkat(directory, name, Vec::new()).map(CString::into_bytes))
+    }
+
+    fn set_lane(&self, lane: Lane) {
+        self.store.set_lane(lane);
+    }
+
+    fn add(&self, block: Block) -> Reference {
+        Into(self.store).put(block)
+    }
+
+    fn check(&self) -> Result<(), PublishError> {
+        self.store.check()
+    }
+
+    fn known(&self, wanted: &[(Vec<u8>, Signs)]) -> Vec<Option<Value>> {
+        let is_whole =
+            |known: &Value| known.references.iter().all(|reference| self.store.has(&reference.address));
+        let seen = self.seen.borrow();
+        wanted.iter().map(|(path, signs)| seen.find(path, signs).filter(is_whole)).collect()
+    }
+
+    fn remember(&self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
+        self.seen.borrow_mut().add(path, signs, value)
+    }
+
+    fn progress(&self, progress: Progress) -> bool {
+        (self.progress.borrow_mut())(progress)
+    }
+}
+
+impl BlockSource for Local<'_> {
+    fn digest_key(&self) -> DigestKey {
+        self.store.digest_key()
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        self.store.fetch(reference, kind)
+    }
+}
+
+/// Opens a regular file for reading.
+fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Opened, Errno> {
+    // Opening may do something to what is no file: a device, a FIFO. And it may have taken a file's place between the
+    // two, so do not wait for ever.
+    let looked: Looked = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.into();
+    if looked.kind() != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = openat(directory, name, flags, Mode::empty())?;
+    let looked: Looked = fstat(&file)?.into();
+    if looked.kind() != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let attributes = attributes(file.as_fd())?;
+    Ok(Opened { file: File::from(file), looked, attributes })
+}
+
+/// The names in a directory, in order of bytes.
+fn names_in(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Attributes of users. What the system or its administrator has attached means nothing elsewhere.
+fn attributes(file: BorrowedFd<'_>) -> Result<Attributes, Errno> {
+    let mut found = Attributes::default();
+    let names = match grow(|buffer| rustix::fs::flistxattr(file, buffer)) {
+        Ok(names) => names,
+        Err(Errno::OPNOTSUPP) => return Ok(found),
+        Err(error) => return Err(error),
+    };
+    let mut total = 0;
+    for name in names.split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
+        let text = std::ffi::OsStr::from_bytes(name);
+        let value = match grow(|buffer| rustix::fs::fgetxattr(file, text, buffer)) {
+            Ok(value) => value,
+            Err(Errno::NODATA) => continue,
+            Err(error) => return Err(error),
+        };
+        total += name.len() + value.len();
+        if name.len() > ATTRIBUTE_NAME_BYTES_MAX || total > ATTRIBUTE_BYTES_MAX {
+            found.is_cut = true;
+            break;
+        }
+        found.kept.push((name.to_vec(), value));
+    }
+    Ok(found)
+}
+
+/// Asks with a larger buffer until the answer fits.
+fn grow(mut ask: impl FnMut(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 1024];
+    loop {
+        match ask(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 8, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}
