@@ -271,6 +271,14 @@ pub enum StartError {
         /// Why.
         why: String,
     },
+    /// The state was carried to another machine.
+    #[error("the state of this key in {state_dir} is not in use any more: {why}")]
+    StateMoved {
+        /// Where it was.
+        state_dir: PathBuf,
+        /// Where it went.
+        why: String,
+    },
     /// Another process uses the state.
     #[error("{state_dir} is in use by another process; only one may sign with a key at a time")]
     InUse {

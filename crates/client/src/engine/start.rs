@@ -247,6 +247,7 @@ fn open_state(
             expected: format!("key {key} of file system {file_system}"),
         },
         StateError::Corrupt(why) => StartError::StateCorrupt { state_dir, why },
+        moved @ StateError::Moved(_) => StartError::StateMoved { state_dir, why: moved.to_string() },
         StateError::Full => StartError::Local {
             what: format!("opening {}", state_dir.display()),
             source: std::io::ErrorKind::StorageFull.into(),
