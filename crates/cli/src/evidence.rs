@@ -113,9 +113,14 @@ fn check(evidence: &EvidenceFile) -> (&'static str, String) {
             format!("the view kept here refers to block {address}; whoever can fetch that block refutes it"),
         ),
         Proof::Order { .. } | Proof::Statement(_) => {
-            let refused = Statement::of_evidence(evidence).is_none_or(|statement| statement.refused.is_some());
+            let refused =
+                Statement::of_evidence(evidence).is_none_or(|statement| statement.refused.is_some());
             let kind = if refused { WRONG_ORDER } else { "what a device was shown" };
-            (kind, "`holdfast evidence verify` says what it proves, by itself or with others' statements".to_owned())
+            (
+                kind,
+                "`holdfast evidence verify` says what it proves, by itself or with others' statements"
+                    .to_owned(),
+            )
         }
     }
 }
@@ -154,9 +159,10 @@ fn export(name: &str, to: &Path, directories: &Directories, format: Format) -> O
 /// Why a file for others is not written.
 fn kept(to: &Path, error: &std::io::Error) -> Failure {
     match error.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Failure::new(Exit::CannotCreate, format!("{}: exists already and is not overwritten", to.display()))
-        }
+        std::io::ErrorKind::AlreadyExists => Failure::new(
+            Exit::CannotCreate,
+            format!("{}: exists already and is not overwritten", to.display()),
+        ),
         _ => Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display())),
     }
 }

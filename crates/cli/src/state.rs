@@ -1,5 +1,6 @@
 //! `holdfast state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
 
+use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::Format;
@@ -12,6 +13,11 @@ use holdfast_crypto::PublicKey;
 use holdfast_rpc::Address;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often and after what pause it is tried again while a process that used the state ends.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// `holdfast state`
 #[derive(Debug, Args)]
@@ -87,7 +93,8 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
             let address: Address = url.parse()?;
             let key = public(key)?;
             let state_dir = directories.state_of(&address.file_system, &key)?;
-            let carriage = carry::export(&state_dir, address.file_system, key, to, now_ns())?;
+            let carriage =
+                patiently(&state_dir, || carry::export(&state_dir, address.file_system, key, to, now_ns()))?;
             format.print(&Done::of(&carriage, to), |done| {
                 format!(
                     "The state of device {} (up to operation {}) is in {}, and is not used here any more. Import it \
@@ -106,7 +113,7 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
             if carriage.key == key {
                 make_private(&state_dir)?;
             }
-            let carriage = carry::import(file, &state_dir, key)?;
+            let carriage = patiently(&state_dir, || carry::import(file, &state_dir, key))?;
             format.print(&Done::of(&carriage, file), |done| {
                 format!(
                     "Device {} goes on here, after operation {}. Remove {} now, and do not import it elsewhere.",
@@ -115,6 +122,25 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
                     file.display()
                 )
             })
+        }
+    }
+}
+
+/// A process that has just unmounted may be on its way out; one that serves mounts is not waited for.
+fn patiently(
+    state_dir: &Path,
+    mut carry: impl FnMut() -> Result<Carriage, CarryError>,
+) -> Result<Carriage, Failure> {
+    let mut attempt = 0;
+    loop {
+        match carry() {
+            Err(CarryError::State(StateError::InUse))
+                if attempt < ATTEMPTS && Client::connect(state_dir)?.is_none() =>
+            {
+                attempt += 1;
+                std::thread::sleep(PAUSE);
+            }
+            result => return Ok(result?),
         }
     }
 }

@@ -75,7 +75,7 @@ fn two_statements_convict_and_are_merged() {
     fs::write(bob.join("team/bobs"), long(2)).expect("written");
     fs::write(bob.join("team/both"), "Bob's").expect("written");
     fs::write(bob.join("team/by-bob"), "after").expect("written");
-    fs::write(alice.join("team/alices"), "Alice's").expect("written");
+    common::eventually("Alice's server is back", || fs::write(alice.join("team/alices"), "Alice's").is_ok());
     fs::write(alice.join("team/both"), "Alice's").expect("written");
     fs::remove_file(alice.join("team/common")).expect("removed");
 
@@ -91,7 +91,7 @@ fn two_statements_convict_and_are_merged() {
         "Proven: whoever has the server's key has promised two things",
         "Only the first side has seen",
         "Only the other side has seen",
-        "alice (device 1)",
+        "alice's first (device 1)",
         "team/alices: only on the first side",
         "team/bobs: only on the other side",
         "team/both: changed on both sides",
@@ -116,7 +116,12 @@ fn two_statements_convict_and_are_merged() {
 
     // Side by side: what Alice's machine has, and what Bob's file has; then with his server.
     let merged = world.path("merged");
-    let said = run(world.holdfast("alice").args(["evidence", "merge"]).args([&alice, &his]).arg("--to").arg(&merged));
+    let said = run(world
+        .holdfast("alice")
+        .args(["evidence", "merge"])
+        .args([&alice, &his])
+        .arg("--to")
+        .arg(&merged));
     let read = |path: &str| fs::read_to_string(merged.join(path));
     assert_eq!(read("ours/team/alices").expect("copied"), "Alice's");
     assert_eq!(read("ours/team/both").expect("copied"), "Alice's");
@@ -125,13 +130,20 @@ fn two_statements_convict_and_are_merged() {
     assert!(read("theirs/team/bobs").is_err(), "nobody here has it");
     assert!(said.contains("theirs/team/bobs") && said.contains("1 are missing"), "{said}");
     assert_eq!(read("REPORT.txt").expect("a report").trim(), said.trim());
-    let report: serde_json::Value = serde_json::from_str(&read("report.json").expect("a report")).expect("JSON");
+    let report: serde_json::Value =
+        serde_json::from_str(&read("report.json").expect("a report")).expect("JSON");
     assert_eq!(report["comparison"]["complete"], true);
     let merge = ["evidence", "merge"];
     exits(world.holdfast("alice").args(merge).args([&alice, &his]).arg("--to").arg(&merged), 73);
     let again = world.path("again");
-    run(world.holdfast("bob").args(merge).args([&his, &hers]).args(["--all", "--from", &copy.url, "--key"])
-        .arg(world.key("bob")).arg("--to").arg(&again));
+    run(world
+        .holdfast("bob")
+        .args(merge)
+        .args([&his, &hers])
+        .args(["--all", "--from", &copy.url, "--key"])
+        .arg(world.key("bob"))
+        .arg("--to")
+        .arg(&again));
     assert_eq!(fs::read_to_string(again.join("ours/team/bobs")).expect("fetched"), long(2));
     assert_eq!(fs::read_to_string(again.join("ours/team/common")).expect("fetched"), long(1));
     world.umount("bob");
@@ -143,15 +155,24 @@ fn two_statements_convict_and_are_merged() {
     assert_eq!(refused.status.code(), Some(80), "{}", text(&refused));
     let list = run(world.holdfast("bob").args(["--json", "evidence", "list"]));
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
-    let name = list.as_array().and_then(|list| list.last()).expect("evidence")["name"].as_str().expect("a name");
+    let name =
+        list.as_array().and_then(|list| list.last()).expect("evidence")["name"].as_str().expect("a name");
     let kept = world.path("kept.evidence");
     run(world.holdfast("bob").args(["evidence", "export", name, "--to"]).arg(&kept));
     let said = text(&world.holdfast("judge").args(["evidence", "verify"]).arg(&kept).output().expect("runs"));
     assert!(said.contains("It refused an answer") && said.contains("does contradict"), "{said}");
     let said = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&kept, &hers]), 80);
     assert!(said.contains("Proven: whoever has the server's key"), "{said}");
-    // Its two sides can be laid side by side as well.
+    // Its two sides can be laid side by side as well; what Bob never saw of the other comes from the server.
     let from_alarm = world.path("from-alarm");
-    run(world.holdfast("bob").args(merge).arg(&kept).arg("--to").arg(&from_alarm));
+    run(world
+        .holdfast("bob")
+        .args(merge)
+        .arg(&kept)
+        .args(["--from", &world.url, "--key"])
+        .arg(world.key("bob"))
+        .arg("--to")
+        .arg(&from_alarm));
+    assert_eq!(fs::read_to_string(from_alarm.join("theirs/team/both")).expect("the other side"), "Alice's");
     assert!(from_alarm.join("ours/team/bobs").exists(), "what Bob had accepted");
 }

@@ -328,7 +328,9 @@ impl Alarm {
     /// Who is to blame.
     pub fn blame(&self) -> Blame {
         match self {
-            Alarm::StateMissing { .. } | Alarm::StateBehind { .. } | Alarm::Cloned { .. } => Blame::LocalState,
+            Alarm::StateMissing { .. } | Alarm::StateBehind { .. } | Alarm::Cloned { .. } => {
+                Blame::LocalState
+            }
             Alarm::RemovedDevice { operation, .. }
             | Alarm::Unauthorised { operation, .. }
             | Alarm::WrongHandle { operation, .. } => Blame::Device(operation.device),

@@ -170,10 +170,8 @@ pub fn contradictions(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     for exhibit in exhibits {
         let structure = &exhibit.structure.value;
         let digest = structure.digest();
-        distinct
-            .entry(digest)
-            .or_insert(Element { structure, digest, acknowledged: false })
-            .acknowledged |= exhibit.acknowledged;
+        distinct.entry(digest).or_insert(Element { structure, digest, acknowledged: false }).acknowledged |=
+            exhibit.acknowledged;
     }
     let mut elements: Vec<Element<'_>> = distinct.into_values().collect();
     elements.sort_by_key(|element| (element.place(), element.device(), element.structure.number()));
@@ -181,7 +179,8 @@ pub fn contradictions(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     by_device(&elements, &mut found);
     records(&elements, &mut found);
     // Those with receipts by themselves first: of what contradicts one of them, a conviction is the best that is found.
-    let promised: Vec<Element<'_>> = elements.iter().filter(|element| element.acknowledged).copied().collect();
+    let promised: Vec<Element<'_>> =
+        elements.iter().filter(|element| element.acknowledged).copied().collect();
     along_the_log(&promised, &mut found);
     along_the_log(&elements, &mut found);
     found.0.into_iter().take(CLASHES_MAX).collect()
@@ -232,9 +231,9 @@ fn by_device(elements: &[Element<'_>], found: &mut Found) {
                 continue;
             }
             let back = before.place() > element.place()
-                || before.known().any(|(device, number)| {
-                    device != element.device() && number > element.knows(device)
-                });
+                || before
+                    .known()
+                    .any(|(device, number)| device != element.device() && number > element.knows(device));
             if back {
                 found.views(Clash::WentBack, before, &element);
             }

@@ -75,8 +75,9 @@ pub fn run(arguments: &Merge, directories: &Directories, format: Format) -> Outc
     let source = source(&[&ours, &theirs], arguments, directories)?;
     let our_branch = opened(&ours, Showing::Accepted, &source)?;
     let their_branch = opened(&theirs, showing, &source)?;
-    let failed =
-        |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", arguments.to.display()));
+    let failed = |error: std::io::Error| {
+        Failure::new(Exit::CannotCreate, format!("{}: {error}", arguments.to.display()))
+    };
     fs::create_dir(&arguments.to).map_err(failed)?;
     let bar = progress("comparing");
     let comparison = compare(&our_branch, &their_branch, LIMITS);
@@ -169,7 +170,14 @@ fn source(
     make_private(&folder)?;
     let cache = Some((folder, crate::cache::size_given(directories)?));
     let evidence = directories.state_base()?.join("evidence");
-    Ok(Arc::new(sources.and(Arc::new(reader::blocks(&address, server, evidence, cache, MEMORY_BYTES, DEADLINE)))))
+    Ok(Arc::new(sources.and(Arc::new(reader::blocks(
+        &address,
+        server,
+        evidence,
+        cache,
+        MEMORY_BYTES,
+        DEADLINE,
+    )))))
 }
 
 struct Copier {

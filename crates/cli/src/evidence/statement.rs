@@ -34,13 +34,7 @@ struct Written<'a> {
 }
 
 /// `holdfast evidence statement`
-pub fn run(
-    which: &str,
-    key: Option<&Path>,
-    to: &Path,
-    directories: &Directories,
-    format: Format,
-) -> Outcome {
+pub fn run(which: &str, key: Option<&Path>, to: &Path, directories: &Directories, format: Format) -> Outcome {
     let mut statement = of(which, key, directories)?;
     fill(&mut statement, directories)?;
     let words = "What this device was shown, written down for comparison with what others were shown.";
@@ -77,10 +71,7 @@ pub fn fill(statement: &mut Statement, directories: &Directories) -> Outcome {
 }
 
 /// The cache of a file system, if this user has one.
-pub fn cache(
-    file_system: &Digest,
-    directories: &Directories,
-) -> Outcome<Arc<dyn BlockSource + Send + Sync>> {
+pub fn cache(file_system: &Digest, directories: &Directories) -> Outcome<Arc<dyn BlockSource + Send + Sync>> {
     let folder = directories.cache_of(file_system)?;
     if !folder.is_dir() {
         return Ok(Arc::new(Sources::of(&[])));
@@ -128,9 +119,8 @@ fn asked(text: &str) -> Outcome<Floor> {
 fn read(state_dir: &Path) -> Outcome<Floor> {
     let failed = |why: String| Failure::new(Exit::Data, format!("{}: {why}", state_dir.display()));
     let none = || Failure::new(Exit::NoInput, format!("there is no state in {}", state_dir.display()));
-    let parts: Vec<Digest> = (state_dir.iter().rev().take(2))
-        .filter_map(|part| Digest::from_hex(part.to_str()?))
-        .collect();
+    let parts: Vec<Digest> =
+        (state_dir.iter().rev().take(2)).filter_map(|part| Digest::from_hex(part.to_str()?)).collect();
     let ([key, file_system], true) = (&parts[..], state_dir.is_dir()) else { return Err(none()) };
     let key = holdfast_crypto::PublicKey(key.0);
     let (_, state) =

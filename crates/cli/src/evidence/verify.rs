@@ -40,8 +40,11 @@ pub fn run(files: &[PathBuf], format: Format) -> Outcome {
 pub fn read(file: &Path) -> Outcome<Testimony> {
     let evidence = open(file)?;
     let statement = Statement::of_evidence(&evidence).ok_or_else(|| {
-        Failure::new(Exit::Data, format!("{}: this evidence is about a block, not about the order", file.display()))
-            .hint("verify it by itself")
+        Failure::new(
+            Exit::Data,
+            format!("{}: this evidence is about a block, not about the order", file.display()),
+        )
+        .hint("verify it by itself")
     })?;
     if statement.floor.file_system != evidence.file_system {
         let text = format!("{}: it is forged or damaged: it names two file systems", file.display());

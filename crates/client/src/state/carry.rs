@@ -243,15 +243,9 @@ fn sum(bytes: &[u8]) -> Digest {
 }
 
 fn carriage_of(state: &State) -> Result<Carriage, StateError> {
-    let signer =
-        Signer::restore(&state.signer).map_err(|error| StateError::Corrupt(error.to_string()))?;
+    let signer = Signer::restore(&state.signer).map_err(|error| StateError::Corrupt(error.to_string()))?;
     let floor = signer.floor();
-    Ok(Carriage {
-        file_system: state.file_system,
-        key: state.key,
-        device: floor.device.0,
-        used: floor.used,
-    })
+    Ok(Carriage { file_system: state.file_system, key: state.key, device: floor.device.0, used: floor.used })
 }
 
 fn holds_files(folder: &Path) -> bool {

@@ -4,9 +4,7 @@ use super::Statement;
 use crate::evidence::Evidence;
 use crate::remote::Remote;
 use crate::store::{Blocks, Near, StoreConfig, TransferConfig, VerifiedStore};
-use holdfast_content::{
-    BODY_BYTES_MAX, Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError,
-};
+use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, Welcome};
 use holdfast_rpc::RpcError;

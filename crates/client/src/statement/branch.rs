@@ -260,7 +260,8 @@ impl Walk<'_> {
             self.result.complete = false;
             return;
         }
-        let here = our.zip(mine).map(|(entry, ihash)| self.ours.is_unchanged(entry.handle, ihash, self.theirs));
+        let here =
+            our.zip(mine).map(|(entry, ihash)| self.ours.is_unchanged(entry.handle, ihash, self.theirs));
         let there =
             their.zip(other).map(|(entry, ihash)| self.theirs.is_unchanged(entry.handle, ihash, self.ours));
         let what = match (here, there) {

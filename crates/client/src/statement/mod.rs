@@ -65,10 +65,8 @@ impl Statement {
     /// Of what `floor` has accepted, and perhaps what was refused then, with the membership out of `source`.
     pub fn of(floor: Floor, refused: Option<Refused>, source: &dyn BlockSource) -> Statement {
         let mut statement = Statement { floor, refused, blocks: Vec::new(), is_whole: false };
-        let wanted: Vec<Reference> = statement
-            .views()
-            .filter_map(|view| membership_wanted(&statement.floor, view).ok())
-            .collect();
+        let wanted: Vec<Reference> =
+            statement.views().filter_map(|view| membership_wanted(&statement.floor, view).ok()).collect();
         for reference in wanted {
             if let Ok(block) = source.fetch(&reference, BlockKind::Membership) {
                 statement.add(AddressedBlock { address: reference.address, block: block.to_stored() });

@@ -296,7 +296,9 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
     let floor = &statement.floor;
     let forged = |why: String| Unusable::Forged { label: label.clone(), why };
     if floor.superuser.file_system_id() != floor.file_system {
-        return Err(forged("the superuser's key in it is not the one that its file system's id names".to_owned()));
+        return Err(forged(
+            "the superuser's key in it is not the one that its file system's id names".to_owned(),
+        ));
     }
     let mut remarks = Vec::new();
     let mut exhibits = Vec::new();
@@ -485,7 +487,8 @@ fn sides(
 }
 
 fn known(ours: &View, theirs: &View, members: &Membership) -> Vec<Known> {
-    let number = |view: &View, device: &DeviceId| view.slots.get(device).map_or(0, |slot| slot.value.number());
+    let number =
+        |view: &View, device: &DeviceId| view.slots.get(device).map_or(0, |slot| slot.value.number());
     let devices: BTreeSet<DeviceId> = ours.slots.keys().chain(theirs.slots.keys()).copied().collect();
     devices
         .into_iter()

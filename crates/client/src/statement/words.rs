@@ -91,7 +91,9 @@ impl Told {
             let _ = writeln!(text, "  Note: {remark}.");
         }
         if !self.is_whole {
-            text.push_str("  Not all names and attributes are in it, so more files may differ than are named.\n");
+            text.push_str(
+                "  Not all names and attributes are in it, so more files may differ than are named.\n",
+            );
         }
     }
 }

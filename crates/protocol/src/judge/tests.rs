@@ -11,8 +11,8 @@ use crate::testing::{A, B, C, Client, Stage, founding, key, membership};
 /// An operation of `client` on the stage, slow or fast, taken by the server shown by `stage`.
 fn operate(client: &mut Client, stage: &mut Stage, path: Path) -> Signed<Structure> {
     let certificate = client.declare(path, Vec::new());
-    let accepted =
-        check(&client.floor, &membership(), &stage.proven(&client.floor), &certificate.value).expect("honest");
+    let accepted = check(&client.floor, &membership(), &stage.proven(&client.floor), &certificate.value)
+        .expect("honest");
     client.floor = accepted.floor;
     let structure = client.structure(&certificate.value, accepted.forecast);
     stage.fast(&certificate, &structure);
@@ -105,7 +105,10 @@ fn a_clone_is_the_devices_doing() {
     let there = operate(&mut clone, &mut branch, Path::Fast);
     let found = judge(&[(&here, true), (&there, false)]);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!((found[0].clash, found[0].suspects.convicted()), (Clash::SignedTwice, Some(Suspect::Device(A))));
+    assert_eq!(
+        (found[0].clash, found[0].suspects.convicted()),
+        (Clash::SignedTwice, Some(Suspect::Device(A)))
+    );
     let found = judge(&[(&here, true), (&there, true)]);
     let convicted: BTreeSet<_> = found.iter().filter_map(|clash| clash.suspects.convicted()).collect();
     assert_eq!(convicted, [Suspect::Server, Suspect::Device(A)].into(), "{found:?}");

@@ -7,7 +7,7 @@ use crate::state::{Frozen, State, StateError};
 use crate::statement::{Refused, Statement};
 use holdfast_content::PrincipalId;
 use holdfast_crypto::Digest;
-use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::alarm::{Alarm, Blame};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Superseded tables given up at once.
@@ -74,6 +74,7 @@ impl Pump {
             noticed_ns: now_ns(),
             last_good_operation: self.signer.floor().last(),
             evidence,
+            is_local: alarm.blame() == Blame::LocalState,
         });
         // So that a restart finds the report, not only the alarm.
         let _ = self.save(None);
