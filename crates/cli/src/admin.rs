@@ -94,6 +94,15 @@ pub enum Change {
         /// Its public key.
         key: [u8; 32],
     },
+    /// Put a new key in the place of a device's.
+    RotateDevice {
+        /// Whose.
+        user: String,
+        /// Name of the device.
+        name: String,
+        /// Its new public key.
+        key: [u8; 32],
+    },
     /// Remove a device.
     RemoveDevice {
         /// Whose.
@@ -190,6 +199,11 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
             DeviceCommand::Add { administer, user, name, key } => {
                 let key = keys::read_public(key)?.0;
                 let change = Change::AddDevice { user: user.clone(), name: name.clone(), key };
+                apply(&administer.url, &administer.superuser, change, directories, format)
+            }
+            DeviceCommand::Rotate { administer, user, name, key } => {
+                let key = keys::read_public(key)?.0;
+                let change = Change::RotateDevice { user: user.clone(), name: name.clone(), key };
                 apply(&administer.url, &administer.superuser, change, directories, format)
             }
             DeviceCommand::Remove { administer, user, name } => {
@@ -453,6 +467,17 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
             }
             let number = admin.add_device(user, name, PublicKey(*key))?;
             format!("device {name} of user {user} was added (device {})", number.0)
+        }
+        Change::RotateDevice { user, name, key } => {
+            let id = names.user(user)?;
+            if names.device(id, name).is_none() {
+                return Err(unknown(format!("user {user} has no device named '{name}'")));
+            }
+            let number = admin.rotate_device(user, name, PublicKey(*key))?;
+            format!(
+                "device {name} of user {user} has a new key (device {}); nothing the old key signs from now on counts",
+                number.0
+            )
         }
         Change::RemoveDevice { user, name } => {
             let id = names.user(user)?;

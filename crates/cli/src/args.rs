@@ -51,8 +51,10 @@ pub enum Command {
     Cache(crate::cache::Cache),
     /// Bring a tree that exists into a file system.
     Import(crate::import::args::Import),
-    /// List, show and export the evidence kept of a server's misbehaviour.
+    /// List, show, export and verify evidence of a server's misbehaviour; lay two histories side by side.
     Evidence(Evidence),
+    /// Carry a device's state to another machine.
+    State(crate::state::StateArguments),
     /// Find and copy out what could not be saved to the server.
     Salvage(Salvage),
     /// List, copy out and remove versions of files that somebody overwrote without having seen them.
@@ -521,6 +523,22 @@ pub enum DeviceCommand {
     },
     /// List devices.
     List(Read),
+    /// Put a new key in the place of a device's key, at one place in the order: nothing the old one signs from then on
+    /// counts.
+    Rotate {
+        /// Where, and by whose leave.
+        #[command(flatten)]
+        administer: Administer,
+        /// Whose device.
+        #[arg(value_name = "USER")]
+        user: String,
+        /// Name of the device; it stays.
+        #[arg(value_name = "DEVICE-NAME")]
+        name: String,
+        /// New public key line, or a file that holds it.
+        #[arg(value_name = "NEW-PUBLIC-KEY")]
+        key: String,
+    },
     /// Remove a device (lost or retired): nothing it signs from now on counts.
     Remove {
         /// Where, and by whose leave.
@@ -701,7 +719,18 @@ pub struct Status {
   holdfast evidence list
   holdfast evidence list hf://HOST/FSID --key anna.key
   holdfast evidence show 3f2a
-  holdfast evidence export 3f2a --to for-the-others.evidence")]
+  holdfast evidence export 3f2a --to for-the-others.evidence
+  holdfast evidence verify for-the-others.evidence
+
+Two people who suspect that they were shown different histories:
+  each:    holdfast evidence statement ~/shared --to anna.evidence
+  anybody: holdfast evidence verify anna.evidence ben.evidence
+  to carry on, where the most is cached:
+           holdfast evidence merge ~/shared ben.evidence --to side-by-side
+
+`verify` needs no server, no key and no state. It ends with 0 if nothing contradicts anything, 80 if
+signatures prove that somebody lied, 1 if it rests on the word of who kept it, and 65 if a file is
+forged, damaged or cut off.")]
 pub struct Evidence {
     /// What to do.
     #[command(subcommand)]
@@ -730,7 +759,7 @@ pub enum EvidenceCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Copy one piece to a file for others to check.
+    /// Write one piece to a file for others to check, with all that is needed for it.
     Export {
         /// Its name, or the beginning of it, as `list` prints it.
         #[arg(value_name = "NAME")]
@@ -739,6 +768,26 @@ pub enum EvidenceCommand {
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
     },
+    /// Write down what this device was shown, for comparison with what others were shown.
+    Statement {
+        /// A mount, or an address: hf://HOST:PORT/FSID
+        #[arg(value_name = "DIR-or-URL")]
+        which: String,
+        /// The device's key, if it is not mounted: a private or public key file, or agent:SHA256:... or agent:COMMENT.
+        #[arg(long, value_name = "KEY")]
+        key: Option<PathBuf>,
+        /// File to write; never overwritten.
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
+    /// Say what files of evidence prove, alone or together, and about whom.
+    Verify {
+        /// Files that `export` or `statement` wrote.
+        #[arg(value_name = "FILE", required = true, num_args = 1..=64)]
+        files: Vec<PathBuf>,
+    },
+    /// Lay two histories side by side in a directory.
+    Merge(crate::evidence::merge::Merge),
 }
 
 /// `holdfast salvage`

@@ -138,6 +138,8 @@ pub enum Order {
     Administer(Change),
     /// Show a view fetched now in which nothing is pending: a [`holdfast_client::reader::VerifiedView`], in hexadecimal.
     View,
+    /// Tell what this device has accepted: a [`holdfast_protocol::floor::Floor`], in hexadecimal.
+    Floor,
 }
 
 /// Orders of one kind of process.

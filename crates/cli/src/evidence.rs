@@ -1,5 +1,9 @@
 //! `holdfast evidence`: what was kept of a server's misbehaviour, for its user and for third parties.
 
+pub mod merge;
+mod statement;
+mod verify;
+
 use crate::args::{Evidence, EvidenceCommand, Which};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
@@ -7,6 +11,7 @@ use crate::paths::Directories;
 use crate::time::moment;
 use crate::which::states;
 use holdfast_client::evidence::{EvidenceFile, Proof, read};
+use holdfast_client::statement::Statement;
 use holdfast_crypto::DigestKey;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -28,6 +33,11 @@ pub fn run(arguments: &Evidence, directories: &Directories, format: Format) -> O
             format.print(&piece, Piece::describe)
         }
         EvidenceCommand::Export { name, to } => export(name, to, directories, format),
+        EvidenceCommand::Statement { which, key, to } => {
+            statement::run(which, key.as_deref(), to, directories, format)
+        }
+        EvidenceCommand::Verify { files } => verify::run(files, format),
+        EvidenceCommand::Merge(arguments) => merge::run(arguments, directories, format),
     }
 }
 
@@ -102,11 +112,16 @@ fn check(evidence: &EvidenceFile) -> (&'static str, String) {
             "missing data",
             format!("the view kept here refers to block {address}; whoever can fetch that block refutes it"),
         ),
-        Proof::Order { .. } => (
-            WRONG_ORDER,
-            "what was believed before and the server's answer are kept here; they do not fit together"
-                .to_owned(),
-        ),
+        Proof::Order { .. } | Proof::Statement(_) => {
+            let refused =
+                Statement::of_evidence(evidence).is_none_or(|statement| statement.refused.is_some());
+            let kind = if refused { WRONG_ORDER } else { "what a device was shown" };
+            (
+                kind,
+                "`holdfast evidence verify` says what it proves, by itself or with others' statements"
+                    .to_owned(),
+            )
+        }
     }
 }
 
@@ -132,25 +147,24 @@ fn list(which: &Which, directories: &Directories, format: Format) -> Outcome {
 
 fn export(name: &str, to: &Path, directories: &Directories, format: Format) -> Outcome {
     let path = find(name, directories)?;
-    let failed = |error: std::io::Error| match error.kind() {
+    let mut evidence = open(&path)?;
+    if let Some(mut of_order) = Statement::of_evidence(&evidence) {
+        statement::fill(&mut of_order, directories)?;
+        evidence.format = 2;
+        evidence.proof = Proof::Statement(Box::new(of_order));
+    }
+    statement::write(evidence, to, format)
+}
+
+/// Why a file for others is not written.
+fn kept(to: &Path, error: &std::io::Error) -> Failure {
+    match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::new(
             Exit::CannotCreate,
             format!("{}: exists already and is not overwritten", to.display()),
         ),
         _ => Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display())),
-    };
-    let piece = Piece::of(&path, &open(&path)?);
-    let bytes = std::fs::read(&path).map_err(failed)?;
-    let mut file = std::fs::File::create_new(to).map_err(failed)?;
-    std::io::Write::write_all(&mut file, &bytes).and_then(|()| file.sync_all()).map_err(failed)?;
-    format.print(&piece, |piece| {
-        format!(
-            "{} was copied to {}; `holdfast evidence show {}` explains it anywhere.",
-            piece.name,
-            to.display(),
-            to.display()
-        )
-    })
+    }
 }
 
 fn open(path: &Path) -> Outcome<EvidenceFile> {

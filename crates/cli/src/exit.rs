@@ -141,6 +141,7 @@ impl From<StartError> for Failure {
             StartError::UnknownDevice { .. } | StartError::Removed { .. } => Exit::NoUser,
             StartError::StateMissing { .. }
             | StartError::StateForeign { .. }
+            | StartError::StateMoved { .. }
             | StartError::StateCorrupt { .. } => Exit::Data,
             StartError::InUse { .. } => Exit::InUse,
             StartError::Unreachable(_) | StartError::Key(_) => Exit::Unavailable,

@@ -61,12 +61,13 @@ pub fn view_of(engine: &Engine) -> Outcome<VerifiedView> {
     Ok(VerifiedView::of(&base))
 }
 
-/// A view, as it travels over the control socket.
-pub fn encode(view: &VerifiedView) -> String {
-    holdfast_crypto::encode(view).iter().map(|byte| format!("{byte:02x}")).collect()
+/// A view, or what else is encoded, as it travels over the control socket.
+pub fn encode(value: &impl borsh::BorshSerialize) -> String {
+    holdfast_crypto::encode(value).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn decode(text: &str) -> Option<VerifiedView> {
+/// The reverse of [`encode`].
+pub fn decode<T: borsh::BorshDeserialize>(text: &str) -> Option<T> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let bytes: Option<Vec<u8>> = pairs.iter().map(|[a, b]| Some(digit(*a)? << 4 | digit(*b)?)).collect();

@@ -35,6 +35,7 @@ mod salvage;
 mod serve;
 mod server;
 mod serving;
+mod state;
 mod stats;
 mod status;
 mod time;
@@ -91,6 +92,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Cache(arguments) => cache::run(arguments, directories, format),
         Command::Import(arguments) => import::run(arguments, directories, format),
         Command::Evidence(arguments) => evidence::run(arguments, directories, format),
+        Command::State(arguments) => state::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
         Command::Release(arguments) => release::run(arguments, format),

@@ -188,20 +188,27 @@ pub struct FrozenReport {
     pub last_good_operation: u64,
     /// The evidence file, if it could be written.
     pub evidence: Option<PathBuf>,
+    /// Whether the state of this machine is to blame (a clone, one that was put back), and not the server.
+    pub is_local: bool,
 }
 
 impl std::fmt::Display for FrozenReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the server's history is not consistent, so nothing it shows is believed: {}.",
-            self.what.trim_end_matches('.')
-        )?;
+        let (why, then) = match self.is_local {
+            true => (
+                "this device's state and what its key has signed do not fit together, so it signs no more",
+                "",
+            ),
+            false => (
+                "the server's history is not consistent, so nothing it shows is believed",
+                ", and compare notes with the other members before trusting this server again",
+            ),
+        };
+        write!(f, "{why}: {}.", self.what.trim_end_matches('.'))?;
         write!(
             f,
             " Your last good operation was number {}. Unsaved data is kept; run `holdfast evidence` for details \
-             and `holdfast salvage` to get it out, and compare notes with the other members before trusting \
-             this server again.",
+             and `holdfast salvage` to get it out{then}.",
             self.last_good_operation
         )?;
         if let Some(path) = &self.evidence {
@@ -269,6 +276,14 @@ pub enum StartError {
         /// Where.
         state_dir: PathBuf,
         /// Why.
+        why: String,
+    },
+    /// The state was carried to another machine.
+    #[error("the state of this key in {state_dir} is not in use any more: {why}")]
+    StateMoved {
+        /// Where it was.
+        state_dir: PathBuf,
+        /// Where it went.
         why: String,
     },
     /// Another process uses the state.

@@ -4,23 +4,27 @@
 //! Evidence is written before the failure is reported, and is bounded: one file for each altered block, and at
 //! most [`FILES_MAX`] in all.
 
+use crate::statement::Statement;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BlockError, BlockKind, DeviceId, Reference, StoredBlock};
 use holdfast_crypto::{Digest, encode};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most evidence files kept; a server that alters everything does not get to fill the disk.
 pub const FILES_MAX: usize = 256;
 
+/// Largest evidence file that is read.
+pub const BYTES_MAX: u64 = 64 << 20;
+
 /// The content of an evidence file.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct EvidenceFile {
-    /// Format: 1.
+    /// Format: 2 if it holds a statement, else 1.
     pub format: u16,
     /// The file system.
     pub file_system: Digest,
@@ -53,7 +57,8 @@ pub enum Proof {
         /// The view that refers to it, encoded.
         view: Vec<u8>,
     },
-    /// A reply that does not extend the last accepted view.
+    /// A reply that does not extend the last accepted view, as earlier versions kept it: without the membership that
+    /// its signatures are checked by.
     Order {
         /// The alarm, encoded.
         alarm: Vec<u8>,
@@ -62,6 +67,8 @@ pub enum Proof {
         /// The reply, encoded.
         reply: Vec<u8>,
     },
+    /// What a device was shown, and perhaps refused.
+    Statement(Box<Statement>),
 }
 
 /// The folder that evidence goes to.
@@ -126,14 +133,8 @@ impl Evidence {
     }
 
     /// Keeps proof of a wrong order.
-    pub fn keep_order(
-        &self,
-        explanation: String,
-        alarm: Vec<u8>,
-        floor: Vec<u8>,
-        reply: Vec<u8>,
-    ) -> Option<PathBuf> {
-        self.keep("order", explanation, Proof::Order { alarm, floor, reply })
+    pub fn keep_order(&self, explanation: String, statement: Statement) -> Option<PathBuf> {
+        self.keep("order", explanation, Proof::Statement(Box::new(statement)))
     }
 
     /// Adds to a piece of evidence which file it is about, as far as the mount knows; once for each path.
@@ -162,7 +163,7 @@ impl Evidence {
     fn keep(&self, name: &str, explanation: String, proof: Proof) -> Option<PathBuf> {
         let noticed_ns = now_ns();
         let file = EvidenceFile {
-            format: 1,
+            format: if matches!(proof, Proof::Statement(_)) { 2 } else { 1 },
             file_system: self.file_system,
             device: *self.device.lock(),
             noticed_ns,
@@ -185,7 +186,8 @@ impl Evidence {
         let by = file.device.map_or("an unknown device".to_owned(), |device| format!("device {}", device.0));
         let text = format!(
             "File system: {}\nNoticed by:  {by}\nNoticed at:  {} ns since 1970-01-01 UTC\n\n{}\n\n\
-             The file beside this one ({}) holds the exact bytes, for `holdfast evidence --verify`.\n",
+             The file beside this one ({}) holds the exact bytes: `holdfast evidence verify` checks them, and \
+             `holdfast evidence export` makes a file of them that others can check.\n",
             file.file_system,
             file.noticed_ns,
             file.explanation,
@@ -201,14 +203,42 @@ impl Evidence {
 /// # Errors
 /// I/O errors; `InvalidData` for something else than evidence.
 pub fn read(path: &Path) -> io::Result<EvidenceFile> {
-    let bytes = fs::read(path)?;
-    let file: EvidenceFile = holdfast_crypto::decode(&bytes)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-    if file.format != 1 {
-        let text = format!("evidence format {} is newer than this program", file.format);
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    parse(&bytes)
+}
+
+/// Reads the content of an evidence file.
+///
+/// # Errors
+/// `InvalidData` for something else than evidence.
+pub fn parse(bytes: &[u8]) -> io::Result<EvidenceFile> {
+    let refuse = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    if bytes.len() as u64 > BYTES_MAX {
+        return refuse(format!("more than {BYTES_MAX} bytes: no evidence is so long"));
     }
-    Ok(file)
+    let format = bytes.first_chunk().map(|first| u16::from_le_bytes(*first));
+    match format {
+        Some(1 | 2) => {}
+        Some(format @ 3..=64) => {
+            return refuse(format!("evidence format {format} is newer than this program"));
+        }
+        _ => return refuse("this is no evidence of holdfast's".to_owned()),
+    }
+    match holdfast_crypto::decode(bytes) {
+        Ok(file) => Ok(file),
+        Err(error) => refuse(format!("it is cut off, or no evidence of holdfast's: {error}")),
+    }
+}
+
+/// Writes an evidence file for others.
+///
+/// # Errors
+/// I/O errors; `AlreadyExists`.
+pub fn write_new(path: &Path, file: &EvidenceFile) -> io::Result<()> {
+    let mut new = fs::File::create_new(path)?;
+    new.write_all(&encode(file))?;
+    new.sync_all()
 }
 
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {

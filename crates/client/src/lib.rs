@@ -12,6 +12,7 @@ pub mod processes;
 pub mod reader;
 pub mod remote;
 pub mod state;
+pub mod statement;
 pub mod store;
 pub mod tree;
 

@@ -5,22 +5,28 @@
 //! - [`StateLog::save`] returns only when the record is durable, and nothing that depends on it is sent before;
 //! - what is read back is the last record saved, or a later one whose save did not return: never an older one;
 //! - one process at a time: the folder is locked for as long as the state is open;
-//! - a state of another key or file system, a newer format, or a damaged one is refused, never replaced.
+//! - a state of another key or file system, a newer format, or a damaged one is refused, never replaced;
+//! - one that was carried to another machine ([`carry`]) is refused from then on.
 //!
 //! Attack answered: a client that restarts with an older state could be led to sign a number twice, which
 //! others must take for an attack and which no server could be blamed for.
 
+pub mod carry;
+
 use crate::tree::Allocator;
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_crypto::{Digest, PublicKey, decode, encode};
+use carry::Moved;
+use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
 use holdfast_log::{LocalStorage, Log, LogConfig, LogError, Storage, StorageLock};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 const LOCK: &str = "state.lock";
-/// Kind of the only record: the whole state.
+/// Kind of a record: the whole state.
 const RECORD: u8 = 1;
+/// Kind of a record: the state was carried to another machine ([`Moved`]). Nothing before it counts any more.
+const MOVED: u8 = 2;
 /// Segments are small, because only the last record matters.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
@@ -63,6 +69,13 @@ pub enum StateError {
     /// It belongs to another key or file system.
     #[error("it belongs to {0}")]
     Foreign(String),
+    /// It was carried to another machine.
+    #[error(
+        "it was carried to another machine with `holdfast state export`, in the file {}. This device goes on there; were it \
+         to go on here as well, its operations would contradict each other. Bring it back with `holdfast state import`, \
+         or make a new key here (`holdfast keygen`) and have the superuser enrol it (`holdfast fs device add`)", .0.file
+    )]
+    Moved(Moved),
     /// It cannot be read.
     #[error("{0}")]
     Corrupt(String),
@@ -96,6 +109,13 @@ impl From<io::Error> for StateError {
     }
 }
 
+/// What the last record says.
+enum Found {
+    Nothing,
+    State(Box<State>),
+    Moved(Moved),
+}
+
 /// The open state of one device.
 pub struct StateLog {
     log: Log,
@@ -125,6 +145,18 @@ impl StateLog {
         file_system: Digest,
         key: PublicKey,
     ) -> Result<(StateLog, Option<State>), StateError> {
+        match StateLog::open_any(storage, file_system, key)? {
+            (log, Found::Nothing) => Ok((log, None)),
+            (log, Found::State(state)) => Ok((log, Some(*state))),
+            (_, Found::Moved(moved)) => Err(StateError::Moved(moved)),
+        }
+    }
+
+    fn open_any(
+        storage: Arc<dyn Storage>,
+        file_system: Digest,
+        key: PublicKey,
+    ) -> Result<(StateLog, Found), StateError> {
         let lock = storage.lock(LOCK)?;
         let config = LogConfig { segment_bytes: SEGMENT_BYTES, ..LogConfig::default() };
         let (log, recovery) = Log::open(storage, config)?;
@@ -147,29 +179,33 @@ impl StateLog {
         if let Some(error) = damage {
             return Err(error.into());
         }
-        let state = match last {
-            None => None,
+        let found = match last {
+            None => Found::Nothing,
             Some(position) => {
                 let record = log.read(position, 0)?;
-                let state: State = match (record.kind, decode(&record.body)) {
-                    (RECORD, Ok(state)) => state,
-                    (RECORD, Err(error)) => return Err(StateError::Corrupt(error.to_string())),
-                    (kind, _) => {
-                        return Err(StateError::Corrupt(format!("record kind {kind} is unknown")));
-                    }
-                };
-                if state.format != 1 {
-                    let text = format!("its format {} is newer than this program", state.format);
-                    return Err(StateError::Corrupt(text));
+                let corrupt = |error: DecodeError| StateError::Corrupt(error.to_string());
+                match record.kind {
+                    RECORD => Found::State(Box::new(decode(&record.body).map_err(corrupt)?)),
+                    MOVED => Found::Moved(decode(&record.body).map_err(corrupt)?),
+                    kind => return Err(StateError::Corrupt(format!("record kind {kind} is unknown"))),
                 }
-                if state.file_system != file_system || state.key != key {
-                    let text = format!("key {} of file system {}", state.key, state.file_system);
-                    return Err(StateError::Foreign(text));
-                }
-                Some(state)
             }
         };
-        Ok((StateLog { log, _lock: lock }, state))
+        let belongs_to = match &found {
+            Found::Nothing => None,
+            Found::State(state) => Some((state.format, state.file_system, state.key)),
+            Found::Moved(moved) => Some((moved.format, moved.file_system, moved.key)),
+        };
+        if let Some((format, found_in, of_key)) = belongs_to {
+            if format != 1 {
+                let text = format!("its format {format} is newer than this program");
+                return Err(StateError::Corrupt(text));
+            }
+            if found_in != file_system || of_key != key {
+                return Err(StateError::Foreign(format!("key {of_key} of file system {found_in}")));
+            }
+        }
+        Ok((StateLog { log, _lock: lock }, found))
     }
 
     /// Replaces the state, durably.
@@ -178,7 +214,11 @@ impl StateLog {
     /// [`StateError::Full`]: nothing changed. Any other: what is durable is unknown until the next opening,
     /// and every later save fails.
     pub fn save(&self, state: &State) -> Result<(), StateError> {
-        self.log.append(RECORD, &encode(state))?;
+        self.append(RECORD, &encode(state))
+    }
+
+    fn append(&self, kind: u8, body: &[u8]) -> Result<(), StateError> {
+        self.log.append(kind, body)?;
         self.log.sync()?;
         let old: Vec<u32> = self.log.sealed_segments().into_iter().map(|(number, _)| number).collect();
         if !old.is_empty() {

@@ -245,8 +245,8 @@ pub enum Alarm {
         /// Shown (0: none).
         found: u64,
     },
-    /// A device's slot holds another structure of the same number.
-    #[error("{0} is not the one that was shown before")]
+    /// A device's slot holds another structure of the same number, signed with its key like the first.
+    #[error("{0} is not the one that was shown before, and both are signed with its device's key")]
     SlotReplaced(Operation),
     /// A number that was committed is now given up, or was given up and no longer is.
     #[error("device {} says of its operation {number} otherwise than before: {what}", .device.0)]
@@ -295,6 +295,15 @@ pub enum Alarm {
     /// A structure that is not the one waited for.
     #[error("the server answered with another structure than {0}, which was waited for")]
     WrongStructure(Operation),
+    /// The own slot holds an operation that this device's key signed, and that was not made here.
+    #[error(
+        "operation {number} of this device is signed with its key, but was not made on this machine: the key and its \
+         state were copied, and both copies are in use"
+    )]
+    Cloned {
+        /// Its number.
+        number: u64,
+    },
 }
 
 fn by(device: &Option<DeviceId>) -> String {
@@ -319,11 +328,15 @@ impl Alarm {
     /// Who is to blame.
     pub fn blame(&self) -> Blame {
         match self {
-            Alarm::StateMissing { .. } | Alarm::StateBehind { .. } => Blame::LocalState,
+            Alarm::StateMissing { .. } | Alarm::StateBehind { .. } | Alarm::Cloned { .. } => {
+                Blame::LocalState
+            }
             Alarm::RemovedDevice { operation, .. }
             | Alarm::Unauthorised { operation, .. }
             | Alarm::WrongHandle { operation, .. } => Blame::Device(operation.device),
             Alarm::FateChanged { device, .. } => Blame::Device(*device),
+            // Both are signed with its key: it was used twice. A server alone cannot do that.
+            Alarm::SlotReplaced(operation) => Blame::Device(operation.device),
             _ => Blame::Server,
         }
     }
@@ -331,6 +344,18 @@ impl Alarm {
     /// What happened, what it means and what to do, in plain words.
     pub fn explain(&self) -> String {
         let meaning = match self.blame() {
+            _ if matches!(self, Alarm::Cloned { .. }) => {
+                "This is a clone, not a lie of the server's: no server can forge that signature. A machine that was \
+                 copied with its state (an image, a snapshot, a restored backup that went on beside the original) has \
+                 used this key. Find it. Carry a state with `holdfast state export` and `import`, which leave one \
+                 in use; now make a new key on each machine (`holdfast keygen`), have the superuser enrol them \
+                 (`holdfast fs device add`) and remove this device."
+            }
+            _ if matches!(self, Alarm::SlotReplaced(_)) => {
+                "Two different operations are signed with that device's key under one number: the key is in use twice \
+                 (its machine was cloned, or its state put back), or was stolen, and the server showed both. Ask its \
+                 owner, keep the evidence file, and have the superuser remove the device."
+            }
             Blame::Server => {
                 "No honest server shows this. The server, or someone who controls it, has shown different \
                  people different histories, or tried to. Nothing it shows can be trusted until you have \

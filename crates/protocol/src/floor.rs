@@ -17,12 +17,12 @@ use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
 use std::collections::BTreeMap;
 
-/// An operation of this device that was sent on the slow path.
+/// An operation that this device has signed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Offered {
     /// Digest of its certificate.
     pub certificate: Digest,
-    /// Digest of its forecast, once a view for it was accepted.
+    /// Digest of its forecast, once a view for it was accepted; never for a fast one.
     pub forecast: Option<Digest>,
 }
 
@@ -48,7 +48,8 @@ pub struct Floor {
     pub never_offered: VoidSet,
     /// Numbers this device committed without effect.
     pub ineffective: VoidSet,
-    /// Slow operations from the last committed one on.
+    /// Operations from the last committed one on: what was signed under each number. (States of earlier versions
+    /// hold the slow ones only.)
     pub offered: BTreeMap<u64, Offered>,
     /// The highest number this device has used, whatever became of it.
     pub used: u64,

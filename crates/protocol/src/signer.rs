@@ -364,6 +364,8 @@ impl Signer {
         let structure = self.structure(&certificate, forecast, Outcome::Done, tables)?;
         let (certificate, structure) = Signed::both(certificate, structure, key)?;
         self.floor.begin();
+        let offered = Offered { certificate: certificate.value.digest(), forecast: None };
+        self.floor.offered.insert(certificate.value.number, offered);
         self.phase = Phase::Fast { certificate, structure };
         Ok(self.persist_and_send())
     }

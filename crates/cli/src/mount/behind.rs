@@ -20,6 +20,8 @@ const JOURNAL: &str = "write-back";
 pub const UNMOUNT_WAIT: Duration = Duration::from_secs(3000);
 /// How long pinning waits for it.
 pub const PIN_WAIT: Duration = Duration::from_secs(60);
+/// How long a statement waits for it.
+pub const TELL_WAIT: Duration = Duration::from_secs(10);
 /// How often it looks whether it is.
 const GLANCE: Duration = Duration::from_secs(2);
 /// Bound of a journal that is only to be sent.

@@ -194,6 +194,12 @@ impl Host {
                 behind::must_be_sent(self.back.as_deref())
                     .and_then(|()| live::view_of(&self.engine).map(|view| live::encode(&view))),
             ),
+            Order::Floor => {
+                // What was changed here just now is only told once it is signed.
+                behind::send_for_a_while(self.back.as_deref(), behind::TELL_WAIT);
+                let _ = self.engine.flush_commits();
+                answer(Ok(live::encode(&*self.engine.floor())))
+            }
             Order::Pin { path } => {
                 // What was made here just now is pinned with the rest.
                 behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);

@@ -127,17 +127,23 @@ impl<'a> Admin<'a> {
         let (user, name) = (user.to_owned(), name.to_owned());
         self.change(move |members| {
             let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            let version = members.version;
-            let (id, device) = members
-                .devices
-                .iter_mut()
-                .find(|(_, device)| device.user == user && device.name == name && device.removed_at.is_none())
-                .ok_or(FsError::NotFound)?;
-            if *id == DeviceId::SUPERUSER {
-                return Err(FsError::NotPermitted("the superuser's key cannot be removed".to_owned()));
-            }
-            device.removed_at = Some(version);
-            Ok(())
+            retire_device(members, user, &name)
+        })
+    }
+
+    /// Puts a new key in the place of a device's, in one operation: at its place in the order the old one ends and the
+    /// new one begins, under the same name. To the protocol it is another device, with numbers of its own; so what the
+    /// old one wrote stays its, and is taken over file by file when it is next written.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] for user or device, [`FsError::Exists`] for a key that was ever used,
+    /// [`FsError::NotPermitted`] for device 0; as [`Engine::modify`].
+    pub fn rotate_device(&self, user: &str, name: &str, key: PublicKey) -> Result<DeviceId, FsError> {
+        let (user, name) = (user.to_owned(), name.to_owned());
+        self.change(move |members| {
+            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
+            retire_device(members, user, &name)?;
+            insert_device(members, user, &name, key)
         })
     }
 
@@ -240,6 +246,21 @@ impl<'a> Admin<'a> {
         self.engine.modify(Arc::new(Mutex::new(edit)))?;
         self.engine.flush_commits()
     }
+}
+
+fn retire_device(members: &mut Membership, user: UserId, name: &str) -> Result<(), FsError> {
+    let version = members.version;
+    let (id, device) = members
+        .devices
+        .iter_mut()
+        .find(|(_, device)| device.user == user && device.name == name && device.removed_at.is_none())
+        .ok_or(FsError::NotFound)?;
+    if *id == DeviceId::SUPERUSER {
+        let why = "the superuser's key cannot be removed or replaced: the file system's id is its digest";
+        return Err(FsError::NotPermitted(why.to_owned()));
+    }
+    device.removed_at = Some(version);
+    Ok(())
 }
 
 fn insert_device(

@@ -37,6 +37,7 @@ use crate::store::VerifiedStore;
 use crate::tree::{Edit, ReadError, Tree};
 use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, UserId};
 use holdfast_crypto::{Digest, KeyHolder};
+use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use holdfast_rpc::{Address, Transport};
 use locks::Locks;
@@ -223,6 +224,12 @@ impl Engine {
     /// dead and that could not be made again. Each loss is reported once.
     pub fn settle_commits(&self) -> Result<(), FsError> {
         self.shared.commits.flush(Instant::now() + self.shared.patience(), || self.shared.late())
+    }
+
+    /// What this device has accepted, its last operation and the server's receipt for it included: what a statement
+    /// to others is made of.
+    pub fn floor(&self) -> Arc<Floor> {
+        self.shared.latest.read().floor.clone()
     }
 
     /// This device and its user.

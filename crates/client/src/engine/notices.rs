@@ -126,8 +126,13 @@ mod tests {
         for number in 0..2 * NOTICES_MAX {
             notices.tell(data(&format!("altered {number}"), 3));
         }
-        let order =
-            FrozenReport { what: "forked".to_owned(), noticed_ns: 4, last_good_operation: 1, evidence: None };
+        let order = FrozenReport {
+            what: "forked".to_owned(),
+            noticed_ns: 4,
+            last_good_operation: 1,
+            evidence: None,
+            is_local: false,
+        };
         notices.tell(Notice::Order(Arc::new(order)));
         assert!(matches!(notices.told().last(), Some(Notice::Order(_))));
         assert_eq!(count.load(Ordering::SeqCst), NOTICES_MAX + 1);

@@ -13,7 +13,7 @@ use crate::tree::{Allocator, Base, TableCache};
 use holdfast_content::Membership;
 use holdfast_crypto::DigestKey;
 use holdfast_log::{LocalStorage, Storage};
-use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::alarm::Blame;
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::mandate::Mandate;
@@ -247,6 +247,7 @@ fn open_state(
             expected: format!("key {key} of file system {file_system}"),
         },
         StateError::Corrupt(why) => StartError::StateCorrupt { state_dir, why },
+        moved @ StateError::Moved(_) => StartError::StateMoved { state_dir, why: moved.to_string() },
         StateError::Full => StartError::Local {
             what: format!("opening {}", state_dir.display()),
             source: std::io::ErrorKind::StorageFull.into(),
@@ -265,21 +266,26 @@ fn restore(state: &State, state_dir: &Path) -> Result<Signer, StartError> {
 
 /// A state that froze stays frozen: the alarm was about the server, and it may still lie.
 fn frozen(state: &State) -> Result<(), StartError> {
+    let signer = Signer::restore(&state.signer).ok();
+    let alarm = signer.as_ref().and_then(|signer| signer.frozen());
+    let is_local = alarm.is_some_and(|alarm| alarm.blame() == Blame::LocalState);
     let report = match &state.frozen {
         Some(frozen) => FrozenReport {
             what: frozen.what.clone(),
             noticed_ns: frozen.noticed_ns,
             last_good_operation: frozen.last_good_operation,
             evidence: frozen.evidence.as_ref().map(Into::into),
+            is_local,
         },
-        None => match Signer::restore(&state.signer) {
-            Ok(signer) if signer.frozen().is_some() => FrozenReport {
-                what: signer.frozen().map(Alarm::explain).unwrap_or_default(),
+        None => match alarm {
+            Some(alarm) => FrozenReport {
+                what: alarm.explain(),
                 noticed_ns: 0,
-                last_good_operation: signer.floor().last(),
+                last_good_operation: signer.as_ref().map_or(0, |signer| signer.floor().last()),
                 evidence: None,
+                is_local,
             },
-            _ => return Ok(()),
+            None => return Ok(()),
         },
     };
     Err(StartError::Frozen(Arc::new(report)))

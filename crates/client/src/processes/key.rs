@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The signer's file in the state directory.
-const FILE: &str = "signed";
+pub(super) const FILE: &str = "signed";
 /// How long to wait for a signature: an agent may ask a person twice for one operation.
 const SIGN_PATIENCE: Duration = Duration::from_secs(90);
 /// How long the signer may take to take a question: it reads while nothing else is asked.
@@ -344,7 +344,7 @@ fn plan(public: &PublicKey) -> Plan {
 }
 
 /// Opens the record for one signer alone. That of a process that has just ended may be on its way out.
-fn open_record(path: &Path) -> Result<OwnedFd, ProcessesError> {
+pub(super) fn open_record(path: &Path) -> Result<OwnedFd, ProcessesError> {
     let failed = |source: io::Error| ProcessesError::File { path: path.to_owned(), source };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| failed(error.into()))?;

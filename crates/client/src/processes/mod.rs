@@ -18,6 +18,7 @@ mod keep;
 mod key;
 mod link;
 mod network;
+pub mod record;
 mod signer;
 mod sockets;
 mod words;

@@ -197,6 +197,15 @@ impl Base {
         }
     }
 
+    /// The i-hash of the inode at a place, if there is one, without fetching the inode.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn ihash_at(&self, place: Place) -> Result<Option<Digest>, ReadError> {
+        let key = self.source().digest_key();
+        Ok(self.slot(place)?.map(|slot| slot.ihash(&key)).transpose()?)
+    }
+
     /// The file's inode.
     ///
     /// # Errors

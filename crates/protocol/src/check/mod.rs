@@ -97,6 +97,15 @@ pub fn membership_wanted(floor: &Floor, view: &View) -> Result<Reference, Alarm>
     Ok(handle.reference)
 }
 
+/// Whether a structure was signed by its device's key while that device was a member: all that can be said of one by
+/// itself.
+///
+/// # Errors
+/// [`Alarm`]: why not.
+pub fn authentic(members: &dyn Members, structure: &Signed<Structure>) -> Result<(), Alarm> {
+    shape::signature(members, structure, &Everything)
+}
+
 /// See [`Floor::learn`].
 pub(crate) fn learn(
     floor: &mut Floor,

@@ -4,6 +4,7 @@ use super::policy::{Policy, Rule};
 use super::{Context, DEVICES_MAX, PENDING_MAX, PRINCIPALS_MAX};
 use crate::alarm::{Alarm, Operation};
 use crate::certificate::{DELTAS_MAX, Path};
+use crate::floor::Floor;
 use crate::members::{Member, Members};
 use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, Outcome, PendingEntry, Structure, View};
@@ -156,11 +157,28 @@ fn own_slot(context: &Context<'_>) -> Result<(), Alarm> {
         if number > floor.used {
             return Err(Alarm::StateBehind { known: floor.used, found: number });
         }
+        if signed_elsewhere(floor, &shown.value) {
+            return Err(Alarm::Cloned { number });
+        }
     }
     Err(Alarm::OwnSlot {
         expected: floor.own().map(|own| own.value.number()),
         found: shown.map(|shown| shown.value.number()),
     })
+}
+
+/// Whether a structure that this device's key has signed is not one that was made here: no server can forge it, so
+/// there is another machine with this key and this state.
+fn signed_elsewhere(floor: &Floor, shown: &Structure) -> bool {
+    let number = shown.number();
+    match floor.own() {
+        // Of one number this device commits one structure.
+        Some(own) if own.value.number() == number => true,
+        _ => {
+            let made = floor.offered.get(&number);
+            made.is_some_and(|made| made.certificate != shown.forecast.certificate)
+        }
+    }
 }
 
 fn pending_entry(context: &Context<'_>, entry: &PendingEntry) -> Result<(), Alarm> {

@@ -258,6 +258,54 @@ fn missing_and_older_state_are_told_from_attacks() {
     }
 }
 
+/// An own slot that this key signed elsewhere is called a clone, also when its number was used here for something else;
+/// one that was made here, and denied, is the server's lie.
+#[test]
+fn clones_are_told_from_lies() {
+    let tables = || Some(Tables::from([(PrincipalId::Device(A), table("own"))]));
+    let mut first = signer(A);
+    let mut stage = Stage::new();
+    operate(&mut first, &mut stage);
+    let (mut clone, mut victim) = (first.clone(), first.clone());
+    let mut lied = stage.clone();
+    operate(&mut first, &mut stage);
+    clone.step(&key(A), fetch(tables())).expect("idle");
+    clone.step(&key(A), Event::Refused).expect("in flight");
+    let found = alarm_of(&mut clone, &stage);
+    assert_eq!(found, Alarm::Cloned { number: 2 });
+    assert_eq!(found.blame(), Blame::LocalState);
+    assert!(found.explain().contains("clone") && !found.explain().contains("No honest server"));
+
+    let effects = victim.step(&key(A), fetch(tables())).expect("idle");
+    let Some(Request::Fast { certificate, structure, .. }) = sent(&effects) else { panic!("{effects:?}") };
+    victim.step(&key(A), Event::Refused).expect("in flight");
+    lied.fast(&certificate, &structure);
+    let found = alarm_of(&mut victim, &lied);
+    assert_eq!(found, Alarm::OwnSlot { expected: Some(1), found: Some(2) });
+    assert_eq!(found.blame(), Blame::Server);
+
+    // Two structures under one number, in another's slot: its key was used twice.
+    let mut other = signer(B);
+    let mut twice = lied.clone();
+    operate(&mut other, &mut twice);
+    twice.view.slots.insert(A, stage.view.slots[&A].clone());
+    let found = alarm_of(&mut other, &twice);
+    assert_eq!(found.blame(), Blame::Device(A), "{found}");
+    assert!(found.explain().contains("in use twice"), "{}", found.explain());
+}
+
+/// The alarm that a look raises.
+fn alarm_of(signer: &mut Signer, stage: &Stage) -> Alarm {
+    let (members, device) = (membership(), signer.floor().device);
+    let reply = stage.proven(signer.floor());
+    let effects = signer.step(&key(device), Event::Look { reply: &reply, members: &members }).expect("idle");
+    let found = effects.into_iter().find_map(|effect| match effect {
+        Effect::Alarm(alarm) => Some(alarm),
+        _ => None,
+    });
+    found.expect("an alarm")
+}
+
 /// After refusals, fast operations are tried less and less often; quiet times bring them back.
 #[test]
 fn fast_operations_give_way_to_contention() {

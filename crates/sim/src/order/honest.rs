@@ -1,21 +1,23 @@
 //! An honest server, real-life clients, and a network without manners, under virtual time.
 //!
 //! Proves, seed by seed: no alarm; no answer but the expected ones; everything acknowledged is there at the end,
-//! in the order of the log, for every client; nothing that was reported as not done is; and there is an end.
+//! in the order of the log, for every client; nothing that was reported as not done is; nothing that was signed
+//! contradicts anything else that was; and there is an end.
 
 use super::client::{Client, Wanted, Wish};
 use super::ledger::{Known, Ledger};
 use super::server::Server;
-use super::{GROUP, found, tables};
+use super::{GROUP, device_key, found, tables};
 use crate::random::Random;
 use holdfast_content::{DeviceId, MemoryBlocks, PrincipalId};
-use holdfast_crypto::DigestKey;
+use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::judge::{Exhibit, Suspect, contradictions};
 use holdfast_protocol::message::{Request, Response};
-use holdfast_protocol::signed::Signable;
-use holdfast_protocol::structure::Outcome;
+use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::structure::{Outcome, Structure};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 /// How rough life is.
@@ -116,6 +118,9 @@ struct World {
     report: Report,
     acknowledged: Vec<((DeviceId, u64), Outcome)>,
     failed: Vec<(DeviceId, u64)>,
+    /// Every structure ever signed, refused ones included, and every receipt.
+    signed: Vec<Signed<Structure>>,
+    receipts: BTreeSet<Digest>,
 }
 
 /// Runs one seed.
@@ -181,6 +186,8 @@ impl World {
             report: Report::default(),
             acknowledged: Vec::new(),
             failed: Vec::new(),
+            signed: Vec::new(),
+            receipts: BTreeSet::new(),
         };
         for client in 0..world.clients.len() {
             world.after(0, Happening::Begin(client));
@@ -320,6 +327,9 @@ impl World {
 
     fn arrive_at_client(&mut self, client: usize, id: u64, message: u64) {
         let response = self.responses.remove(&message).expect("sent");
+        if let Response::Committed(receipt) = &response {
+            self.receipts.insert(receipt.value.structure);
+        }
         let crash = self.weather.client_crash;
         if self.waiting[client].1 == id {
             self.waiting[client].1 = 0;
@@ -350,7 +360,15 @@ impl World {
         self.assert_no_alarm(client);
         for want in wanted {
             match want {
-                Wanted::Send(request) => self.waiting[client].0 = self.send(client, *request),
+                Wanted::Send(request) => {
+                    match &*request {
+                        Request::Fast { structure, .. } | Request::Commit { structure, .. } => {
+                            self.signed.push(structure.clone());
+                        }
+                        _ => {}
+                    }
+                    self.waiting[client].0 = self.send(client, *request);
+                }
                 Wanted::Fold => {
                     let slow = self.random.chance(self.weather.slow_fold);
                     let delay = if slow { self.weather.abort_after_ms * 2 } else { self.random.below(10) };
@@ -442,7 +460,41 @@ impl World {
                 assert_ne!(history.fate(*operation), Some(Known::Aborted), "{operation:?} is acknowledged");
             }
         }
+        self.convict_nobody();
         self.report
+    }
+
+    /// No third party finds anything in what was signed; and whatever one member then signs on top of it, nobody else
+    /// is convicted.
+    fn convict_nobody(&mut self) {
+        let exhibit = |structure| self.exhibit(structure);
+        let mut exhibits: Vec<Exhibit<'_>> = self.signed.iter().map(exhibit).collect();
+        assert_eq!(contradictions(&exhibits), [], "an honest history convicts");
+        let liar = DeviceId(1);
+        let mut forged = Vec::new();
+        for _ in 0..20 {
+            let mut structure = self.random.pick(&self.signed).value.clone();
+            structure.forecast.device = liar;
+            for device in 0..=self.weather.clients {
+                if self.random.chance(50) {
+                    let number = self.random.below(40);
+                    structure.forecast.vector.set(PrincipalId::Device(DeviceId(device)), number);
+                }
+            }
+            structure.forecast.log.size = self.random.below(self.report.log + 10);
+            forged.push(Signed::new(structure, &device_key(liar)));
+        }
+        exhibits.extend(forged.iter().map(|structure| Exhibit { structure, acknowledged: false }));
+        let found = contradictions(&exhibits);
+        assert!(!found.is_empty(), "twenty forgeries contradict something");
+        for clash in found {
+            let suspects = clash.suspects.0;
+            assert!(suspects.contains(&Suspect::Device(liar)), "the liar is left out: {suspects:?}");
+        }
+    }
+
+    fn exhibit<'a>(&self, structure: &'a Signed<Structure>) -> Exhibit<'a> {
+        Exhibit { structure, acknowledged: self.receipts.contains(&structure.value.digest()) }
     }
 
     /// An operation's place in the log.

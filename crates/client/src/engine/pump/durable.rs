@@ -4,9 +4,10 @@ use super::{End, Operation, PAUSE_MAX, Pump};
 use crate::error::{FrozenReport, FsError};
 use crate::evidence::now_ns;
 use crate::state::{Frozen, State, StateError};
+use crate::statement::{Refused, Statement};
 use holdfast_content::PrincipalId;
-use holdfast_crypto::{Digest, encode};
-use holdfast_protocol::alarm::Alarm;
+use holdfast_crypto::Digest;
+use holdfast_protocol::alarm::{Alarm, Blame};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Superseded tables given up at once.
@@ -64,14 +65,17 @@ impl Pump {
     /// Keeps evidence and tells everybody.
     pub(super) fn freeze(&mut self, alarm: &Alarm) {
         let what = alarm.explain();
-        let reply = self.reply.take().map(|reply| encode(&reply)).unwrap_or_default();
-        let floor = encode(self.signer.floor());
-        let evidence = self.shared.evidence.keep_order(what.clone(), encode(alarm), floor, reply);
+        let refused = Refused { alarm: alarm.clone(), reply: self.reply.take() };
+        // The server is not asked any more; the membership was read a moment ago.
+        let near = self.shared.store.near();
+        let statement = Statement::of(self.signer.floor().clone(), Some(refused), &near);
+        let evidence = self.shared.evidence.keep_order(what.clone(), statement);
         self.shared.freeze(FrozenReport {
             what,
             noticed_ns: now_ns(),
             last_good_operation: self.signer.floor().last(),
             evidence,
+            is_local: alarm.blame() == Blame::LocalState,
         });
         // So that a restart finds the report, not only the alarm.
         let _ = self.save(None);

@@ -294,6 +294,7 @@ pub fn frozen() -> FsError {
         noticed_ns: 0,
         last_good_operation: 1,
         evidence: None,
+        is_local: false,
     }))
 }
 

@@ -1,0 +1,84 @@
+//! `holdfast evidence verify`: what files of evidence prove, on a machine that has nothing else.
+
+use super::{Piece, open};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, clean};
+use crate::time::moment;
+use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, Unusable, verify};
+use std::path::{Path, PathBuf};
+
+/// Paths compared, and differences listed.
+pub const LIMITS: Limits = Limits { paths: 1_000_000, differences: 10_000 };
+
+/// `holdfast evidence verify`
+pub fn run(files: &[PathBuf], format: Format) -> Outcome {
+    if let [file] = files
+        && let Some(outcome) = about_a_block(file, format)?
+    {
+        return outcome;
+    }
+    let mut testimonies = Vec::new();
+    for file in files {
+        testimonies.push(read(file)?);
+    }
+    let verdict = verify(&testimonies, LIMITS)?;
+    format.print(&verdict, |verdict| clean(&verdict.words(&moment)))?;
+    let lied = |text: &str| Err(Failure::new(Exit::Alarm, text));
+    match verdict.conclusion {
+        Conclusion::Fits => Ok(()),
+        Conclusion::AsTold => Err(Failure::new(Exit::Failed, "not proven: it rests on somebody's word")),
+        Conclusion::OneOfSeveralLied => lied("ALARM: signatures contradict each other"),
+        Conclusion::KeyUsedTwice => lied("ALARM: a device's key was used twice"),
+        Conclusion::ServerLied => lied("ALARM: the server promised two things that cannot both be"),
+    }
+}
+
+/// A statement out of a file.
+///
+/// # Errors
+/// It cannot be read, is none, or is about a block.
+pub fn read(file: &Path) -> Outcome<Testimony> {
+    let evidence = open(file)?;
+    let statement = Statement::of_evidence(&evidence).ok_or_else(|| {
+        Failure::new(
+            Exit::Data,
+            format!("{}: this evidence is about a block, not about the order", file.display()),
+        )
+        .hint("verify it by itself")
+    })?;
+    if statement.floor.file_system != evidence.file_system {
+        let text = format!("{}: it is forged or damaged: it names two file systems", file.display());
+        return Err(Failure::new(Exit::Data, text));
+    }
+    Ok(Testimony { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement })
+}
+
+/// A piece about a block has nothing signed by the server in it: what is wrong with the bytes can be seen, but not who
+/// sent them.
+fn about_a_block(file: &Path, format: Format) -> Outcome<Option<Outcome>> {
+    let evidence = open(file)?;
+    if Statement::of_evidence(&evidence).is_some() {
+        return Ok(None);
+    }
+    let piece = Piece::of(file, &evidence);
+    format.print(&piece, |piece| {
+        format!(
+            "{}\n\nThe server's answers carry no signature, so that it gave these bytes, or none, rests on the word \
+             of who kept this.",
+            piece.describe()
+        )
+    })?;
+    Ok(Some(Err(Failure::new(Exit::Failed, "not proven: it rests on somebody's word"))))
+}
+
+impl From<Unusable> for Failure {
+    fn from(error: Unusable) -> Failure {
+        let failure = Failure::new(Exit::Data, &error);
+        match error {
+            Unusable::NoMembership { .. } => failure.hint(
+                "have it made again where it was kept, with `holdfast evidence export`: that takes along what is needed",
+            ),
+            _ => failure,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `holdfast state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
+
+use crate::control::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::output::Format;
+use crate::paths::{Directories, make_private};
+use crate::time::now_ns;
+use clap::{Args, Subcommand};
+use holdfast_client::state::StateError;
+use holdfast_client::state::carry::{self, Carriage, CarryError};
+use holdfast_crypto::PublicKey;
+use holdfast_rpc::Address;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often and after what pause it is tried again while a process that used the state ends.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// `holdfast state`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  on the old machine:
+    holdfast umount ~/shared
+    holdfast state export hf://HOST/FSID --key ~/.config/holdfast/key --to anna.state
+  carry anna.state and the key to the new machine, then there:
+    holdfast state import anna.state --key ~/.config/holdfast/key
+    holdfast mount hf://HOST/FSID ~/shared --key ~/.config/holdfast/key
+
+A device goes on in one place only. After the export, the old machine refuses to use the key for this
+file system. The file says what was signed and seen; it holds no key and no files, and only its owner
+may read it. Remove it when it was imported: an older one is refused where a newer state is, and
+reported as a clone where none is. To use two machines at once, give each a key of its own
+(`holdfast keygen`, `holdfast fs device add`).")]
+pub struct StateArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: StateCommand,
+}
+
+/// States.
+#[derive(Debug, Subcommand)]
+pub enum StateCommand {
+    /// Write a device's state to a file, and stop using it here.
+    Export {
+        /// Address: hf://HOST:PORT/FSID
+        #[arg(value_name = "URL")]
+        url: String,
+        /// The device's key: a private or public key file, or agent:SHA256:... or agent:COMMENT.
+        #[arg(long, value_name = "KEY")]
+        key: PathBuf,
+        /// File to write; never overwritten.
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
+    /// Go on with a state that was exported elsewhere.
+    Import {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The device's key: a private or public key file, or agent:SHA256:... or agent:COMMENT.
+        #[arg(long, value_name = "KEY")]
+        key: PathBuf,
+    },
+}
+
+/// What was carried, as it is printed.
+#[derive(Serialize)]
+struct Done {
+    file_system: String,
+    device: u32,
+    last_number: u64,
+    file: PathBuf,
+}
+
+impl Done {
+    fn of(carriage: &Carriage, file: &Path) -> Done {
+        Done {
+            file_system: carriage.file_system.to_string(),
+            device: carriage.device,
+            last_number: carriage.used,
+            file: file.to_owned(),
+        }
+    }
+}
+
+/// `holdfast state`
+pub fn run(arguments: &StateArguments, directories: &Directories, format: Format) -> Outcome {
+    match &arguments.command {
+        StateCommand::Export { url, key, to } => {
+            let address: Address = url.parse()?;
+            let key = public(key)?;
+            let state_dir = directories.state_of(&address.file_system, &key)?;
+            let carriage =
+                patiently(&state_dir, || carry::export(&state_dir, address.file_system, key, to, now_ns()))?;
+            format.print(&Done::of(&carriage, to), |done| {
+                format!(
+                    "The state of device {} (up to operation {}) is in {}, and is not used here any more. Import it \
+                     where the device goes on: holdfast state import {} --key KEY",
+                    done.device,
+                    done.last_number,
+                    to.display(),
+                    to.display()
+                )
+            })
+        }
+        StateCommand::Import { file, key } => {
+            let key = public(key)?;
+            let carriage = carry::look_into(file)?;
+            let state_dir = directories.state_of(&carriage.file_system, &key)?;
+            if carriage.key == key {
+                make_private(&state_dir)?;
+            }
+            let carriage = patiently(&state_dir, || carry::import(file, &state_dir, key))?;
+            format.print(&Done::of(&carriage, file), |done| {
+                format!(
+                    "Device {} goes on here, after operation {}. Remove {} now, and do not import it elsewhere.",
+                    done.device,
+                    done.last_number,
+                    file.display()
+                )
+            })
+        }
+    }
+}
+
+/// A process that has just unmounted may be on its way out; one that serves mounts is not waited for.
+fn patiently(
+    state_dir: &Path,
+    mut carry: impl FnMut() -> Result<Carriage, CarryError>,
+) -> Result<Carriage, Failure> {
+    let mut attempt = 0;
+    loop {
+        match carry() {
+            Err(CarryError::State(StateError::InUse))
+                if attempt < ATTEMPTS && Client::connect(state_dir)?.is_none() =>
+            {
+                attempt += 1;
+                std::thread::sleep(PAUSE);
+            }
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// The public half says all that is needed here, and needs no passphrase.
+fn public(key: &Path) -> Outcome<PublicKey> {
+    match keys::read_public(&key.to_string_lossy()) {
+        Ok(public) => Ok(public),
+        Err(_) => Ok(keys::read(key)?.public()),
+    }
+}
+
+impl From<CarryError> for Failure {
+    fn from(error: CarryError) -> Failure {
+        let (code, hint) = match &error {
+            CarryError::State(StateError::InUse) => {
+                (Exit::InUse, "unmount first: `holdfast status` shows what is mounted with this key")
+            }
+            CarryError::State(StateError::Full | StateError::Failed(_)) => (Exit::Io, ""),
+            CarryError::State(_) => (Exit::Data, ""),
+            CarryError::Nothing(_) => {
+                (Exit::NoInput, "is it the right address, the right key, and the right user of this machine?")
+            }
+            CarryError::Unsent(_) => (Exit::Failed, ""),
+            CarryError::Older { .. } => {
+                (Exit::NotAllowed, "use the newest file; if it is lost, enrol a new key for this machine")
+            }
+            CarryError::NoState(_) => (Exit::Data, ""),
+            CarryError::OtherKey { .. } => (Exit::NoInput, ""),
+            CarryError::Io { source, .. } => match source.kind() {
+                std::io::ErrorKind::AlreadyExists => (Exit::CannotCreate, "files are never overwritten"),
+                std::io::ErrorKind::NotFound => (Exit::NoInput, ""),
+                _ => (Exit::Io, ""),
+            },
+        };
+        let failure = Failure::new(code, &error);
+        if hint.is_empty() { failure } else { failure.hint(hint) }
+    }
+}

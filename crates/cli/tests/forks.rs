@@ -1,0 +1,178 @@
+//! After a fork: what two people can show to a third who has neither server nor key, and how they carry on.
+
+mod common;
+
+use common::{World, run, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A copy of the server, in the operator's hands, on a port of its own.
+struct Copy {
+    process: Child,
+    url: String,
+}
+
+impl Copy {
+    fn of(world: &World, data: &Path) -> Copy {
+        let port = common::free_port();
+        let process = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data"])
+            .arg(data)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the copy starts");
+        common::eventually("the copy listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Copy { process, url: format!("hf://127.0.0.1:{port}/{}", world.fsid()) }
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[track_caller]
+fn exits(command: &mut Command, code: i32) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
+    text(&output)
+}
+
+/// Content too long to lie in an inode.
+fn long(seed: u32) -> String {
+    (0..4000u32).map(|n| format!("{:08x}", (n ^ seed).wrapping_mul(2_654_435_761))).collect()
+}
+
+fn statement(world: &World, who: &str, mount: &Path) -> PathBuf {
+    let file = world.path(&format!("{who}.evidence"));
+    run(world.holdfast(who).args(["evidence", "statement"]).arg(mount).arg("--to").arg(&file));
+    file
+}
+
+/// Proves: what each side says by itself contradicts nothing; together they convict the server, on a machine that has
+/// only the two files, and name the operations and the files; the merge has both sides' files, says what is missing,
+/// and what the alarm kept is a file that others can check, too.
+#[test]
+fn two_statements_convict_and_are_merged() {
+    let mut world = World::new(&["alice", "bob"]);
+    let (alice, bob) = (world.mount("alice"), world.mount("bob"));
+    fs::write(alice.join("team/common"), long(1)).expect("written");
+    fs::write(alice.join("team/both"), "before").expect("written");
+    fs::write(bob.join("team/by-bob"), "before").expect("written");
+    assert_eq!(fs::read(alice.join("team/by-bob")).expect("read"), b"before");
+    assert_eq!(fs::read_to_string(bob.join("team/common")).expect("read"), long(1));
+    world.umount("bob");
+    world.stop_server();
+    run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
+    world.start_server();
+    let copy = Copy::of(&world, &world.path("fork"));
+    let true_url = std::mem::replace(&mut world.url, copy.url.clone());
+    let bob = world.mount("bob");
+    fs::write(bob.join("team/bobs"), long(2)).expect("written");
+    fs::write(bob.join("team/both"), "Bob's").expect("written");
+    fs::write(bob.join("team/by-bob"), "after").expect("written");
+    common::eventually("Alice's server is back", || fs::write(alice.join("team/alices"), "Alice's").is_ok());
+    fs::write(alice.join("team/both"), "Alice's").expect("written");
+    fs::remove_file(alice.join("team/common")).expect("removed");
+
+    let hers = statement(&world, "alice", &alice);
+    let his = statement(&world, "bob", &bob);
+    exits(world.holdfast("alice").args(["evidence", "statement"]).arg(&alice).arg("--to").arg(&hers), 73);
+    for file in [&hers, &his] {
+        let said = exits(world.holdfast("judge").args(["evidence", "verify"]).arg(file), 0);
+        assert!(said.contains("no lie is shown") && said.contains("does not prove"), "{said}");
+    }
+    let said = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&hers, &his]), 80);
+    for part in [
+        "Proven: whoever has the server's key has promised two things",
+        "Only the first side has seen",
+        "Only the other side has seen",
+        "alice's first (device 1)",
+        "team/alices: only on the first side",
+        "team/bobs: only on the other side",
+        "team/both: changed on both sides",
+        "team/by-bob: changed on the other side only",
+        "team/common: removed on the first side",
+    ] {
+        assert!(said.contains(part), "{part:?} is not said:\n{said}");
+    }
+    // Which is first makes no difference to what is proven.
+    exits(world.holdfast("judge").args(["evidence", "verify"]).args([&his, &hers]), 80);
+    let json = exits(world.holdfast("judge").args(["--json", "evidence", "verify"]).args([&hers, &his]), 80);
+    assert!(json.contains("\"conclusion\": \"server-lied\""), "{json}");
+    assert!(!world.path("judge-state").exists(), "the judge needs nothing and leaves nothing");
+
+    // Cut off, altered, of another file system: words, and no verdict.
+    let whole = fs::read(&his).expect("read");
+    for (name, bytes) in [("cut", &whole[..whole.len() / 2]), ("empty", &[][..]), ("noise", &[7; 4000][..])] {
+        let bad = world.path(name);
+        fs::write(&bad, bytes).expect("written");
+        exits(world.holdfast("judge").args(["evidence", "verify"]).args([&hers, &bad]), 65);
+    }
+
+    // Side by side: what Alice's machine has, and what Bob's file has; then with his server.
+    let merged = world.path("merged");
+    let said = run(world
+        .holdfast("alice")
+        .args(["evidence", "merge"])
+        .args([&alice, &his])
+        .arg("--to")
+        .arg(&merged));
+    let read = |path: &str| fs::read_to_string(merged.join(path));
+    assert_eq!(read("ours/team/alices").expect("copied"), "Alice's");
+    assert_eq!(read("ours/team/both").expect("copied"), "Alice's");
+    assert_eq!(read("theirs/team/both").expect("small files are in the statement"), "Bob's");
+    assert_eq!(read("theirs/team/common").expect("Alice had it cached"), long(1));
+    assert!(read("theirs/team/bobs").is_err(), "nobody here has it");
+    assert!(said.contains("theirs/team/bobs") && said.contains("1 are missing"), "{said}");
+    assert_eq!(read("REPORT.txt").expect("a report").trim(), said.trim());
+    let report: serde_json::Value =
+        serde_json::from_str(&read("report.json").expect("a report")).expect("JSON");
+    assert_eq!(report["comparison"]["complete"], true);
+    let merge = ["evidence", "merge"];
+    exits(world.holdfast("alice").args(merge).args([&alice, &his]).arg("--to").arg(&merged), 73);
+    let again = world.path("again");
+    run(world
+        .holdfast("bob")
+        .args(merge)
+        .args([&his, &hers])
+        .args(["--all", "--from", &copy.url, "--key"])
+        .arg(world.key("bob"))
+        .arg("--to")
+        .arg(&again));
+    assert_eq!(fs::read_to_string(again.join("ours/team/bobs")).expect("fetched"), long(2));
+    assert_eq!(fs::read_to_string(again.join("ours/team/common")).expect("fetched"), long(1));
+    world.umount("bob");
+
+    // Bob is brought over. What the alarm keeps can be exported, and says the same.
+    drop(copy);
+    world.url = true_url;
+    let refused = world.try_mount("bob", &[]);
+    assert_eq!(refused.status.code(), Some(80), "{}", text(&refused));
+    let list = run(world.holdfast("bob").args(["--json", "evidence", "list"]));
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    let name =
+        list.as_array().and_then(|list| list.last()).expect("evidence")["name"].as_str().expect("a name");
+    let kept = world.path("kept.evidence");
+    run(world.holdfast("bob").args(["evidence", "export", name, "--to"]).arg(&kept));
+    let said = text(&world.holdfast("judge").args(["evidence", "verify"]).arg(&kept).output().expect("runs"));
+    assert!(said.contains("It refused an answer") && said.contains("does contradict"), "{said}");
+    let said = exits(world.holdfast("judge").args(["evidence", "verify"]).args([&kept, &hers]), 80);
+    assert!(said.contains("Proven: whoever has the server's key"), "{said}");
+    // Its two sides can be laid side by side as well; what Bob never saw of the other comes from the server.
+    let from_alarm = world.path("from-alarm");
+    run(world
+        .holdfast("bob")
+        .args(merge)
+        .arg(&kept)
+        .args(["--from", &world.url, "--key"])
+        .arg(world.key("bob"))
+        .arg("--to")
+        .arg(&from_alarm));
+    assert_eq!(fs::read_to_string(from_alarm.join("theirs/team/both")).expect("the other side"), "Alice's");
+    assert!(from_alarm.join("ours/team/bobs").exists(), "what Bob had accepted");
+}

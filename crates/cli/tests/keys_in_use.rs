@@ -1,0 +1,218 @@
+//! A device's key over its life: its state carried to another machine, cloned, its key rotated, and removed.
+
+mod common;
+
+use common::{World, eventually, run, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+#[track_caller]
+fn exits(command: &mut Command, code: i32) -> String {
+    let output = command.stdin(Stdio::null()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(code), "{command:?}\n{}", text(&output));
+    text(&output)
+}
+
+/// Another machine of `who`, with the same key and no state.
+fn machine(world: &World, who: &str, name: &str) {
+    fs::copy(world.key(who), world.key(name)).expect("a copy of the key");
+}
+
+fn export(world: &World, who: &str, to: &Path) -> Command {
+    let mut command = world.holdfast(who);
+    command.args(["state", "export", &world.url, "--key"]).arg(world.key(who)).arg("--to").arg(to);
+    command
+}
+
+fn import(world: &World, who: &str, file: &Path) -> Command {
+    let mut command = world.holdfast(who);
+    command.args(["state", "import"]).arg(file).arg("--key").arg(world.key(who));
+    command
+}
+
+fn carried(world: &World, name: &str) -> PathBuf {
+    world.path(&format!("{name}.state"))
+}
+
+/// Proves: a state that was carried goes on there and nowhere else, until it is brought back; an older file is
+/// refused; nothing of this raises an alarm.
+#[test]
+fn a_state_is_carried_and_brought_back() {
+    let mut world = World::new(&["alice", "bob"]);
+    machine(&world, "alice", "laptop");
+    let alice = world.mount("alice");
+    fs::write(alice.join("team/from-desktop"), "one").expect("written");
+    let first = carried(&world, "first");
+    assert!(exits(&mut export(&world, "alice", &first), 75).contains("unmount first"));
+    world.umount("alice");
+    assert!(exits(&mut export(&world, "bob", &first), 66).contains("no state"));
+    run(&mut export(&world, "alice", &first));
+    assert_eq!(
+        fs::metadata(&first)
+            .map(|file| std::os::unix::fs::PermissionsExt::mode(&file.permissions()) & 0o777)
+            .expect("made"),
+        0o600
+    );
+
+    // Moved is moved: for mounts and for a second export.
+    let refused = world.try_mount("alice", &[]);
+    assert_eq!(refused.status.code(), Some(65), "{}", text(&refused));
+    assert!(text(&refused).contains("carried to another machine"), "{}", text(&refused));
+    let second = carried(&world, "second");
+    assert!(exits(&mut export(&world, "alice", &second), 65).contains("carried to another machine"));
+
+    // Another key's, a damaged one.
+    machine(&world, "bob", "stranger");
+    assert!(exits(&mut import(&world, "stranger", &first), 66).contains("belongs to key"));
+    let damaged = carried(&world, "damaged");
+    let mut bytes = fs::read(&first).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&damaged, &bytes).expect("written");
+    exits(&mut import(&world, "laptop", &damaged), 65);
+
+    run(&mut import(&world, "laptop", &first));
+    let laptop = world.mount("laptop");
+    assert_eq!(fs::read(laptop.join("team/from-desktop")).expect("read"), b"one");
+    fs::write(laptop.join("team/from-laptop"), "two").expect("written");
+    assert!(exits(&mut import(&world, "laptop", &first), 75).contains("in use"));
+    world.umount("laptop");
+    assert!(exits(&mut import(&world, "laptop", &first), 77).contains("the file is the older one"));
+
+    // Back again; the old file is of no use then.
+    run(&mut export(&world, "laptop", &second));
+    run(&mut import(&world, "alice", &second));
+    let alice = world.mount("alice");
+    assert_eq!(fs::read(alice.join("team/from-laptop")).expect("read"), b"two");
+    fs::write(alice.join("team/from-desktop"), "three").expect("written");
+    world.umount("alice");
+    exits(&mut import(&world, "alice", &first), 77);
+
+    // On a machine that knows nothing, the server's view shows that the file is an old one.
+    machine(&world, "alice", "third");
+    run(&mut import(&world, "third", &first));
+    fs::create_dir(world.path("third-mnt")).expect("a mount point");
+    let refused = world.try_mount("third", &[]);
+    assert_eq!(refused.status.code(), Some(80), "{}", text(&refused));
+    let said = text(&refused);
+    assert!(said.contains("This is no attack by itself") || said.contains("This is a clone"), "{said}");
+    assert!(world.status("bob").lines().all(|line| !line.contains("ALARM")));
+    let bob = world.mount("bob");
+    assert_eq!(fs::read(bob.join("team/from-desktop")).expect("others see no alarm"), b"three");
+}
+
+/// Proves: of two machines with one key and one state, the one that comes second is told that it, or the other, is a
+/// clone, in so many words; the server is not accused, the first goes on, and others notice nothing.
+#[test]
+fn a_clone_is_called_a_clone() {
+    let mut world = World::new(&["alice", "bob"]);
+    let alice = world.mount("alice");
+    fs::write(alice.join("team/file"), "one").expect("written");
+    world.umount("alice");
+    for name in ["clone", "late"] {
+        machine(&world, "alice", name);
+        let state = world.path(&format!("{name}-state"));
+        run(Command::new("cp").arg("-a").arg(world.path("alice-state")).arg(state));
+    }
+    let innocent = |told: &str| {
+        let local = told.contains("This is a clone, not a lie of the server's")
+            || told.contains("This is no attack by itself");
+        assert!(local && told.contains("key"), "{told}");
+        assert!(!told.contains("No honest server shows this"), "the server is accused:\n{told}");
+        assert!(!told.contains("history is not consistent"), "the server is accused:\n{told}");
+    };
+    // The clone begins while the first is at work, and signs a number that was used.
+    let alice = world.mount("alice");
+    fs::write(alice.join("team/file"), "two").expect("written");
+    fs::create_dir(world.path("clone-mnt")).expect("a mount point");
+    for _ in 0..2 {
+        let refused = world.try_mount("clone", &[]);
+        assert_eq!(refused.status.code(), Some(80), "{}", text(&refused));
+        innocent(&text(&refused));
+    }
+    let kept = run(world.holdfast("clone").args(["--json", "evidence", "list"]));
+    innocent(&kept);
+    assert_eq!(fs::read(alice.join("team/file")).expect("it goes on"), b"two");
+    fs::write(alice.join("team/file"), "three").expect("it goes on");
+    world.umount("alice");
+
+    // Each of them in turn: whoever is second is told.
+    fs::create_dir(world.path("late-mnt")).expect("a mount point");
+    let refused = world.try_mount("late", &[]);
+    assert_eq!(refused.status.code(), Some(80), "{}", text(&refused));
+    innocent(&text(&refused));
+    let bob = world.mount("bob");
+    assert_eq!(fs::read(bob.join("team/file")).expect("others go on"), b"three");
+    assert!(!world.status("bob").contains("ALARM"), "{}", world.status("bob"));
+}
+
+/// Proves: after a rotation the new key goes on with the same files under the same name, in one change of the
+/// membership, and the old one can order nothing.
+#[test]
+fn a_key_is_rotated() {
+    let mut world = World::new(&["alice", "bob"]);
+    let alice = world.mount("alice");
+    fs::write(alice.join("team/file"), "by the old key").expect("written");
+    let url = world.url.clone();
+    world.keygen("new");
+    let public = fs::read_to_string(world.path("new.key.pub")).expect("a public key");
+    let version = |world: &World| -> u64 {
+        let shown =
+            run(world.holdfast("bob").args(["--json", "fs", "show", &url, "--key"]).arg(world.key("bob")));
+        serde_json::from_str::<serde_json::Value>(&shown).expect("JSON")["version"]
+            .as_u64()
+            .expect("a version")
+    };
+    let before = version(&world);
+    let rotate = |key: &str| ["fs", "device", "rotate", &url, "alice", "first", key].map(str::to_owned);
+    let said = world.administer(&rotate(public.trim()).each_ref().map(String::as_str));
+    assert!(said.contains("has a new key"), "{said}");
+    assert_eq!(version(&world), before + 1, "one change");
+
+    eventually("the old key is refused", || fs::write(alice.join("team/old"), "late").is_err());
+    let new = world.mount("new");
+    assert_eq!(fs::read(new.join("team/file")).expect("read"), b"by the old key");
+    fs::write(new.join("team/file"), "by the new key").expect("written");
+    let bob = world.mount("bob");
+    assert_eq!(fs::read(bob.join("team/file")).expect("read"), b"by the new key");
+    assert!(!bob.join("team/old").exists());
+    assert!(!world.status("bob").contains("ALARM"));
+    // A key that was ever used is nobody's new one.
+    let old = fs::read_to_string(world.path("alice.key.pub")).expect("a public key");
+    let mut again = world.holdfast("superuser");
+    again.args(rotate(old.trim())).arg("--superuser").arg(world.key("superuser"));
+    assert!(!again.output().expect("it runs").status.success());
+}
+
+/// Proves: a removed key that signs once more at a place before its removal, with the help of an operator who keeps
+/// the old state, convinces nobody who has seen the removal.
+#[test]
+fn a_removed_key_cannot_back_date() {
+    let mut world = World::new(&["alice", "bob"]);
+    let alice = world.mount("alice");
+    fs::write(alice.join("team/contract"), "as agreed").expect("written");
+    world.umount("alice");
+    let bob = world.mount("bob");
+    assert_eq!(fs::read(bob.join("team/contract")).expect("read"), b"as agreed");
+    world.stop_server();
+    run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("before")));
+    world.start_server();
+    let url = world.url.clone();
+    world.administer(&["fs", "device", "remove", &url, "alice", "first"]);
+    fs::write(bob.join("team/seen"), "Bob has seen the removal").expect("written");
+    let refused = world.try_mount("alice", &[]);
+    assert_eq!(refused.status.code(), Some(67), "{}", text(&refused));
+
+    // The operator serves the state from before the removal, and the removed key signs there.
+    world.stop_server();
+    fs::rename(world.data(), world.path("after")).expect("moved");
+    fs::rename(world.path("before"), world.data()).expect("moved");
+    world.start_server();
+    let alice = world.mount("alice");
+    fs::write(alice.join("team/contract"), "as forged").expect("she is believed where nobody knows better");
+    world.umount("alice");
+    let shown = fs::read(bob.join("team/contract"));
+    assert_eq!(shown.expect_err("back-dated").raw_os_error(), Some(5), "{}", world.status("bob"));
+    assert!(world.status("bob").contains("FROZEN"), "{}", world.status("bob"));
+}

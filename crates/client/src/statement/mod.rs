@@ -1,0 +1,156 @@
+//! What a device can tell a third party about what it was shown: a *statement*. It needs nothing but the file system's
+//! id to be checked ([`verify()`]), and two of them can be laid side by side, file by file ([`compare()`]).
+//!
+//! A statement holds the device's floor (its own last structure with the server's receipt, the last accepted view
+//! with everybody's structures, the superuser's key and list of server keys), the membership that the signatures are
+//! checked by, what the device refused if it is about that, and as many small blocks (tables, inodes, directories) as
+//! fit, so that files can be named where no server is. No chunks of files are in it; small files lie in their inodes.
+//!
+//! Invariants: nothing in a statement is believed because the teller says so. What signatures cover is checked; what
+//! they do not cover (which view was shown when, what was refused) is called the teller's word.
+//!
+//! Attack answered: a server that shows two people two histories and denies it, and a person who invents one.
+
+mod blocks;
+mod branch;
+mod copy;
+mod verify;
+mod words;
+
+pub use blocks::{CacheOnly, Sources};
+pub use branch::{Branch, Comparison, Difference, Limits, Version, What, compare};
+pub use verify::{Conclusion, Showing, Testimony, Unusable, Verdict, branch, verify};
+
+use crate::evidence::{EvidenceFile, Proof, now_ns};
+use blocks::Recorder;
+use borsh::{BorshDeserialize, BorshSerialize};
+use branch::walk;
+use holdfast_content::{BlockKind, BlockSource, DeviceId, Membership, Reference};
+use holdfast_crypto::decode;
+use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::check::membership_wanted;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::message::{AddressedBlock, ViewReply};
+use holdfast_protocol::structure::View;
+use std::sync::Arc;
+
+/// Most bytes of blocks that a statement takes along.
+pub const BLOCK_BYTES_MAX: usize = 16 << 20;
+/// Most files whose attributes a statement takes along.
+const FILES_MAX: u64 = 100_000;
+
+/// What a device was shown.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Statement {
+    /// What it had accepted.
+    pub floor: Floor,
+    /// What it refused, if it is about that.
+    pub refused: Option<Refused>,
+    /// Blocks that these views refer to: the membership, then metadata as far as it was at hand.
+    pub blocks: Vec<AddressedBlock>,
+    /// Whether these are all the metadata of what was accepted.
+    pub is_whole: bool,
+}
+
+/// An answer that was refused.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Refused {
+    /// Why.
+    pub alarm: Alarm,
+    /// The answer, if it was a view.
+    pub reply: Option<ViewReply>,
+}
+
+impl Statement {
+    /// Of what `floor` has accepted, and perhaps what was refused then, with the membership out of `source`.
+    pub fn of(floor: Floor, refused: Option<Refused>, source: &dyn BlockSource) -> Statement {
+        let mut statement = Statement { floor, refused, blocks: Vec::new(), is_whole: false };
+        let wanted: Vec<Reference> =
+            statement.views().filter_map(|view| membership_wanted(&statement.floor, view).ok()).collect();
+        for reference in wanted {
+            if let Ok(block) = source.fetch(&reference, BlockKind::Membership) {
+                statement.add(AddressedBlock { address: reference.address, block: block.to_stored() });
+            }
+        }
+        statement
+    }
+
+    /// From evidence that was kept, whichever version kept it; `None` if it is not about the order.
+    pub fn of_evidence(evidence: &EvidenceFile) -> Option<Statement> {
+        match &evidence.proof {
+            Proof::Statement(statement) => Some(Statement::clone(statement)),
+            Proof::Order { alarm, floor, reply } => {
+                let reply = decode(reply).ok();
+                let refused = decode(alarm).ok().map(|alarm| Refused { alarm, reply });
+                let floor = decode(floor).ok()?;
+                Some(Statement { floor, refused, blocks: Vec::new(), is_whole: false })
+            }
+            Proof::Block { .. } | Proof::Missing { .. } => None,
+        }
+    }
+
+    /// As a file for others.
+    pub fn into_evidence(self, explanation: String) -> EvidenceFile {
+        EvidenceFile {
+            format: 2,
+            file_system: self.floor.file_system,
+            device: Some(self.floor.device),
+            noticed_ns: now_ns(),
+            explanation,
+            proof: Proof::Statement(Box::new(self)),
+        }
+    }
+
+    /// The view accepted last, and the one refused.
+    pub fn views(&self) -> impl Iterator<Item = &View> {
+        let refused = self.refused.as_ref().and_then(|refused| refused.reply.as_ref());
+        [Some(&self.floor.view), refused.map(|reply| &reply.view)].into_iter().flatten()
+    }
+
+    /// Takes along what `source` has of the metadata, within [`BLOCK_BYTES_MAX`].
+    pub fn fill(&mut self, source: Arc<dyn BlockSource + Send + Sync>) {
+        let recorder = Arc::new(Recorder::new(source, BLOCK_BYTES_MAX));
+        for address in self.blocks.iter().map(|block| block.address) {
+            recorder.know(address);
+        }
+        let mut whole = true;
+        let views: Vec<View> = self.views().cloned().collect();
+        for (index, view) in views.iter().enumerate() {
+            let Ok(reference) = membership_wanted(&self.floor, view) else { continue };
+            let Ok(membership) = Membership::load(&*recorder, &reference) else {
+                whole &= index > 0;
+                continue;
+            };
+            let device = self.floor.device;
+            let branch = Branch::reading(view.clone(), membership, device, recorder.clone());
+            let read_all = walk(&branch, FILES_MAX);
+            whole &= read_all || index > 0;
+        }
+        let (blocks, all_kept) = recorder.take();
+        for block in blocks {
+            self.add(block);
+        }
+        self.is_whole = whole && all_kept;
+    }
+
+    fn add(&mut self, block: AddressedBlock) {
+        if !self.blocks.iter().any(|known| known.address == block.address) {
+            self.blocks.push(block);
+        }
+    }
+}
+
+/// The name of a device as people know it, by a membership.
+pub fn device_name(membership: &Membership, device: DeviceId) -> String {
+    match membership.devices.get(&device) {
+        Some(known) => {
+            let user = membership.users.get(&known.user).map_or("?", |user| user.name.as_str());
+            if user == known.name {
+                format!("{user} (device {})", device.0)
+            } else {
+                format!("{user}'s {} (device {})", known.name, device.0)
+            }
+        }
+        None => format!("device {}", device.0),
+    }
+}

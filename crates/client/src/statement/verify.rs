@@ -1,0 +1,526 @@
+//! What statements prove, taken alone and together.
+//!
+//! Order of the work: the superuser's key must be the one that the file system's id names; the membership must be the
+//! one that the superuser's structure names; then every structure with a good signature is an exhibit, and
+//! [`holdfast_protocol::judge`] looks for contradictions among the exhibits of all statements. Only that convicts.
+//! The rest (whether a refused answer really contradicts the floor beside it, how files differ) is told with whose
+//! word it is.
+
+use super::blocks::Sources;
+use super::branch::{Branch, Comparison, Limits, compare};
+use super::{Statement, device_name};
+use holdfast_content::{BlockSource, ContentError, DeviceId, Membership, SourceError};
+use holdfast_crypto::Digest;
+use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::check::{authentic, check_look, membership_wanted};
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::judge::{Contradiction, Exhibit, Suspect, contradictions};
+use holdfast_protocol::message::ViewReply;
+use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::structure::{Structure, View};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A device that never took part: the view of a bystander.
+const BYSTANDER: DeviceId = DeviceId(u32::MAX);
+/// Most remarks about one statement.
+const REMARKS_MAX: usize = 16;
+
+/// One statement to be judged, with what is known of how it came.
+#[derive(Clone, Debug)]
+pub struct Testimony {
+    /// What to call it: its file.
+    pub label: String,
+    /// When it was made, by its machine's clock.
+    pub made_ns: i64,
+    /// The statement.
+    pub statement: Statement,
+}
+
+/// Why a statement cannot be judged.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unusable {
+    /// It contradicts itself where no honest program would have it.
+    #[error("{label}: it is forged or damaged: {why}")]
+    Forged {
+        /// Which.
+        label: String,
+        /// Where.
+        why: String,
+    },
+    /// What its signatures are checked by is missing.
+    #[error("{label}: the membership that its signatures are checked by is not in it")]
+    NoMembership {
+        /// Which.
+        label: String,
+    },
+    /// They are of several file systems.
+    #[error("{first} is of file system {one}, {second} of {other}: they say nothing about each other")]
+    OtherFileSystem {
+        /// One.
+        first: String,
+        /// Of this one.
+        one: Digest,
+        /// Another.
+        second: String,
+        /// Of this one.
+        other: Digest,
+    },
+}
+
+/// What comes out, strongest last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Conclusion {
+    /// Nothing contradicts anything.
+    Fits,
+    /// An answer was refused, rightly if it was given; that it was given, nobody has signed.
+    AsTold,
+    /// Signatures contradict each other, and one of several must have lied.
+    OneOfSeveralLied,
+    /// A device's key signed two things that contradict each other.
+    KeyUsedTwice,
+    /// Whoever has the server's key signed two things that contradict each other.
+    ServerLied,
+}
+
+/// The findings.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The strongest finding.
+    pub conclusion: Conclusion,
+    /// The file system's id.
+    pub file_system: String,
+    /// What its superuser calls it.
+    pub name: String,
+    /// What was looked at.
+    pub statements: Vec<Told>,
+    /// What contradicts what.
+    pub contradictions: Vec<Clashing>,
+    /// Who knew how much, where there are two sides.
+    pub sides: Option<Sides>,
+}
+
+/// One statement, in words.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// Its file.
+    pub label: String,
+    /// Who makes it.
+    pub by: String,
+    /// When, as that machine's clock had it, nanoseconds since 1970.
+    pub made_ns: i64,
+    /// The last operation of its own that the device knew to be committed.
+    pub last_operation: u64,
+    /// Whether the server's receipt for that is in it and valid.
+    pub has_receipt: bool,
+    /// Length of the log of updates that it had accepted.
+    pub log_size: u64,
+    /// Structures of it whose signatures are good.
+    pub signatures: usize,
+    /// What it refused, in words.
+    pub refused: Option<String>,
+    /// Whether the answer kept in it contradicts what it had accepted, looked at here once more.
+    pub refused_rightly: Option<bool>,
+    /// Whether all metadata is in it.
+    pub is_whole: bool,
+    /// What is odd about it and proves nothing.
+    pub remarks: Vec<String>,
+}
+
+/// Two operations that cannot both be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Clashing {
+    /// One.
+    pub first: String,
+    /// The other.
+    pub second: String,
+    /// How.
+    pub why: String,
+    /// Who of them lied, at least one; with one only, this one did.
+    pub suspects: Vec<String>,
+    /// Whether that is proven of a single one.
+    pub is_proof: bool,
+}
+
+/// What two sides know.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sides {
+    /// What the first is.
+    pub ours: String,
+    /// What the second is.
+    pub theirs: String,
+    /// The same for every device, in operations.
+    pub devices: Vec<Known>,
+    /// Which files differ, as far as can be said.
+    pub files: Comparison,
+}
+
+/// How many operations of a device each side knows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Known {
+    /// The device.
+    pub device: String,
+    /// Operations known to the first side.
+    pub ours: u64,
+    /// And to the second.
+    pub theirs: u64,
+}
+
+/// A statement that hangs together.
+struct Prepared<'a> {
+    testimony: &'a Testimony,
+    /// By which accepted structures were checked; none before the first view.
+    membership: Option<Membership>,
+    refused_membership: Option<Membership>,
+    exhibits: Vec<Exhibit<'a>>,
+    told: Told,
+}
+
+/// Judges statements of one file system. At least one must be given.
+///
+/// # Errors
+/// [`Unusable`]: the first that cannot be judged.
+pub fn verify(testimonies: &[Testimony], limits: Limits) -> Result<Verdict, Unusable> {
+    let mut prepared = Vec::new();
+    for testimony in testimonies {
+        prepared.push(prepare(testimony)?);
+    }
+    for pair in prepared.windows(2) {
+        let id = |prepared: &Prepared<'_>| prepared.testimony.statement.floor.file_system;
+        if id(&pair[0]) != id(&pair[1]) {
+            return Err(Unusable::OtherFileSystem {
+                first: pair[0].told.label.clone(),
+                one: id(&pair[0]),
+                second: pair[1].told.label.clone(),
+                other: id(&pair[1]),
+            });
+        }
+    }
+    let newest = prepared
+        .iter()
+        .flat_map(|prepared| [&prepared.membership, &prepared.refused_membership])
+        .flatten()
+        .max_by_key(|membership| membership.version)
+        .cloned()
+        .ok_or_else(|| Unusable::NoMembership { label: labels(testimonies) })?;
+    let exhibits: Vec<Exhibit<'_>> =
+        prepared.iter().flat_map(|prepared| prepared.exhibits.iter().copied()).collect();
+    let found = contradictions(&exhibits);
+    let refused = prepared.iter().any(|prepared| prepared.told.refused_rightly == Some(true));
+    let sides = sides(&prepared, &found, &newest, limits);
+    Ok(Verdict {
+        conclusion: conclusion(&found, refused),
+        file_system: prepared[0].testimony.statement.floor.file_system.to_string(),
+        name: newest.name.clone(),
+        contradictions: found.iter().map(|clash| clashing(clash, &newest)).collect(),
+        sides,
+        statements: prepared.into_iter().map(|prepared| prepared.told).collect(),
+    })
+}
+
+/// Which of a statement's views.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Showing {
+    /// What was accepted.
+    Accepted,
+    /// What was refused.
+    Refused,
+}
+
+/// A statement's view to read files from, with blocks of `source`; the structures in it whose signatures are not good
+/// are left out. `None`: it has no such view.
+///
+/// # Errors
+/// [`Unusable`].
+pub fn branch(
+    testimony: &Testimony,
+    showing: Showing,
+    source: Arc<dyn BlockSource + Send + Sync>,
+) -> Result<Option<Branch>, Unusable> {
+    let prepared = prepare(testimony)?;
+    let statement = &testimony.statement;
+    let (view, membership) = match showing {
+        Showing::Accepted => (Some(&statement.floor.view), prepared.membership),
+        Showing::Refused => {
+            let reply = statement.refused.as_ref().and_then(|refused| refused.reply.as_ref());
+            (reply.map(|reply| &reply.view), prepared.refused_membership)
+        }
+    };
+    let (Some(view), Some(membership)) = (view, membership) else { return Ok(None) };
+    let view = true_part(view, &membership);
+    Ok(Some(Branch::reading(view, membership, statement.floor.device, source)))
+}
+
+/// A view without the structures that their devices have not signed.
+fn true_part(view: &View, members: &Membership) -> View {
+    let mut view = view.clone();
+    view.slots.retain(|device, slot| slot.value.device() == *device && authentic(members, slot).is_ok());
+    view
+}
+
+fn labels(testimonies: &[Testimony]) -> String {
+    testimonies.iter().map(|testimony| testimony.label.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn conclusion(found: &[Contradiction], refused: bool) -> Conclusion {
+    let of = |clash: &Contradiction| match clash.suspects.convicted() {
+        Some(Suspect::Server) => Conclusion::ServerLied,
+        Some(Suspect::Device(_)) => Conclusion::KeyUsedTwice,
+        None => Conclusion::OneOfSeveralLied,
+    };
+    let otherwise = if refused { Conclusion::AsTold } else { Conclusion::Fits };
+    found.iter().map(of).max().unwrap_or(otherwise)
+}
+
+fn clashing(clash: &Contradiction, members: &Membership) -> Clashing {
+    let operation = |operation: holdfast_protocol::alarm::Operation| {
+        format!("operation {} of {}", operation.number, device_name(members, operation.device))
+    };
+    let suspect = |suspect: &Suspect| match suspect {
+        Suspect::Server => "whoever has the server's key".to_owned(),
+        Suspect::Device(device) => format!("whoever has the key of {}", device_name(members, *device)),
+    };
+    Clashing {
+        first: operation(clash.first.0),
+        second: operation(clash.second.0),
+        why: clash.clash.to_string(),
+        suspects: clash.suspects.0.iter().map(suspect).collect(),
+        is_proof: clash.suspects.convicted().is_some(),
+    }
+}
+
+fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
+    let Testimony { label, statement, made_ns } = testimony;
+    let floor = &statement.floor;
+    let forged = |why: String| Unusable::Forged { label: label.clone(), why };
+    if floor.superuser.file_system_id() != floor.file_system {
+        return Err(forged(
+            "the superuser's key in it is not the one that its file system's id names".to_owned(),
+        ));
+    }
+    let mut remarks = Vec::new();
+    let mut exhibits = Vec::new();
+    let membership = membership(statement, &floor.view).map_err(forged)?;
+    if membership.is_none() && !floor.view.slots.is_empty() {
+        return Err(Unusable::NoMembership { label: label.clone() });
+    }
+    let promised = receipt(floor).map_err(forged)?;
+    if let Some(members) = &membership {
+        for slot in floor.view.slots.values() {
+            // An accepted structure was verified by the teller; one that is not authentic was put in since.
+            authentic(members, slot).map_err(|alarm| forged(alarm.to_string()))?;
+            if slot.value.forecast.file_system != floor.file_system {
+                return Err(forged("a structure in it is of another file system".to_owned()));
+            }
+            let acknowledged = promised == Some(slot.value.digest());
+            exhibits.push(Exhibit { structure: slot, acknowledged });
+        }
+        if let Err(alarm) = hangs_together(floor, members) {
+            remarks.push(format!(
+                "what it had accepted has a gap, as an honest device's has only in the middle of an operation: {alarm}"
+            ));
+        }
+    }
+    let (refused_membership, confirmed) = refused(statement, &mut exhibits, &mut remarks);
+    remarks.truncate(REMARKS_MAX);
+    let by = membership.as_ref().or(refused_membership.as_ref());
+    let told = Told {
+        label: label.clone(),
+        by: by.map_or_else(
+            || format!("device {}", floor.device.0),
+            |members| device_name(members, floor.device),
+        ),
+        made_ns: *made_ns,
+        last_operation: floor.last(),
+        has_receipt: promised.is_some(),
+        log_size: floor.view.log.size,
+        signatures: exhibits.len(),
+        refused: statement.refused.as_ref().map(|refused| refused.alarm.to_string()),
+        refused_rightly: confirmed,
+        is_whole: statement.is_whole,
+        remarks,
+    };
+    Ok(Prepared { testimony, membership, refused_membership, exhibits, told })
+}
+
+/// The membership that a view names, if the block is in the statement; an error if the view names none properly.
+fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, String> {
+    if view.slots.is_empty() {
+        return Ok(None);
+    }
+    // Nothing is taken to be verified already.
+    let bystander = Floor::new(statement.floor.superuser, BYSTANDER);
+    let reference = membership_wanted(&bystander, view).map_err(|alarm| alarm.to_string())?;
+    let source = Sources::of(&[statement]);
+    match Membership::load(&source, &reference) {
+        Ok(membership) => Ok(Some(membership)),
+        Err(ContentError::Source(SourceError::Missing(_))) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The structure that the server has promised to have committed. A receipt that is not a listed server's counts for
+/// nothing, so it is an error: no honest device keeps one.
+fn receipt(floor: &Floor) -> Result<Option<Digest>, String> {
+    if let Some(keys) = &floor.server_keys
+        && (keys.value.file_system != floor.file_system || !keys.verify(&floor.superuser))
+    {
+        return Err("the list of server keys in it is not signed by the superuser".to_owned());
+    }
+    let (Some(receipt), Some(own)) = (&floor.receipt, floor.own()) else { return Ok(None) };
+    if receipt.value.structure != own.value.digest() {
+        // Of an earlier operation.
+        return Ok(None);
+    }
+    // A list that the superuser has replaced may leave out the server of the time.
+    Ok(floor.accepts_receipt(receipt, &own.value).then_some(receipt.value.structure))
+}
+
+/// Whether the accepted view is one that somebody who knows nothing could accept.
+fn hangs_together(floor: &Floor, members: &Membership) -> Result<(), Alarm> {
+    let reply = ViewReply {
+        view: floor.view.clone(),
+        peaks: floor.frontier.peaks().to_vec(),
+        consistency: Vec::new(),
+        blocks: Vec::new(),
+    };
+    check_look(&Floor::new(floor.superuser, BYSTANDER), members, &reply).map(drop)
+}
+
+/// The refused answer: exhibits in it, and whether it is refused here too.
+fn refused<'a>(
+    statement: &'a Statement,
+    exhibits: &mut Vec<Exhibit<'a>>,
+    remarks: &mut Vec<String>,
+) -> (Option<Membership>, Option<bool>) {
+    let Some(refused) = &statement.refused else { return (None, None) };
+    let Some(reply) = &refused.reply else {
+        remarks.push("the answer that was refused was no view; the teller's word is all there is".to_owned());
+        return (None, Some(false));
+    };
+    let members = match membership(statement, &reply.view) {
+        Ok(Some(members)) => members,
+        Ok(None) => {
+            remarks.push("the refused answer names a membership that is not at hand".to_owned());
+            return (None, Some(false));
+        }
+        Err(why) => {
+            remarks.push(format!("the refused answer is false in itself: {why}"));
+            return (None, Some(true));
+        }
+    };
+    for slot in reply.view.slots.values() {
+        match authentic(&members, slot) {
+            Ok(()) if slot.value.forecast.file_system == statement.floor.file_system => {
+                exhibits.push(Exhibit { structure: slot, acknowledged: false });
+            }
+            Ok(()) => remarks.push("in the refused answer: a structure of another file system".to_owned()),
+            Err(alarm) => remarks.push(format!("in the refused answer: {alarm}")),
+        }
+    }
+    let confirmed = check_look(&statement.floor, &members, reply).is_err();
+    if !confirmed {
+        remarks.push(
+            "the answer was refused for what it meant to an operation under way; by itself it can be accepted"
+                .to_owned(),
+        );
+    }
+    (Some(members), Some(confirmed))
+}
+
+/// One side, to be compared.
+struct Side<'a> {
+    label: String,
+    statement: &'a Statement,
+    view: &'a View,
+    membership: &'a Membership,
+}
+
+/// The two views that the first contradiction is between; without one, those of two statements, or what was accepted
+/// and what was refused.
+fn sides(
+    prepared: &[Prepared<'_>],
+    found: &[Contradiction],
+    members: &Membership,
+    limits: Limits,
+) -> Option<Sides> {
+    let mut all: Vec<Side<'_>> = Vec::new();
+    for prepared in prepared {
+        let statement = &prepared.testimony.statement;
+        let label = |what: &str| format!("{what} {} ({})", prepared.told.by, prepared.told.label);
+        if let Some(membership) = &prepared.membership {
+            let view = &statement.floor.view;
+            all.push(Side { label: label("what was accepted by"), statement, view, membership });
+        }
+        if let (Some(membership), Some(refused)) = (&prepared.refused_membership, &statement.refused)
+            && let Some(reply) = &refused.reply
+        {
+            let label = label("what was refused by");
+            all.push(Side { label, statement, view: &reply.view, membership });
+        }
+    }
+    let has = |side: &Side<'_>, structure: Digest| {
+        side.view.slots.values().any(|slot: &Signed<Structure>| slot.value.digest() == structure)
+    };
+    let clash = found.first().map(|clash| (clash.first.1, clash.second.1));
+    let pair = clash.and_then(|(first, second)| {
+        let one = all.iter().position(|side| has(side, first) && !has(side, second))?;
+        let other = all.iter().position(|side| has(side, second) && !has(side, first))?;
+        Some((one.min(other), one.max(other)))
+    });
+    let (one, other) = pair.or((all.len() > 1).then_some((0, 1)))?;
+    let (ours, theirs) = (&all[one], &all[other]);
+    let source: Arc<Sources> = Arc::new(Sources::of(&[ours.statement, theirs.statement]));
+    let branch = |side: &Side<'_>| {
+        let device = side.statement.floor.device;
+        let view = true_part(side.view, side.membership);
+        Branch::reading(view, side.membership.clone(), device, source.clone())
+    };
+    Some(Sides {
+        ours: ours.label.clone(),
+        theirs: theirs.label.clone(),
+        devices: known(ours.view, theirs.view, members),
+        files: compare(&branch(ours), &branch(theirs), limits),
+    })
+}
+
+fn known(ours: &View, theirs: &View, members: &Membership) -> Vec<Known> {
+    let number =
+        |view: &View, device: &DeviceId| view.slots.get(device).map_or(0, |slot| slot.value.number());
+    let devices: BTreeSet<DeviceId> = ours.slots.keys().chain(theirs.slots.keys()).copied().collect();
+    devices
+        .into_iter()
+        .map(|device| Known {
+            device: device_name(members, device),
+            ours: number(ours, &device),
+            theirs: number(theirs, &device),
+        })
+        .collect()
+}
+
+impl std::fmt::Display for Conclusion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Conclusion::Fits => "Nothing here contradicts anything else: no lie is shown.",
+            Conclusion::AsTold => {
+                "Not proven: if the server gave the answer that is kept here, it lied. No signature of the server's \
+                 is on that answer, so this rests on the word of who kept it."
+            }
+            Conclusion::OneOfSeveralLied => {
+                "Proven: these signatures cannot all come from an honest server and honest devices. Which of those \
+                 named lied, they do not say."
+            }
+            Conclusion::KeyUsedTwice => {
+                "Proven: a device's key has signed two things of which an honest device signs one. The key is used \
+                 on two machines (a clone), its state was put back, or it was stolen. The server is not convicted by \
+                 this."
+            }
+            Conclusion::ServerLied => {
+                "Proven: whoever has the server's key has promised two things of which only one can be true. It lied, \
+                 or was put back to an older state without saying so."
+            }
+        })
+    }
+}
