@@ -62,6 +62,15 @@ pub enum Proof {
         /// The reply, encoded.
         reply: Vec<u8>,
     },
+    /// A head that the server has signed and witnesses have co-signed, of another history than the one accepted here.
+    Head {
+        /// What was believed (the floor), encoded.
+        floor: Vec<u8>,
+        /// The head with its proofs ([`holdfast_protocol::message::WitnessedHead`]), encoded.
+        head: Vec<u8>,
+        /// A note that the server had signed of a history of the same length, if it was shown one.
+        earlier: Option<String>,
+    },
 }
 
 /// The folder that evidence goes to.
@@ -134,6 +143,17 @@ impl Evidence {
         reply: Vec<u8>,
     ) -> Option<PathBuf> {
         self.keep("order", explanation, Proof::Order { alarm, floor, reply })
+    }
+
+    /// Keeps proof of another history.
+    pub fn keep_head(
+        &self,
+        explanation: String,
+        floor: Vec<u8>,
+        head: Vec<u8>,
+        earlier: Option<String>,
+    ) -> Option<PathBuf> {
+        self.keep("head", explanation, Proof::Head { floor, head, earlier })
     }
 
     /// Adds to a piece of evidence which file it is about, as far as the mount knows; once for each path.

@@ -9,6 +9,7 @@
 //! If appending fails (the disk is full), the sequencer in memory is ahead of the log. It is then thrown away
 //! and made again from the log before it decides anything more.
 
+mod heads;
 mod hints;
 mod leases;
 mod ledger;
@@ -34,6 +35,7 @@ use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standi
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
 use holdfast_store::BlockStore;
+use heads::Heads;
 use leases::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -58,6 +60,8 @@ pub struct FileSystem {
     locks: Mutex<LockTable>,
     lock_changes: Notify,
     leases: Leases,
+    /// What witnesses have co-signed.
+    heads: Mutex<Heads>,
 }
 
 /// What may have been held when the server ended, and how leases are granted from now on.
@@ -101,6 +105,7 @@ impl FileSystem {
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
             lock_changes: Notify::new(),
             leases: Leases::new(before.lease_ms, first_epoch, holders, now_ms + left_ms),
+            heads: Mutex::default(),
         }
     }
 
