@@ -12,7 +12,8 @@ use holdfast_protocol::structure::LogHead;
 use sha2::Digest as _;
 
 /// c2sp.org/signed-note.
-const NOTE: &str = "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned \u{e8} subito sera.\n\n";
+const NOTE: &str =
+    "Ognuno sta solo sul cuor della terra\ntrafitto da un raggio di sole:\n\ned \u{e8} subito sera.\n\n";
 /// c2sp.org/tlog-witness.
 const SUBMISSION: &str = "old 20852014
 PlRNCrwHpqhGrupue0L7gxbjbMiKA9temvuZZDDpkaw=
@@ -43,7 +44,10 @@ fn examples_of_the_specifications() {
         "{NOTE}\u{2014} quasimodo.example/salvatore NnugSzTjtVAewIS+Z/iJhUPeFDkO/5QQ2i5ddnGITLlC+EhfLW9oJKONrMouFSQU0xMcXxj99ihAQwaqP3ZekRwNtIc=\n"
     );
     let read: Note = note.parse().expect("it is a note");
-    assert!(read.text.ends_with("subito sera.\n") && read.text.contains("sole:\n\n"), "the last empty line divides");
+    assert!(
+        read.text.ends_with("subito sera.\n") && read.text.contains("sole:\n\n"),
+        "the last empty line divides"
+    );
     assert_eq!(read.signatures[0].id, [0x36, 0x7b, 0xa0, 0x4b]);
     assert_eq!(read.to_string(), note);
 
@@ -82,7 +86,8 @@ fn a_note_of_another_implementation() {
 
 fn witness() -> (SigningKey, VerifierKey) {
     let key = SigningKey::from_seed(&[4; 32]);
-    let verifier = VerifierKey::new("witness.example/w1", KeyKind::Cosignature, key.public()).expect("a name");
+    let verifier =
+        VerifierKey::new("witness.example/w1", KeyKind::Cosignature, key.public()).expect("a name");
     (key, verifier)
 }
 

@@ -64,7 +64,10 @@ pub fn verify(
     }
     let head = checkpoint.head;
     if head.size == 0 || head.size > accepted.size {
-        return Err(not_a_head(format!("it is of {} operations, of {} asked about", head.size, accepted.size)));
+        return Err(not_a_head(format!(
+            "it is of {} operations, of {} asked about",
+            head.size, accepted.size
+        )));
     }
     let by: Vec<(usize, u64)> = witnesses
         .iter()
@@ -105,7 +108,8 @@ mod tests {
 
     impl Log {
         fn of(leaves: impl IntoIterator<Item = u8>) -> Log {
-            let mut log = Log { updates: Default::default(), checkpoints: Default::default(), leaves: vec![] };
+            let mut log =
+                Log { updates: Default::default(), checkpoints: Default::default(), leaves: vec![] };
             for number in leaves {
                 let update = Digest([number; 32]);
                 log.leaves.push(update);

@@ -5,6 +5,7 @@
 //! So whoever knows that one leaf is in both trees knows that they agree up to there.
 
 use holdfast_crypto::Digest;
+pub use holdfast_protocol::log_tree::Frontier;
 use holdfast_protocol::log_tree::TreeHash;
 use sha2::{Digest as _, Sha256};
 

@@ -428,7 +428,8 @@ fn verdict(report: &Report) -> Outcome {
         let message = format!("{}: this device's key does not sign", process.status.address);
         return Err(Failure::new(Exit::Unavailable, message));
     }
-    let stale = |process: &&Process| process.status.engine.pointer("/head/is_stale") == Some(&Value::Bool(true));
+    let stale =
+        |process: &&Process| process.status.engine.pointer("/head/is_stale") == Some(&Value::Bool(true));
     if let Some(process) = report.processes.iter().find(stale) {
         let message = format!("{}: witnesses do not vouch for what the server shows", process.status.address);
         return Err(Failure::new(Exit::Unavailable, message));

@@ -306,10 +306,16 @@ mod tests {
             let mut lookup = |level, index| nodes.get(&(level, index)).copied();
             for index in 0..head.size {
                 let leaf = Digest([index as u8; 32]);
-                let proof = UPDATES.inclusion_proof(index, head.size, &mut lookup).expect("all nodes are kept");
+                let proof =
+                    UPDATES.inclusion_proof(index, head.size, &mut lookup).expect("all nodes are kept");
                 assert!(UPDATES.verify_inclusion(index, leaf, head, &proof), "{index} of {}", head.size);
                 assert!(!UPDATES.verify_inclusion(index, Digest([0xee; 32]), head, &proof));
-                assert!(!UPDATES.verify_inclusion(index, leaf, LogHead { root: leaf, size: head.size + 1 }, &proof));
+                assert!(!UPDATES.verify_inclusion(
+                    index,
+                    leaf,
+                    LogHead { root: leaf, size: head.size + 1 },
+                    &proof
+                ));
                 for other in (0..=head.size).filter(|other| *other != index) {
                     assert!(!UPDATES.verify_inclusion(other, leaf, head, &proof), "{other} for {index}");
                 }

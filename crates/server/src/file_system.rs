@@ -22,6 +22,7 @@ use crate::blocks;
 use crate::error::OpenError;
 use crate::host::{Caller, Clock, Host};
 use crate::refusal::{Refused, refuse};
+use heads::Heads;
 use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock, UserId,
 };
@@ -35,7 +36,6 @@ use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standi
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
 use holdfast_store::BlockStore;
-use heads::Heads;
 use leases::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};

@@ -317,8 +317,8 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_protocol::log_tree::verify_consistency;
     use holdfast_log::simulated::{Crash, PowerLoss};
+    use holdfast_protocol::log_tree::verify_consistency;
 
     struct Model {
         frontier: Frontier,

@@ -77,7 +77,11 @@ impl Asker {
             .tls_config(tls)
             .timeout_global(Some(PATIENCE))
             .build();
-        Ok(Asker { url: format!("{}/add-checkpoint", url.trim_end_matches('/')), witness, agent: config.into() })
+        Ok(Asker {
+            url: format!("{}/add-checkpoint", url.trim_end_matches('/')),
+            witness,
+            agent: config.into(),
+        })
     }
 
     /// Whom it asks.
@@ -91,7 +95,8 @@ impl Asker {
     /// [`AskError`].
     pub fn ask(&self, submission: &Submission) -> Result<Asked, AskError> {
         let unreachable = |error: ureq::Error| AskError::Unreachable(error.to_string());
-        let sent = self.agent.post(&self.url).header("content-type", "text/plain").send(submission.to_string());
+        let sent =
+            self.agent.post(&self.url).header("content-type", "text/plain").send(submission.to_string());
         let mut response = sent.map_err(unreachable)?;
         let status = response.status().as_u16();
         let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();

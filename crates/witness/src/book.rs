@@ -17,9 +17,9 @@ use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::cosignature::cosign;
 use holdfast_checkpoint::judge::{Authentic, Refusal};
 use holdfast_checkpoint::note::{KeyKind, Note, NoteError, NoteSignature, VerifierKey};
+use holdfast_checkpoint::tree::name_of;
 use holdfast_crypto::keyfile::{self, KeyFileError};
 use holdfast_crypto::{Digest, SigningKey};
-use holdfast_checkpoint::tree::name_of;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
@@ -145,8 +145,9 @@ impl Book {
             Some(key) => key,
             None => {
                 let mut seed = zeroize::Zeroizing::new([0; 32]);
-                getrandom::fill(&mut *seed)
-                    .map_err(|error| failed("drawing a key for", path)(io::Error::other(error.to_string())))?;
+                getrandom::fill(&mut *seed).map_err(|error| {
+                    failed("drawing a key for", path)(io::Error::other(error.to_string()))
+                })?;
                 SigningKey::from_seed(&seed)
             }
         };
@@ -205,8 +206,8 @@ impl Book {
         }
         let text = fs::read_to_string(&key_file).map(zeroize::Zeroizing::new);
         let text = text.map_err(failed("reading", &key_file))?;
-        let key = keyfile::parse_private(&text, None)
-            .map_err(|error| BookError::Key { path: key_file, error })?;
+        let key =
+            keyfile::parse_private(&text, None).map_err(|error| BookError::Key { path: key_file, error })?;
         let verifier = VerifierKey::new(name.trim_end(), KeyKind::Cosignature, key.public())?;
         let mut last = BTreeMap::new();
         let logs = path.join(LOGS);
@@ -274,7 +275,11 @@ impl Book {
         let name = format!("{}-{}-{}", name_of(origin).short(), head.size, Digest(head.root.0).short());
         let file = folder.join(name);
         let kept = || -> Result<(), BookError> {
-            DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed("making", &folder))?;
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&folder)
+                .map_err(failed("making", &folder))?;
             if file.exists() || self.refused().len() >= REFUSED_MAX {
                 return Ok(());
             }

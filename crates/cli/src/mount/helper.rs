@@ -246,7 +246,9 @@ fn options(options: &[&str], what: For, sloppy: bool) -> Outcome<Vec<String>> {
                 return Err(wrong(format!("option '{name}' needs a value: {name}=...")));
             };
             // The later one counts.
-            arguments.retain(|argument| long == MIRROR || long == WITNESS || argument.split('=').next() != Some(long));
+            arguments.retain(|argument| {
+                long == MIRROR || long == WITNESS || argument.split('=').next() != Some(long)
+            });
             arguments.push(format!("{long}={value}"));
         } else if let (Some(long), None) = (find(&PLAIN)?, value) {
             arguments.retain(|argument| argument != long);

@@ -78,7 +78,10 @@ fn init(arguments: &Init, format: Format) -> Outcome {
         Some(file) => match keys::read(file)? {
             keys::Key::Here(key) => Some(key),
             _ => {
-                return Err(Failure::new(Exit::Usage, "a witness's key must be in a file without a passphrase"));
+                return Err(Failure::new(
+                    Exit::Usage,
+                    "a witness's key must be in a file without a passphrase",
+                ));
             }
         },
     };
@@ -116,10 +119,16 @@ fn status(arguments: &State, format: Format) -> Outcome {
         let mut rows = vec![vec!["Key".to_owned(), shown.key.clone()]];
         for log in &shown.logs {
             rows.push(vec!["Log".to_owned(), clean(&log.origin)]);
-            rows.push(vec!["  signed last".to_owned(), format!("{} operations, root {}", log.size, log.root)]);
+            rows.push(vec![
+                "  signed last".to_owned(),
+                format!("{} operations, root {}", log.size, log.root),
+            ]);
         }
         for refused in &shown.refused {
-            rows.push(vec!["REFUSED".to_owned(), format!("a log has signed {refused}, which does not follow")]);
+            rows.push(vec![
+                "REFUSED".to_owned(),
+                format!("a log has signed {refused}, which does not follow"),
+            ]);
         }
         table(&rows)
     })

@@ -113,15 +113,9 @@ struct State {
 impl Vigil {
     pub fn new(policy: WitnessPolicy) -> Vigil {
         let wall_ms = (now_ns().max(0) / 1_000_000) as u64;
-        let freshness = Freshness::new(
-            policy.witnesses.len(),
-            policy.quorum(),
-            policy.stale_after,
-            wall_ms,
-            now_ms(),
-        );
-        let state =
-            State { freshness, newest: None, notes: BTreeMap::new(), trouble: None, was_stale: None };
+        let freshness =
+            Freshness::new(policy.witnesses.len(), policy.quorum(), policy.stale_after, wall_ms, now_ms());
+        let state = State { freshness, newest: None, notes: BTreeMap::new(), trouble: None, was_stale: None };
         Vigil {
             policy,
             state: Mutex::new(state),
@@ -176,8 +170,10 @@ impl Vigil {
         };
         let why = match &status.trouble {
             Some(trouble) => trouble.clone(),
-            None => "either witnesses are away, or the server shows this device a history that they do not know"
-                .to_owned(),
+            None => {
+                "either witnesses are away, or the server shows this device a history that they do not know"
+                    .to_owned()
+            }
         };
         format!(
             "the newest head that {} of {} witnesses vouch for is {age} ({why}). Ask other members what they see, and the \
@@ -264,7 +260,9 @@ impl Vigil {
         let request = Request::Witnessed { log_size: accepted.size };
         let heads = match shared.remote.call(request, PATIENCE) {
             Ok(Response::Witnessed(heads)) => heads,
-            Ok(Response::Error(error)) => return self.note(Some(format!("the server does not say: {error}"))),
+            Ok(Response::Error(error)) => {
+                return self.note(Some(format!("the server does not say: {error}")));
+            }
             Ok(_) => return self.note(Some("the server knows of no witnesses".to_owned())),
             Err(error) => return self.note(Some(format!("the server does not say: {error}"))),
         };

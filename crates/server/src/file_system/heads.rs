@@ -121,7 +121,8 @@ impl FileSystem {
         let mut told = Vec::new();
         let mut found = Vec::new();
         for signed in heads.signed.iter().rev().filter(|signed| signed.head.size <= log_size) {
-            let fresh: Vec<usize> = signed.by.keys().copied().filter(|witness| !told.contains(witness)).collect();
+            let fresh: Vec<usize> =
+                signed.by.keys().copied().filter(|witness| !told.contains(witness)).collect();
             if fresh.is_empty() || found.len() == HEADS_MAX {
                 continue;
             }
@@ -182,7 +183,8 @@ impl Open {
             let resumed = empty.peaks_at(at.size).ok().and_then(|peaks| {
                 let frontier = Frontier::of(at.size, peaks.clone())?;
                 let tree =
-                    Tree::open_named(storage, name.clone(), CHECKPOINTS, at.size, Vec::new(), &peaks, at).ok()?;
+                    Tree::open_named(storage, name.clone(), CHECKPOINTS, at.size, Vec::new(), &peaks, at)
+                        .ok()?;
                 (frontier.head_of(CHECKPOINTS) == at).then_some((tree, frontier))
             });
             if let Some((tree, frontier)) = resumed {

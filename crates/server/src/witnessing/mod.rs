@@ -9,6 +9,7 @@ use crate::host::Host;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_checkpoint::checkpoint::log_key;
 use holdfast_checkpoint::note::{KeyKind, VerifierKey};
+use holdfast_checkpoint::submission::Submission;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::HEADS_MAX;
 use holdfast_witness::{AskError, Asked, Asker};
@@ -86,8 +87,7 @@ impl Witnessing {
             if key.kind() != KeyKind::Cosignature {
                 return Err(RunError::Witness(format!("{key} is the key of a log, not of a witness")));
             }
-            let asker =
-                Asker::new(url, key.clone()).map_err(|error| RunError::Witness(error.to_string()))?;
+            let asker = Asker::new(url, key.clone()).map_err(|error| RunError::Witness(error.to_string()))?;
             let (shared, host) = (shared.clone(), Arc::downgrade(host));
             std::thread::Builder::new()
                 .name(format!("witness-{place}"))
@@ -123,12 +123,12 @@ impl Shared {
             if Instant::now() > due + every {
                 continue;
             }
-            let Some(file_systems) = host.upgrade().map(|host| host.file_systems()) else { return };
-            for file_system in file_systems {
+            let Some(host) = host.upgrade() else { return };
+            for file_system in host.file_systems() {
                 if *self.stopped.lock() {
                     return;
                 }
-                let asked = ask(host, &file_system, place, asker, every);
+                let asked = host.have_signed(&file_system, place, every / 2, &mut |sent| asker.ask(sent));
                 self.note(place, &file_system, asker, asked.err());
             }
         }
@@ -177,44 +177,47 @@ impl Shared {
     }
 }
 
-/// Has a witness sign the newest head of a file system.
-fn ask(
-    host: &Weak<Host>,
-    file_system: &FileSystem,
-    place: usize,
-    asker: &Asker,
-    every: Duration,
-) -> Result<(), String> {
-    let gap_ms = every.as_millis() as u64 / 2;
-    for _ in 0..ATTEMPTS {
-        let Some(host) = host.upgrade() else { return Ok(()) };
-        let submission = file_system
-            .submission(&host, place, gap_ms)
-            .map_err(|refused| format!("no head could be made: {}", refused.into_error()))?;
-        // Not while somebody is waited for: the server may end meanwhile.
-        drop(host);
-        match asker.ask(&submission) {
-            Ok(Asked::Cosigned(line, time_s)) => {
-                file_system.cosigned(place, &submission.note, line, time_s);
-                return Ok(());
-            }
-            Ok(Asked::OldSize(size)) => {
-                if !file_system.witness_is_at(place, size) {
+impl Host {
+    /// Has a witness, known by its place among all, sign the newest head of a file system: `ask` asks it. A head is made
+    /// anew if operations came since and the last one is older than `gap`.
+    ///
+    /// # Errors
+    /// Why it did not sign, in words.
+    pub fn have_signed(
+        &self,
+        file_system: &FileSystem,
+        place: usize,
+        gap: Duration,
+        ask: &mut dyn FnMut(&Submission) -> Result<Asked, AskError>,
+    ) -> Result<(), String> {
+        let gap_ms = gap.as_millis() as u64;
+        for _ in 0..ATTEMPTS {
+            let submission = file_system
+                .submission(self, place, gap_ms)
+                .map_err(|refused| format!("no head could be made: {}", refused.into_error()))?;
+            match ask(&submission) {
+                Ok(Asked::Cosigned(line, time_s)) => {
+                    file_system.cosigned(place, &submission.note, line, time_s);
+                    return Ok(());
+                }
+                Ok(Asked::OldSize(size)) => {
+                    if !file_system.witness_is_at(place, size) {
+                        return Err(format!(
+                            "it has co-signed {size} operations, and this server has only {}: operations are lost, or \
+                             the data is that of an older backup. It will not sign another history",
+                            file_system.log_size()
+                        ));
+                    }
+                }
+                Err(AskError::Refused { status: status @ (409 | 422), text }) => {
                     return Err(format!(
-                        "it has co-signed {size} operations, and this server has only {}: operations are lost, or the \
-                         data is that of an older backup. It will not sign another history",
-                        file_system.log_size()
+                        "it does not take the head for one that follows what it signed last (status {status}: {text}): \
+                         the data is another history than the one it knows"
                     ));
                 }
+                Err(error) => return Err(error.to_string()),
             }
-            Err(AskError::Refused { status: status @ (409 | 422), text }) => {
-                return Err(format!(
-                    "it does not take the head for one that follows what it signed last (status {status}: {text}): \
-                     the data is another history than the one it knows"
-                ));
-            }
-            Err(error) => return Err(error.to_string()),
         }
+        Err("it says again and again that it signed another size last".to_owned())
     }
-    Err("it says again and again that it signed another size last".to_owned())
 }
