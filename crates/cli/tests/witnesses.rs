@@ -354,3 +354,54 @@ fn heads_are_compared() {
         assert!(text(&output).contains(word), "{}", text(&output));
     }
 }
+
+/// Proves: evidence of another history is judged by itself, anywhere: two notes of one length, by a server on the list
+/// that the superuser signed, convict; less than that is said to be less.
+#[test]
+fn evidence_is_judged_anywhere() {
+    use holdfast_checkpoint::checkpoint::Checkpoint;
+    use holdfast_client::evidence::{EvidenceFile, Proof};
+    use holdfast_crypto::{Digest, SigningKey, encode};
+    use holdfast_protocol::floor::Floor;
+    use holdfast_protocol::message::{ServerKeys, WitnessedHead};
+    use holdfast_protocol::signed::Signed;
+    use holdfast_protocol::structure::LogHead;
+
+    let folder = tempfile::tempdir().expect("a directory");
+    let (superuser, server, stranger) =
+        (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]), SigningKey::from_seed(&[3; 32]));
+    let device = holdfast_content::DeviceId(4);
+    let mut floor = Floor::new(superuser.public(), device);
+    let id = floor.file_system;
+    let list = ServerKeys { file_system: id, sequence: 1, keys: vec![server.public()] };
+    let note = |key: &SigningKey, root: u8| {
+        Checkpoint::signed(&id, LogHead { size: 9, root: Digest([root; 32]) }, key).to_string()
+    };
+    let shown = |floor: &Floor, note: String, earlier: Option<String>| {
+        let head = WitnessedHead { note, leaf: Digest::ZERO, in_log: vec![], in_checkpoint: vec![] };
+        let file = EvidenceFile {
+            format: 1,
+            file_system: id,
+            device: Some(device),
+            noticed_ns: 0,
+            explanation: "another history".to_owned(),
+            proof: Proof::Head { floor: encode(floor), head: encode(&head), earlier },
+        };
+        let path = folder.path().join("a.evidence");
+        fs::write(&path, encode(&file)).expect("written");
+        run(holdfast().env("HOLDFAST_STATE_DIR", folder.path()).args(["evidence", "show"]).arg(&path))
+    };
+    floor.server_keys = Some(Signed::new(list.clone(), &superuser));
+    let convicts = shown(&floor, note(&server, 1), Some(note(&server, 2)));
+    assert!(convicts.contains("two different histories of 9 operations"), "{convicts}");
+    for earlier in [None, Some(note(&stranger, 2)), Some(note(&server, 1)), Some("nonsense".to_owned())] {
+        let said = shown(&floor, note(&server, 1), earlier);
+        assert!(said.contains("is as the device says"), "{said}");
+    }
+    let by_stranger = shown(&floor, note(&stranger, 1), Some(note(&stranger, 2)));
+    assert!(by_stranger.contains("proves nothing"), "{by_stranger}");
+    // A list that the superuser did not sign makes nobody a server.
+    floor.server_keys = Some(Signed::new(list, &stranger));
+    let unlisted = shown(&floor, note(&server, 1), Some(note(&server, 2)));
+    assert!(unlisted.contains("proves nothing"), "{unlisted}");
+}

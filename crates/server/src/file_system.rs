@@ -344,7 +344,12 @@ impl FileSystem {
 
     /// Writes a checkpoint of the order, durable with the next commit.
     pub(crate) fn checkpoint(&self, store: &BlockStore) -> Result<(), Refused> {
-        self.ledger.lock().checkpoint(store)
+        self.ledger.lock().checkpoint(store)?;
+        if let Err(refused) = self.heads.lock().persist() {
+            let error = refused.into_error();
+            tracing::warn!(%error, "the tree that witnesses know is not on disk; it can be made again");
+        }
+        Ok(())
     }
 
     /// What garbage collection must keep: present heads and those of the last `window_ns`. Notes the present

@@ -167,9 +167,12 @@ fn heads_hold_for_everybody() {
 fn an_honest_server_never_contradicts_itself() {
     let mut world = World::new();
     let mut author = Author::new(1);
-    for round in 0..12 {
-        world.operate(&mut author);
-        match round % 4 {
+    let tree = format!("witness-tree-{}", file_system());
+    for round in 0..21 {
+        for _ in 0..9 {
+            world.operate(&mut author);
+        }
+        match round % 7 {
             0 => world.round().unwrap(),
             // The witness has signed, and the server does not hear of it.
             1 => {
@@ -181,15 +184,21 @@ fn an_honest_server_never_contradicts_itself() {
                 assert!(lost.is_err());
             }
             2 => world = world.restart(Crash::PowerLoss),
-            _ => {
-                let name = format!("witness-tree-{}", file_system());
-                if world.disk.storage().open(&name).is_ok() {
-                    world.disk.delete(&name);
+            // The tree is on disk, whole, altered at its beginning or its end, lost, or of an unknown size.
+            what => {
+                world.round().unwrap();
+                world.host.checkpoint_if_due();
+                match what {
+                    3 => {}
+                    4 => world.disk.corrupt(&tree, 40),
+                    5 => world.disk.delete(&tree),
+                    _ => world.disk.corrupt(&format!("heads-{}", file_system()), 9),
                 }
                 world = world.restart(Crash::PowerLoss);
             }
         }
-        world.round().unwrap();
+        // What is damaged may be found out by one that fails.
+        world.round().or_else(|_| world.round()).unwrap();
         let log = world.look().view.log;
         assert_eq!(world.verified(log), log.size, "round {round}");
     }

@@ -339,6 +339,19 @@ mod tests {
                 "--timeout=7"
             ]
         );
+        let witnesses =
+            "witness=w/1+0a+BA==,witness=w/2+0b+BB==,witness_quorum=1,stale_after=9,when_stale=stop,key=/k";
+        assert_eq!(
+            arguments(witnesses),
+            [
+                "--witness=w/1+0a+BA==",
+                "--witness=w/2+0b+BB==",
+                "--witness-quorum=1",
+                "--stale-after=9",
+                "--when-stale=stop",
+                "--key=/k"
+            ]
+        );
     }
 
     /// Proves: a release is mounted without a key; what is for the other kind only is refused by name; mirrors add up.

@@ -199,7 +199,11 @@ impl Vigil {
         }
     }
 
+    /// Registers a hook, and tells it at once of a head that is too old already.
     pub fn on_change(&self, hook: StaleHook) {
+        if self.state.lock().was_stale == Some(true) {
+            hook(true, &self.words());
+        }
         self.hooks.lock().push(hook);
     }
 
@@ -341,6 +345,10 @@ impl Vigil {
 impl Shared {
     /// Has the signer look at the present view, ordering nothing.
     fn look(&self, patience: Duration) {
+        // The signer would wait for a server that is away, and everybody for the signer.
+        if !self.remote.is_connected() {
+            return;
+        }
         let (done, told) = std::sync::mpsc::channel();
         if self.queue.teach(Lesson { what: Learned::Look, done }) {
             let _ = told.recv_timeout(patience);

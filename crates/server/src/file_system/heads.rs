@@ -45,6 +45,24 @@ pub(super) struct Heads {
     signed: VecDeque<Signed>,
     /// The size that each witness signed last, as far as is known.
     last_sizes: BTreeMap<usize, u64>,
+    /// What is on disk has led nowhere, and is made anew.
+    is_damaged: bool,
+}
+
+impl Heads {
+    fn make_anew(&mut self) {
+        self.open = None;
+        self.is_damaged = true;
+    }
+
+    fn unless_damaged<T>(&mut self, result: Result<T, TreeError>) -> Result<T, TreeError> {
+        result.inspect_err(|_| self.make_anew())
+    }
+
+    /// Puts the tree on disk, so that the next start need not make it again.
+    pub(super) fn persist(&mut self) -> Result<(), Refused> {
+        self.open.as_mut().map_or(Ok(()), Open::persist)
+    }
 }
 
 struct Open {
@@ -68,10 +86,12 @@ impl FileSystem {
         let mut heads = self.heads.lock();
         let now_ms = host.clock.monotonic_ms();
         let size = self.log_size();
-        let is_due = heads
-            .signed
-            .back()
-            .is_none_or(|last| last.head.size < size && now_ms.saturating_sub(last.made_ms) >= gap_ms);
+        let is_open = heads.open.is_some();
+        let is_due = !is_open
+            || heads
+                .signed
+                .back()
+                .is_none_or(|last| last.head.size < size && now_ms.saturating_sub(last.made_ms) >= gap_ms);
         if is_due {
             let open = self.grow(host, &mut heads)?;
             let head = open.frontier.head_of(CHECKPOINTS);
@@ -85,8 +105,10 @@ impl FileSystem {
         let (Some(open), Some(last)) = (&heads.open, heads.signed.back()) else {
             return crate::refusal::refuse("there is no head yet");
         };
-        let proof = open.tree.prove(old_size.min(last.head.size), last.head)?.unwrap_or_default();
-        Ok(Submission { old_size: old_size.min(last.head.size), proof, note: last.note.clone() })
+        let (old_size, note) = (old_size.min(last.head.size), last.note.clone());
+        let proof = open.tree.prove(old_size, last.head);
+        let proof = heads.unless_damaged(proof)?.unwrap_or_default();
+        Ok(Submission { old_size, proof, note })
     }
 
     /// A witness says what it signed last. Whether that can be of this log: it may have seen no more than there is.
@@ -116,7 +138,15 @@ impl FileSystem {
 
     /// The newest heads within the first `log_size` operations: of each witness the one that it signed last.
     pub(crate) fn witnessed_heads(&self, host: &Host, log_size: u64) -> Result<Vec<WitnessedHead>, Refused> {
-        let heads = self.heads.lock();
+        let mut heads = self.heads.lock();
+        let shown = self.proven_heads(host, &heads, log_size);
+        if shown.is_err() {
+            heads.make_anew();
+        }
+        shown
+    }
+
+    fn proven_heads(&self, host: &Host, heads: &Heads, log_size: u64) -> Result<Vec<WitnessedHead>, Refused> {
         let Some(open) = &heads.open else { return Ok(Vec::new()) };
         let mut told = Vec::new();
         let mut found = Vec::new();
@@ -151,7 +181,8 @@ impl FileSystem {
     fn grow<'a>(&self, host: &Host, heads: &'a mut Heads) -> Result<&'a Open, Refused> {
         if heads.open.is_none() {
             let ledger = self.current(host)?;
-            heads.open = Some(Open::open(host.storage(), &self.id, &ledger)?);
+            heads.open = Some(Open::open(host.storage(), &self.id, &ledger, heads.is_damaged)?);
+            heads.is_damaged = false;
         }
         let Some(open) = &mut heads.open else { unreachable!("it was just opened") };
         let end = self.current(host)?.log_head().size;
@@ -172,10 +203,16 @@ impl FileSystem {
 
 impl Open {
     /// Goes on where the file was synced last, if what is there is of this log; else begins anew.
-    fn open(storage: &Arc<dyn Storage>, id: &Digest, ledger: &Ledger) -> Result<Open, Refused> {
+    fn open(
+        storage: &Arc<dyn Storage>,
+        id: &Digest,
+        ledger: &Ledger,
+        is_damaged: bool,
+    ) -> Result<Open, Refused> {
         let name = format!("witness-tree-{id}");
         let (mark, at) = Mark::open(storage, id)?;
-        let is_ours = at.size > 0
+        let is_ours = !is_damaged
+            && at.size > 0
             && at.size <= ledger.log_head().size
             && ledger.leaves(at.size - 1..at.size)? == [mark.leaf];
         if is_ours {
@@ -199,8 +236,13 @@ impl Open {
     }
 
     fn persist_if_due(&mut self) -> Result<(), Refused> {
+        let size = self.frontier.head_of(CHECKPOINTS).size;
+        if size - self.tree.stored() < LEAVES_IN_MEMORY { Ok(()) } else { self.persist() }
+    }
+
+    fn persist(&mut self) -> Result<(), Refused> {
         let head = self.frontier.head_of(CHECKPOINTS);
-        if head.size - self.tree.stored() < LEAVES_IN_MEMORY {
+        if head.size == self.tree.stored() {
             return Ok(());
         }
         self.tree.persist()?;
