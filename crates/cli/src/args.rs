@@ -77,6 +77,8 @@ pub enum Command {
     Verify(reading::args::Verify),
     /// Keys, renewals and revocation of signed releases.
     Release(crate::release::args::Release),
+    /// Run a witness, which keeps servers from showing people different histories for long.
+    Witness(crate::witness::args::Witness),
     /// Serve a signed release to anybody, as a mirror.
     Serve(Serve),
     /// Show a release, or a directory, to people who have only a browser.
@@ -142,6 +144,8 @@ pub struct Keygen {
   holdfast server allow --data /srv/holdfast 'ssh-ed25519 AAAA... anna'
   holdfast server scrub --data /srv/holdfast
   holdfast server backup --data /srv/holdfast --to /mnt/backup/holdfast
+  holdfast server witnesses --data /srv/holdfast
+  holdfast server --data /srv/holdfast --witness https://witness.example.org=witness.example.org/w1+1a2b3c4d+BA...
 
 SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
 )]
@@ -180,6 +184,13 @@ pub struct Server {
     /// Don't listen on the UDP port of the same number, for QUIC; clients then use TCP on bad links too.
     #[arg(long)]
     pub no_quic: bool,
+    /// A witness to co-sign the newest heads, and where it is asked, as URL=KEY (`holdfast witness init` prints its key).
+    /// Several: give it several times.
+    #[arg(long, value_name = "URL=KEY", value_parser = witness_at)]
+    pub witness: Vec<holdfast_server::witnessing::WitnessAt>,
+    /// Seconds between heads.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub witness_every: u64,
     /// Face the network in the process that holds the key and the data, where sandboxes cannot be made (some
     /// containers). A hole in TLS, QUIC or framing is then a hole in all of it.
     #[arg(long)]
@@ -223,6 +234,13 @@ fn mapping(text: &str) -> Result<(String, u32), String> {
     Ok((name.to_owned(), id))
 }
 
+/// Where a witness is asked, and its key, as in `https://witness.example.org/=NAME+HASH+KEY`.
+fn witness_at(text: &str) -> Result<holdfast_server::witnessing::WitnessAt, String> {
+    let (url, key) = text.split_once('=').ok_or("not of the form URL=KEY")?;
+    let key = key.parse().map_err(|error| format!("{error}"))?;
+    Ok(holdfast_server::witnessing::WitnessAt { url: url.to_owned(), key })
+}
+
 /// Who may create file systems on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum CreateBy {
@@ -254,6 +272,8 @@ pub enum ServerCommand {
     Allow(ServerAllow),
     /// Make a whole copy of a data directory. The server may be running or not.
     Backup(ServerBackup),
+    /// Show the key of each file system's log, for witnesses, and what witnesses have co-signed.
+    Witnesses(ServerData),
 }
 
 /// `holdfast server backup`
@@ -579,6 +599,8 @@ pub struct FsRevoke {
   holdfast mount hf://files.example.org/FSID ~/shared --key ~/.ssh/id_ed25519
   holdfast mount hf://127.0.0.1:7440/FSID /mnt --key laptop.key --foreground
   holdfast mount hf://files.example.org/FSID ~/shared --key agent:anna@laptop
+  holdfast mount hf://files.example.org/FSID ~/shared --key laptop.key --witness witness.example.org/w1+1a2b3c4d+BA... \
+    --stale-after 60 --when-stale read-only
   holdfast mount https://mirror.example.org/release/ /mnt --id ID
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
@@ -592,7 +614,8 @@ For a mount at every start, with `mount.holdfast` (the same program by another n
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT, transfer=HOW,
 map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, no_gather, local_locks,
-write_back, write_back_mib=MIB, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
+write_back, write_back_mib=MIB, witness=KEY (several times), witness_quorum=COUNT, stale_after=SECONDS, when_stale=WHAT,
+allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
 there to be asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
 Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale, state=DIR, cache=DIR,
@@ -650,6 +673,9 @@ pub struct Mount {
     /// What chown and chgrp to users and groups do that are not mapped.
     #[arg(long, value_name = "WHAT", default_value = "refuse")]
     pub unmapped_chown: UnmappedChown,
+    /// Who vouches for how new what the server shows is.
+    #[command(flatten)]
+    pub witnesses: crate::witness::args::MountWitnesses,
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,
@@ -706,7 +732,8 @@ pub struct Umount {
   holdfast status
   holdfast status ~/shared --json
 
-Exit code 80 if any of them has raised an alarm, 69 if a server does not answer.")]
+Exit code 80 if any of them has raised an alarm, 69 if a server does not answer or witnesses do not vouch for what it
+shows.")]
 pub struct Status {
     /// Only this mount point.
     #[arg(value_name = "DIR")]

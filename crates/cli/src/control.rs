@@ -7,6 +7,8 @@
 
 use crate::admin::Change;
 use crate::exit::{Exit, Failure, Outcome};
+use holdfast_checkpoint::note::{KeyKind, VerifierKey};
+use holdfast_client::{WhenStale, WitnessPolicy};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
@@ -66,6 +68,54 @@ pub struct MountOrder {
     /// Whether a change of owner to somebody who is not mapped is passed over.
     #[serde(default)]
     pub ignore_unmapped: bool,
+    /// Who vouches for how new what the server shows is; for all mounts of a key.
+    #[serde(default)]
+    pub witnesses: Option<WitnessOrder>,
+}
+
+/// What is asked of witnesses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WitnessOrder {
+    /// Their keys.
+    pub keys: Vec<String>,
+    /// How many must vouch, if not the usual number.
+    pub quorum: Option<usize>,
+    /// Seconds that a head may be old.
+    pub stale_after: u64,
+    /// What happens then.
+    pub when_stale: WhenStale,
+}
+
+impl WitnessOrder {
+    /// The same for the engine.
+    ///
+    /// # Errors
+    /// [`Exit::Usage`]: something is no witness's key, or more must vouch than there are.
+    pub fn policy(&self) -> Outcome<WitnessPolicy> {
+        let wrong = |why: String| Failure::new(Exit::Usage, why);
+        let mut witnesses: Vec<VerifierKey> = Vec::new();
+        for key in &self.keys {
+            let key: VerifierKey = key.parse().map_err(|error| wrong(format!("{error}")))?;
+            if key.kind() != KeyKind::Cosignature {
+                return Err(wrong(format!("{key} is the key of a log, not of a witness")));
+            }
+            if witnesses.iter().any(|known| known.key() == key.key()) {
+                return Err(wrong(format!("{key} is named twice")));
+            }
+            witnesses.push(key);
+        }
+        match self.quorum {
+            Some(quorum) if quorum == 0 || quorum > witnesses.len() => {
+                Err(wrong(format!("{quorum} of {} witnesses cannot vouch", witnesses.len())))
+            }
+            quorum => Ok(WitnessPolicy {
+                witnesses,
+                quorum,
+                stale_after: Duration::from_secs(self.stale_after),
+                when_stale: self.when_stale,
+            }),
+        }
+    }
 }
 
 /// What a process that serves a key can be asked.

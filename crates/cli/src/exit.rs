@@ -159,7 +159,7 @@ impl From<FsError> for Failure {
     fn from(error: FsError) -> Failure {
         let code = match &error {
             FsError::Integrity(_) | FsError::Frozen(_) => Exit::Alarm,
-            FsError::Unreachable(_) | FsError::Key(_) => Exit::Unavailable,
+            FsError::Unreachable(_) | FsError::Outdated(_) | FsError::Key(_) => Exit::Unavailable,
             FsError::Access(_)
             | FsError::NotPermitted(_)
             | FsError::ReadOnly
@@ -259,6 +259,7 @@ impl From<holdfast_server::RunError> for Failure {
         use holdfast_server::RunError;
         let code = match &error {
             RunError::Storage(_) => Exit::Io,
+            RunError::Witness(_) => Exit::Usage,
             RunError::System(_) => Exit::System,
             RunError::Sandbox(_) => {
                 return Failure::new(Exit::System, error).hint(

@@ -42,6 +42,7 @@ mod time;
 mod volume;
 mod watch;
 mod which;
+mod witness;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -104,6 +105,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Get(arguments) => reading::get(arguments, directories, format),
         Command::Export(arguments) => image::export(arguments, directories, format),
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
+        Command::Witness(arguments) => witness::run(arguments, format),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Automount(arguments) => automount::run(arguments, directories, format),

@@ -32,6 +32,7 @@ pub fn run(arguments: &Server, format: Format) -> Outcome {
         (Some(ServerCommand::Holds(data)), _) => operate::holds(&data.data, format),
         (Some(ServerCommand::Unhold(unhold)), _) => operate::unhold(unhold, format),
         (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),
+        (Some(ServerCommand::Witnesses(data)), _) => operate::witnesses(&data.data, format),
         (None, Some(data)) => serve(arguments, data),
         (None, None) => Err(Failure::new(Exit::Usage, "a data directory is needed: --data DIR")),
     }
@@ -55,6 +56,8 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     config.keep_deleted = Duration::from_secs(arguments.keep_deleted * 24 * 3600);
     config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
     config.parcels.level_max = arguments.parcel_level;
+    config.witnesses = arguments.witness.clone();
+    config.witness_every = Duration::from_secs(arguments.witness_every);
     let server = holdfast_server::Server::open(config)?;
     let serves = format!("holdfast serves {} on {}", data.display(), server.local_address());
     if arguments.one_process {

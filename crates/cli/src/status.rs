@@ -263,6 +263,8 @@ impl Process {
             format!("waiting for this device's key: {}", text("key_trouble"))
         } else if !truth("connected") {
             "waiting for the server, which does not answer".to_owned()
+        } else if let Some(state) = self.status.engine.get("head").and_then(describe_stale) {
+            state.to_owned()
         } else if !self.alarms.is_empty() {
             "working, but some data is wrong".to_owned()
         } else {
@@ -279,6 +281,9 @@ impl Process {
             ],
             vec!["  Log and state".to_owned(), self.status.state_dir.display().to_string()],
         ];
+        if let Some(head) = self.status.engine.get("head").and_then(describe_head) {
+            rows.push(vec!["  Newest head".to_owned(), head]);
+        }
         if let Some(link) = self.status.engine.get("link").and_then(describe_link) {
             rows.push(vec!["  Link".to_owned(), link]);
         }
@@ -321,6 +326,36 @@ impl Process {
         }
         lines.join("\n")
     }
+}
+
+/// What a mount does while no head is new enough; `None`: one is.
+fn describe_stale(head: &Value) -> Option<&'static str> {
+    let is_stale = head.get("is_stale").and_then(Value::as_bool)?;
+    is_stale.then(|| match head.get("when_stale").and_then(Value::as_str) {
+        Some("stop") => "STALE, and stopped: witnesses do not vouch for what the server shows (ETIMEDOUT)",
+        Some("read-only") => "STALE, and read-only: witnesses do not vouch for what the server shows (EROFS)",
+        _ => "STALE: witnesses do not vouch for what the server shows; it may be out of date",
+    })
+}
+
+/// The newest head that witnesses vouch for: `12 operations, 3 s old (60 s allowed); 2 of 3 witnesses vouch, 2 must`.
+fn describe_head(head: &Value) -> Option<String> {
+    let number = |name: &str| head.get(name).and_then(Value::as_u64);
+    let age = match number("age_s") {
+        Some(age_s) => format!("{} operations, {age_s} s old", number("operations")?),
+        None => "none yet".to_owned(),
+    };
+    let trouble = match head.get("trouble").and_then(Value::as_str) {
+        Some(trouble) => format!("; {trouble}"),
+        None => String::new(),
+    };
+    Some(format!(
+        "{age} ({} s allowed); {} of {} witnesses vouch, {} must{trouble}",
+        number("stale_after_s")?,
+        number("vouching")?,
+        number("witnesses")?,
+        number("quorum")?
+    ))
 }
 
 /// The link to the server, as far as it is known: `TCP, round trip 45 ms, 0.4 Mbit/s up, 2% lost`.
@@ -391,6 +426,12 @@ fn verdict(report: &Report) -> Outcome {
         |process: &&Process| process.status.engine.get("key_trouble").is_some_and(Value::is_string);
     if let Some(process) = report.processes.iter().find(locked_out) {
         let message = format!("{}: this device's key does not sign", process.status.address);
+        return Err(Failure::new(Exit::Unavailable, message));
+    }
+    let stale =
+        |process: &&Process| process.status.engine.pointer("/head/is_stale") == Some(&Value::Bool(true));
+    if let Some(process) = report.processes.iter().find(stale) {
+        let message = format!("{}: witnesses do not vouch for what the server shows", process.status.address);
         return Err(Failure::new(Exit::Unavailable, message));
     }
     let silent = |process: &&Process| process.status.engine.get("connected") == Some(&Value::Bool(false));

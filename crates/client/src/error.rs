@@ -100,6 +100,9 @@ pub enum FsError {
     /// No answer before the deadline.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
+    /// No head that is new enough is vouched for by witnesses, and the mount is to stop then.
+    #[error("{0}")]
+    Outdated(String),
     /// Whoever keeps this device's key does not sign.
     #[error("this device's key cannot be used: {0}")]
     Key(String),

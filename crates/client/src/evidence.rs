@@ -24,7 +24,7 @@ pub const BYTES_MAX: u64 = 64 << 20;
 /// The content of an evidence file.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct EvidenceFile {
-    /// Format: 2 if it holds a statement, else 1.
+    /// Format: 2 if it holds a statement or a head, else 1.
     pub format: u16,
     /// The file system.
     pub file_system: Digest,
@@ -69,6 +69,15 @@ pub enum Proof {
     },
     /// What a device was shown, and perhaps refused.
     Statement(Box<Statement>),
+    /// A head that the server has signed and witnesses have co-signed, of another history than the one accepted here.
+    Head {
+        /// What was believed (the floor), encoded.
+        floor: Vec<u8>,
+        /// The head with its proofs ([`holdfast_protocol::message::WitnessedHead`]), encoded.
+        head: Vec<u8>,
+        /// A note that the server had signed of a history of the same length, if it was shown one.
+        earlier: Option<String>,
+    },
 }
 
 /// The folder that evidence goes to.
@@ -137,6 +146,17 @@ impl Evidence {
         self.keep("order", explanation, Proof::Statement(Box::new(statement)))
     }
 
+    /// Keeps proof of another history.
+    pub fn keep_head(
+        &self,
+        explanation: String,
+        floor: Vec<u8>,
+        head: Vec<u8>,
+        earlier: Option<String>,
+    ) -> Option<PathBuf> {
+        self.keep("head", explanation, Proof::Head { floor, head, earlier })
+    }
+
     /// Adds to a piece of evidence which file it is about, as far as the mount knows; once for each path.
     pub fn concerns(&self, evidence: &Path, path: &str) {
         let _one_at_a_time = self.blocks.lock();
@@ -163,7 +183,7 @@ impl Evidence {
     fn keep(&self, name: &str, explanation: String, proof: Proof) -> Option<PathBuf> {
         let noticed_ns = now_ns();
         let file = EvidenceFile {
-            format: if matches!(proof, Proof::Statement(_)) { 2 } else { 1 },
+            format: if matches!(proof, Proof::Statement(_) | Proof::Head { .. }) { 2 } else { 1 },
             file_system: self.file_system,
             device: *self.device.lock(),
             noticed_ns,

@@ -16,7 +16,10 @@ pub mod statement;
 pub mod store;
 pub mod tree;
 
-pub use engine::{Engine, EngineConfig, LockPlace, Notice, Pin, Reclaimed, ReclaimedFile, Snapshot, Status};
+pub use engine::{
+    Engine, EngineConfig, HeadStatus, LockPlace, Notice, Pin, Reclaimed, ReclaimedFile, Snapshot, Status,
+    WhenStale, WitnessPolicy,
+};
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};
 pub use tree::{Edit, Transaction, Tree};

@@ -27,6 +27,11 @@ impl PublicKey {
         key.verify_strict(message, &signature).is_ok()
     }
 
+    /// Whether `signature` is this key's over the text of a signed note. Strict, too.
+    pub fn verify_text(&self, text: &str, signature: &Signature) -> bool {
+        self.verify_message(text.as_bytes(), signature)
+    }
+
     /// The id of the file system whose superuser holds this key.
     pub fn file_system_id(&self) -> Digest {
         DigestKey::WELL_KNOWN.digest(Domain::FileSystem, &self.0)
@@ -74,6 +79,16 @@ impl SigningKey {
     /// Signs the digest of `bytes` in `domain`.
     pub fn sign(&self, domain: Domain, bytes: &[u8]) -> Signature {
         self.sign_message(&DigestKey::WELL_KNOWN.digest(domain, bytes).0)
+    }
+
+    /// Signs the text of a signed note (c2sp.org/signed-note) as it is. What else this program has keys sign are digests
+    /// of 32 bytes and transcripts that begin with spaces, so neither passes for the other.
+    ///
+    /// # Panics
+    /// If the text has at most 64 bytes or begins with a space: no text of ours does.
+    pub fn sign_text(&self, text: &str) -> Signature {
+        assert!(text.len() > 64 && !text.starts_with(' '), "not the text of a checkpoint or cosignature");
+        self.sign_message(text.as_bytes())
     }
 
     /// Signs `message` as it is.

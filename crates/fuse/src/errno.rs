@@ -2,7 +2,8 @@
 //!
 //! The match is exhaustive on purpose: whoever adds an error must say here what programs will see. Altered
 //! data and a wrong order are EIO, never ENOENT and never zeroes; a file that others deleted while it was open
-//! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss; a key whose agent
+//! is ESTALE; a server that does not answer is ETIMEDOUT, so that no program takes silence for loss, and so are witnesses
+//! that have not vouched for it lately; a key whose agent
 //! does not sign is ENOKEY; a release that counts no more is EKEYEXPIRED or EKEYREVOKED.
 
 use fuser::Errno;
@@ -35,7 +36,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::TooManyLocks => Errno::ENOLCK,
         FsError::Integrity(_) | FsError::Frozen(_) | FsError::LockLost => Errno::EIO,
         FsError::Interrupted => Errno::EINTR,
-        FsError::Unreachable(_) => Errno::ETIMEDOUT,
+        FsError::Unreachable(_) | FsError::Outdated(_) => Errno::ETIMEDOUT,
         FsError::Key(_) => Errno::from_i32(libc::ENOKEY),
         FsError::Expired(_) => Errno::from_i32(libc::EKEYEXPIRED),
         FsError::Revoked(_) => Errno::from_i32(libc::EKEYREVOKED),

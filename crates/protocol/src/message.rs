@@ -25,6 +25,8 @@ pub const ATTACHED_BYTES_MAX: usize = 1 << 20;
 pub const PARCELS_PLAIN_BYTES_MAX: usize = 16 << 20;
 /// Most bytes that parcels riding along with an operation hold when they are unpacked, in all.
 pub const ATTACHED_PLAIN_BYTES_MAX: usize = 4 << 20;
+/// Most heads in `Witnessed`, and so most witnesses that a server asks.
+pub const HEADS_MAX: usize = 16;
 /// Most addresses in `RetrieveTree::have`.
 pub const TREE_HAVE_MAX: usize = 16;
 
@@ -311,6 +313,12 @@ pub enum Request {
         /// Which run.
         run: u128,
     },
+    /// Asks for the newest heads that witnesses have co-signed within what this client has accepted. Answered by
+    /// `Witnessed`.
+    Witnessed {
+        /// Size of the last log head the client accepted.
+        log_size: u64,
+    },
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -479,6 +487,22 @@ pub enum Response {
     LeasedCommitted(Signed<Receipt>, LeaseGrant),
     /// Answer to `AwaitRecall`: `None` if nothing was recalled in the time.
     Recalled(Option<Recall>),
+    /// Answer to `Witnessed`: of each witness the newest head it has co-signed, most of them the same; at most
+    /// [`HEADS_MAX`].
+    Witnessed(Vec<WitnessedHead>),
+}
+
+/// A head of the log of updates that witnesses have co-signed, and what ties it to what the client has accepted.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct WitnessedHead {
+    /// The checkpoint: a signed note with its cosignatures.
+    pub note: String,
+    /// The last leaf of the checkpoint's tree, as it stands in the log of updates.
+    pub leaf: Digest,
+    /// Proof that it is in the log with the head that the client has accepted.
+    pub in_log: Vec<Digest>,
+    /// Proof that it is in the checkpoint's tree.
+    pub in_checkpoint: Vec<Digest>,
 }
 
 /// A hold, as it is listed.

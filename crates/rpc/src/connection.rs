@@ -92,6 +92,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::Holds
             | Request::AwaitRecall { .. }
             | Request::EndLeases { .. }
+            | Request::Witnessed { .. }
     )
 }
 

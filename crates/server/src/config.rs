@@ -47,6 +47,10 @@ pub struct ServerConfig {
     pub checkpoint_records: u64,
     /// What parcels may cost.
     pub parcels: crate::ParcelSettings,
+    /// Who co-signs heads of the log of updates, and where to ask.
+    pub witnesses: Vec<crate::witnessing::WitnessAt>,
+    /// How often they are asked.
+    pub witness_every: Duration,
     /// What peers may cost.
     pub limits: holdfast_rpc::Limits,
 }
@@ -68,6 +72,8 @@ impl ServerConfig {
             lease_term: Duration::from_millis(holdfast_protocol::leases::TERM_MS),
             checkpoint_records: 4096,
             parcels: crate::ParcelSettings::default(),
+            witnesses: Vec::new(),
+            witness_every: Duration::from_secs(5),
             limits: holdfast_rpc::Limits::default(),
         }
     }

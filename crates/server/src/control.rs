@@ -10,6 +10,7 @@ use crate::error::OpenError;
 use crate::holds;
 use crate::host::Host;
 use crate::maintenance;
+use crate::witnessing::{self, LogStanding};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_protocol::message::HoldShown;
@@ -51,6 +52,8 @@ pub enum Task {
         /// Its name.
         name: String,
     } = 6,
+    /// Logs, and how their witnesses stand.
+    Witnesses = 7,
 }
 
 /// What came of it.
@@ -70,6 +73,8 @@ pub enum Outcome {
     Holds(Vec<(Digest, Vec<HoldShown>)>),
     /// Of [`Task::Unhold`]: whether there was one.
     Unheld(bool),
+    /// Of [`Task::Witnesses`].
+    Witnesses(Vec<LogStanding>),
 }
 
 /// What a garbage collection did.
@@ -196,7 +201,7 @@ pub fn perform(
                 return Err(ControlError::NotOwner { path: config.data.clone(), owner: metadata.uid() });
             }
             let (host, _, _) = crate::server::open_host(config)?;
-            let outcome = carry_out(&host, task, config.gc_window, progress);
+            let outcome = carry_out(&host, task, config.gc_window, &witnessing::Shared::default(), progress);
             maintenance::final_checkpoints(&host);
             match outcome {
                 Outcome::Statistics(figures) => Outcome::Statistics(Statistics { running: false, ..figures }),
@@ -252,7 +257,13 @@ fn short_path(socket: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
     Ok((Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name), directory))
 }
 
-fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn FnMut(u64, u64)) -> Outcome {
+fn carry_out(
+    host: &Host,
+    task: Task,
+    gc_window: Duration,
+    witnesses: &witnessing::Shared,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Outcome {
     match task {
         Task::Collect => {
             let collected = maintenance::collect(host, gc_window).into_iter().map(|(id, result)| {
@@ -313,6 +324,7 @@ fn carry_out(host: &Host, task: Task, gc_window: Duration, progress: &mut dyn Fn
                 Err(why) => Outcome::Failed(why),
             }
         }
+        Task::Witnesses => Outcome::Witnesses(witnesses.standing(host)),
         Task::Statistics => match statistics(host) {
             Ok(statistics) => Outcome::Statistics(statistics),
             Err(why) => Outcome::Failed(why),
@@ -346,7 +358,12 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
 }
 
 /// Answers operators until it is dropped. Without the socket the server serves its clients all the same.
-pub(crate) async fn serve(host: Arc<Host>, data: DataDirectory, gc_window: Duration) {
+pub(crate) async fn serve(
+    host: Arc<Host>,
+    data: DataDirectory,
+    gc_window: Duration,
+    witnesses: Arc<witnessing::Shared>,
+) {
     let listener = match listen(&data.control()) {
         Ok(listener) => listener,
         Err(error) => {
@@ -358,7 +375,7 @@ pub(crate) async fn serve(host: Arc<Host>, data: DataDirectory, gc_window: Durat
         match listener.accept().await {
             Ok((stream, _)) => {
                 // One at a time: the tasks are heavy and do not get faster side by side.
-                if let Err(error) = answer(stream, &host, gc_window).await {
+                if let Err(error) = answer(stream, &host, gc_window, &witnesses).await {
                     tracing::info!(%error, "an operator's connection failed");
                 }
             }
@@ -386,6 +403,7 @@ async fn answer(
     mut stream: tokio::net::UnixStream,
     host: &Arc<Host>,
     gc_window: Duration,
+    witnesses: &Arc<witnessing::Shared>,
 ) -> std::io::Result<()> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let request = async {
@@ -396,14 +414,14 @@ async fn answer(
     };
     let task = tokio::time::timeout(Duration::from_secs(5), request).await??;
     let (messages, mut queue) = mpsc::channel::<Message>(16);
-    let host = host.clone();
+    let (host, witnesses) = (host.clone(), witnesses.clone());
     let work = tokio::task::spawn_blocking(move || {
         let mut progress = |done, all| {
             // An operator who does not listen misses a number, nothing else.
             let _ = messages.try_send(Message::Progress(done, all));
         };
         progress(0, 0);
-        let outcome = carry_out(&host, task, gc_window, &mut progress);
+        let outcome = carry_out(&host, task, gc_window, &witnesses, &mut progress);
         let _ = messages.blocking_send(Message::Finished(outcome));
     });
     let mut alive = tokio::time::interval(SILENCE_MAX / 4);

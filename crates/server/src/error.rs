@@ -79,6 +79,9 @@ pub enum RunError {
     /// acknowledged is lost.
     #[error("the storage failed, so that nothing more can be acknowledged: {0}")]
     Storage(String),
+    /// Operator: a witness cannot be asked as it was given.
+    #[error("a witness cannot be asked: {0}")]
+    Witness(String),
     /// The system: its front end cannot be shut in.
     #[error("the server's front end cannot be started: {0}")]
     Sandbox(holdfast_components::ComponentError),

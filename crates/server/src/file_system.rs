@@ -9,6 +9,7 @@
 //! If appending fails (the disk is full), the sequencer in memory is ahead of the log. It is then thrown away
 //! and made again from the log before it decides anything more.
 
+mod heads;
 mod hints;
 mod leases;
 mod ledger;
@@ -21,6 +22,7 @@ use crate::blocks;
 use crate::error::OpenError;
 use crate::host::{Caller, Clock, Host};
 use crate::refusal::{Refused, refuse};
+use heads::Heads;
 use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock, UserId,
 };
@@ -58,6 +60,8 @@ pub struct FileSystem {
     locks: Mutex<LockTable>,
     lock_changes: Notify,
     leases: Leases,
+    /// What witnesses have co-signed.
+    heads: Mutex<Heads>,
 }
 
 /// What may have been held when the server ended, and how leases are granted from now on.
@@ -101,6 +105,7 @@ impl FileSystem {
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
             lock_changes: Notify::new(),
             leases: Leases::new(before.lease_ms, first_epoch, holders, now_ms + left_ms),
+            heads: Mutex::default(),
         }
     }
 
@@ -339,7 +344,12 @@ impl FileSystem {
 
     /// Writes a checkpoint of the order, durable with the next commit.
     pub(crate) fn checkpoint(&self, store: &BlockStore) -> Result<(), Refused> {
-        self.ledger.lock().checkpoint(store)
+        self.ledger.lock().checkpoint(store)?;
+        if let Err(refused) = self.heads.lock().persist() {
+            let error = refused.into_error();
+            tracing::warn!(%error, "the tree that witnesses know is not on disk; it can be made again");
+        }
+        Ok(())
     }
 
     /// What garbage collection must keep: present heads and those of the last `window_ns`. Notes the present

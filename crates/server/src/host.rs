@@ -201,6 +201,14 @@ impl Host {
         &self.damaged
     }
 
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    pub(crate) fn signing_key(&self) -> &SigningKey {
+        &self.key
+    }
+
     /// The server's public key.
     pub fn server_key(&self) -> PublicKey {
         self.key.public()
@@ -542,6 +550,9 @@ impl Host {
             Request::AwaitLock { lock, .. } => file_system.wait_for_lock(self, device, &lock),
             Request::KeepLocks { run } => file_system.keep_locks(self, device, run),
             Request::EndLocks { run } => Ok(file_system.end_locks(device, run)),
+            Request::Witnessed { log_size } => {
+                Ok(Response::Witnessed(file_system.witnessed_heads(self, log_size)?))
+            }
             Request::SetServerKeys(list) => {
                 file_system.set_server_keys(&self.store, list, &caller.peer, &self.server_key())?;
                 self.commit()?;

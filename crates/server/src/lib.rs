@@ -24,6 +24,7 @@ mod server;
 mod service;
 mod statistics;
 mod tree;
+pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use config::{CreatePolicy, ServerConfig};

@@ -8,6 +8,7 @@ use crate::error::{OpenError, RunError};
 use crate::host::{Clock, Host, HostSettings};
 use crate::maintenance;
 use crate::service::Driver;
+use crate::witnessing::Witnessing;
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage};
@@ -267,10 +268,15 @@ impl Server {
     ) -> Result<(), RunError> {
         let mut failure = self.host.failure();
         let mut failed = self.host.failure();
+        let witnessing = Witnessing::start(&self.host, &self.config.witnesses, self.config.witness_every)?;
         let background =
             tokio::spawn(maintenance::run(self.host.clone(), self.config.gc_window, self.config.gc_interval));
-        let control =
-            tokio::spawn(control::serve(self.host.clone(), self.data.clone(), self.config.gc_window));
+        let control = tokio::spawn(control::serve(
+            self.host.clone(),
+            self.data.clone(),
+            self.config.gc_window,
+            witnessing.shown(),
+        ));
         tracing::info!(address = %self.local_address(), key = %self.key(), "listening");
         let ended = async {
             tokio::select! {
@@ -295,6 +301,7 @@ impl Server {
                 served
             }
         };
+        witnessing.stop();
         background.abort();
         control.abort();
         served?;

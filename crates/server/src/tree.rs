@@ -1,4 +1,5 @@
-//! The nodes of a file system's log of updates, kept for consistency proofs.
+//! The nodes of a file system's log of updates, kept for consistency proofs; and those of its second tree, which
+//! witnesses know ([`crate::witnessing`]).
 //!
 //! Nodes that are complete never change and have a fixed place: those that leaf `n` completes follow each other
 //! from slot `2n - popcount(n)` on, lowest first. So the file is an array, written only at checkpoints; what
@@ -11,7 +12,7 @@
 
 use holdfast_crypto::Digest;
 use holdfast_log::{Storage, StorageFile, SyncSite};
-use holdfast_protocol::log_tree::{Frontier, Node, consistency_proof, verify_consistency};
+use holdfast_protocol::log_tree::{Frontier, Node, TreeHash, UPDATES};
 use holdfast_protocol::structure::LogHead;
 use std::collections::BTreeMap;
 use std::io;
@@ -50,6 +51,7 @@ pub enum TreeError {
 
 /// The log tree of one file system.
 pub(crate) struct Tree {
+    hash: TreeHash,
     name: String,
     file: Arc<dyn StorageFile>,
     /// Leaves whose nodes are in the file.
@@ -75,7 +77,19 @@ impl Tree {
         peaks: &[Digest],
         head: LogHead,
     ) -> Result<Tree, TreeError> {
-        let name = format!("tree-{file_system}");
+        Tree::open_named(storage, format!("tree-{file_system}"), UPDATES, stored, fresh, peaks, head)
+    }
+
+    /// As [`Tree::open`], of any tree of this shape, in a file of this name.
+    pub(crate) fn open_named(
+        storage: &Arc<dyn Storage>,
+        name: String,
+        hash: TreeHash,
+        stored: u64,
+        fresh: Vec<Node>,
+        peaks: &[Digest],
+        head: LogHead,
+    ) -> Result<Tree, TreeError> {
         let failed = |action: &'static str| {
             let file = name.clone();
             move |error: io::Error| TreeError::Io { action, file, error }
@@ -99,7 +113,7 @@ impl Tree {
         } else if header != HEADER {
             return Err(TreeError::Form(name));
         }
-        let mut tree = Tree { name, file, stored, fresh: fresh.into_iter().collect() };
+        let mut tree = Tree { hash, name, file, stored, fresh: fresh.into_iter().collect() };
         tree.check_peaks(peaks, head)?;
         Ok(tree)
     }
@@ -139,19 +153,74 @@ impl Tree {
                 None
             }
         };
-        let proof = consistency_proof(old, new.size, &mut node);
-        // The root of the old tree from its own nodes: its leaves are all complete.
-        let mut old_peaks = Vec::new();
-        let mut first = 0;
-        for level in (0..64).rev().filter(|level| old >> level & 1 == 1) {
-            old_peaks.extend(node(level, first >> level));
-            first += 1 << level;
-        }
+        let proof = self.hash.consistency_proof(old, new.size, &mut node);
         if let Some(error) = failure {
             return Err(error);
         }
-        let old_head = Frontier::of(old, old_peaks).expect("one peak a bit").head();
-        Ok(proof.filter(|proof| verify_consistency(old_head, new, proof)))
+        let old_head = self.head_at(old)?;
+        Ok(proof.filter(|proof| self.hash.verify_consistency(old_head, new, proof)))
+    }
+
+    /// The root of the tree of `size` leaves, from its own nodes: its leaves are all complete.
+    fn head_at(&self, size: u64) -> Result<LogHead, TreeError> {
+        Ok(Frontier::of(size, self.peaks_at(size)?).expect("one peak a bit").head_of(self.hash))
+    }
+
+    /// Roots of the complete subtrees of the tree of `size` leaves, largest first.
+    pub(crate) fn peaks_at(&self, size: u64) -> Result<Vec<Digest>, TreeError> {
+        let mut peaks = Vec::new();
+        let mut first = 0;
+        for level in (0..64).rev().filter(|level| size >> level & 1 == 1) {
+            peaks.push(self.node(level, first >> level)?);
+            first += 1 << level;
+        }
+        Ok(peaks)
+    }
+
+    /// A leaf, and proof that it is in the tree of `size` leaves, which the one with head `new` extends; `None` if it is
+    /// not there.
+    pub(crate) fn include(
+        &self,
+        index: u64,
+        size: u64,
+        new: LogHead,
+    ) -> Result<Option<(Digest, Vec<Digest>)>, TreeError> {
+        if index >= size || self.prove(size, new)?.is_none() {
+            return Ok(None);
+        }
+        if let Ok(Some(found)) = self.checked_inclusion(index, size, new) {
+            return Ok(Some(found));
+        }
+        tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
+        self.mend()?;
+        match self.checked_inclusion(index, size, new)? {
+            Some(found) => Ok(Some(found)),
+            None => Err(self.damaged(format!("no proof leads from leaf {index} to the head of size {size}"))),
+        }
+    }
+
+    fn checked_inclusion(
+        &self,
+        index: u64,
+        size: u64,
+        new: LogHead,
+    ) -> Result<Option<(Digest, Vec<Digest>)>, TreeError> {
+        let mut failure = None;
+        let proof = self.hash.inclusion_proof(index, size, &mut |level, index| {
+            self.node(level, index).map_err(|error| failure = Some(error)).ok()
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let leaf = self.node(0, index)?;
+        let head = if size == new.size { new } else { self.head_at(size)? };
+        let proof = proof.filter(|proof| self.hash.verify_inclusion(index, leaf, head, proof));
+        Ok(proof.map(|proof| (leaf, proof)))
+    }
+
+    /// A leaf that is there.
+    pub(crate) fn leaf(&self, index: u64) -> Result<Digest, TreeError> {
+        self.node(0, index)
     }
 
     fn node(&self, level: u8, index: u64) -> Result<Digest, TreeError> {
@@ -226,7 +295,7 @@ impl Tree {
     fn mend(&self) -> Result<(), TreeError> {
         let mut frontier = Frontier::default();
         for leaf in 0..self.stored {
-            for ((level, index), node) in frontier.append(self.node(0, leaf)?) {
+            for ((level, index), node) in frontier.append_to(self.hash, self.node(0, leaf)?) {
                 if level > 0 && self.node(level, index)? != node {
                     let at = HEADER.len() as u64 + slot(level, index) * SLOT_BYTES;
                     self.file.write_at(at, &node.0).map_err(|error| TreeError::Io {
@@ -249,6 +318,7 @@ impl Tree {
 mod tests {
     use super::*;
     use holdfast_log::simulated::{Crash, PowerLoss};
+    use holdfast_protocol::log_tree::verify_consistency;
 
     struct Model {
         frontier: Frontier,
@@ -271,6 +341,10 @@ mod tests {
             for old in &self.heads {
                 let proof = tree.prove(old.size, new).unwrap().unwrap();
                 assert!(verify_consistency(*old, new, &proof), "{} to {}", old.size, new.size);
+                for index in [0, old.size / 2, old.size.saturating_sub(1)] {
+                    let Some((leaf, proof)) = tree.include(index, old.size, new).unwrap() else { continue };
+                    assert!(UPDATES.verify_inclusion(index, leaf, *old, &proof), "{index} of {}", old.size);
+                }
             }
             assert!(tree.prove(new.size + 1, new).unwrap().is_none());
         }

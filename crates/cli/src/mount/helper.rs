@@ -28,7 +28,7 @@ enum For {
 }
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str, For); 15] = [
+const VALUED: [(&str, &str, For); 19] = [
     ("key", "--key", For::Writable),
     ("state", "--state", For::Any),
     ("cache", "--cache", For::Any),
@@ -40,6 +40,10 @@ const VALUED: [(&str, &str, For); 15] = [
     ("map_user", "--map-user", For::Writable),
     ("map_group", "--map-group", For::Writable),
     ("unmapped_chown", "--unmapped-chown", For::Writable),
+    ("witness", WITNESS, For::Writable),
+    ("witness_quorum", "--witness-quorum", For::Writable),
+    ("stale_after", "--stale-after", For::Writable),
+    ("when_stale", "--when-stale", For::Writable),
     ("revocations", "--revocations", For::Any),
     ("id", "--id", For::Release),
     ("mirror", MIRROR, For::Release),
@@ -47,8 +51,9 @@ const VALUED: [(&str, &str, For); 15] = [
 ];
 /// How addresses of releases and mirrors begin.
 const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
-/// The one that may be given several times.
+/// Those that may be given several times.
 const MIRROR: &str = "--mirror";
+const WITNESS: &str = "--witness";
 /// Options without one.
 const PLAIN: [(&str, &str, For); 9] = [
     ("allow_other", "--allow-other", For::Any),
@@ -241,7 +246,9 @@ fn options(options: &[&str], what: For, sloppy: bool) -> Outcome<Vec<String>> {
                 return Err(wrong(format!("option '{name}' needs a value: {name}=...")));
             };
             // The later one counts.
-            arguments.retain(|argument| long == MIRROR || argument.split('=').next() != Some(long));
+            arguments.retain(|argument| {
+                long == MIRROR || long == WITNESS || argument.split('=').next() != Some(long)
+            });
             arguments.push(format!("{long}={value}"));
         } else if let (Some(long), None) = (find(&PLAIN)?, value) {
             arguments.retain(|argument| argument != long);
@@ -330,6 +337,19 @@ mod tests {
                 "--cache=-c",
                 "--cache-mib=5",
                 "--timeout=7"
+            ]
+        );
+        let witnesses =
+            "witness=w/1+0a+BA==,witness=w/2+0b+BB==,witness_quorum=1,stale_after=9,when_stale=stop,key=/k";
+        assert_eq!(
+            arguments(witnesses),
+            [
+                "--witness=w/1+0a+BA==",
+                "--witness=w/2+0b+BB==",
+                "--witness-quorum=1",
+                "--stale-after=9",
+                "--when-stale=stop",
+                "--key=/k"
             ]
         );
     }

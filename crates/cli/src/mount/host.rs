@@ -5,7 +5,7 @@ use super::daemon::{self, Job};
 use super::gate::{self, DoorGate};
 use super::pinning::Pinner;
 use super::{behind, ending, owners, telling, tidying};
-use crate::control::{self, Answer, MountOrder, Order};
+use crate::control::{self, Answer, MountOrder, Order, WitnessOrder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::Key;
 use crate::programs::Report;
@@ -66,6 +66,8 @@ pub struct Host {
     engine: Arc<Engine>,
     /// Keeps changes and sends them in the background.
     back: Option<Arc<WriteBack>>,
+    /// What is asked of witnesses.
+    witnesses: Option<WitnessOrder>,
     address: Address,
     state_dir: PathBuf,
     started_ns: i64,
@@ -110,6 +112,7 @@ impl Host {
         config.starts_away = job.order.write_back_bytes.is_some();
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
+        config.witnesses = job.order.witnesses.as_ref().map(WitnessOrder::policy).transpose()?;
         cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);
         let engine = Engine::start(config)?;
         let timeout = Duration::from_secs(job.timeout);
@@ -118,6 +121,7 @@ impl Host {
             pinner: Pinner::start(&engine, job.cache_dir.clone()),
             engine,
             back,
+            witnesses: job.order.witnesses.clone(),
             address,
             state_dir: job.state_dir.clone(),
             started_ns: time::now_ns(),
@@ -128,6 +132,8 @@ impl Host {
         });
         let told = host.address.to_string();
         host.engine.on_notice(Box::new(move |notice| telling::tell(&told, notice)));
+        let told = host.address.to_string();
+        host.engine.on_stale(Box::new(move |is_stale, words| telling::tell_stale(&told, is_stale, words)));
         host.rescue_leftovers();
         host.mount(&job.order)?;
         let obeying = Arc::downgrade(&host);
@@ -301,6 +307,13 @@ impl Host {
             ));
         }
         behind::must_fit(self.back.as_deref(), order)?;
+        if order.witnesses.is_some() && order.witnesses != self.witnesses {
+            return Err(Failure::new(
+                Exit::InUse,
+                "this key's file system is mounted with other witnesses, or without any",
+            )
+            .hint("unmount it first: all mounts of a key believe the same witnesses"));
+        }
         let owners = owners::of(&self.engine.membership(), order)?;
         let taken: Vec<u32> = state.mounts.values().map(|active| active.spool).collect();
         let spool = (0..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);

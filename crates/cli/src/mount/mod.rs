@@ -17,11 +17,12 @@ mod telling;
 mod tidying;
 
 use crate::args::{Mount, Umount, UnmappedChown};
-use crate::control::{Client, MountOrder, Order};
+use crate::control::{Client, MountOrder, Order, WitnessOrder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::{Directories, DirectoryList, make_private};
 use crate::status::ProcessStatus;
+use crate::witness::args::MountWitnesses;
 use crate::{automount, cache, keys, logging, revoked};
 use daemon::Job;
 use holdfast_fuse::mountpoint::{self, Manner};
@@ -82,7 +83,12 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
 /// Says so if there is no server, so that what is mounted is what is known here.
 fn note_if_away(state_dir: &Path) {
     let status = Client::connect(state_dir).ok().flatten().map(|process| process.call(&Order::Status));
-    let Some(Ok(ProcessStatus { write_back: Some(back), .. })) = status else { return };
+    let Some(Ok(ProcessStatus { write_back, engine, .. })) = status else { return };
+    if engine.pointer("/head/is_stale") == Some(&serde_json::Value::Bool(true)) {
+        let what = "no head that is new enough is vouched for by witnesses yet; `holdfast status` says more";
+        let _ = writeln!(std::io::stderr(), "holdfast: note: {what}");
+    }
+    let Some(back) = write_back else { return };
     if back.away && !back.gathers {
         let what = "no server answers: the files are as they were known here last, and changes are kept";
         let _ = writeln!(std::io::stderr(), "holdfast: note: {what}");
@@ -118,6 +124,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             map_user: arguments.map_user.clone(),
             map_group: arguments.map_group.clone(),
             ignore_unmapped: arguments.unmapped_chown == UnmappedChown::Ignore,
+            witnesses: witnesses(&arguments.witnesses)?,
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,
@@ -158,6 +165,21 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             other => return other.map(|()| Some((done, job.state_dir))),
         }
     }
+}
+
+/// What is asked of witnesses, if any are named.
+fn witnesses(asked: &MountWitnesses) -> Outcome<Option<WitnessOrder>> {
+    if asked.witness.is_empty() {
+        return Ok(None);
+    }
+    let order = WitnessOrder {
+        keys: asked.witness.iter().map(ToString::to_string).collect(),
+        quorum: asked.witness_quorum,
+        stale_after: asked.stale_after,
+        when_stale: asked.when_stale.into(),
+    };
+    order.policy()?;
+    Ok(Some(order))
 }
 
 /// What the background process shows of itself in `ps`.

@@ -14,10 +14,11 @@ use std::process::{Command, Stdio};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Where the traditional system log listens.
 const SYSLOG: &str = "/dev/log";
-/// Priority "critical", "error" and "warning" of the system log, and its facility for user programs.
+/// Priority "critical", "error", "warning" and "notice" of the system log, and its facility for user programs.
 const CRITICAL: u8 = 2;
 const ERROR: u8 = 3;
 const WARNING: u8 = 4;
+const NOTICE: u8 = 5;
 const FACILITY_USER: u8 = 1 << 3;
 /// Longest line that goes there.
 const LINE_BYTES_MAX: usize = 8 << 10;
@@ -35,6 +36,15 @@ pub fn tell(address: &str, notice: &Notice) {
 pub fn tell_conflict(address: &str, told: &Told) {
     let title = "Holdfast: a file was changed here and elsewhere";
     say(WARNING, title, &format!("{address}: {}: {}", told.path, told.what));
+}
+
+/// Tells that the newest head is too old, or fresh again.
+pub fn tell_stale(address: &str, is_stale: bool, words: &str) {
+    let title = match is_stale {
+        true => "Holdfast: what the server shows may be out of date",
+        false => "Holdfast: what the server shows is up to date again",
+    };
+    say(if is_stale { WARNING } else { NOTICE }, title, &format!("{address}: {words}"));
 }
 
 fn say(priority: u8, title: &'static str, text: &str) {

@@ -6,6 +6,7 @@ use crate::output::{Format, bytes_bar, clean, table};
 use crate::time;
 use holdfast_crypto::Digest;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
+use holdfast_server::witnessing::WitnessStanding;
 use holdfast_server::{BackupError, ServerConfig};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -289,4 +290,67 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         crate::output::flatten("", figures, &mut rows);
         table(&rows)
     })
+}
+
+#[derive(Serialize)]
+struct Log {
+    file_system: String,
+    key: String,
+    operations: u64,
+    witnesses: Vec<Witness>,
+}
+
+#[derive(Serialize)]
+struct Witness {
+    key: String,
+    url: String,
+    operations: Option<u64>,
+    at_s: Option<u64>,
+    trouble: Option<String>,
+}
+
+/// `holdfast server witnesses`
+pub fn witnesses(data: &Path, format: Format) -> Outcome {
+    let Report::Witnesses(found) = ask(data, Task::Witnesses, "asking")? else { return Err(unexpected()) };
+    let of = |witness: WitnessStanding| Witness {
+        key: witness.key,
+        url: witness.url,
+        operations: witness.newest.map(|(size, _)| size),
+        at_s: witness.newest.map(|(_, time_s)| time_s),
+        trouble: witness.trouble,
+    };
+    let logs = found.into_iter().map(|log| Log {
+        file_system: log.file_system.to_string(),
+        key: log.key,
+        operations: log.size,
+        witnesses: log.witnesses.into_iter().map(of).collect(),
+    });
+    let logs: Vec<Log> = logs.collect();
+    format.print(&logs, |logs| match logs.is_empty() {
+        true => "There is no file system here yet.".to_owned(),
+        false => logs.iter().map(Log::describe).collect::<Vec<_>>().join("\n\n"),
+    })
+}
+
+impl Log {
+    fn describe(&self) -> String {
+        let mut text = format!(
+            "{}: {} operations\n  for witnesses: --log '{}'",
+            self.file_system, self.operations, self.key
+        );
+        for witness in &self.witnesses {
+            text.push_str(&format!("\n  {} at {}: ", clean(&witness.key), clean(&witness.url)));
+            text.push_str(&match (witness.operations, witness.at_s) {
+                (Some(operations), Some(at_s)) => {
+                    let at_ns = i64::try_from(at_s).unwrap_or(0).saturating_mul(1_000_000_000);
+                    format!("co-signed {operations} operations at {}", time::moment(at_ns))
+                }
+                _ => "has co-signed nothing since the server started".to_owned(),
+            });
+            if let Some(trouble) = &witness.trouble {
+                text.push_str(&format!("; when it was last asked: {}", clean(trouble)));
+            }
+        }
+        text
+    }
 }

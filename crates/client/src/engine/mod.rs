@@ -18,6 +18,7 @@ mod shared;
 mod snapshot;
 mod start;
 mod status;
+mod vigil;
 mod wishes;
 
 pub use holdfast_protocol::leases::Dropped;
@@ -29,6 +30,7 @@ pub use reclaim::{Reclaimed, ReclaimedFile};
 pub use snapshot::Snapshot;
 pub(crate) use start::explain;
 pub use status::Status;
+pub use vigil::{HeadStatus, StaleHook, WhenStale, WitnessPolicy};
 
 use crate::error::FsError;
 use crate::processes::Processes;
@@ -81,6 +83,8 @@ pub struct EngineConfig {
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
+    /// Who vouches for how old the newest head is, if anybody.
+    pub witnesses: Option<WitnessPolicy>,
 }
 
 impl EngineConfig {
@@ -107,6 +111,7 @@ impl EngineConfig {
             starts_away: false,
             leases: true,
             acknowledge_alarm: false,
+            witnesses: None,
         }
     }
 }
@@ -311,6 +316,34 @@ impl Engine {
         self.shared.notices.listen(hook);
     }
 
+    /// Registers what is to be called when the newest head becomes too old, and when it is fresh again.
+    pub fn on_stale(&self, hook: StaleHook) {
+        if let Some(vigil) = self.shared.vigil.get() {
+            vigil.on_change(hook);
+        }
+    }
+
+    /// How the newest head stands that witnesses vouch for; `None`: nobody wants to know.
+    pub fn head(&self) -> Option<HeadStatus> {
+        self.shared.vigil.get().map(|vigil| vigil.status())
+    }
+
+    /// Whether programs may look at anything, as far as witnesses go.
+    ///
+    /// # Errors
+    /// [`FsError::Outdated`].
+    pub fn may_read(&self) -> Result<(), FsError> {
+        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_read())
+    }
+
+    /// Whether programs may change anything, as far as witnesses go.
+    ///
+    /// # Errors
+    /// [`FsError::Outdated`], [`FsError::ReadOnly`].
+    pub fn may_change(&self) -> Result<(), FsError> {
+        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())
+    }
+
     /// Every offence noticed since the start, oldest first.
     pub fn notices(&self) -> Vec<Notice> {
         self.shared.notices.told()
@@ -330,6 +363,9 @@ impl Engine {
     /// signed but not acknowledged is sent again at the next start.
     pub fn stop(&self) {
         self.shared.queue.stop();
+        if let Some(vigil) = self.shared.vigil.get() {
+            vigil.stop();
+        }
         self.pins.stop();
         self.locks.stop();
         self.shared.leases.stop();

@@ -2,7 +2,7 @@
 
 use super::leases::Redone;
 use super::snapshot::Snapshot;
-use crate::error::FsError;
+use crate::error::{FrozenReport, FsError};
 use crate::interrupt::{self, Woken};
 use crate::tree::Edit;
 use holdfast_crypto::Digest;
@@ -101,6 +101,10 @@ pub(super) enum Learned {
     Committed(Box<Signed<Structure>>),
     /// The server gave a structure that is not the one announced.
     Alarm(Box<Alarm>),
+    /// The present view is wanted, without an operation.
+    Look,
+    /// Everything is frozen for a reason that the signer did not find.
+    Froze(Box<FrozenReport>),
 }
 
 /// The wishes that no operation carries yet.

@@ -6,6 +6,7 @@ use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::queue::{Job, Learned, Lesson, Queue, Waiter};
 use super::snapshot::Snapshot;
+use super::vigil::Vigil;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use crate::evidence::{Evidence, now_ns};
 use crate::remote::Remote;
@@ -19,8 +20,8 @@ use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Longest single wait for another device's operation; after it the present view is looked at again.
@@ -77,6 +78,8 @@ pub(super) struct Shared {
     broken: RwLock<Option<FsError>>,
     pub notices: Notices,
     pub leases: Leases,
+    /// Set once, when the engine has begun.
+    pub vigil: OnceLock<Arc<Vigil>>,
 }
 
 impl Shared {
@@ -114,6 +117,7 @@ impl Shared {
             broken: RwLock::default(),
             notices: Notices::default(),
             leases,
+            vigil: OnceLock::new(),
         }
     }
 
@@ -136,6 +140,9 @@ impl Shared {
     /// A wish, and the wait for its answer.
     pub fn submit(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
+        if let Some(vigil) = self.vigil.get() {
+            vigil.may_operate(edit.is_some())?;
+        }
         let waiter = Arc::new(Waiter::default());
         let job = Job {
             edit,

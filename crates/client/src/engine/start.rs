@@ -2,6 +2,7 @@
 
 use super::pump::Pump;
 use super::shared::Shared;
+use super::vigil::{Vigil, WitnessPolicy};
 use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
@@ -96,6 +97,7 @@ impl Engine {
         state: Option<State>,
         signed: u64,
     ) -> Result<Arc<Engine>, StartError> {
+        let witnesses = config.witnesses.clone();
         let welcome = remote.welcome();
         let is_away = welcome.is_none() && config.starts_away && state.is_some();
         if welcome.is_none() && !is_away {
@@ -172,10 +174,10 @@ impl Engine {
                 }
             })?;
             engine.threads.lock().insert(0, asking);
-            return Ok(engine);
+            return engine.keep_vigil(witnesses, false);
         }
         match shared.fetch() {
-            Ok(_) => Ok(engine),
+            Ok(_) => engine.keep_vigil(witnesses, true),
             Err(error) => {
                 engine.stop();
                 Err(match error {
@@ -186,6 +188,26 @@ impl Engine {
                 })
             }
         }
+    }
+}
+
+impl Engine {
+    /// From now on the newest head must not be too old.
+    fn keep_vigil(
+        self: Arc<Self>,
+        policy: Option<WitnessPolicy>,
+        is_here: bool,
+    ) -> Result<Arc<Engine>, StartError> {
+        let Some(policy) = policy else { return Ok(self) };
+        let vigil = Arc::new(Vigil::new(policy));
+        if is_here {
+            vigil.begin(&self.shared);
+        }
+        let _ = self.shared.vigil.set(vigil.clone());
+        let shared = self.shared.clone();
+        let thread = spawn("vigil", move || vigil.run(&shared))?;
+        self.threads.lock().insert(0, thread);
+        Ok(self)
     }
 }
 

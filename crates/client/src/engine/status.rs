@@ -1,6 +1,7 @@
 //! What `holdfast status` prints.
 
 use super::shared::Shared;
+use super::vigil::HeadStatus;
 use crate::error::FrozenReport;
 use crate::remote::Remote;
 use crate::store::StoreStatus;
@@ -62,6 +63,8 @@ pub struct Status {
     pub leases: usize,
     /// Ranges of files locked by programs of this machine.
     pub locks: usize,
+    /// The newest head that witnesses vouch for, if there is a policy.
+    pub head: Option<HeadStatus>,
     /// Blocks and caches.
     pub store: StoreStatus,
 }
@@ -127,6 +130,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         recalls: shared.leases.recalls.load(Relaxed),
         leases: shared.leases.held(),
         locks,
+        head: shared.vigil.get().map(|vigil| vigil.status()),
         store: shared.store.status(),
     }
 }

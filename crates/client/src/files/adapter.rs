@@ -43,6 +43,9 @@ impl FileSystem {
         options: MountOptions,
     ) -> Result<Arc<FileSystem>, FsError> {
         let files = FileSystem::with_backend(backend, options)?;
+        if engine.head().is_some() {
+            let _ = files.vigil.set(engine.clone());
+        }
         let told = Arc::downgrade(&files);
         engine.on_notice(Box::new(move |notice| {
             if let (Notice::Order(report), Some(files)) = (notice, told.upgrade()) {

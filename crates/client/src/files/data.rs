@@ -327,6 +327,7 @@ impl FileSystem {
             if !open.flags.write {
                 return Err(FsError::Invalid("the file is not open for writing".into()));
             }
+            self.may_change()?;
             let moved;
             let pieces = {
                 let mut state = open.node.state();

@@ -54,6 +54,7 @@ pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 pub use write_back::{GATHER, Told, WriteBack, WriteBackOptions, WriteBackStatus};
 
+use crate::engine::Engine;
 use crate::error::{FrozenReport, FsError};
 use crate::interrupt;
 use backend::{Backend, View};
@@ -113,6 +114,8 @@ pub struct FileSystem {
     beside: beside::Beside,
     /// Asked before files with rules for programs are opened.
     gate: OnceLock<Arc<dyn Gate>>,
+    /// Asked whether what is shown is new enough.
+    vigil: OnceLock<Arc<Engine>>,
     this: Weak<FileSystem>,
 }
 
@@ -174,6 +177,7 @@ impl FileSystem {
                 kernel: leases::Kernel::default(),
                 beside: beside::Beside::default(),
                 gate: OnceLock::new(),
+                vigil: OnceLock::new(),
                 this: this.clone(),
             }
         }))
@@ -208,6 +212,9 @@ impl FileSystem {
         if let Some(report) = self.frozen.get() {
             return Err(FsError::Frozen(report.clone()));
         }
+        if let Some(vigil) = self.vigil.get() {
+            vigil.may_read()?;
+        }
         call().inspect_err(|error| self.notice(error)).map_err(|error| match error {
             // Whatever was waited for, it is the caller who gave up.
             FsError::Unreachable(_) | FsError::Key(_) if interrupt::is_raised() => FsError::Interrupted,
@@ -219,6 +226,9 @@ impl FileSystem {
     pub fn status_text(&self) -> String {
         let mut lines: Vec<String> =
             self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();
+        if self.vigil.get().and_then(|vigil| vigil.head()).is_some_and(|head| head.is_stale) {
+            lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
+        }
         if lines.is_empty() {
             lines.push("working; everything seen so far was as its writers made it".to_owned());
         }
@@ -246,7 +256,10 @@ impl FileSystem {
     }
 
     fn may_change(&self) -> Result<(), FsError> {
-        if self.options.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+        if self.options.read_only {
+            return Err(FsError::ReadOnly);
+        }
+        self.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())
     }
 
     fn fetch(&self) -> Result<Fetched, FsError> {

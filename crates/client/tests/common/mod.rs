@@ -118,6 +118,19 @@ impl Server {
         fs.records = records;
     }
 
+    /// All leaves of the log of updates, and its nodes.
+    pub fn log(&self) -> (Vec<Digest>, HashMap<(u8, u64), Digest>) {
+        let state = self.state.lock();
+        let fs = state.file_system.as_ref().unwrap();
+        let leaves = (0..fs.sequencer.log_size()).map(|index| fs.nodes[&(0, index)]).collect();
+        (leaves, fs.nodes.clone())
+    }
+
+    /// The server's private key: that of whoever runs it.
+    pub fn signing_key(&self) -> SigningKey {
+        self.key.clone()
+    }
+
     /// Lets time pass.
     pub fn age(&self, by: Duration) {
         *self.aged.lock() += by;

@@ -23,7 +23,7 @@ use crate::log_tree::{Frontier, Node, leaf};
 use crate::message::{Receipt, ServerError, ViewReply};
 use crate::order::forecast;
 use crate::signed::{Signable, Signed, Verified};
-use crate::structure::{Outcome, PendingEntry, Structure, View};
+use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::{Digest, PublicKey};
 use record::State;
@@ -364,6 +364,11 @@ impl Sequencer {
     /// Size of the log of updates.
     pub fn log_size(&self) -> u64 {
         self.state.frontier.head().size
+    }
+
+    /// Size and root of the log of updates.
+    pub fn log_head(&self) -> LogHead {
+        self.state.frontier.head()
     }
 
     /// Where an operation stands.

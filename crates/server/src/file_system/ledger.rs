@@ -224,6 +224,21 @@ impl Ledger {
         Ok(self.tree.prove(old, new)?.unwrap_or_default())
     }
 
+    /// Size and root of the log of updates.
+    pub(super) fn log_head(&self) -> LogHead {
+        self.sequencer.log_head()
+    }
+
+    /// Leaves of the log of updates, which has them all.
+    pub(super) fn leaves(&self, range: std::ops::Range<u64>) -> Result<Vec<Digest>, Refused> {
+        Ok(range.map(|index| self.tree.leaf(index)).collect::<Result<_, _>>()?)
+    }
+
+    /// A leaf, and proof that it is in the log of `size` leaves; `None` if there is no such log yet.
+    pub(super) fn include(&self, index: u64, size: u64) -> Result<Option<(Digest, Vec<Digest>)>, Refused> {
+        Ok(self.tree.include(index, size, self.log_head())?)
+    }
+
     pub(super) fn server_keys(&self) -> &Signed<ServerKeys> {
         &self.server_keys
     }

@@ -135,6 +135,18 @@ impl Pump {
                     return Err(End::Stopped);
                 }
                 Learned::Committed(structure) => self.learn_one(*structure)?,
+                // While an operation is on its way, its own view is what counts.
+                Learned::Look if self.signer.is_idle() => {
+                    self.look()?;
+                    self.renew_base();
+                    self.shared.publish(self.base.clone(), self.floor());
+                }
+                Learned::Look => {}
+                Learned::Froze(report) => {
+                    self.shared.freeze(*report);
+                    let _ = self.save(None);
+                    return Err(End::Stopped);
+                }
             }
             let _ = done.send(());
         }

@@ -1,0 +1,409 @@
+//! Bounded staleness, through real servers, witnesses and mounts: a fork that no witness has signed goes stale within its
+//! bound, the other side goes on; an idle file system stays fresh; an outage of witnesses is survived.
+
+mod common;
+
+use common::{World, eventually, free_port, run, text};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+const EROFS: i32 = 30;
+const ETIMEDOUT: i32 = 110;
+
+/// A witness in a process of its own; ended with this.
+struct Witness {
+    state: PathBuf,
+    port: u16,
+    key: String,
+    logs: Vec<String>,
+    process: Option<Child>,
+}
+
+impl Witness {
+    fn new(world: &World, name: &str) -> Witness {
+        let state = world.path(name);
+        let made = run(holdfast()
+            .args(["witness", "init", "--name", &format!("{name}.example")])
+            .arg("--state")
+            .arg(&state));
+        let mut witness = Witness {
+            state,
+            port: free_port(),
+            key: made.trim().to_owned(),
+            logs: logs(world),
+            process: None,
+        };
+        witness.start();
+        witness
+    }
+
+    fn start(&mut self) {
+        let mut command = holdfast();
+        command
+            .args(["witness", "--listen", &format!("127.0.0.1:{}", self.port), "--state"])
+            .arg(&self.state);
+        for log in &self.logs {
+            command.args(["--log", log]);
+        }
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+        self.process = Some(process);
+        eventually("the witness listens", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+    }
+
+    /// As by a power failure.
+    fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().expect("it runs");
+            let _ = process.wait();
+        }
+    }
+
+    /// How a server is told of it.
+    fn for_server(&self) -> Vec<String> {
+        let at = format!("http://127.0.0.1:{}={}", self.port, self.key);
+        // Short leases: after a restart nobody waits long for those who may hold one.
+        ["--witness", &at, "--witness-every", "1", "--lease", "2"].map(str::to_owned).to_vec()
+    }
+
+    /// How many operations it has signed.
+    fn signed(&self) -> u64 {
+        let shown = run(holdfast().args(["--json", "witness", "status", "--state"]).arg(&self.state));
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        shown["logs"][0]["size"].as_u64().unwrap_or(0)
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn holdfast() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_holdfast"))
+}
+
+/// The keys of the logs of a server, running or not.
+fn logs(world: &World) -> Vec<String> {
+    standing(&world.data()).iter().map(|log| log["key"].as_str().expect("a key").to_owned()).collect()
+}
+
+fn standing(data: &Path) -> Vec<serde_json::Value> {
+    let shown = run(holdfast().args(["--json", "server", "witnesses", "--data"]).arg(data));
+    serde_json::from_str(&shown).expect("JSON")
+}
+
+/// Everything a byte stream needs to be led elsewhere, as a network or an operator can.
+struct Relay {
+    port: u16,
+    target: Arc<AtomicU16>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    fn to(target: u16) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let relay = Relay {
+            port: listener.local_addr().expect("an address").port(),
+            target: Arc::new(AtomicU16::new(target)),
+            open: Arc::default(),
+        };
+        let (target, open) = (relay.target.clone(), relay.open.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let address = SocketAddr::from(([127, 0, 0, 1], target.load(Ordering::SeqCst)));
+                let Ok(far) = TcpStream::connect(address) else { continue };
+                let both = || Ok::<_, io::Error>((near.try_clone()?, far.try_clone()?));
+                let (Ok((a, b)), Ok((c, d))) = (both(), both()) else { continue };
+                open.lock()
+                    .expect("a lock")
+                    .extend(both().map(|(near, far)| [near, far]).into_iter().flatten());
+                std::thread::spawn(move || carry(a, b));
+                std::thread::spawn(move || carry(d, c));
+            }
+        });
+        relay
+    }
+
+    fn lead_to(&self, target: u16) {
+        self.target.store(target, Ordering::SeqCst);
+        for stream in self.open.lock().expect("a lock").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = [0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn engine(world: &World, who: &str) -> serde_json::Value {
+    let at = world.path(&format!("{who}-mnt"));
+    let output = world.holdfast(who).args(["--json", "status"]).arg(at).output().expect("it runs");
+    let mut values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
+    let report = values.next().expect("something is printed").expect("JSON");
+    report["processes"][0]["engine"].clone()
+}
+
+fn is_fresh(world: &World, who: &str) -> bool {
+    engine(world, who)["head"]["is_stale"] == serde_json::Value::Bool(false)
+}
+
+/// Proves that a fork for ever is bounded: the side that no witness signs is stopped within its bound, is told so, and
+/// stays stopped; the other side goes on, and the witness keeps what the server signed on the wrong side.
+#[test]
+fn a_fork_goes_stale() {
+    let mut world = World::new(&["alice", "bob"]);
+    let witness = Witness::new(&world, "w1");
+    let asked = witness.for_server();
+    let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    world.stop_server();
+    world.start_server_with(&asked);
+    let policy = ["--witness", &witness.key, "--stale-after", "6", "--when-stale", "stop"];
+    let alice = world.mount_with("alice", &policy);
+    let true_url = world.url.clone();
+    let relay = Relay::to(world.port);
+    world.url = format!("hf://127.0.0.1:{}/{}", relay.port, world.fsid());
+    let bob = world.mount_with("bob", &policy);
+    world.url = true_url;
+    fs::write(alice.join("team/common"), "before the fork").expect("written");
+    assert_eq!(fs::read_to_string(bob.join("team/common")).expect("read"), "before the fork");
+    assert!(is_fresh(&world, "alice") && is_fresh(&world, "bob"), "{}", world.status("bob"));
+
+    // The operator makes a second world from a copy, and leads Bob into it once Alice has gone on.
+    world.stop_server();
+    run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
+    world.start_server_with(&asked);
+    let before = witness.signed();
+    fs::write(alice.join("team/alices"), "only Alice sees this").expect("written");
+    eventually("the witness has signed what Alice did", || witness.signed() > before);
+    let fork_port = free_port();
+    let mut fork = holdfast()
+        .args(["server", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
+        .arg(world.path("fork"))
+        .args(&asked)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the fork starts");
+    eventually("the fork listens", || TcpStream::connect(("127.0.0.1", fork_port)).is_ok());
+    relay.lead_to(fork_port);
+
+    // Bob works on in it for a while, unsuspecting, and is then stopped.
+    eventually("Bob is stopped", || {
+        errno(fs::write(bob.join("team/bobs"), "only Bob sees this")) == Some(ETIMEDOUT)
+    });
+    assert_eq!(errno(fs::read(bob.join("team/common"))), Some(ETIMEDOUT), "{}", world.status("bob"));
+    let status = world.status("bob");
+    assert!(status.contains("STALE, and stopped"), "{status}");
+    let output = world.holdfast("bob").arg("status").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(69), "{}", text(&output));
+
+    // The witness was asked to sign the fork, and has kept what the server signed.
+    eventually("the fork was refused", || {
+        let witnesses = standing(&world.path("fork"))[0]["witnesses"].clone();
+        witnesses[0]["trouble"]
+            .as_str()
+            .is_some_and(|why| why.contains("another history") || why.contains("lost"))
+    });
+    assert_eq!(errno(fs::read(bob.join("team/common"))), Some(ETIMEDOUT), "he stays stopped");
+
+    // Alice has noticed nothing.
+    assert_eq!(fs::read_to_string(alice.join("team/alices")).expect("read"), "only Alice sees this");
+    fs::write(alice.join("team/alices"), "and goes on").expect("written");
+    assert!(is_fresh(&world, "alice"), "{}", world.status("alice"));
+    assert!(!alice.join("team/bobs").exists());
+    fork.kill().expect("it runs");
+    let _ = fork.wait();
+}
+
+/// Proves that an idle file system stays fresh, and what an outage of the witness does to a mount that is to refuse
+/// changes then: reads go on, changes fail with EROFS, and once the witness is back everything goes on by itself.
+#[test]
+fn an_outage_is_survived() {
+    let mut world = World::new(&["alice"]);
+    let mut witness = Witness::new(&world, "w1");
+    let asked = witness.for_server();
+    world.stop_server();
+    world.start_server_with(&asked.iter().map(String::as_str).collect::<Vec<_>>());
+    let policy = ["--witness", &witness.key, "--stale-after", "5", "--when-stale", "read-only"];
+    let alice = world.mount_with("alice", &policy);
+    fs::write(alice.join("team/file"), "written while fresh").expect("written");
+    // Longer than the bound, without an operation.
+    let operations = engine(&world, "alice")["last_operation"].clone();
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    let idle = engine(&world, "alice");
+    assert_eq!(idle["head"]["is_stale"], false, "{}", world.status("alice"));
+    assert_eq!(idle["last_operation"], operations, "looking at heads orders nothing");
+
+    witness.kill();
+    eventually("changes are refused", || errno(fs::write(alice.join("team/refused"), "x")) == Some(EROFS));
+    assert_eq!(fs::read_to_string(alice.join("team/file")).expect("reads go on"), "written while fresh");
+    assert_eq!(errno(fs::remove_file(alice.join("team/file"))), Some(EROFS));
+    assert_eq!(errno(fs::create_dir(alice.join("team/directory"))), Some(EROFS));
+    let status = world.status("alice");
+    assert!(status.contains("STALE, and read-only"), "{status}");
+    let trouble = standing(&world.data())[0]["witnesses"][0]["trouble"].clone();
+    assert!(trouble.as_str().is_some_and(|why| why.contains("does not answer")), "{trouble}");
+
+    // The record was durable before each signature, so it goes on where it was.
+    witness.start();
+    eventually("changes are taken again", || fs::write(alice.join("team/again"), "x").is_ok());
+    assert!(is_fresh(&world, "alice"), "{}", world.status("alice"));
+    assert_eq!(standing(&world.data())[0]["witnesses"][0]["trouble"], serde_json::Value::Null);
+}
+
+/// Proves that a mount that only warns goes on without any witness, says so, and that one of three witnesses missing is
+/// too few for the usual quorum and enough for a chosen one.
+#[test]
+fn quorums() {
+    let mut world = World::new(&["alice", "bob"]);
+    let witnesses: Vec<Witness> = ["w1", "w2", "w3"].iter().map(|name| Witness::new(&world, name)).collect();
+    // The third is not asked by the server: for mounts it is away.
+    let asked: Vec<String> = witnesses[..2].iter().flat_map(Witness::for_server).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    let asked: Vec<&str> = asked
+        .chunks(2)
+        .filter(|pair| pair[0] == "--witness" || seen.insert(pair[0].clone()))
+        .flatten()
+        .map(String::as_str)
+        .collect();
+    world.stop_server();
+    world.start_server_with(&asked);
+    let mut usual: Vec<&str> = vec!["--stale-after", "5"];
+    usual.extend(witnesses.iter().flat_map(|witness| ["--witness", &*witness.key]));
+    let alice = world.mount_with("alice", &usual);
+    assert!(world.status("alice").contains("STALE: witnesses do not vouch"), "{}", world.status("alice"));
+    fs::write(alice.join("team/file"), "only warned").expect("written");
+    assert!(world.status("alice").contains("2 of 3 witnesses vouch, 3 must"), "{}", world.status("alice"));
+    // What makes no sense is said at once.
+    fs::create_dir(world.path("bob-mnt")).expect("a mount point");
+    let log = logs(&world).remove(0);
+    for (wrong, why) in [
+        (vec!["--witness", &*log], "key of a log"),
+        (vec!["--witness", "nonsense"], "verifier key"),
+        (vec!["--witness", &*witnesses[0].key, "--witness-quorum", "2"], "2 of 1"),
+        (vec!["--witness", &*witnesses[0].key, "--witness", &*witnesses[0].key], "twice"),
+        (vec!["--stale-after", "5"], "--witness"),
+    ] {
+        let refused = world.try_mount("bob", &wrong);
+        assert!(!refused.status.success() && text(&refused).contains(why), "{why}: {}", text(&refused));
+    }
+    let mut chosen = usual.clone();
+    chosen.extend(["--witness-quorum", "2", "--when-stale", "stop"]);
+    let bob = world.mount_with("bob", &chosen);
+    assert_eq!(fs::read_to_string(bob.join("team/file")).expect("read"), "only warned");
+    assert!(is_fresh(&world, "bob"), "{}", world.status("bob"));
+
+    let other = world.path("elsewhere");
+    fs::create_dir(&other).expect("a directory");
+    let second = world
+        .holdfast("bob")
+        .args(["mount", &world.url, other.to_str().expect("a path"), "--key"])
+        .arg(world.key("bob"))
+        .args(["--witness", &witnesses[0].key])
+        .output()
+        .expect("it runs");
+    assert!(!second.status.success() && text(&second).contains("other witnesses"), "{}", text(&second));
+}
+
+/// Proves what the command says of two heads: the same, open, or a conviction, which only the log's key can bring about.
+#[test]
+fn heads_are_compared() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let key = holdfast_crypto::SigningKey::from_seed(&[1; 32]);
+    let id = holdfast_crypto::Digest([7; 32]);
+    let note = |name: &str, size: u64, root: u8| {
+        let head = holdfast_protocol::structure::LogHead { size, root: holdfast_crypto::Digest([root; 32]) };
+        let path = folder.path().join(name);
+        let note = holdfast_checkpoint::checkpoint::Checkpoint::signed(&id, head, &key);
+        fs::write(&path, note.to_string()).expect("written");
+        path
+    };
+    let log = holdfast_checkpoint::checkpoint::log_key(&id, key.public()).to_string();
+    let stranger = holdfast_crypto::SigningKey::from_seed(&[2; 32]).public();
+    let stranger = holdfast_checkpoint::checkpoint::log_key(&id, stranger).to_string();
+    let (first, same, other, longer) =
+        (note("first", 5, 1), note("same", 5, 1), note("other", 5, 2), note("longer", 6, 3));
+    for (second, log, code, word) in [
+        (&same, &log, 0, "the same head"),
+        (&longer, &log, 0, "do not tell"),
+        (&other, &log, 80, "convicted by its own hand"),
+        (&other, &stranger, 65, "not signed by this log"),
+    ] {
+        let output = holdfast()
+            .args(["witness", "compare", "--log", log])
+            .args([&first, second])
+            .output()
+            .expect("it runs");
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        assert!(text(&output).contains(word), "{}", text(&output));
+    }
+}
+
+/// Proves: evidence of another history is judged by itself, anywhere: two notes of one length, by a server on the list
+/// that the superuser signed, convict; less than that is said to be less.
+#[test]
+fn evidence_is_judged_anywhere() {
+    use holdfast_checkpoint::checkpoint::Checkpoint;
+    use holdfast_client::evidence::{EvidenceFile, Proof};
+    use holdfast_crypto::{Digest, SigningKey, encode};
+    use holdfast_protocol::floor::Floor;
+    use holdfast_protocol::message::{ServerKeys, WitnessedHead};
+    use holdfast_protocol::signed::Signed;
+    use holdfast_protocol::structure::LogHead;
+
+    let folder = tempfile::tempdir().expect("a directory");
+    let (superuser, server, stranger) =
+        (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]), SigningKey::from_seed(&[3; 32]));
+    let device = holdfast_content::DeviceId(4);
+    let mut floor = Floor::new(superuser.public(), device);
+    let id = floor.file_system;
+    let list = ServerKeys { file_system: id, sequence: 1, keys: vec![server.public()] };
+    let note = |key: &SigningKey, root: u8| {
+        Checkpoint::signed(&id, LogHead { size: 9, root: Digest([root; 32]) }, key).to_string()
+    };
+    let shown = |floor: &Floor, note: String, earlier: Option<String>| {
+        let head = WitnessedHead { note, leaf: Digest::ZERO, in_log: vec![], in_checkpoint: vec![] };
+        let file = EvidenceFile {
+            format: 1,
+            file_system: id,
+            device: Some(device),
+            noticed_ns: 0,
+            explanation: "another history".to_owned(),
+            proof: Proof::Head { floor: encode(floor), head: encode(&head), earlier },
+        };
+        let path = folder.path().join("a.evidence");
+        fs::write(&path, encode(&file)).expect("written");
+        run(holdfast().env("HOLDFAST_STATE_DIR", folder.path()).args(["evidence", "show"]).arg(&path))
+    };
+    floor.server_keys = Some(Signed::new(list.clone(), &superuser));
+    let convicts = shown(&floor, note(&server, 1), Some(note(&server, 2)));
+    assert!(convicts.contains("two different histories of 9 operations"), "{convicts}");
+    for earlier in [None, Some(note(&stranger, 2)), Some(note(&server, 1)), Some("nonsense".to_owned())] {
+        let said = shown(&floor, note(&server, 1), earlier);
+        assert!(said.contains("is as the device says"), "{said}");
+    }
+    let by_stranger = shown(&floor, note(&stranger, 1), Some(note(&stranger, 2)));
+    assert!(by_stranger.contains("proves nothing"), "{by_stranger}");
+    // A list that the superuser did not sign makes nobody a server.
+    floor.server_keys = Some(Signed::new(list, &stranger));
+    let unlisted = shown(&floor, note(&server, 1), Some(note(&server, 2)));
+    assert!(unlisted.contains("proves nothing"), "{unlisted}");
+}

@@ -1,0 +1,226 @@
+//! What an engine makes of heads: fresh, old, none, within what it has seen or beyond, and of another history.
+
+mod common;
+
+use common::*;
+use holdfast_checkpoint::checkpoint::Checkpoint;
+use holdfast_checkpoint::cosignature::cosign;
+use holdfast_checkpoint::note::{KeyKind, VerifierKey};
+use holdfast_checkpoint::tree::{CHECKPOINTS, leaf};
+use holdfast_client::evidence::Proof;
+use holdfast_client::{Engine, FsError, WhenStale, WitnessPolicy};
+use holdfast_crypto::{Digest, SigningKey, decode};
+use holdfast_log::Storage;
+use holdfast_protocol::log_tree::{Frontier, UPDATES};
+use holdfast_protocol::message::{Request, Response, WitnessedHead};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const ABORT_AFTER: Duration = Duration::from_secs(5);
+
+fn witness_key() -> SigningKey {
+    SigningKey::from_seed(&[77; 32])
+}
+
+fn verifier() -> VerifierKey {
+    VerifierKey::new("witness.example/w1", KeyKind::Cosignature, witness_key().public()).unwrap()
+}
+
+fn time_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// The head of the first `size` operations of `server`, co-signed now, with proofs for a client at `log_size` of `shown_to`.
+fn head(id: &Digest, server: &Server, size: u64, shown_to: &Server, log_size: u64) -> WitnessedHead {
+    let (leaves, _) = server.log();
+    let (mut frontier, mut nodes) = (Frontier::default(), HashMap::new());
+    for update in &leaves[..size as usize] {
+        nodes.extend(frontier.append_to(CHECKPOINTS, leaf(*update)));
+    }
+    let mut note = Checkpoint::signed(id, frontier.head_of(CHECKPOINTS), &server.signing_key());
+    note.signatures.push(cosign(&verifier(), &witness_key(), &note.text, time_s()));
+    let (_, updates) = shown_to.log();
+    let proof = |tree: holdfast_protocol::log_tree::TreeHash, nodes: &HashMap<(u8, u64), Digest>, of| {
+        tree.inclusion_proof(size - 1, of, &mut |level, index| nodes.get(&(level, index)).copied())
+            .unwrap_or_default()
+    };
+    WitnessedHead {
+        note: note.to_string(),
+        leaf: leaves[size as usize - 1],
+        in_log: proof(UPDATES, &updates, log_size),
+        in_checkpoint: proof(CHECKPOINTS, &nodes, size),
+    }
+}
+
+fn start(world: &World, user: usize, when_stale: WhenStale, stale_after: Duration) -> Arc<Engine> {
+    let machine = &world.users[user];
+    let mut config = machine.config(&world.superuser, DEADLINE);
+    config.witnesses =
+        Some(WitnessPolicy { witnesses: vec![verifier()], quorum: None, stale_after, when_stale });
+    let storage: Arc<dyn Storage> = machine.disk.storage();
+    Engine::start_with(config, machine.link.clone(), storage).unwrap()
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "did not happen within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Proves: an engine whose server has fresh heads goes on; when there are none any more each policy refuses exactly what
+/// it says, also what waits to be sent; and when they come back everything goes on.
+#[test]
+fn each_policy_refuses_what_it_says() {
+    for when_stale in [WhenStale::Warn, WhenStale::ReadOnly, WhenStale::Stop] {
+        let world = World::new(1, ABORT_AFTER);
+        let (server, id) = (world.server.clone(), world.superuser.file_system_id());
+        let is_away = Arc::new(AtomicBool::new(false));
+        let away = is_away.clone();
+        world.users[0].link.forge(move |request| match request {
+            Request::Witnessed { .. } if away.load(SeqCst) => Some(Response::Witnessed(Vec::new())),
+            Request::Witnessed { log_size } => {
+                Some(Response::Witnessed(vec![head(&id, &server, *log_size, &server, *log_size)]))
+            }
+            _ => None,
+        });
+        let engine = start(&world, 0, when_stale, Duration::from_secs(2));
+        let directory = world.group_dir;
+        modify(&engine, create(directory, "fresh", b"x")).unwrap();
+        assert!(!engine.head().unwrap().is_stale, "{:?}", engine.head());
+        is_away.store(true, SeqCst);
+        eventually("it is stale", || engine.head().unwrap().is_stale);
+        let refused_read = matches!(engine.may_read(), Err(FsError::Outdated(_)));
+        let refused_change = engine.may_change().is_err();
+        let fetched = engine.fetch();
+        let modified = modify(&engine, create(directory, "stale", b"x"));
+        match when_stale {
+            WhenStale::Warn => {
+                assert!(!refused_read && !refused_change && fetched.is_ok() && modified.is_ok())
+            }
+            WhenStale::ReadOnly => {
+                assert!(!refused_read && fetched.is_ok());
+                assert!(matches!(engine.may_change(), Err(FsError::ReadOnly)));
+                assert!(matches!(modified, Err(FsError::Unreachable(_))), "what is kept to be sent waits on");
+            }
+            WhenStale::Stop => {
+                assert!(refused_read && matches!(engine.may_change(), Err(FsError::Outdated(_))));
+                assert!(matches!(fetched, Err(FsError::Unreachable(_))));
+                assert!(matches!(modified, Err(FsError::Unreachable(_))));
+            }
+        }
+        is_away.store(false, SeqCst);
+        eventually("it is fresh again", || !engine.head().unwrap().is_stale);
+        modify(&engine, create(directory, "again", b"x")).unwrap();
+        assert!(engine.status().frozen.is_none());
+        engine.stop();
+    }
+}
+
+/// Proves: heads further than what this client has seen make it look at the present view, without an operation, and so
+/// an idle client beside a busy one stays fresh; one that is shown only heads beyond what it is shown goes stale.
+#[test]
+fn a_client_keeps_up_without_operations() {
+    let world = World::new(2, ABORT_AFTER);
+    let id = world.superuser.file_system_id();
+    let busy = world.start(1);
+    let server = world.server.clone();
+    world.users[0].link.forge(move |request| match request {
+        Request::Witnessed { log_size } => {
+            // Only the newest is ever signed.
+            let newest = server.log().0.len() as u64;
+            let heads = if newest <= *log_size {
+                vec![head(&id, &server, newest, &server, *log_size)]
+            } else {
+                Vec::new()
+            };
+            Some(Response::Witnessed(heads))
+        }
+        _ => None,
+    });
+    let idle = start(&world, 0, WhenStale::Stop, Duration::from_secs(3));
+    let operations = idle.status().operations;
+    let end = Instant::now() + Duration::from_secs(8);
+    for number in 0.. {
+        modify(&busy, create(world.group_dir, &format!("f{number}"), b"x")).unwrap();
+        busy.flush_commits().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        if Instant::now() > end {
+            break;
+        }
+    }
+    eventually("it is fresh", || !idle.head().unwrap().is_stale);
+    assert_eq!(idle.status().operations, operations, "nothing was ordered for it");
+    // From now on the order it is shown stands still, while the witnesses' goes on.
+    let fork = world.server.fork();
+    world.users[0].link.redirect(&fork);
+    eventually("it is stale", || {
+        let number = world.server.log().0.len();
+        modify(&busy, create(world.group_dir, &format!("g{number}"), b"x")).unwrap();
+        busy.flush_commits().unwrap();
+        idle.head().unwrap().is_stale
+    });
+    assert!(idle.status().frozen.is_none(), "it is not an alarm: nothing contradicts what was seen");
+    idle.stop();
+    busy.stop();
+}
+
+/// Proves: a head that was signed and co-signed, of a history other than the one shown, freezes the mount, for good and
+/// over a restart; both of its server's notes are kept, if it has signed two of one length.
+#[test]
+fn another_history_is_an_alarm() {
+    let world = World::new(2, ABORT_AFTER);
+    let id = world.superuser.file_system_id();
+    let fork = world.server.fork();
+    let server = world.server.clone();
+    let (lies, other) = (Arc::new(AtomicBool::new(false)), fork.clone());
+    let lying = lies.clone();
+    world.users[0].link.forge(move |request| match request {
+        Request::Witnessed { log_size } if lying.load(SeqCst) => {
+            let size = (other.log().0.len() as u64).min(*log_size);
+            Some(Response::Witnessed(vec![head(&id, &other, size, &server, *log_size)]))
+        }
+        Request::Witnessed { log_size } => {
+            let shown = (1..=*log_size).rev().take(16);
+            Some(Response::Witnessed(
+                shown.map(|size| head(&id, &server, size, &server, *log_size)).collect(),
+            ))
+        }
+        _ => None,
+    });
+    let engine = start(&world, 0, WhenStale::Warn, Duration::from_secs(2));
+    // On the other side somebody else does something.
+    world.users[1].link.redirect(&fork);
+    let there = world.start(1);
+    modify(&there, create(world.group_dir, "theirs", b"x")).unwrap();
+    there.flush_commits().unwrap();
+    while world.server.log().0.len() <= fork.log().0.len() {
+        let name = format!("ours {}", world.server.log().0.len());
+        modify(&engine, create(world.group_dir, &name, b"x")).unwrap();
+        engine.flush_commits().unwrap();
+    }
+    let length = fork.log().0.len() as u64;
+    eventually("a head as long as the other side is known", || engine.head().unwrap().operations >= length);
+    assert!(engine.status().frozen.is_none());
+    lies.store(true, SeqCst);
+    eventually("it is frozen", || engine.status().frozen.is_some());
+    let report = engine.status().frozen.unwrap();
+    assert!(report.what.contains("not the one shown to this device"), "{}", report.what);
+    assert!(report.what.contains("convicts it by its own hand"), "{}", report.what);
+    assert!(matches!(engine.fetch(), Err(FsError::Frozen(_))));
+    let kept = holdfast_client::evidence::read(&report.evidence.unwrap()).unwrap();
+    let Proof::Head { head, earlier, .. } = kept.proof else { panic!("{:?}", kept.proof) };
+    let head: WitnessedHead = decode(&head).unwrap();
+    let first_lines = |note: &str| note.lines().take(2).map(str::to_owned).collect::<Vec<_>>();
+    let earlier = earlier.expect("it had signed ours");
+    assert_eq!(first_lines(&head.note), first_lines(&earlier), "one log, one length");
+    assert_ne!(head.note.lines().nth(2), earlier.lines().nth(2), "two histories");
+    engine.stop();
+    drop(engine);
+    let again = world.users[0].start(&world.superuser, DEADLINE);
+    assert!(matches!(again, Err(holdfast_client::StartError::Frozen(_))), "it is remembered");
+    there.stop();
+}

@@ -1,0 +1,137 @@
+//! How a server has a witness sign: one `add-checkpoint` over HTTP or HTTPS.
+//!
+//! The witness is not trusted with anything here: its answer is bounded, and counts only if it is a valid cosignature of
+//! what was sent. A certificate vouches for the name of the host and no more.
+
+use holdfast_checkpoint::cosignature;
+use holdfast_checkpoint::note::{NoteSignature, SIGNATURES_MAX, VerifierKey};
+use holdfast_checkpoint::submission::Submission;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// Longest answer.
+const ANSWER_BYTES_MAX: u64 = 32 << 10;
+/// How long a witness may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there is no cosignature.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AskError {
+    /// The URL cannot be one.
+    #[error("'{0}' is not where a witness can be asked: it must be http:// or https://, without ? and #")]
+    Url(String),
+    /// Nobody answers.
+    #[error("it does not answer: {0}")]
+    Unreachable(String),
+    /// It refuses.
+    #[error("it refuses with status {status}: {text}")]
+    Refused {
+        /// The status.
+        status: u16,
+        /// What it says.
+        text: String,
+    },
+    /// It signed something else, or with another key.
+    #[error("its answer has no cosignature by {0} of what was sent")]
+    NoCosignature(String),
+}
+
+/// What a witness answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// It has signed, at this time in seconds since 1970.
+    Cosigned(NoteSignature, u64),
+    /// What it signed last has this size: a proof from there is wanted.
+    OldSize(u64),
+}
+
+/// Asks one witness.
+pub struct Asker {
+    url: String,
+    witness: VerifierKey,
+    agent: Agent,
+}
+
+impl Asker {
+    /// `url` is the witness's submission prefix.
+    ///
+    /// # Errors
+    /// [`AskError::Url`].
+    pub fn new(url: &str, witness: VerifierKey) -> Result<Asker, AskError> {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let is_good = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
+        if !is_good || url.contains(['?', '#', '@', ' ']) {
+            return Err(AskError::Url(url.to_owned()));
+        }
+        let roots = if url.starts_with("https:") { authorities() } else { Arc::default() };
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(roots))
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls)
+            .timeout_global(Some(PATIENCE))
+            .build();
+        Ok(Asker {
+            url: format!("{}/add-checkpoint", url.trim_end_matches('/')),
+            witness,
+            agent: config.into(),
+        })
+    }
+
+    /// Whom it asks.
+    pub fn witness(&self) -> &VerifierKey {
+        &self.witness
+    }
+
+    /// Has it sign.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn ask(&self, submission: &Submission) -> Result<Asked, AskError> {
+        let unreachable = |error: ureq::Error| AskError::Unreachable(error.to_string());
+        let sent =
+            self.agent.post(&self.url).header("content-type", "text/plain").send(submission.to_string());
+        let mut response = sent.map_err(unreachable)?;
+        let status = response.status().as_u16();
+        let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
+        let text = text.map_err(unreachable)?;
+        match status {
+            200 => self.cosignature(submission, &text),
+            409 => match text.trim_end().parse() {
+                Ok(size) if size != submission.old_size => Ok(Asked::OldSize(size)),
+                _ => Err(refused(status, &text)),
+            },
+            status => Err(refused(status, &text)),
+        }
+    }
+
+    fn cosignature(&self, submission: &Submission, text: &str) -> Result<Asked, AskError> {
+        let lines = text.lines().take(SIGNATURES_MAX).filter_map(|line| line.parse::<NoteSignature>().ok());
+        let signed = lines.filter_map(|line| {
+            let time_s = cosignature::verify(&self.witness, &submission.note.text, &line)?;
+            Some(Asked::Cosigned(line, time_s))
+        });
+        signed.last().ok_or_else(|| AskError::NoCosignature(self.witness.to_string()))
+    }
+}
+
+fn refused(status: u16, text: &str) -> AskError {
+    let text = text.chars().filter(|c| !c.is_control()).take(200).collect();
+    AskError::Refused { status, text }
+}
+
+/// The certificate authorities of this machine.
+fn authorities() -> Arc<Vec<Certificate<'static>>> {
+    static SYSTEM: OnceLock<Arc<Vec<Certificate<'static>>>> = OnceLock::new();
+    let system = SYSTEM.get_or_init(|| {
+        let found = rustls_native_certs::load_native_certs();
+        Arc::new(found.certs.iter().map(|one| Certificate::from_der(one).to_owned()).collect())
+    });
+    system.clone()
+}
