@@ -20,7 +20,7 @@ fn pair(domain: Domain, left: Digest, right: Digest) -> Digest {
     DigestKey::WELL_KNOWN.hasher(domain).update(&left.0).update(&right.0).finish()
 }
 
-fn parent(left: Digest, right: Digest) -> Digest {
+pub(crate) fn parent(left: Digest, right: Digest) -> Digest {
     pair(Domain::LogNode, left, right)
 }
 
@@ -74,11 +74,11 @@ impl Frontier {
 }
 
 /// Largest power of two below `size`, which is at least 2.
-fn split(size: u64) -> u64 {
+pub(crate) fn split(size: u64) -> u64 {
     1 << (63 - (size - 1).leading_zeros())
 }
 
-fn range_root(first: u64, end: u64, node: &mut dyn FnMut(u8, u64) -> Option<Digest>) -> Option<Digest> {
+pub(crate) fn range_root(first: u64, end: u64, node: &mut dyn FnMut(u8, u64) -> Option<Digest>) -> Option<Digest> {
     let size = end - first;
     if size.is_power_of_two() && first.is_multiple_of(size) {
         return node(size.trailing_zeros() as u8, first / size);

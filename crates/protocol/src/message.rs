@@ -5,6 +5,7 @@
 //! block store.
 
 use crate::certificate::Certificate;
+use crate::history::{PastReply, Point, Snapshot, SnapshotEnd};
 use crate::leases::{LeaseGrant, LeaseWish, Recall};
 use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
@@ -311,6 +312,24 @@ pub enum Request {
         /// Which run.
         run: u128,
     },
+    /// Asks which past states are kept. Answered by `History`.
+    History {
+        /// Only those whose logs are longer than this.
+        after: u64,
+        /// Have the present state noted first, if nothing is pending.
+        note: bool,
+    },
+    /// Asks for a past state. Answered by `Past`.
+    Past {
+        /// The size of its log.
+        log_size: u64,
+        /// The size of the log last accepted, up to which it is to be proven.
+        known: u64,
+    },
+    /// Gives a kept state a name. Answered by `Done`.
+    NameSnapshot(Signed<Snapshot>),
+    /// Takes a name away. Answered by `Done`, also if it is gone already.
+    EndSnapshot(Signed<SnapshotEnd>),
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -479,6 +498,17 @@ pub enum Response {
     LeasedCommitted(Signed<Receipt>, LeaseGrant),
     /// Answer to `AwaitRecall`: `None` if nothing was recalled in the time.
     Recalled(Option<Recall>),
+    /// Answer to `History`.
+    History {
+        /// Kept states, oldest first; at most [`crate::history::POINTS_PER_ANSWER_MAX`].
+        points: Vec<Point>,
+        /// Whether there are more after these.
+        more: bool,
+        /// All names, in their order.
+        named: Vec<Signed<Snapshot>>,
+    },
+    /// Answer to `Past`: `None` if it is not kept.
+    Past(Option<Box<PastReply>>),
 }
 
 /// A hold, as it is listed.
