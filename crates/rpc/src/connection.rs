@@ -92,6 +92,10 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::Holds
             | Request::AwaitRecall { .. }
             | Request::EndLeases { .. }
+            | Request::History { .. }
+            | Request::Past { .. }
+            | Request::NameSnapshot(_)
+            | Request::EndSnapshot(_)
     )
 }
 

@@ -11,6 +11,7 @@
 
 use holdfast_crypto::Digest;
 use holdfast_log::{Storage, StorageFile, SyncSite};
+use holdfast_protocol::history::inclusion_proof;
 use holdfast_protocol::log_tree::{Frontier, Node, consistency_proof, verify_consistency};
 use holdfast_protocol::structure::LogHead;
 use std::collections::BTreeMap;
@@ -128,6 +129,34 @@ impl Tree {
             Some(proof) => Ok(Some(proof)),
             None => Err(self.damaged(format!("no proof from size {old} leads to the present head"))),
         }
+    }
+
+    /// The head that the log had at `size` operations, and the roots of its complete subtrees; `None` if it was never as
+    /// long.
+    pub(crate) fn head_at(&self, size: u64, present: u64) -> Result<Option<(LogHead, Vec<Digest>)>, TreeError> {
+        if size > present {
+            return Ok(None);
+        }
+        let (mut peaks, mut first) = (Vec::new(), 0);
+        for level in (0..64u8).rev().filter(|level| size >> level & 1 == 1) {
+            peaks.push(self.node(level, first >> level)?);
+            first += 1 << level;
+        }
+        let head = Frontier::of(size, peaks.clone()).expect("one peak a bit").head();
+        Ok(Some((head, peaks)))
+    }
+
+    /// Proof that leaf `index` is in the log of `size` operations; empty if it is not.
+    pub(crate) fn include(&self, index: u64, size: u64) -> Result<Vec<Digest>, TreeError> {
+        let mut failure = None;
+        let proof = inclusion_proof(index, size, &mut |level, index| match self.node(level, index) {
+            Ok(node) => Some(node),
+            Err(error) => {
+                failure.get_or_insert(error);
+                None
+            }
+        });
+        failure.map_or(Ok(proof.unwrap_or_default()), Err)
     }
 
     fn checked_proof(&self, old: u64, new: LogHead) -> Result<Option<Vec<Digest>>, TreeError> {

@@ -40,6 +40,20 @@ pub enum HistoryRecord {
     Ended(Signed<SnapshotEnd>),
 }
 
+impl HistoryRecord {
+    /// How long the log is at least that it rests on.
+    pub fn reaches(&self) -> u64 {
+        match self {
+            HistoryRecord::Structures(list) => {
+                let places = list.iter().map(|structure| structure.value.forecast.log.size);
+                places.max().map_or(0, |place| place.saturating_add(1))
+            }
+            HistoryRecord::Point(kept) => kept.log.size,
+            HistoryRecord::Dropped(_) | HistoryRecord::Named(_) | HistoryRecord::Ended(_) => 0,
+        }
+    }
+}
+
 /// A point.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Kept {
@@ -81,7 +95,7 @@ impl Archive {
         for record in records {
             archive.replay(record);
         }
-        let beyond: Vec<u64> = archive.points.range(log_size + 1..).map(|(size, _)| *size).collect();
+        let beyond: Vec<u64> = archive.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
         let mut is_cut = !beyond.is_empty();
         for size in beyond {
             archive.drop_point(size);
