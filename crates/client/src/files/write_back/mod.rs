@@ -28,7 +28,7 @@ mod sender;
 use super::backend::{Backend, Guard, Leased, Names, PathOf, Plan, Upload, View};
 use super::state::content_roots;
 use super::{Expected, Ino};
-use crate::engine::{LockPlace, Notice};
+use crate::engine::{LockPlace, Notice, PastState};
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
 use crate::store::{About, TransferMode};
@@ -765,6 +765,14 @@ impl Backend for WriteBack {
 
     fn has_written(&self, ino: Ino, bytes: usize) {
         self.shared.inner.has_written(ino, bytes);
+    }
+
+    fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
+        self.shared.inner.past_states()
+    }
+
+    fn past(&self, state: &PastState) -> Result<Arc<dyn View>, FsError> {
+        self.shared.inner.past(state)
     }
 
     fn device(&self) -> DeviceId {
