@@ -15,7 +15,10 @@ pub mod state;
 pub mod store;
 pub mod tree;
 
-pub use engine::{Engine, EngineConfig, LockPlace, Notice, PastState, PastTree, Pin, Reclaimed, ReclaimedFile, Snapshot, Status};
+pub use engine::{
+    Engine, EngineConfig, LockPlace, Notice, PastState, PastTree, Pin, Reclaimed, ReclaimedFile, Snapshot,
+    Status,
+};
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};
 pub use tree::{Edit, Transaction, Tree};

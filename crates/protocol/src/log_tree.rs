@@ -78,7 +78,11 @@ pub(crate) fn split(size: u64) -> u64 {
     1 << (63 - (size - 1).leading_zeros())
 }
 
-pub(crate) fn range_root(first: u64, end: u64, node: &mut dyn FnMut(u8, u64) -> Option<Digest>) -> Option<Digest> {
+pub(crate) fn range_root(
+    first: u64,
+    end: u64,
+    node: &mut dyn FnMut(u8, u64) -> Option<Digest>,
+) -> Option<Digest> {
     let size = end - first;
     if size.is_power_of_two() && first.is_multiple_of(size) {
         return node(size.trailing_zeros() as u8, first / size);

@@ -151,11 +151,7 @@ fn frame(record: &HistoryRecord) -> Vec<u8> {
 }
 
 /// The record at `at` and its bytes with frame; `None` at the end, or where it is not whole.
-fn read_record(
-    file: &dyn StorageFile,
-    at: u64,
-    length: u64,
-) -> io::Result<Option<(HistoryRecord, u64)>> {
+fn read_record(file: &dyn StorageFile, at: u64, length: u64) -> io::Result<Option<(HistoryRecord, u64)>> {
     let mut head = [0; FRAME_BYTES];
     if file.read_at(at, &mut head)? < FRAME_BYTES {
         return Ok(None);

@@ -133,7 +133,11 @@ impl Tree {
 
     /// The head that the log had at `size` operations, and the roots of its complete subtrees; `None` if it was never as
     /// long.
-    pub(crate) fn head_at(&self, size: u64, present: u64) -> Result<Option<(LogHead, Vec<Digest>)>, TreeError> {
+    pub(crate) fn head_at(
+        &self,
+        size: u64,
+        present: u64,
+    ) -> Result<Option<(LogHead, Vec<Digest>)>, TreeError> {
         if size > present {
             return Ok(None);
         }

@@ -84,8 +84,8 @@ impl Engine {
     fn list_states(&self, after: u64, note: bool) -> Result<Vec<PastState>, FsError> {
         let shared = &self.shared;
         shared.check()?;
-        let (mut points, mut names): (Vec<Point>, _) = (Vec::new(), Vec::new());
-        loop {
+        let mut points: Vec<Point> = Vec::new();
+        let names = loop {
             let after = points.last().map_or(after, |last| last.log_size);
             let request = Request::History { after, note: note && points.is_empty() };
             let (found, more, named) = match call(shared, &request)? {
@@ -97,11 +97,10 @@ impl Engine {
                 return Err(lie(shared, "the list of past states is out of order".to_owned()));
             }
             points.extend(found);
-            names = named;
             if !more || points.len() >= POINTS_MAX {
-                break;
+                break named;
             }
-        }
+        };
         // What others have done since this client last looked must be accepted before it can be believed as past.
         if points.last().is_some_and(|last| last.log_size > self.accepted()) {
             self.fetch()?;
@@ -153,7 +152,8 @@ impl Engine {
         if let Some(name) = &state.name
             && name.value.log != tree.base.view.log
         {
-            let what = format!("the snapshot {:?} is shown with a state it was not given to", name.value.name);
+            let what =
+                format!("the snapshot {:?} is shown with a state it was not given to", name.value.name);
             return Err(lie(shared, what));
         }
         Ok(tree)
@@ -173,7 +173,10 @@ impl Engine {
         };
         let refused = |what: String| {
             let size = point.log_size;
-            lie(shared, format!("the server showed a past state (after {size} operations) that never was: {what}"))
+            lie(
+                shared,
+                format!("the server showed a past state (after {size} operations) that never was: {what}"),
+            )
         };
         let reference =
             membership_of(floor.superuser, &reply.view).map_err(|lie| refused(lie.to_string()))?;
@@ -242,7 +245,8 @@ impl Engine {
     /// [`FsError::NotFound`]; [`FsError::Access`]: another user's; as [`Engine::name_state`].
     pub fn end_name(&self, name: &str) -> Result<(), FsError> {
         let states = self.list_states(0, false)?;
-        let named = states.iter().filter_map(|state| state.name.as_ref()).find(|known| known.value.name == name);
+        let named =
+            states.iter().filter_map(|state| state.name.as_ref()).find(|known| known.value.name == name);
         let end = SnapshotEnd {
             device: self.shared.me,
             snapshot: named.ok_or(FsError::NotFound)?.value.digest(),

@@ -214,6 +214,10 @@ impl Backend for EngineBackend {
         self.0.is_connected()
     }
 
+    fn membership(&self) -> Arc<Membership> {
+        self.0.membership()
+    }
+
     fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
         self.0.past_states()
     }

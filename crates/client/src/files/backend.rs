@@ -6,7 +6,8 @@ use crate::engine::{LockPlace, Notice, PastState};
 use crate::error::FsError;
 use crate::store::{About, TransferMode};
 use holdfast_content::{
-    BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
+    BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, Membership, PrincipalId,
+    UserId,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -280,6 +281,9 @@ pub trait Backend: Send + Sync {
     fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
         Ok(Arc::default())
     }
+
+    /// The membership in force.
+    fn membership(&self) -> Arc<Membership>;
 
     /// A past state, verified.
     ///

@@ -51,7 +51,7 @@ pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
 pub use leases::{Forget, LeaseBasis, NAMES_LIVE, NameLife};
 pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
-pub use past::{FOLDER, PastEntry, time_name};
+pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
 pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 pub use write_back::{GATHER, Told, WriteBack, WriteBackOptions, WriteBackStatus};

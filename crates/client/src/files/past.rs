@@ -25,10 +25,11 @@ use super::{
 };
 use crate::engine::PastState;
 use crate::error::FsError;
-use holdfast_content::{Content, Entry, Handle, Inode, InodeKind};
+use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, Membership, PrincipalId};
 use holdfast_crypto::{DigestKey, Domain, encode};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -136,6 +137,11 @@ impl FileSystem {
         self.run(|| Ok(named(&self.backend.past_states()?)))
     }
 
+    /// The membership in force now: who the authors of names are.
+    pub fn past_members(&self) -> Arc<Membership> {
+        self.backend.membership()
+    }
+
     /// A past state, to be read.
     ///
     /// # Errors
@@ -150,7 +156,12 @@ impl FileSystem {
     }
 
     /// Finds a name in the past, or the past itself.
-    pub(super) fn past_lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+    pub(super) fn past_lookup(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<Attributes, FsError> {
         self.tokens.spend_any(caller.thread);
         if is_folder(parent, name) {
             self.nodes.looked_up(FOLDER_INO, Handle::ROOT, parent, name);
@@ -267,7 +278,9 @@ impl FileSystem {
         Self::must_be_file(inode.kind)?;
         let has_rules = |inode: &Inode| inode.xattrs.contains_key(RULES);
         if has_rules(&inode) || self.backend.latest().inode(place.handle).is_ok_and(|now| has_rules(&now)) {
-            return Err(FsError::Access("a file with rules for programs is not opened in a past state".into()));
+            return Err(FsError::Access(
+                "a file with rules for programs is not opened in a past state".into(),
+            ));
         }
         let node = self.nodes.get(ino, place.handle);
         let keep_cache = self.enter(&node, &inode, &*view, flags);
@@ -302,7 +315,8 @@ impl FileSystem {
     ) -> Option<()> {
         let entries = self.pasts.folders.lock().get(&handle).cloned()?;
         let dots = [(FOLDER_INO, &b"."[..]), (Ino::ROOT, &b".."[..])];
-        let names = entries.iter().map(|entry| (ino_of_past(&entry.name, Handle::ROOT), entry.name.as_bytes()));
+        let names =
+            entries.iter().map(|entry| (ino_of_past(&entry.name, Handle::ROOT), entry.name.as_bytes()));
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (number, (ino, name)) in dots.into_iter().chain(names).enumerate().skip(from) {
             let next_offset = number as u64 + 1;
@@ -328,6 +342,134 @@ impl FileSystem {
     pub(super) fn past_parent(&self, ino: Ino) -> Ino {
         self.pasts.known.lock().get(&ino).map_or(Ino::ROOT, |known| known.parent)
     }
+}
+
+/// A version that a path had in a row of kept states.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PastVersion {
+    /// The first kept state with it.
+    pub first: String,
+    /// The last; `None`: it is the present version too.
+    pub last: Option<String>,
+    /// When the last operation of the first such state was declared, nanoseconds since 1970.
+    pub since_ns: i64,
+    /// Snapshots that hold it.
+    pub snapshots: Vec<String>,
+    /// What it is; `None`: nothing was there.
+    pub file: Option<PastFile>,
+}
+
+/// What is told of a past file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PastFile {
+    /// `file`, `directory`, or what it was else.
+    pub kind: String,
+    /// Size.
+    pub bytes: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// When its content was modified last, by its writer's word.
+    pub modified_ns: i64,
+    /// The user who wrote it last.
+    pub written_by: String,
+    /// With this device.
+    pub device: u32,
+    /// Tells versions apart.
+    pub ihash: String,
+}
+
+impl FileSystem {
+    /// The versions that a path had in the kept states, oldest first, and has now. A file that was deleted and made again
+    /// is one with another version; links are not followed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]: it is in none of them; as [`FileSystem::past_entries`] and [`FileSystem::past_view`].
+    pub fn past_versions(&self, path: &[u8]) -> Result<Vec<PastVersion>, FsError> {
+        let now = self.run(|| self.backend.fetch())?;
+        let mut states: BTreeMap<u64, (PastEntry, Vec<String>)> = BTreeMap::new();
+        for entry in self.past_entries()? {
+            let is_named = entry.state.name.is_some();
+            let at = states.entry(entry.state.point.log_size);
+            let (_, names) = at.or_insert_with(|| (entry.clone(), Vec::new()));
+            if is_named {
+                names.push(entry.name);
+            }
+        }
+        let mut versions: Vec<PastVersion> = Vec::new();
+        for (entry, snapshots) in states.into_values() {
+            let file = match self.past_view(&entry) {
+                Ok(view) => past_file(&*view, path)?,
+                // Given up between the list and now.
+                Err(FsError::NotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            match versions.last_mut().filter(|last| last.file == file) {
+                Some(last) => {
+                    last.last = Some(entry.name);
+                    last.snapshots.extend(snapshots);
+                }
+                None => {
+                    let (name, since_ns) = (entry.name, entry.state.point.time_ns);
+                    versions.push(PastVersion {
+                        first: name.clone(),
+                        last: Some(name),
+                        since_ns,
+                        snapshots,
+                        file,
+                    });
+                }
+            }
+        }
+        let present = past_file(&*now, path)?;
+        match versions.last_mut().filter(|last| last.file == present) {
+            Some(last) => last.last = None,
+            None => versions.push(PastVersion {
+                first: "now".to_owned(),
+                last: None,
+                since_ns: super::now_ns(),
+                snapshots: Vec::new(),
+                file: present,
+            }),
+        }
+        // Before it was there for the first time there is nothing to tell.
+        let first = versions.iter().position(|version| version.file.is_some()).ok_or(FsError::NotFound)?;
+        Ok(versions.split_off(first))
+    }
+}
+
+/// What a path led to; `None`: nothing.
+fn past_file(view: &dyn View, path: &[u8]) -> Result<Option<PastFile>, FsError> {
+    let mut handle = Handle::ROOT;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        match view.entry(handle, name) {
+            Ok(Some(entry)) => handle = known_handle(entry.handle)?,
+            Ok(None) | Err(FsError::NotFound | FsError::NotDirectory) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    let inode = match view.inode(handle) {
+        Ok(inode) => inode,
+        Err(FsError::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let ihash = inode.ihash(&DigestKey::WELL_KNOWN).map_err(|misuse| FsError::Invalid(misuse.to_string()))?;
+    let kind = match inode.kind {
+        InodeKind::File => "file",
+        InodeKind::Directory => "directory",
+        InodeKind::Symlink => "symbolic link",
+        InodeKind::Fifo => "fifo",
+        InodeKind::Socket => "socket",
+        InodeKind::CharDevice | InodeKind::BlockDevice => "device",
+    };
+    Ok(Some(PastFile {
+        kind: kind.to_owned(),
+        bytes: inode.size,
+        mode: inode.mode,
+        modified_ns: inode.modified_ns,
+        written_by: view.name_of(PrincipalId::Device(inode.writer)),
+        device: inode.writer.0,
+        ihash: ihash.to_string(),
+    }))
 }
 
 #[cfg(test)]

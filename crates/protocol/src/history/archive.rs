@@ -95,7 +95,8 @@ impl Archive {
         for record in records {
             archive.replay(record);
         }
-        let beyond: Vec<u64> = archive.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
+        let beyond: Vec<u64> =
+            archive.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
         let mut is_cut = !beyond.is_empty();
         for size in beyond {
             archive.drop_point(size);
@@ -206,7 +207,8 @@ impl Archive {
     /// The points, oldest first, after `after`, and whether there are more.
     pub fn points(&self, after: u64, limit: usize) -> (Vec<Point>, bool) {
         let mut points = self.points.range(after.saturating_add(1)..);
-        let shown = |(size, kept): (&u64, &Kept)| Point { log_size: *size, time_ns: kept.newest.value.time_ns };
+        let shown =
+            |(size, kept): (&u64, &Kept)| Point { log_size: *size, time_ns: kept.newest.value.time_ns };
         let list: Vec<Point> = points.by_ref().take(limit).map(shown).collect();
         (list, points.next().is_some())
     }
@@ -285,7 +287,8 @@ impl Archive {
     /// Addresses of all that kept states lead to: roots for garbage collection.
     pub fn roots(&self) -> impl Iterator<Item = Digest> {
         let structures = self.structures.values().flat_map(BTreeMap::values);
-        structures.flat_map(|structure| structure.value.handles.values().map(|handle| handle.reference.address))
+        structures
+            .flat_map(|structure| structure.value.handles.values().map(|handle| handle.reference.address))
     }
 
     /// Records of everything that is not in the file yet; from now on it counts as there.

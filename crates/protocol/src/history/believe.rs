@@ -117,12 +117,7 @@ pub fn membership_of(superuser: PublicKey, view: &View) -> Result<Reference, Lie
 ///
 /// # Errors
 /// [`Lie`].
-pub fn believe(
-    present: &Floor,
-    members: &dyn Members,
-    point: Point,
-    reply: &PastReply,
-) -> Result<Past, Lie> {
+pub fn believe(present: &Floor, members: &dyn Members, point: Point, reply: &PastReply) -> Result<Past, Lie> {
     let PastReply { view, peaks, newest, consistency, inclusion } = reply;
     if view.log.size != point.log_size {
         return Err(Lie::OtherState { asked: point.log_size, found: view.log.size });
@@ -171,7 +166,10 @@ fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
     for (device, slot) in &view.slots {
         let shown = operation(&slot.value.forecast);
         let Some(now) = present.view.slots.get(device) else {
-            return Err(contradiction(shown, "nothing of its device was committed by the view accepted here"));
+            return Err(contradiction(
+                shown,
+                "nothing of its device was committed by the view accepted here",
+            ));
         };
         if now.value.number() < shown.number {
             return Err(contradiction(shown, "it is later than what its device has committed by now"));
@@ -195,7 +193,8 @@ fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
         let then = view.handle(*principal).map(|(_, handle)| handle);
         let now = present.view.handle(*principal).map(|(_, handle)| handle);
         if let Some(then) = then
-            && now.is_none_or(|now| now.version < then.version || (now.version == then.version && now != then))
+            && now
+                .is_none_or(|now| now.version < then.version || (now.version == then.version && now != then))
         {
             return Err(Lie::OtherTable(*principal));
         }

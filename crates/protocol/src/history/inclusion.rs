@@ -86,7 +86,10 @@ mod tests {
                     assert!(!verify_inclusion(leaf(index), index, head, shorter));
                 }
                 for place in (0..size).filter(|place| *place != index) {
-                    assert!(!verify_inclusion(leaf(index), place, head, &proof), "{index} as {place} of {size}");
+                    assert!(
+                        !verify_inclusion(leaf(index), place, head, &proof),
+                        "{index} as {place} of {size}"
+                    );
                 }
             }
             assert!(inclusion_proof(size, size, &mut node).is_none());

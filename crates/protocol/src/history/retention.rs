@@ -41,7 +41,9 @@ impl Default for Retention {
 
 /// Why a text says nothing about what to keep.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no rule for what to keep: it is 0, or a list of EVERY:FOR such as all:1d,1h:7d,1d:30d,7d:1y")]
+#[error(
+    "{0:?} is no rule for what to keep: it is 0, or a list of EVERY:FOR such as all:1d,1h:7d,1d:30d,7d:1y"
+)]
 pub struct RetentionError(String);
 
 impl FromStr for Retention {
@@ -110,7 +112,8 @@ impl Retention {
             kept.fill(false);
             for tier in &self.tiers {
                 // The finest rule gives way when there is too much.
-                let for_ns = if tier.every_ns == self.finest_ns() { tier.for_ns / widest } else { tier.for_ns };
+                let for_ns =
+                    if tier.every_ns == self.finest_ns() { tier.for_ns / widest } else { tier.for_ns };
                 let mut span = None;
                 for (index, noted) in noted_ns.iter().enumerate().rev() {
                     if now_ns.saturating_sub(*noted) > for_ns {
@@ -163,7 +166,9 @@ mod tests {
         assert_eq!(usual.tiers[1], Tier { every_ns: HOUR, for_ns: 7 * DAY });
         assert_eq!(usual.to_string().parse::<Retention>(), Ok(usual));
         assert!(!"0".parse::<Retention>().expect("a rule").keeps_any());
-        for wrong in ["", "1d", "all", "all:", "all:0d", "0s:1d", "1x:1d", "1h:7d,", "-1h:2d", "1h:9999999999y"] {
+        for wrong in
+            ["", "1d", "all", "all:", "all:0d", "0s:1d", "1x:1d", "1h:7d,", "-1h:2d", "1h:9999999999y"]
+        {
             let error = wrong.parse::<Retention>().expect_err(wrong);
             assert!(error.to_string().contains("all:1d,1h:7d"), "{error}");
         }

@@ -5,7 +5,7 @@ use crate::host::{Caller, Host};
 use crate::refusal::{Refused, refuse};
 use holdfast_content::DeviceId;
 use holdfast_protocol::history::{
-    PastReply, POINTS_PER_ANSWER_MAX, SNAPSHOTS_PER_USER_MAX, Snapshot, SnapshotEnd, name_offence,
+    POINTS_PER_ANSWER_MAX, PastReply, SNAPSHOTS_PER_USER_MAX, Snapshot, SnapshotEnd, name_offence,
 };
 use holdfast_protocol::message::{Response, ServerError};
 use holdfast_protocol::signed::{Signable, Signed};
@@ -30,7 +30,9 @@ impl FileSystem {
     pub(crate) fn past(&self, host: &Host, log_size: u64, known: u64) -> Result<Response, Refused> {
         let answer = {
             let ledger = self.current(host)?;
-            let Some((view, newest)) = ledger.archive().state(log_size) else { return Ok(Response::Past(None)) };
+            let Some((view, newest)) = ledger.archive().state(log_size) else {
+                return Ok(Response::Past(None));
+            };
             let (tree, size) = (ledger.tree(), ledger.sequencer().log_size());
             let (Some((_, peaks)), Some((head, _))) =
                 (tree.head_at(log_size, size)?, tree.head_at(known, size)?)

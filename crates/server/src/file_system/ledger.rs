@@ -272,7 +272,8 @@ impl Ledger {
 
     /// Makes everything again from the log.
     pub(super) fn reload(&mut self, store: &BlockStore, now_ms: u64) -> Result<(), Refused> {
-        let reloaded = Ledger::open(store, &self.storage, self.id, self.abort_after_ms, now_ms, &self.keeping);
+        let reloaded =
+            Ledger::open(store, &self.storage, self.id, self.abort_after_ms, now_ms, &self.keeping);
         match reloaded {
             Ok(Some(ledger)) => {
                 let committed_at = std::mem::take(&mut self.committed_at);

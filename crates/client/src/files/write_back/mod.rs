@@ -34,7 +34,7 @@ use crate::interrupt::{self, Woken};
 use crate::store::{About, TransferMode};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode,
-    PrincipalId, Reference, SourceError, UserId,
+    Membership, PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -765,6 +765,10 @@ impl Backend for WriteBack {
 
     fn has_written(&self, ino: Ino, bytes: usize) {
         self.shared.inner.has_written(ino, bytes);
+    }
+
+    fn membership(&self) -> Arc<Membership> {
+        self.shared.inner.membership()
     }
 
     fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
