@@ -32,7 +32,9 @@ fn tree(at: &Path) -> Vec<String> {
         };
         let name = path.strip_prefix(at).expect("below").display().to_string();
         let modified = if name.is_empty() { 0 } else { meta.mtime() * 1_000_000_000 + meta.mtime_nsec() };
-        found.push(format!("{name} {:o} {} {modified} {content}", meta.mode(), meta.size()));
+        // How large a directory is, each file system counts as it likes.
+        let size = if meta.is_dir() { 0 } else { meta.size() };
+        found.push(format!("{name} {:o} {size} {modified} {content}", meta.mode()));
     }
     found.sort();
     found

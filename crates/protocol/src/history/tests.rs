@@ -429,13 +429,19 @@ fn an_archive_keeps_what_was() {
                     file.extend(server.archive.take_unsaved());
                     let (restored, is_cut) = Archive::restore(file.clone(), server.sequencer.log_size());
                     assert!(!is_cut);
-                    assert_eq!(restored.points(0, 999), server.archive.points(0, 999), "seed {seed}, step {step}");
+                    assert_eq!(
+                        restored.points(0, 999),
+                        server.archive.points(0, 999),
+                        "seed {seed}, step {step}"
+                    );
                     server.archive = restored;
                 }
                 3 => file = server.archive.all(),
                 4 => {
                     let (points, _) = server.archive.points(0, 999);
-                    let Some(point) = points.get(random.below(points.len() as u64 + 1) as usize) else { continue };
+                    let Some(point) = points.get(random.below(points.len() as u64 + 1) as usize) else {
+                        continue;
+                    };
                     let snapshot = Snapshot {
                         file_system: server.sequencer.file_system(),
                         device: A,
@@ -529,9 +535,8 @@ fn formats_are_held() {
         HistoryRecord::Named(Signed::new(snapshot.clone(), &key(A))),
         HistoryRecord::Ended(Signed::new(end.clone(), &key(A))),
     ];
-    let short = |bytes: &[u8]| {
-        holdfast_crypto::DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes).short()
-    };
+    let short =
+        |bytes: &[u8]| holdfast_crypto::DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes).short();
     let mut found: Vec<String> = records.iter().map(|record| short(&encode(record))).collect();
     found.extend([snapshot.digest().short(), end.digest().short()]);
     assert_eq!(found, GOLDEN);
