@@ -16,6 +16,8 @@ const DOMAINS: [(Domain, u8); 21] = [
     (Domain::Certificate, 17),
     (Domain::Forecast, 18),
     (Domain::Structure, 19),
+    (Domain::Snapshot, 50),
+    (Domain::SnapshotEnd, 51),
     (Domain::ServerKeys, 20),
     (Domain::Receipt, 21),
     (Domain::LogLeaf, 22),

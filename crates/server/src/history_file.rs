@@ -107,10 +107,11 @@ impl HistoryFile {
     pub(crate) fn save(&mut self, archive: &mut Archive) -> io::Result<()> {
         let fresh = archive.take_unsaved();
         let is_long = self.length > SMALL_BYTES && self.length > 2 * self.length_anew;
-        if fresh.is_empty() && !is_long {
+        let is_anew = is_long || (self.file.is_none() && self.length > 0);
+        if fresh.is_empty() && !is_anew {
             return Ok(());
         }
-        let file = if is_long { None } else { self.file.take() };
+        let file = if is_anew { None } else { self.file.take() };
         let Some(file) = file else { return self.write_anew(archive) };
         let bytes: Vec<u8> = fresh.iter().flat_map(frame).collect();
         file.write_at(self.length, &bytes)?;

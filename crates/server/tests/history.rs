@@ -51,7 +51,12 @@ fn open(disk: &PowerLoss, clock: &Arc<TestClock>, rules: &Retention) -> Host {
         lease_term: Duration::ZERO,
         leases_note: None,
         history: rules.clone(),
-        store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
+        store: StoreConfig {
+            keep_deleted: Duration::ZERO,
+            segment_bytes: 1 << 20,
+            gc_window: Duration::from_secs(60),
+            ..StoreConfig::default()
+        },
     };
     Host::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| false), clock.clone()).unwrap()
 }

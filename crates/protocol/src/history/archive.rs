@@ -67,6 +67,18 @@ pub struct Kept {
     pub dead: Vec<PendingEntry>,
 }
 
+/// Which states become points.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Noting {
+    /// None; the present one when it is asked for.
+    None,
+    /// The last of each second.
+    LastOfSecond,
+    /// Each: when records are replayed, and nobody knows in which seconds they were made. Since what a collection has seen
+    /// is saved, all that these refer to is there.
+    Each,
+}
+
 /// Past states of one file system.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archive {
@@ -144,8 +156,8 @@ impl Archive {
     }
 
     /// The sequencer has just applied `record`. If nothing is pending now and something has changed since the last
-    /// point, and `keeps`, there is a point here; it takes the place of one of the same second.
-    pub fn observe(&mut self, sequencer: &Sequencer, record: &OrderingRecord, noted_ns: i64, keeps: bool) {
+    /// point, there is a point here.
+    pub fn observe(&mut self, sequencer: &Sequencer, record: &OrderingRecord, noted_ns: i64, noting: Noting) {
         match record {
             OrderingRecord::Create { certificate, structure, .. }
             | OrderingRecord::Fast { certificate, structure, .. } => {
@@ -160,13 +172,13 @@ impl Archive {
             OrderingRecord::Commit { .. } | OrderingRecord::Dead { .. } => {}
             OrderingRecord::Burn { .. } => return,
         }
-        if keeps && self.changed {
-            self.note(sequencer, noted_ns);
+        if noting != Noting::None && self.changed {
+            self.note(sequencer, noted_ns, noting);
         }
     }
 
     /// Notes the present state, if nothing is pending, and gives its place; an earlier one if nothing has changed since.
-    pub fn note(&mut self, sequencer: &Sequencer, noted_ns: i64) -> Option<u64> {
+    pub fn note(&mut self, sequencer: &Sequencer, noted_ns: i64, noting: Noting) -> Option<u64> {
         let log = sequencer.head();
         let last = self.points.last_key_value().map(|(size, kept)| (*size, kept.noted_ns));
         if let Some((size, _)) = last
@@ -196,6 +208,7 @@ impl Archive {
         self.points.insert(log.size, Kept { log, noted_ns: at_ns, newest, dead });
         self.changed = false;
         if let Some((size, before_ns)) = last
+            && noting != Noting::Each
             && before_ns.div_euclid(SECOND_NS) == at_ns.div_euclid(SECOND_NS)
             && !self.is_named(size)
         {

@@ -18,7 +18,7 @@ mod retention;
 #[cfg(test)]
 mod tests;
 
-pub use archive::{Archive, HistoryRecord};
+pub use archive::{Archive, HistoryRecord, Noting};
 pub use believe::{Lie, Past, believe, membership_of};
 pub use inclusion::{inclusion_proof, verify_inclusion};
 pub use retention::{Retention, RetentionError, Tier};

@@ -9,7 +9,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_log::Storage;
-use holdfast_protocol::history::Archive;
+use holdfast_protocol::history::{Archive, Noting};
 use holdfast_protocol::log_tree::Node;
 use holdfast_protocol::message::{ServerError, ServerKeys};
 use holdfast_protocol::sequencer::{OrderingRecord, Refusal, Sequencer, Step};
@@ -122,7 +122,8 @@ impl Ledger {
             if let Some(declared_ns) = record.declared_ns() {
                 noted_ns = declared_ns.min(now_ns);
             }
-            archive.observe(sequencer, record, noted_ns, keeping.retention.keeps_any());
+            let noting = if keeping.retention.keeps_any() { Noting::Each } else { Noting::None };
+            archive.observe(sequencer, record, noted_ns, noting);
         };
         let restored =
             Sequencer::restore_watched(state.as_deref(), &order, abort_after_ms, now_ms, &mut watch);
@@ -131,6 +132,9 @@ impl Ledger {
         if past.iter().any(|record| record.reaches() > sequencer.log_size()) {
             history.write_anew_next();
             archive = Archive::restore(past, sequencer.log_size()).0;
+            // Before the log grows again, and what was saved of other operations seems to be in it.
+            let failed = |error| damaged(format!("its past states cannot be written: {error}"));
+            history.save(&mut archive).map_err(failed)?;
         }
         if sequencer.file_system() != id {
             return Err(damaged("they belong to another file system".to_owned()));
@@ -225,8 +229,9 @@ impl Ledger {
     /// Notes what is now a past state, if it is one.
     fn observe(&mut self, records: &[OrderingRecord]) {
         let now_ns = self.keeping.clock.wall_ns();
+        let noting = if self.keeping.retention.keeps_any() { Noting::LastOfSecond } else { Noting::None };
         for record in records {
-            self.archive.observe(&self.sequencer, record, now_ns, self.keeping.retention.keeps_any());
+            self.archive.observe(&self.sequencer, record, now_ns, noting);
         }
     }
 
@@ -237,7 +242,7 @@ impl Ledger {
 
     /// Notes the present state as a past one; `None` while something is pending.
     pub(super) fn note_state(&mut self) -> Option<u64> {
-        self.archive.note(&self.sequencer, self.keeping.clock.wall_ns())
+        self.archive.note(&self.sequencer, self.keeping.clock.wall_ns(), Noting::LastOfSecond)
     }
 
     /// Changes which past states have names, durably.
@@ -367,9 +372,14 @@ impl Ledger {
             self.former.push_back(heads);
         }
         roots.extend(self.former.iter().flat_map(|heads| heads.roots.iter().copied()));
-        // What is given up must stay so, also after a restart under a clock that was set back: its blocks go.
-        if self.archive.retain(&self.keeping.retention, now_ns) > 0 {
-            self.save_history()?;
+        // What is given up must stay so, also after a restart under a clock that was set back: its blocks go. And what is
+        // left must be all there is of the time before: see `Noting::Each`.
+        let given_up = self.archive.retain(&self.keeping.retention, now_ns);
+        match self.save_history() {
+            Err(refused) if given_up > 0 => return Err(refused),
+            // On a full disk a collection is what helps.
+            Err(_) => tracing::warn!(file_system = %self.id, "past states cannot be saved now"),
+            Ok(()) => {}
         }
         roots.extend(self.archive.roots());
         roots.sort_unstable();
