@@ -5,7 +5,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey, Signature, SigningKe
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const DOMAINS: [(Domain, u8); 21] = [
+const DOMAINS: [(Domain, u8); 23] = [
     (Domain::Chunk, 1),
     (Domain::MapLeaf, 2),
     (Domain::MapInner, 3),

@@ -53,6 +53,14 @@ pub struct PastEntry {
 pub(super) struct Pasts {
     known: Mutex<HashMap<Ino, Known>>,
     folders: Mutex<HashMap<FileHandleId, Arc<Vec<PastEntry>>>>,
+    /// Names for the states of a list.
+    named: Mutex<Option<(Arc<Vec<PastState>>, Arc<Named>)>>,
+}
+
+/// Entries, and where each is by its name.
+struct Named {
+    entries: Arc<Vec<PastEntry>>,
+    places: HashMap<String, usize>,
 }
 
 #[derive(Clone)]
@@ -134,7 +142,22 @@ impl FileSystem {
     /// # Errors
     /// As [`crate::Engine::past_states`].
     pub fn past_entries(&self) -> Result<Vec<PastEntry>, FsError> {
-        self.run(|| Ok(named(&self.backend.past_states()?)))
+        self.run(|| Ok(self.past_named()?.entries.to_vec()))
+    }
+
+    fn past_named(&self) -> Result<Arc<Named>, FsError> {
+        let states = self.backend.past_states()?;
+        let mut known = self.pasts.named.lock();
+        if let Some((of, named)) = &*known
+            && Arc::ptr_eq(of, &states)
+        {
+            return Ok(named.clone());
+        }
+        let entries = Arc::new(named(&states));
+        let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
+        let named = Arc::new(Named { entries, places });
+        *known = Some((states, named.clone()));
+        Ok(named)
     }
 
     /// The membership in force now: who the authors of names are.
@@ -168,8 +191,9 @@ impl FileSystem {
             return self.folder_attributes();
         }
         if parent == FOLDER_INO {
-            let wanted = |entry: &PastEntry| entry.name.as_bytes() == name;
-            let entry = self.past_entries()?.into_iter().find(wanted).ok_or(FsError::NotFound)?;
+            let named = self.past_named()?;
+            let place = std::str::from_utf8(name).ok().and_then(|name| named.places.get(name));
+            let entry = named.entries[*place.ok_or(FsError::NotFound)?].clone();
             let place = Place { entry: Arc::new(entry), handle: Handle::ROOT };
             return self.past_found(place, parent, name);
         }
@@ -291,7 +315,7 @@ impl FileSystem {
     pub(super) fn past_opendir(&self, ino: Ino) -> Result<FileHandleId, FsError> {
         let id = self.new_handle();
         if ino == FOLDER_INO {
-            self.pasts.folders.lock().insert(id, Arc::new(self.past_entries()?));
+            self.pasts.folders.lock().insert(id, self.past_named()?.entries.clone());
             return Ok(id);
         }
         let place = self.past_place(ino)?;

@@ -11,7 +11,7 @@
 //! - everything here follows from the ordering records and from [`HistoryRecord`]s: what is not yet saved when a server
 //!   dies comes back when it replays the former.
 
-use super::{Point, Retention, Snapshot, SnapshotEnd};
+use super::{Point, Retention, SNAPSHOTS_MAX, Snapshot, SnapshotEnd};
 use crate::certificate::Certificate;
 use crate::sequencer::{OrderingRecord, Sequencer};
 use crate::signed::{Signable, Signed};
@@ -21,6 +21,9 @@ use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Most bytes of certificates, which tell the times of states, of states without names, and of those with. One has a few
+/// hundred, and a large operation's has a megabyte.
+const CERTIFICATES_BYTES_MAX: usize = 64 << 20;
 /// Structures in one record.
 const STRUCTURES_PER_RECORD: usize = 64;
 const SECOND_NS: i64 = 1_000_000_000;
@@ -67,6 +70,13 @@ pub struct Kept {
     pub dead: Vec<PendingEntry>,
 }
 
+impl Kept {
+    /// Bytes of its certificate, about.
+    fn bytes(&self) -> usize {
+        self.newest.value.signed_bytes().len()
+    }
+}
+
 /// Which states become points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Noting {
@@ -83,6 +93,8 @@ pub enum Noting {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archive {
     points: BTreeMap<u64, Kept>,
+    /// Bytes of their certificates.
+    bytes: usize,
     structures: BTreeMap<DeviceId, BTreeMap<u64, Signed<Structure>>>,
     named: BTreeMap<String, Signed<Snapshot>>,
     /// Certificate of the last operation in the log, as far as it was seen.
@@ -138,7 +150,7 @@ impl Archive {
             }
             HistoryRecord::Point(kept) => {
                 self.saved.insert(kept.log.size);
-                self.points.insert(kept.log.size, kept);
+                self.insert(kept);
             }
             HistoryRecord::Dropped(sizes) => {
                 for size in sizes {
@@ -205,8 +217,9 @@ impl Archive {
         }
         // Never before one that is there, or spans of time would have two newest ones.
         let at_ns = last.map_or(noted_ns, |(_, before_ns)| noted_ns.max(before_ns));
-        self.points.insert(log.size, Kept { log, noted_ns: at_ns, newest, dead });
+        self.insert(Kept { log, noted_ns: at_ns, newest, dead });
         self.changed = false;
+        self.bound();
         if let Some((size, before_ns)) = last
             && noting != Noting::Each
             && before_ns.div_euclid(SECOND_NS) == at_ns.div_euclid(SECOND_NS)
@@ -280,7 +293,7 @@ impl Archive {
 
     /// Gives up what is neither named nor to be kept by `policy`; how many points that were.
     pub fn retain(&mut self, policy: &Retention, now_ns: i64) -> usize {
-        let named: BTreeSet<u64> = self.named.values().map(|named| named.value.log.size).collect();
+        let named = self.named_sizes();
         let nameless: Vec<(u64, i64)> = self
             .points
             .iter()
@@ -342,6 +355,39 @@ impl Archive {
         whole.take_unsaved()
     }
 
+    fn insert(&mut self, kept: Kept) {
+        self.bytes += kept.bytes();
+        if let Some(before) = self.points.insert(kept.log.size, kept) {
+            self.bytes -= before.bytes();
+        }
+    }
+
+    /// Gives the oldest points without a name up until the rest takes no more memory than it may.
+    fn bound(&mut self) {
+        if self.bytes <= CERTIFICATES_BYTES_MAX {
+            return;
+        }
+        let named = self.named_sizes();
+        let most = CERTIFICATES_BYTES_MAX + self.bytes_of(&named);
+        while self.bytes > most {
+            let Some(oldest) = self.points.keys().find(|size| !named.contains(size)).copied() else { return };
+            self.drop_point(oldest);
+        }
+    }
+
+    fn named_sizes(&self) -> BTreeSet<u64> {
+        self.named.values().map(|named| named.value.log.size).collect()
+    }
+
+    fn bytes_of(&self, sizes: &BTreeSet<u64>) -> usize {
+        sizes.iter().filter_map(|size| Some(self.points.get(size)?.bytes())).sum()
+    }
+
+    /// Whether another state may have a name.
+    pub fn has_room(&self) -> bool {
+        self.named.len() < SNAPSHOTS_MAX && self.bytes_of(&self.named_sizes()) <= CERTIFICATES_BYTES_MAX
+    }
+
     fn is_named(&self, log_size: u64) -> bool {
         self.named.values().any(|snapshot| snapshot.value.log.size == log_size)
     }
@@ -358,9 +404,8 @@ impl Archive {
 
     /// Forgets a point, and the structures that no other shows.
     fn forget(&mut self, size: u64) {
-        if self.points.remove(&size).is_none() {
-            return;
-        }
+        let Some(kept) = self.points.remove(&size) else { return };
+        self.bytes -= kept.bytes();
         for structures in self.structures.values_mut() {
             let Some(place) = structures.range(..size).next_back().map(|(place, _)| *place) else { continue };
             // The newest stays: later points rely on it.

@@ -34,6 +34,8 @@ use holdfast_crypto::{Digest, Domain, encode};
 pub const SNAPSHOT_NAME_BYTES_MAX: usize = 200;
 /// Most snapshots that the devices of one user have named.
 pub const SNAPSHOTS_PER_USER_MAX: usize = 4096;
+/// Most snapshots of a file system: all of them are listed in one answer.
+pub const SNAPSHOTS_MAX: usize = 16_384;
 /// Most points in one answer.
 pub const POINTS_PER_ANSWER_MAX: usize = 8192;
 

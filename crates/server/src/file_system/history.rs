@@ -78,6 +78,9 @@ impl FileSystem {
                     false => refuse(format!("there is a snapshot named {} already", value.name)),
                 };
             }
+            if !ledger.archive().has_room() {
+                return refuse("no more states can have names here; remove one first");
+            }
             ledger.archive().named().map(|named| named.value.device).collect::<Vec<_>>()
         };
         let user = |device| self.user_of(device);
