@@ -59,6 +59,12 @@ pub enum Command {
     Salvage(Salvage),
     /// List, copy out and remove versions of files that somebody overwrote without having seen them.
     Conflicts(Conflicts),
+    /// Name the present state of a file system, so that it is kept; list and remove such names.
+    Snapshot(crate::history::args::Snapshot),
+    /// Show the versions of a file that past states have.
+    History(crate::history::args::History),
+    /// Bring back a file or directory as it was in a past state.
+    Restore(crate::history::args::Restore),
     /// Remove files of this user and its groups that no directory names any more.
     Reclaim(Reclaim),
     /// Publish a directory as a signed release.
@@ -142,6 +148,7 @@ pub struct Keygen {
   holdfast server --data /srv/holdfast
   holdfast server --data /srv/holdfast --listen '[::]:7440'
   holdfast server allow --data /srv/holdfast 'ssh-ed25519 AAAA... anna'
+  holdfast server --data /srv/holdfast --history all:2d,1d:60d
   holdfast server scrub --data /srv/holdfast
   holdfast server backup --data /srv/holdfast --to /mnt/backup/holdfast
   holdfast server witnesses --data /srv/holdfast
@@ -175,6 +182,10 @@ pub struct Server {
     /// Most of it that is kept [default: a tenth of all data, at least 1024].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
     pub keep_deleted_mib: Option<u64>,
+    /// Which past states are kept without a name: EVERY:FOR[,EVERY:FOR...]. The newest of each EVERY (all, or a time
+    /// such as 1h) is kept for FOR; 0 keeps none.
+    #[arg(long, value_name = "RULES", default_value = "all:1d,1h:7d,1d:30d,7d:1y")]
+    pub history: holdfast_protocol::history::Retention,
     /// Highest level, 1 to 19, at which data is compressed for one client; higher ones cost more of this machine.
     #[arg(long, value_name = "LEVEL", default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..=19))]
     pub parcel_level: u8,

@@ -151,6 +151,34 @@ pub enum Order {
         /// Which.
         ids: Vec<String>,
     },
+    /// List past states that are kept.
+    Past {
+        /// The mount.
+        directory: PathBuf,
+        /// Without so many of the first.
+        from: usize,
+    },
+    /// Give the present state a name.
+    Snapshot {
+        /// The mount.
+        directory: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// Take a name away.
+    EndSnapshot {
+        /// The mount.
+        directory: PathBuf,
+        /// The name.
+        name: String,
+    },
+    /// Tell the versions of a path in past states.
+    Versions {
+        /// The mount.
+        directory: PathBuf,
+        /// From the mount's root; bytes, since names need not be text.
+        path: Vec<u8>,
+    },
     /// Remove files without a name.
     Reclaim {
         /// Only say which.

@@ -13,6 +13,7 @@ mod control;
 mod evidence;
 mod exit;
 mod gateway;
+mod history;
 mod image;
 mod import;
 mod keygen;
@@ -96,6 +97,9 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::State(arguments) => state::run(arguments, directories, format),
         Command::Salvage(arguments) => salvage::run(arguments, directories, format),
         Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
+        Command::Snapshot(arguments) => history::snapshot(arguments, directories, format),
+        Command::History(arguments) => history::versions(arguments, directories, format),
+        Command::Restore(arguments) => history::restore::run(arguments, directories, format),
         Command::Release(arguments) => release::run(arguments, format),
         Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
         Command::Publish(arguments) => publish::run(arguments, directories, format),

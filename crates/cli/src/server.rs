@@ -55,6 +55,7 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
         (arguments.collect_every > 0).then(|| Duration::from_secs(arguments.collect_every * 60));
     config.keep_deleted = Duration::from_secs(arguments.keep_deleted * 24 * 3600);
     config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
+    config.history = arguments.history.clone();
     config.parcels.level_max = arguments.parcel_level;
     config.witnesses = arguments.witness.clone();
     config.witness_every = Duration::from_secs(arguments.witness_every);

@@ -110,6 +110,10 @@ pub enum Domain {
     ReleasePath = 45,
     /// Revocation of a writable file system, as signed.
     FileSystemRevocation = 46,
+    /// Name for a past state of a file system, as signed.
+    Snapshot = 50,
+    /// End of such a name, as signed.
+    SnapshotEnd = 51,
     /// Principal of the access logic.
     Principal = 60,
     /// Code and configuration of a process: its hash group.

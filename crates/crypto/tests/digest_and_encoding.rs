@@ -5,7 +5,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey, Signature, SigningKe
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const DOMAINS: [(Domain, u8); 21] = [
+const DOMAINS: [(Domain, u8); 23] = [
     (Domain::Chunk, 1),
     (Domain::MapLeaf, 2),
     (Domain::MapInner, 3),
@@ -16,6 +16,8 @@ const DOMAINS: [(Domain, u8); 21] = [
     (Domain::Certificate, 17),
     (Domain::Forecast, 18),
     (Domain::Structure, 19),
+    (Domain::Snapshot, 50),
+    (Domain::SnapshotEnd, 51),
     (Domain::ServerKeys, 20),
     (Domain::Receipt, 21),
     (Domain::LogLeaf, 22),

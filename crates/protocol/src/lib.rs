@@ -4,7 +4,8 @@
 //! What is signed, and what the signatures mean, is in [`certificate`] and [`structure`]; what a client checks
 //! before it believes a server is in `check`; the server's side is in `sequencer`; the client's life of one
 //! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what
-//! signatures prove to a third party is in [`judge`]. Advisory locks and leases, which are not signed, are in [`locks`] and
+//! signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client checks before it
+//! believes one, is in [`history`]. Advisory locks and leases, which are not signed, are in [`locks`] and
 //! [`leases`].
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod check;
 pub mod fates;
 pub mod floor;
 mod handles;
+pub mod history;
 pub mod judge;
 pub mod leases;
 pub mod locks;

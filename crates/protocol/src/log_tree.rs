@@ -28,7 +28,7 @@ fn pair(domain: Domain, left: Digest, right: Digest) -> Digest {
     DigestKey::WELL_KNOWN.hasher(domain).update(&left.0).update(&right.0).finish()
 }
 
-fn parent(left: Digest, right: Digest) -> Digest {
+pub(crate) fn parent(left: Digest, right: Digest) -> Digest {
     pair(Domain::LogNode, left, right)
 }
 
@@ -92,7 +92,7 @@ impl Frontier {
 }
 
 /// Largest power of two below `size`, which is at least 2.
-fn split(size: u64) -> u64 {
+pub(crate) fn split(size: u64) -> u64 {
     1 << (63 - (size - 1).leading_zeros())
 }
 

@@ -5,6 +5,7 @@
 //! block store.
 
 use crate::certificate::Certificate;
+use crate::history::{PastReply, Point, Snapshot, SnapshotEnd};
 use crate::leases::{LeaseGrant, LeaseWish, Recall};
 use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
@@ -319,6 +320,24 @@ pub enum Request {
         /// Size of the last log head the client accepted.
         log_size: u64,
     },
+    /// Asks which past states are kept. Answered by `History`.
+    History {
+        /// Only those whose logs are longer than this.
+        after: u64,
+        /// Have the present state noted first, if nothing is pending.
+        note: bool,
+    },
+    /// Asks for a past state. Answered by `Past`.
+    Past {
+        /// The size of its log.
+        log_size: u64,
+        /// The size of the log last accepted, up to which it is to be proven.
+        known: u64,
+    },
+    /// Gives a kept state a name. Answered by `Done`.
+    NameSnapshot(Signed<Snapshot>),
+    /// Takes a name away. Answered by `Done`, also if it is gone already.
+    EndSnapshot(Signed<SnapshotEnd>),
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -490,6 +509,17 @@ pub enum Response {
     /// Answer to `Witnessed`: of each witness the newest head it has co-signed, most of them the same; at most
     /// [`HEADS_MAX`].
     Witnessed(Vec<WitnessedHead>),
+    /// Answer to `History`.
+    History {
+        /// Kept states, oldest first; at most [`crate::history::POINTS_PER_ANSWER_MAX`].
+        points: Vec<Point>,
+        /// Whether there are more after these.
+        more: bool,
+        /// All names, in their order.
+        named: Vec<Signed<Snapshot>>,
+    },
+    /// Answer to `Past`: `None` if it is not kept.
+    Past(Option<Box<PastReply>>),
 }
 
 /// A head of the log of updates that witnesses have co-signed, and what ties it to what the client has accepted.

@@ -93,6 +93,10 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::AwaitRecall { .. }
             | Request::EndLeases { .. }
             | Request::Witnessed { .. }
+            | Request::History { .. }
+            | Request::Past { .. }
+            | Request::NameSnapshot(_)
+            | Request::EndSnapshot(_)
     )
 }
 

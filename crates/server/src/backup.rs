@@ -10,7 +10,8 @@
 //! - what is copied is a moment of the log: all segments that were sealed then (see `BlockStore::seal`), which
 //!   never change. If a collection removes one before it is copied, the copy moves on to a later moment;
 //! - log-tree files are copied after the segments: their nodes are written before the records that rely on them
-//!   and never change, so a later copy fits an earlier log;
+//!   and never change, so a later copy fits an earlier log. So are files of past states: what they say of operations
+//!   beyond the log is dropped when a server opens them;
 //! - a segment has its name only when its bytes are durable, `FORMAT` (without which no server starts) is the
 //!   last file, and the directory gets its name only when all of it is durable;
 //! - segments are hard links to those of an earlier backup where length and header (number and random salt) are
@@ -18,6 +19,7 @@
 
 use crate::config::ServerConfig;
 use crate::control::{self, ControlError, Outcome, Task};
+use crate::history_file;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,6 +30,7 @@ const UNFINISHED: &str = "unfinished";
 const LOCK: &str = "lock";
 const FORMAT: &str = "FORMAT";
 const TREE: &str = "tree-";
+const HISTORY: &str = "history-";
 /// Files of the data directory itself that a copy needs; a missing one is not copied.
 const KEPT: [&str; 2] = ["server-key", "allowed-superusers"];
 /// How often a copy moves on to a later moment. Each time only what is new has to be copied.
@@ -212,7 +215,10 @@ impl Copy<'_> {
     /// Everything but segments, `FORMAT` last, and makes it durable.
     fn rest(&mut self) -> Result<(), BackupError> {
         let (from, to) = (self.from.join("store"), self.to.join("store"));
-        for name in names(&from)?.iter().filter(|name| name.starts_with(TREE)) {
+        let wanted = |name: &&String| {
+            name.starts_with(TREE) || (name.starts_with(HISTORY) && !name.ends_with(history_file::PARTIAL))
+        };
+        for name in names(&from)?.iter().filter(wanted) {
             self.file(&from.join(name), &to.join(name))?;
         }
         for name in KEPT {

@@ -45,6 +45,8 @@ pub struct ServerConfig {
     pub lease_term: Duration,
     /// Ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
+    /// Which past states are kept.
+    pub history: holdfast_protocol::history::Retention,
     /// What parcels may cost.
     pub parcels: crate::ParcelSettings,
     /// Who co-signs heads of the log of updates, and where to ask.
@@ -71,6 +73,7 @@ impl ServerConfig {
             abort_after: Duration::from_secs(10),
             lease_term: Duration::from_millis(holdfast_protocol::leases::TERM_MS),
             checkpoint_records: 4096,
+            history: holdfast_protocol::history::Retention::default(),
             parcels: crate::ParcelSettings::default(),
             witnesses: Vec::new(),
             witness_every: Duration::from_secs(5),

@@ -11,6 +11,7 @@
 
 mod heads;
 mod hints;
+mod history;
 mod leases;
 mod ledger;
 mod locks;
@@ -20,6 +21,7 @@ pub(crate) use locks::LocksNote;
 
 use crate::blocks;
 use crate::error::OpenError;
+use crate::history_file::Keeping;
 use crate::host::{Caller, Clock, Host};
 use crate::refusal::{Refused, refuse};
 use heads::Heads;
@@ -72,6 +74,8 @@ pub(crate) struct Before {
     pub(crate) leases: (u64, Vec<NotedSession>),
     /// How long new ones last, in milliseconds.
     pub(crate) lease_ms: u64,
+    /// What is kept of past states.
+    pub(crate) keeping: Keeping,
 }
 
 impl FileSystem {
@@ -84,7 +88,8 @@ impl FileSystem {
         before: Before,
     ) -> Result<Option<FileSystem>, OpenError> {
         let now_ms = clock.monotonic_ms();
-        let ledger = Ledger::open(store, storage, id, abort_after.as_millis() as u64, now_ms)?;
+        let abort_after_ms = abort_after.as_millis() as u64;
+        let ledger = Ledger::open(store, storage, id, abort_after_ms, now_ms, &before.keeping)?;
         Ok(ledger.map(|ledger| FileSystem::new(ledger, clock, &before)))
     }
 
@@ -136,10 +141,19 @@ impl FileSystem {
         let step = Sequencer::create(superuser, certificate, structure, membership, abort_after_ms)?;
         host.store_attached(id, DeviceId::SUPERUSER, given)?;
         let Step { answer: (sequencer, receipt), records, nodes } = step;
-        let ledger =
-            Ledger::create(&host.store, storage, sequencer, abort_after_ms, server_keys, &records, nodes)?;
-        let before =
-            Before { locks_held: false, leases: (0, Vec::new()), lease_ms: lease_term.as_millis() as u64 };
+        let lease_ms = lease_term.as_millis() as u64;
+        let keeping = host.keeping();
+        let before = Before { locks_held: false, leases: (0, Vec::new()), lease_ms, keeping };
+        let ledger = Ledger::create(
+            &host.store,
+            storage,
+            sequencer,
+            abort_after_ms,
+            server_keys,
+            &records,
+            nodes,
+            &before.keeping,
+        )?;
         Ok((FileSystem::new(ledger, &*host.clock, &before), receipt))
     }
 

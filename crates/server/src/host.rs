@@ -15,6 +15,7 @@ use crate::blocks::{self, Retrieved};
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
 use crate::file_system::{Before, Claim, FileSystem, LeasesNote, LocksNote};
+use crate::history_file::Keeping;
 use crate::holds;
 use crate::maintenance;
 use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
@@ -24,6 +25,7 @@ use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::history::Retention;
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX};
 use holdfast_protocol::message::{
     ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
@@ -76,6 +78,8 @@ pub struct HostSettings {
     pub lease_term: Duration,
     /// File that says who may hold leases.
     pub leases_note: Option<PathBuf>,
+    /// Which past states are kept.
+    pub history: Retention,
 }
 
 /// Tells whether the operator lists a key as one that may create file systems.
@@ -157,9 +161,10 @@ impl Host {
         let locks_note = LocksNote::at(settings.locks_note.clone());
         let lease_ms = settings.lease_term.as_millis() as u64;
         let leases_note = LeasesNote::at(settings.leases_note.clone(), lease_ms);
+        let keeping = Keeping { retention: settings.history.clone(), clock: clock.clone() };
         for id in store.file_systems() {
-            let before =
-                Before { locks_held: locks_note.is_set(), leases: leases_note.inherited(id), lease_ms };
+            let (locks_held, leases) = (locks_note.is_set(), leases_note.inherited(id));
+            let before = Before { locks_held, leases, lease_ms, keeping: keeping.clone() };
             match FileSystem::open(&store, &storage, id, settings.abort_after, &*clock, before) {
                 Ok(Some(file_system)) => {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
@@ -224,6 +229,10 @@ impl Host {
     /// within the store's own window. Done in the background by [`crate::Server`].
     pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
         maintenance::collect(self, window)
+    }
+
+    pub(crate) fn keeping(&self) -> Keeping {
+        Keeping { retention: self.settings.history.clone(), clock: self.clock.clone() }
     }
 
     pub(crate) fn checkpoint_records(&self) -> u64 {
@@ -558,6 +567,10 @@ impl Host {
                 self.commit()?;
                 Ok(Response::Done)
             }
+            Request::History { after, note } => file_system.history(self, after, note),
+            Request::Past { log_size, known } => file_system.past(self, log_size, known),
+            Request::NameSnapshot(snapshot) => file_system.name_snapshot(self, caller, device, snapshot),
+            Request::EndSnapshot(end) => file_system.end_snapshot(self, caller, device, end),
             Request::Hello { .. }
             | Request::Ping
             | Request::CreateFileSystem { .. }

@@ -15,6 +15,7 @@ pub mod control;
 mod data;
 mod error;
 mod file_system;
+mod history_file;
 mod holds;
 mod host;
 mod maintenance;

@@ -78,6 +78,8 @@ pub(crate) fn final_checkpoints(host: &Host) {
 pub(crate) fn collect(host: &Host, gc_window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
     let window_ns = i64::try_from(gc_window.as_nanos()).unwrap_or(i64::MAX);
     let collect_one = |file_system: &crate::file_system::FileSystem| -> Result<CollectReport, Refused> {
+        // What is saved of past states must not be ahead of the log.
+        host.commit()?;
         let now_ns = host.clock.wall_ns();
         let roots = file_system.roots(&host.store, now_ns, window_ns)?;
         // The heads noted must be durable before what they replace can go.

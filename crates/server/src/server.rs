@@ -95,6 +95,7 @@ fn open_host_in(
         create: config.create,
         abort_after: config.abort_after,
         checkpoint_records: config.checkpoint_records,
+        history: config.history.clone(),
         store: StoreConfig {
             window: config.window,
             gc_window: config.gc_window,

@@ -162,7 +162,7 @@ impl Tree {
     }
 
     /// The root of the tree of `size` leaves, from its own nodes: its leaves are all complete.
-    fn head_at(&self, size: u64) -> Result<LogHead, TreeError> {
+    pub(crate) fn head_at(&self, size: u64) -> Result<LogHead, TreeError> {
         Ok(Frontier::of(size, self.peaks_at(size)?).expect("one peak a bit").head_of(self.hash))
     }
 

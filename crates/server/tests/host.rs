@@ -45,6 +45,7 @@ fn settings() -> HostSettings {
         parcels: ParcelSettings::default(),
         lease_term: Duration::ZERO,
         leases_note: None,
+        history: "0".parse().unwrap(),
         store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }

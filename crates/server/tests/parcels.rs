@@ -49,6 +49,7 @@ fn open(disk: &PowerLoss, clock: &Arc<TestClock>) -> Host {
         locks_note: None,
         lease_term: Duration::ZERO,
         leases_note: None,
+        history: "0".parse().unwrap(),
         parcels: ParcelSettings::default(),
         store: StoreConfig { segment_bytes: 8 << 20, ..StoreConfig::default() },
     };

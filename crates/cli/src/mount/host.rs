@@ -7,6 +7,7 @@ use super::pinning::Pinner;
 use super::{behind, ending, owners, telling, tidying};
 use crate::control::{self, Answer, MountOrder, Order, WitnessOrder};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::history;
 use crate::keys::Key;
 use crate::programs::Report;
 use crate::status::{FileTraffic, MountStatus, ProcessStatus};
@@ -195,6 +196,16 @@ impl Host {
             Order::DropConflicts { ids } => {
                 answer(self.files(true).and_then(|files| Ok(files.drop_kept(&ids)?)))
             }
+            Order::Past { directory, from } => {
+                answer(self.mount_at(&directory).and_then(|(files, _)| history::page(&files, from)))
+            }
+            Order::Snapshot { directory, name } => answer(self.snapshot(&directory, &name)),
+            Order::EndSnapshot { directory, name } => {
+                answer(self.mount_at(&directory).and_then(|_| Ok(self.engine.end_name(&name)?)))
+            }
+            Order::Versions { directory, path } => {
+                answer(self.mount_at(&directory).and_then(|(files, _)| Ok(files.past_versions(&path)?)))
+            }
             Order::Reclaim { dry_run } => answer(self.reclaim(dry_run, u64::MAX, &|_| false)),
             Order::View => answer(
                 behind::must_be_sent(self.back.as_deref())
@@ -235,6 +246,15 @@ impl Host {
         found.map(|active| (Arc::clone(&active.files), Arc::clone(&active.door))).ok_or_else(|| {
             Failure::new(Exit::MountPoint, format!("{}: not mounted by this process", directory.display()))
         })
+    }
+
+    /// Gives the present state a name, with everything that was changed here before.
+    fn snapshot(&self, directory: &Path, name: &str) -> Outcome<history::Listed> {
+        self.mount_at(directory)?;
+        behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);
+        behind::must_be_sent(self.back.as_deref())?;
+        let state = self.engine.name_state(name)?;
+        Ok(history::Listed::of(name.to_owned(), &state, &self.engine.membership()))
     }
 
     /// A file's rules for programs, and who was refused lately.

@@ -9,6 +9,7 @@ mod leases;
 mod locks;
 mod notes;
 mod notices;
+mod past;
 mod pins;
 mod pump;
 mod queue;
@@ -25,6 +26,7 @@ pub use holdfast_protocol::leases::Dropped;
 pub use leases::RecallHook;
 pub use locks::LockPlace;
 pub use notices::{Notice, NoticeHook};
+pub use past::{PastState, PastTree};
 pub use pins::Pin;
 pub use reclaim::{Reclaimed, ReclaimedFile};
 pub use snapshot::Snapshot;
@@ -129,6 +131,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     pins: Arc<Pins>,
     locks: Arc<Locks>,
+    pasts: past::Pasts,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

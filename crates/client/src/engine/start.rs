@@ -3,7 +3,7 @@
 use super::pump::Pump;
 use super::shared::Shared;
 use super::vigil::{Vigil, WitnessPolicy};
-use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, pins::Pins};
+use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, past::Pasts, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
 use crate::processes::ProcessesError;
@@ -162,7 +162,8 @@ impl Engine {
         let lessee = spawn("leases", move || keeper.leases.run(&keeper))?;
         // The last one ends last: see `Engine::stop`.
         let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
-        let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, threads });
+        let pasts = Pasts::new(config.key.clone());
+        let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, pasts, threads });
         if is_away {
             tracing::warn!("no server answers; starting from what is known here");
             // Unless somebody asks, no connection is made.

@@ -2,13 +2,13 @@
 
 use super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
 use super::{Expected, FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
-use crate::engine::{Engine, LockPlace, Notice, Snapshot};
+use crate::engine::{Engine, LockPlace, Notice, PastState, PastTree, Snapshot};
 use crate::error::FsError;
 use crate::store::{self, About, TransferMode};
 use crate::tree::{Edit, Transaction, Tree};
 use holdfast_content::{
-    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId,
-    Reference, UserId,
+    Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, Membership,
+    PrincipalId, Reference, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -220,6 +220,67 @@ impl Backend for EngineBackend {
     fn is_reachable(&self) -> bool {
         self.0.is_connected()
     }
+
+    fn membership(&self) -> Arc<Membership> {
+        self.0.membership()
+    }
+
+    fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
+        self.0.past_states()
+    }
+
+    fn past(&self, state: &PastState) -> Result<Arc<dyn View>, FsError> {
+        Ok(Arc::new(PastView(self.0.past(state)?)))
+    }
+}
+
+/// A past state. Nobody writes in it.
+struct PastView(Arc<PastTree>);
+
+impl View for PastView {
+    fn position(&self) -> u64 {
+        self.0.point().log_size
+    }
+
+    fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.0.inode(handle)
+    }
+
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        self.0.entry(directory, name)
+    }
+
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.0.entries(directory, after, limit)
+    }
+
+    fn may_write(&self, _principal: PrincipalId) -> bool {
+        false
+    }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        principals_of(self.0.membership())
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        name_of(self.0.membership(), principal)
+    }
+}
+
+fn principals_of(members: &Membership) -> Vec<PrincipalId> {
+    let users = members.users.keys().map(|user| PrincipalId::User(*user));
+    users.chain(members.groups.keys().map(|group| PrincipalId::Group(*group))).collect()
+}
+
+fn name_of(members: &Membership, principal: PrincipalId) -> String {
+    let user = |user| members.users.get(&user).map(|user| user.name.clone());
+    let name = match principal {
+        PrincipalId::User(id) => user(id),
+        PrincipalId::Group(id) => members.groups.get(&id).map(|group| group.name.clone()),
+        PrincipalId::Device(id) => members.devices.get(&id).and_then(|device| user(device.user)),
+        PrincipalId::Members => None,
+    };
+    name.unwrap_or_else(|| principal.to_string())
 }
 
 impl View for SnapshotView {
@@ -244,21 +305,11 @@ impl View for SnapshotView {
     }
 
     fn principals(&self) -> Vec<PrincipalId> {
-        let members = self.snapshot.membership();
-        let users = members.users.keys().map(|user| PrincipalId::User(*user));
-        users.chain(members.groups.keys().map(|group| PrincipalId::Group(*group))).collect()
+        principals_of(&self.snapshot.membership())
     }
 
     fn name_of(&self, principal: PrincipalId) -> String {
-        let members = self.snapshot.membership();
-        let user = |user| members.users.get(&user).map(|user| user.name.clone());
-        let name = match principal {
-            PrincipalId::User(id) => user(id),
-            PrincipalId::Group(id) => members.groups.get(&id).map(|group| group.name.clone()),
-            PrincipalId::Device(id) => members.devices.get(&id).and_then(|device| user(device.user)),
-            PrincipalId::Members => None,
-        };
-        name.unwrap_or_else(|| principal.to_string())
+        name_of(&self.snapshot.membership(), principal)
     }
 }
 

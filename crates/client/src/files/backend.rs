@@ -2,11 +2,12 @@
 //! put an in-memory file system in its place.
 
 use super::{Expected, Ino};
-use crate::engine::{LockPlace, Notice};
+use crate::engine::{LockPlace, Notice, PastState};
 use crate::error::FsError;
 use crate::store::{About, TransferMode};
 use holdfast_content::{
-    BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
+    BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, Membership, PrincipalId,
+    UserId,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -272,6 +273,25 @@ pub trait Backend: Send + Sync {
 
     /// Whether the server is there, as far as is known.
     fn is_reachable(&self) -> bool;
+
+    /// Past states that are kept, oldest first, then those with names.
+    ///
+    /// # Errors
+    /// As [`crate::Engine::past_states`].
+    fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
+        Ok(Arc::default())
+    }
+
+    /// The membership in force.
+    fn membership(&self) -> Arc<Membership>;
+
+    /// A past state, verified.
+    ///
+    /// # Errors
+    /// As [`crate::Engine::past`].
+    fn past(&self, _state: &PastState) -> Result<Arc<dyn View>, FsError> {
+        Err(FsError::NotFound)
+    }
 
     /// Gives it a way to learn what a mount calls files. Most need none.
     fn tell_paths(&self, _paths: PathOf) {}

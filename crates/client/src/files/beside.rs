@@ -62,6 +62,7 @@ impl FileSystem {
     /// A file is read for the first time since it was opened.
     pub(super) fn read_beside(&self, node: &Node) {
         let Some((parent, name)) = self.nodes.place(node.ino) else { return };
+        // A past state's directory has no handle here, so nothing is guessed from it.
         let Ok(directory) = self.handle(parent) else { return };
         let view = self.backend.latest();
         let mut streak = self.beside.0.lock().get(&parent).cloned().unwrap_or_default();

@@ -36,6 +36,9 @@ impl FileSystem {
     /// [`FsError::ReadOnly`], [`FsError::Stale`].
     pub fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened, FsError> {
         self.run(|| {
+            if ino.is_past() {
+                return self.past_open(ino, flags);
+            }
             let (node, keep_cache) = self.open_node(caller, ino, flags, Entry::Open)?;
             let opened = self.opened(node.clone(), flags, keep_cache);
             if flags.truncate && flags.write {
@@ -434,6 +437,7 @@ impl FileSystem {
             self.report_kept(&open.node, &error);
         }
         if open.approached.load(Ordering::Relaxed)
+            && !open.node.ino.is_past()
             && let Some(base) = open.node.state().file.as_ref().map(|file| file.base.clone())
         {
             self.backend.saw(open.node.handle(), self.nodes.path(open.node.ino), &base);

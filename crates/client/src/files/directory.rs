@@ -39,6 +39,13 @@ struct Listing {
     marks: BTreeMap<u64, Vec<u8>>,
 }
 
+impl OpenDirectory {
+    /// One that is read from a view.
+    pub(super) fn new(node: Arc<Node>, fetched: Fetched) -> OpenDirectory {
+        OpenDirectory { node, listing: Mutex::new(Listing::of(fetched)) }
+    }
+}
+
 impl FileSystem {
     /// Opens a directory for listing.
     ///
@@ -46,6 +53,9 @@ impl FileSystem {
     /// [`FsError::NotDirectory`], [`FsError::Stale`].
     pub fn opendir(&self, caller: &Caller, ino: Ino) -> Result<FileHandleId, FsError> {
         self.run(|| {
+            if ino.is_past() {
+                return self.past_opendir(ino);
+            }
             let handle = self.handle(ino)?;
             let fetched = self.view_of(caller, ino)?;
             let kind = match fetched.view.inode(handle) {
@@ -59,7 +69,7 @@ impl FileSystem {
             }
             let node = self.nodes.get(ino, handle);
             node.state().open += 1;
-            let open = OpenDirectory { node, listing: Mutex::new(Listing::of(fetched)) };
+            let open = OpenDirectory::new(node, fetched);
             let id = self.new_handle();
             self.directories.lock().insert(id, Arc::new(open));
             Ok(id)
@@ -79,9 +89,15 @@ impl FileSystem {
         sink: &mut dyn FnMut(DirectoryItem<'_>) -> bool,
     ) -> Result<(), FsError> {
         self.run(|| {
+            if let Some(()) = self.past_folder(handle, offset, sink) {
+                return Ok(());
+            }
             let open = self.directories.lock().get(&handle).cloned();
             let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
             let mut listing = open.listing.lock();
+            if open.node.ino.is_past() {
+                return self.list(open.node.ino, open.node.handle(), &mut listing, offset, sink);
+            }
             if offset == 0 && std::mem::replace(&mut listing.begun, true) {
                 *listing = Listing::of(self.present(open.node.handle())?);
                 listing.begun = true;
@@ -103,7 +119,10 @@ impl FileSystem {
         offset: u64,
         sink: &mut dyn FnMut(DirectoryItem<'_>) -> bool,
     ) -> Result<(), FsError> {
-        let parent = self.nodes.place(ino).map_or(Ino::ROOT, |(parent, _)| parent);
+        let parent = match ino.is_past() {
+            true => self.past_parent(ino),
+            false => self.nodes.place(ino).map_or(Ino::ROOT, |(parent, _)| parent),
+        };
         let dots: [(&[u8], Ino); 2] = [(b".", ino), (b"..", parent)];
         for (number, (name, ino)) in dots.into_iter().enumerate().skip(offset.min(2) as usize) {
             let next_offset = number as u64 + 1;
@@ -115,7 +134,7 @@ impl FileSystem {
         loop {
             let turned = match listing.turn_to(directory, number) {
                 // The directory's blocks of then are gone: go on by name in the present.
-                Err(FsError::Stale) => {
+                Err(FsError::Stale) if !ino.is_past() => {
                     Fetched { view: listing.view, at: listing.fetched } = self.fetch()?;
                     listing.turn_to(directory, number)
                 }
@@ -133,10 +152,15 @@ impl FileSystem {
                 number += 1;
                 // An entry that no number stands for is its writer's mistake; the others are good.
                 let Ok(handle) = known_handle(entry.handle) else { continue };
-                // It is likely to be looked at next.
-                self.backend.want_lease(handle);
-                let item =
-                    DirectoryItem { ino: ino_of(handle), kind: entry.kind, name, next_offset: number + 2 };
+                let found = match ino.is_past() {
+                    true => self.past_child(ino, entry)?,
+                    false => {
+                        // It is likely to be looked at next.
+                        self.backend.want_lease(handle);
+                        ino_of(handle)
+                    }
+                };
+                let item = DirectoryItem { ino: found, kind: entry.kind, name, next_offset: number + 2 };
                 if !sink(item) {
                     return Ok(());
                 }
@@ -146,6 +170,9 @@ impl FileSystem {
 
     /// Closes a directory.
     pub fn releasedir(&self, handle: FileHandleId) {
+        if self.past_folder_closed(handle) {
+            return;
+        }
         let Some(open) = self.directories.lock().remove(&handle) else { return };
         let ino = open.node.ino;
         open.node.state().open -= 1;

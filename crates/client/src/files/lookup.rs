@@ -3,6 +3,7 @@
 use super::backend::View;
 use super::leases::LeaseBasis;
 use super::nodes::NodeState;
+use super::past::is_folder;
 use super::state::Named;
 use super::views::{Basis, Fetched, Name, Walk};
 use super::{
@@ -30,6 +31,9 @@ impl FileSystem {
         name: &[u8],
     ) -> (Result<Attributes, FsError>, Option<LeaseBasis>) {
         let mut basis = None;
+        if parent.is_past() || is_folder(parent, name) {
+            return (self.run(|| self.past_lookup(caller, parent, name)), None);
+        }
         let found = self.run(|| {
             check_name(name)?;
             let directory = self.handle(parent)?;
@@ -191,6 +195,9 @@ impl FileSystem {
 
     /// The kernel drops `count` lookups.
     pub fn forget(&self, ino: Ino, count: u64) {
+        if ino.is_past() {
+            self.past_forget(ino, count);
+        }
         self.nodes.forget(ino, count);
     }
 
@@ -223,6 +230,9 @@ impl FileSystem {
 
     fn fresh_attributes(&self, caller: &Caller, ino: Ino) -> Result<Attributes, FsError> {
         self.run(|| {
+            if ino.is_past() {
+                return self.past_getattr(ino);
+            }
             let handle = self.handle(ino)?;
             if let Some(shown) = self.attributes_here(handle, ino) {
                 self.tokens.spend_any(caller.thread);
@@ -275,6 +285,9 @@ impl FileSystem {
     /// [`FsError::Invalid`] if it is none; [`FsError::Stale`].
     pub fn readlink(&self, caller: &Caller, ino: Ino) -> Result<Vec<u8>, FsError> {
         self.run(|| {
+            if ino.is_past() {
+                return self.past_readlink(ino);
+            }
             // What it leads to may be opened next.
             let view = self.view_of(caller, ino)?.view;
             match &view.inode(self.handle(ino)?).map_err(stale)?.content {
@@ -291,6 +304,9 @@ impl FileSystem {
     /// [`FsError::Access`], [`FsError::ReadOnly`], [`FsError::Stale`].
     pub fn access(&self, caller: &Caller, ino: Ino, rights: Rights) -> Result<(), FsError> {
         self.run(|| {
+            if ino.is_past() {
+                return self.past_access(caller, ino, rights);
+            }
             let handle = self.handle(ino)?;
             let fetched = self.view_of(caller, ino)?;
             let inode = fetched.view.inode(handle).map_err(stale)?;

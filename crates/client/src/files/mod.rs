@@ -27,6 +27,7 @@ mod names;
 mod nodes;
 mod overlay;
 mod owners;
+mod past;
 mod plan;
 mod publish;
 mod salvage;
@@ -50,6 +51,7 @@ pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
 pub use leases::{Forget, LeaseBasis, NAMES_LIVE, NameLife};
 pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
+pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
 pub use salvage::{Salvaged, SalvagedFile};
 pub use types::*;
 pub use write_back::{GATHER, Told, WriteBack, WriteBackOptions, WriteBackStatus};
@@ -112,6 +114,7 @@ pub struct FileSystem {
     invalidate: OnceLock<Invalidate>,
     kernel: leases::Kernel,
     beside: beside::Beside,
+    pasts: past::Pasts,
     /// Asked before files with rules for programs are opened.
     gate: OnceLock<Arc<dyn Gate>>,
     /// Asked whether what is shown is new enough.
@@ -176,6 +179,7 @@ impl FileSystem {
                 invalidate: OnceLock::new(),
                 kernel: leases::Kernel::default(),
                 beside: beside::Beside::default(),
+                pasts: past::Pasts::default(),
                 gate: OnceLock::new(),
                 vigil: OnceLock::new(),
                 this: this.clone(),
@@ -309,6 +313,9 @@ impl FileSystem {
 
     /// The handle of a number that came from the kernel.
     fn handle(&self, ino: Ino) -> Result<Handle, FsError> {
+        if ino.is_past() {
+            return Err(FsError::ReadOnly);
+        }
         match self.nodes.find(ino) {
             Some(node) => Ok(node.handle()),
             None => handle_of(ino),

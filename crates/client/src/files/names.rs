@@ -5,6 +5,7 @@
 use super::backend::{Changes, View};
 use super::gate::inherit;
 use super::nodes::{Found, Node};
+use super::past::is_folder;
 use super::plan::{Dropped, LINKS_MAX, drop_link, existing, writable_directory};
 use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, ino_of, now_ns};
 use crate::error::FsError;
@@ -102,6 +103,9 @@ impl FileSystem {
         self.settle_in(caller, &[(parent, name)])?;
         self.may_change()?;
         check_name(name)?;
+        if is_folder(parent, name) {
+            return Err(FsError::Exists);
+        }
         let directory = self.handle(parent)?;
         let wanted = name.to_vec();
         let (handle, view) = self.edit(move |changes| {
@@ -191,6 +195,9 @@ impl FileSystem {
             self.settle_in(caller, &[(parent, name)])?;
             self.may_change()?;
             check_name(name)?;
+            if is_folder(parent, name) {
+                return Err(FsError::Exists);
+            }
             let (handle, directory) = (self.handle(ino)?, self.handle(parent)?);
             if let Some(attributes) = self.link_nameless(handle, parent, name)? {
                 return Ok(attributes);
@@ -245,6 +252,9 @@ impl FileSystem {
             self.may_change()?;
             check_name(name)?;
             check_name(new_name)?;
+            if is_folder(new_parent, new_name) {
+                return Err(FsError::ReadOnly);
+            }
             let rename = Rename {
                 from: (self.handle(parent)?, name.to_vec()),
                 to: (self.handle(new_parent)?, new_name.to_vec()),

@@ -39,6 +39,9 @@ impl FileSystem {
         }
         self.run(|| {
             offered(name)?;
+            if ino.is_past() {
+                return self.past_xattrs(ino)?.remove(name).ok_or(FsError::NoData);
+            }
             self.fresh_inode(caller, ino)?.xattrs.get(name).cloned().ok_or(FsError::NoData)
         })
     }
@@ -48,7 +51,10 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Stale`].
     pub fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>, FsError> {
-        self.run(|| Ok(self.fresh_inode(caller, ino)?.xattrs.keys().cloned().collect()))
+        self.run(|| match ino.is_past() {
+            true => Ok(self.past_xattrs(ino)?.into_keys().collect()),
+            false => Ok(self.fresh_inode(caller, ino)?.xattrs.keys().cloned().collect()),
+        })
     }
 
     /// Sets an attribute.

@@ -3,6 +3,7 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Ask, Digest, Domain, NotSigned, PublicKey, Signature};
 use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::history::{Snapshot, SnapshotEnd};
 use holdfast_protocol::message::{ServerKeys, Welcome};
 use holdfast_protocol::signed::Signable;
 use holdfast_protocol::structure::Structure;
@@ -140,6 +141,8 @@ pub(super) enum Thing {
     Certificate(Certificate),
     Structure(Structure),
     ServerKeys(ServerKeys),
+    Snapshot(Snapshot),
+    SnapshotEnd(SnapshotEnd),
 }
 
 impl Thing {
@@ -149,6 +152,8 @@ impl Thing {
             Thing::Certificate(certificate) => certificate.ask(),
             Thing::Structure(structure) => structure.ask(),
             Thing::ServerKeys(keys) => keys.ask(),
+            Thing::Snapshot(snapshot) => snapshot.ask(),
+            Thing::SnapshotEnd(end) => end.ask(),
         }
     }
 
@@ -163,6 +168,8 @@ impl Thing {
                 Domain::Certificate => 0,
                 Domain::Structure => 1,
                 Domain::ServerKeys => 2,
+                Domain::Snapshot => 3,
+                Domain::SnapshotEnd => 4,
                 other => return Err(NotSigned::Refused(format!("this device's key signs no {other:?}"))),
             });
             bytes.extend_from_slice(&ask.whole);

@@ -11,7 +11,8 @@ use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_log::simulated::PowerLoss;
 use holdfast_protocol::certificate::{Certificate, Delta};
-use holdfast_protocol::log_tree::consistency_proof;
+use holdfast_protocol::history::{Archive, Noting, PastReply};
+use holdfast_protocol::log_tree::{UPDATES, consistency_proof};
 use holdfast_protocol::message::{
     AddressedBlock, Request, Response, ServerError, ServerKeys, StoreHeader, ViewReply, Welcome,
 };
@@ -49,13 +50,37 @@ struct FileSystem {
     keys: Signed<ServerKeys>,
     nodes: HashMap<(u8, u64), Digest>,
     records: Vec<Vec<u8>>,
+    archive: Archive,
 }
 
 impl FileSystem {
     fn take<T>(&mut self, step: Step<T>) -> T {
         self.nodes.extend(step.nodes);
         self.records.extend(step.records.iter().map(|record| record.to_bytes()));
+        for record in &step.records {
+            let now_ns = self.records.len() as i64 * 1_000_000_000;
+            self.archive.observe(&self.sequencer, record, now_ns, Noting::LastOfSecond);
+        }
         step.answer
+    }
+
+    fn past(&self, log_size: u64, known: u64) -> Option<Box<PastReply>> {
+        let (view, newest) = self.archive.state(log_size)?;
+        let mut node = |level: u8, index: u64| self.nodes.get(&(level, index)).copied();
+        let slots = view.slots.values().map(|slot| &slot.value.forecast);
+        let forecasts = slots.chain(view.pending.iter().map(|entry| &entry.forecast));
+        let places: Vec<u64> = forecasts.map(|forecast| forecast.log.size).collect();
+        let include =
+            |place| UPDATES.inclusion_proof(place, log_size, &mut node).expect("all nodes are kept");
+        let inclusion = places.into_iter().map(include).collect();
+        let (mut peaks, mut first) = (Vec::new(), 0);
+        for level in (0..64u8).rev().filter(|level| log_size >> level & 1 == 1) {
+            peaks.push(self.nodes[&(level, first >> level)]);
+            first += 1 << level;
+        }
+        let mut node = |level: u8, index: u64| self.nodes.get(&(level, index)).copied();
+        let consistency = consistency_proof(log_size, known, &mut node).unwrap_or_default();
+        Some(Box::new(PastReply { view, peaks, newest: newest.clone(), consistency, inclusion }))
     }
 
     fn prove(&self, log_size: u64, mut reply: ViewReply) -> ViewReply {
@@ -151,6 +176,7 @@ impl Server {
                 keys: fs.keys.clone(),
                 nodes: fs.nodes.clone(),
                 records: fs.records.clone(),
+                archive: fs.archive.clone(),
             }),
             blocks: state.blocks.clone(),
             ..State::default()
@@ -159,7 +185,7 @@ impl Server {
         other
     }
 
-    fn handle(&self, peer: PublicKey, request: Request) -> Response {
+    pub fn handle(&self, peer: PublicKey, request: Request) -> Response {
         let mut state = self.state.lock();
         let now_ms = self.now_ms();
         let store = |state: &mut State, blocks: Vec<AddressedBlock>| {
@@ -178,10 +204,14 @@ impl Server {
             let members = members_of(&state, &certificate.value).expect("it brings a membership");
             let abort_after = self.abort_after.as_millis() as u64;
             let step = Sequencer::create(superuser, certificate, structure, members, abort_after).unwrap();
-            let records = step.records.iter().map(|record| record.to_bytes()).collect();
+            let records: Vec<Vec<u8>> = step.records.iter().map(|record| record.to_bytes()).collect();
             let nodes = step.nodes.into_iter().collect();
             let (sequencer, receipt) = step.answer;
-            state.file_system = Some(FileSystem { sequencer, keys: server_keys, nodes, records });
+            let mut archive = Archive::default();
+            for record in &step.records {
+                archive.observe(&sequencer, record, 0, Noting::LastOfSecond);
+            }
+            state.file_system = Some(FileSystem { sequencer, keys: server_keys, nodes, records, archive });
             return Response::Committed(Signed::new(receipt, &self.key));
         }
         let Some(device) = state.file_system.as_ref().and_then(|fs| fs.sequencer.device(&peer)) else {
@@ -280,6 +310,26 @@ impl Server {
                         }
                     }
                 }
+            }
+            Request::History { after, note } => {
+                let fs = state.file_system.as_mut().unwrap();
+                let now_ns = fs.records.len() as i64 * 1_000_000_000;
+                if note && fs.archive.note(&fs.sequencer, now_ns, Noting::LastOfSecond).is_none() {
+                    return Response::Error(ServerError::Busy);
+                }
+                let (points, more) = fs.archive.points(after, 3);
+                Response::History { points, more, named: fs.archive.named().cloned().collect() }
+            }
+            Request::Past { log_size, known } => {
+                Response::Past(state.file_system.as_ref().unwrap().past(log_size, known))
+            }
+            Request::NameSnapshot(snapshot) => {
+                assert!(state.file_system.as_mut().unwrap().archive.name(snapshot), "it is kept");
+                Response::Done
+            }
+            Request::EndSnapshot(end) => {
+                state.file_system.as_mut().unwrap().archive.end(end);
+                Response::Done
             }
             Request::Pin { .. } | Request::Snapshot | Request::Ping => Response::Done,
             other => panic!("not served here: {other:?}"),

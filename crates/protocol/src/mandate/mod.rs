@@ -14,6 +14,7 @@
 //! - a structure's version vector is nowhere below what earlier structures saw or, once they are committed, said; it
 //!   counts up what its certificate advances; its log is no shorter, and of the same length only if it is the same;
 //! - its tables are new for what the certificate advances, and otherwise those of the structure before;
+//! - names for past states, and their ends, are signed freely: they are in this device's name, and order nothing;
 //! - only the superuser's key changes the membership or lists servers, and no two lists have one number;
 //! - the same thing may be signed again.
 //!
@@ -29,6 +30,7 @@ mod tests;
 pub use record::Mandate;
 
 use crate::certificate::{Certificate, Delta};
+use crate::history::{Snapshot, SnapshotEnd, name_offence};
 use crate::message::ServerKeys;
 use crate::signed::Signable;
 use crate::signer::Signer;
@@ -168,6 +170,17 @@ impl Mandate {
             Domain::Certificate => self.certificate(&shown::<Certificate>(ask)?),
             Domain::Structure => self.structure(&shown::<Structure>(ask)?),
             Domain::ServerKeys => self.server_keys(&shown::<ServerKeys>(ask)?),
+            Domain::Snapshot => {
+                let snapshot = shown::<Snapshot>(ask)?;
+                if let Some(offence) = name_offence(&snapshot.name) {
+                    return Err(Contradiction::Offence(offence));
+                }
+                self.place(snapshot.file_system, snapshot.device)
+            }
+            Domain::SnapshotEnd => {
+                let end = shown::<SnapshotEnd>(ask)?;
+                self.place(end.file_system, end.device)
+            }
             Domain::Receipt => Err(Contradiction::NotSignable("receipts of servers")),
             Domain::SignedBlock => Err(Contradiction::NotSignable("blocks")),
             _ => Err(Contradiction::NotSignable("things of this kind")),

@@ -728,3 +728,34 @@ fn any_bytes_are_judged() {
     let holder = key(A);
     assert!(Signed::by(third, &holder as &dyn KeyHolder).is_ok());
 }
+
+/// Proves: names for past states and their ends are signed in this device's name, between operations and in the midst of
+/// one, and change nothing of what may be signed next; others' are not.
+#[test]
+fn names_of_past_states_are_signed_in_ones_own_name() {
+    let log = LogHead { size: 3, root: digest("log") };
+    let honest =
+        Snapshot { file_system: file_system(), device: A, name: "before".to_owned(), log, time_ns: 1 };
+    let end = SnapshotEnd { file_system: file_system(), device: A, snapshot: honest.digest() };
+    let (mandate, mut world, third) = midst();
+    let after = mandate.judge(&[honest.ask(), end.ask(), honest.ask()]).expect("its own");
+    assert_eq!(after.to_bytes(), mandate.to_bytes());
+    assert!(after.judge(&[world.structure(&third).ask()]).is_ok());
+    assert!(fresh(A).judge(&[honest.ask()]).is_ok());
+
+    let other = Contradiction::OtherDevice { known: 1, found: 2 };
+    assert_eq!(
+        mandate.judge(&[Snapshot { device: B, ..honest.clone() }.ask()]).expect_err("another's"),
+        other
+    );
+    assert_eq!(
+        mandate.judge(&[SnapshotEnd { device: B, ..end.clone() }.ask()]).expect_err("another's"),
+        other
+    );
+    let elsewhere = Snapshot { file_system: digest("x"), ..honest.clone() };
+    assert_eq!(mandate.judge(&[elsewhere.ask()]).expect_err("elsewhere"), Contradiction::OtherFileSystem);
+    let elsewhere = SnapshotEnd { file_system: digest("x"), ..end };
+    assert_eq!(mandate.judge(&[elsewhere.ask()]).expect_err("elsewhere"), Contradiction::OtherFileSystem);
+    let nameless = Snapshot { name: String::new(), ..honest };
+    assert!(matches!(mandate.judge(&[nameless.ask()]), Err(Contradiction::Offence(_))));
+}

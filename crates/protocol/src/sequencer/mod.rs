@@ -170,20 +170,40 @@ impl Sequencer {
         abort_after_ms: u64,
         now_ms: u64,
     ) -> Result<(Sequencer, Vec<Node>), RestoreError> {
+        Sequencer::restore_watched(checkpoint, records, abort_after_ms, now_ms, &mut |_, _| {})
+    }
+
+    /// The same, and `watch` sees the machine after each record.
+    ///
+    /// # Errors
+    /// As [`Sequencer::restore`].
+    pub fn restore_watched(
+        checkpoint: Option<&[u8]>,
+        records: impl IntoIterator<Item = impl AsRef<[u8]>>,
+        abort_after_ms: u64,
+        now_ms: u64,
+        watch: &mut dyn FnMut(&Sequencer, &OrderingRecord),
+    ) -> Result<(Sequencer, Vec<Node>), RestoreError> {
         let mut nodes = Vec::new();
         let mut records = records.into_iter();
-        let mut state = match checkpoint {
-            Some(bytes) => State::decode(bytes)?,
+        let mut sequencer = match checkpoint {
+            Some(bytes) => Sequencer { state: State::decode(bytes)?, abort_after_ms },
             None => {
                 let first = records.next().ok_or(RestoreError::Empty)?;
-                State::create(OrderingRecord::from_bytes(first.as_ref())?, &mut nodes)?
+                let first = OrderingRecord::from_bytes(first.as_ref())?;
+                let state = State::create(first.clone(), &mut nodes)?;
+                let sequencer = Sequencer { state, abort_after_ms };
+                watch(&sequencer, &first);
+                sequencer
             }
         };
         for record in records {
-            state.apply(OrderingRecord::from_bytes(record.as_ref())?, now_ms, &mut nodes)?;
+            let record = OrderingRecord::from_bytes(record.as_ref())?;
+            sequencer.state.apply(record.clone(), now_ms, &mut nodes)?;
+            watch(&sequencer, &record);
         }
-        state.arrived_now(now_ms);
-        Ok((Sequencer { state, abort_after_ms }, nodes))
+        sequencer.state.arrived_now(now_ms);
+        Ok((sequencer, nodes))
     }
 
     /// The whole state; replaces all earlier records.
@@ -359,6 +379,28 @@ impl Sequencer {
     /// The last committed structure of a device.
     pub fn slot(&self, device: DeviceId) -> Option<&Signed<Structure>> {
         self.state.slots.get(&device)
+    }
+
+    /// The last committed structure of each device.
+    pub fn slots(&self) -> &std::collections::BTreeMap<DeviceId, Signed<Structure>> {
+        &self.state.slots
+    }
+
+    /// What is dead and not given up by its author yet; `None` if something is pending beside it.
+    pub fn dead(&self) -> Option<Vec<PendingEntry>> {
+        let entry = |entry: &record::Slow| {
+            entry.dead.then(|| PendingEntry {
+                certificate: entry.certificate.clone(),
+                forecast: entry.forecast.clone(),
+                dead: true,
+            })
+        };
+        self.state.pending.iter().map(entry).collect()
+    }
+
+    /// Size and root of the log of updates.
+    pub fn head(&self) -> crate::structure::LogHead {
+        self.state.frontier.head()
     }
 
     /// Size of the log of updates.

@@ -88,6 +88,16 @@ impl OrderingRecord {
         encode(&(FORMAT, self))
     }
 
+    /// When the operation that this orders was declared, by its author's clock.
+    pub fn declared_ns(&self) -> Option<i64> {
+        match self {
+            OrderingRecord::Create { certificate, .. }
+            | OrderingRecord::Update { certificate, .. }
+            | OrderingRecord::Fast { certificate, .. } => Some(certificate.value.time_ns),
+            _ => None,
+        }
+    }
+
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<OrderingRecord, RestoreError> {
         match bytes.split_first() {
             Some((&FORMAT, rest)) => Ok(decode(rest)?),

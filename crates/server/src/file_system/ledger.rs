@@ -2,12 +2,14 @@
 //! updates, the list of server keys, and the heads that garbage collection must still keep.
 
 use crate::error::OpenError;
+use crate::history_file::{HistoryFile, Keeping};
 use crate::refusal::Refused;
 use crate::tree::Tree;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_log::Storage;
+use holdfast_protocol::history::{Archive, Noting};
 use holdfast_protocol::log_tree::Node;
 use holdfast_protocol::message::{ServerError, ServerKeys};
 use holdfast_protocol::sequencer::{OrderingRecord, Refusal, Sequencer, Step};
@@ -60,6 +62,10 @@ pub(crate) struct Ledger {
     tree: Tree,
     server_keys: Signed<ServerKeys>,
     former: VecDeque<Heads>,
+    /// Past states.
+    archive: Archive,
+    history: HistoryFile,
+    keeping: Keeping,
     /// Size of the log of updates when each device last committed, as far as this process knows.
     committed_at: BTreeMap<DeviceId, u64>,
     records: u64,
@@ -75,6 +81,7 @@ impl Ledger {
         id: Digest,
         abort_after_ms: u64,
         now_ms: u64,
+        keeping: &Keeping,
     ) -> Result<Option<Ledger>, OpenError> {
         let damaged = |why: String| OpenError::Ordering { file_system: id, why };
         let (checkpoint, entries) = store.recover_ordering(id)?;
@@ -108,8 +115,27 @@ impl Ledger {
             // The list of server keys went to the log just before the founding operation did.
             return Ok(None);
         }
-        let (sequencer, nodes) = Sequencer::restore(state.as_deref(), &order, abort_after_ms, now_ms)
-            .map_err(|error| damaged(error.to_string()))?;
+        let (mut history, past) = HistoryFile::open(storage, &id).map_err(&damaged)?;
+        let (mut archive, _) = Archive::restore(past.clone(), u64::MAX - 1);
+        let (now_ns, mut noted_ns) = (keeping.clock.wall_ns(), 0);
+        let mut watch = |sequencer: &Sequencer, record: &OrderingRecord| {
+            if let Some(declared_ns) = record.declared_ns() {
+                noted_ns = declared_ns.min(now_ns);
+            }
+            let noting = if keeping.retention.keeps_any() { Noting::Each } else { Noting::None };
+            archive.observe(sequencer, record, noted_ns, noting);
+        };
+        let restored =
+            Sequencer::restore_watched(state.as_deref(), &order, abort_after_ms, now_ms, &mut watch);
+        let (sequencer, nodes) = restored.map_err(|error| damaged(error.to_string()))?;
+        // A power loss may have cut the log behind what was saved of it.
+        if past.iter().any(|record| record.reaches() > sequencer.log_size()) {
+            history.write_anew_next();
+            archive = Archive::restore(past, sequencer.log_size()).0;
+            // Before the log grows again, and what was saved of other operations seems to be in it.
+            let failed = |error| damaged(format!("its past states cannot be written: {error}"));
+            history.save(&mut archive).map_err(failed)?;
+        }
         if sequencer.file_system() != id {
             return Err(damaged("they belong to another file system".to_owned()));
         }
@@ -125,6 +151,9 @@ impl Ledger {
             tree,
             server_keys,
             former,
+            archive,
+            history,
+            keeping: keeping.clone(),
             committed_at: BTreeMap::new(),
             records,
             stale: false,
@@ -133,6 +162,7 @@ impl Ledger {
     }
 
     /// Begins a ledger with a founding operation, durable with the next commit.
+    #[allow(clippy::too_many_arguments)] // What a file system consists of.
     pub(super) fn create(
         store: &BlockStore,
         storage: &Arc<dyn Storage>,
@@ -141,6 +171,7 @@ impl Ledger {
         server_keys: Signed<ServerKeys>,
         records: &[OrderingRecord],
         nodes: Vec<Node>,
+        keeping: &Keeping,
     ) -> Result<Ledger, Refused> {
         let id = sequencer.file_system();
         let shown = sequencer.look();
@@ -156,11 +187,15 @@ impl Ledger {
             tree,
             server_keys,
             former: VecDeque::new(),
+            archive: Archive::default(),
+            history: HistoryFile::new(storage, &id),
+            keeping: keeping.clone(),
             committed_at: BTreeMap::new(),
             records: 1,
             stale: false,
         };
         ledger.append(store, records)?;
+        ledger.observe(records);
         Ok(ledger)
     }
 
@@ -187,7 +222,44 @@ impl Ledger {
         self.append(store, &step.records)?;
         self.tree.extend(step.nodes);
         self.stale = false;
+        self.observe(&step.records);
         Ok(step.answer)
+    }
+
+    /// Notes what is now a past state, if it is one.
+    fn observe(&mut self, records: &[OrderingRecord]) {
+        let now_ns = self.keeping.clock.wall_ns();
+        let noting = if self.keeping.retention.keeps_any() { Noting::LastOfSecond } else { Noting::None };
+        for record in records {
+            self.archive.observe(&self.sequencer, record, now_ns, noting);
+        }
+    }
+
+    /// Past states.
+    pub(super) fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// Notes the present state as a past one; `None` while something is pending.
+    pub(super) fn note_state(&mut self) -> Option<u64> {
+        self.archive.note(&self.sequencer, self.keeping.clock.wall_ns(), Noting::LastOfSecond)
+    }
+
+    /// Changes which past states have names, durably.
+    pub(super) fn rename_states<T>(&mut self, change: impl FnOnce(&mut Archive) -> T) -> Result<T, Refused> {
+        let changed = change(&mut self.archive);
+        self.save_history()?;
+        Ok(changed)
+    }
+
+    /// Makes durable what is known of past states. What it rests on in the log may be less durable: see [`Ledger::open`].
+    fn save_history(&mut self) -> Result<(), Refused> {
+        self.history.save(&mut self.archive).map_err(|error| ServerError::Storage(error.to_string()).into())
+    }
+
+    /// The log of updates.
+    pub(super) fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     fn append(&mut self, store: &BlockStore, records: &[OrderingRecord]) -> Result<(), Refused> {
@@ -205,7 +277,8 @@ impl Ledger {
 
     /// Makes everything again from the log.
     pub(super) fn reload(&mut self, store: &BlockStore, now_ms: u64) -> Result<(), Refused> {
-        let reloaded = Ledger::open(store, &self.storage, self.id, self.abort_after_ms, now_ms);
+        let reloaded =
+            Ledger::open(store, &self.storage, self.id, self.abort_after_ms, now_ms, &self.keeping);
         match reloaded {
             Ok(Some(ledger)) => {
                 let committed_at = std::mem::take(&mut self.committed_at);
@@ -277,8 +350,9 @@ impl Ledger {
         if self.stale || self.records == 0 {
             return Ok(());
         }
-        // The records that the checkpoint replaces are where fresh nodes would come from.
+        // The records that the checkpoint replaces are where fresh nodes and past states would come from.
         self.tree.persist()?;
+        self.save_history()?;
         let checkpoint = Checkpoint {
             format: FORMAT,
             leaves: self.tree.stored(),
@@ -313,6 +387,16 @@ impl Ledger {
             self.former.push_back(heads);
         }
         roots.extend(self.former.iter().flat_map(|heads| heads.roots.iter().copied()));
+        // What is given up must stay so, also after a restart under a clock that was set back: its blocks go. And what is
+        // left must be all there is of the time before: see `Noting::Each`.
+        let given_up = self.archive.retain(&self.keeping.retention, now_ns);
+        match self.save_history() {
+            Err(refused) if given_up > 0 => return Err(refused),
+            // On a full disk a collection is what helps.
+            Err(_) => tracing::warn!(file_system = %self.id, "past states cannot be saved now"),
+            Ok(()) => {}
+        }
+        roots.extend(self.archive.roots());
         roots.sort_unstable();
         roots.dedup();
         Ok(roots)

@@ -405,6 +405,11 @@ impl Backend for Memory {
         Box::new(MemoryUpload(self))
     }
 
+    fn membership(&self) -> Arc<holdfast_content::Membership> {
+        let nobody = holdfast_crypto::SigningKey::from_seed(&[9; 32]).public();
+        Arc::new(holdfast_content::Membership::founding("test", "root", nobody))
+    }
+
     fn device(&self) -> DeviceId {
         self.device
     }

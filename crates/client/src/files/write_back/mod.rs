@@ -28,13 +28,13 @@ mod sender;
 use super::backend::{Backend, Guard, Leased, Names, PathOf, Plan, Upload, View};
 use super::state::content_roots;
 use super::{Expected, Ino};
-use crate::engine::{LockPlace, Notice};
+use crate::engine::{LockPlace, Notice, PastState};
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
 use crate::store::{About, TransferMode};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode,
-    PrincipalId, Reference, SourceError, UserId,
+    Membership, PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
@@ -765,6 +765,18 @@ impl Backend for WriteBack {
 
     fn has_written(&self, ino: Ino, bytes: usize) {
         self.shared.inner.has_written(ino, bytes);
+    }
+
+    fn membership(&self) -> Arc<Membership> {
+        self.shared.inner.membership()
+    }
+
+    fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
+        self.shared.inner.past_states()
+    }
+
+    fn past(&self, state: &PastState) -> Result<Arc<dyn View>, FsError> {
+        self.shared.inner.past(state)
     }
 
     fn device(&self) -> DeviceId {

@@ -1,0 +1,221 @@
+//! Past states on the command line: `holdfast snapshot`, `holdfast history`, `holdfast restore`.
+//!
+//! The process that serves the mount lists, fetches and verifies them, and signs names. A restored file is copied through
+//! the mount by this command itself, in its user's name, so nobody can restore what they could not write.
+
+pub mod args;
+pub mod restore;
+
+use crate::control::Order;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, clean, progress};
+use crate::paths::Directories;
+use crate::programs::ask;
+use crate::time::moment;
+use args::{History, Snapshot, SnapshotCommand};
+use holdfast_client::PastState;
+use holdfast_client::files::{FileSystem, PastVersion};
+use holdfast_content::{Membership, PrincipalId};
+use holdfast_fuse::mountpoint;
+use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+/// States told of at once.
+const PAGE: usize = 10_000;
+
+/// A kept state, as it is listed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its name in `.snapshots`.
+    pub name: String,
+    /// Operations before it.
+    pub log_size: u64,
+    /// When its last operation was declared, nanoseconds since 1970.
+    pub time_ns: i64,
+    /// Who named it, and when; `None`: it is a state without a name.
+    pub named_by: Option<String>,
+    /// When.
+    pub named_ns: Option<i64>,
+}
+
+impl Listed {
+    /// A state under a name.
+    pub fn of(name: String, state: &PastState, members: &Membership) -> Listed {
+        let author = |device| {
+            let device = members.devices.get(&device)?;
+            Some(members.users.get(&device.user)?.name.clone())
+        };
+        let snapshot = state.name.as_ref().map(|signed| &signed.value);
+        Listed {
+            name,
+            log_size: state.point.log_size,
+            time_ns: state.point.time_ns,
+            named_by: snapshot.map(|snapshot| {
+                author(snapshot.device).unwrap_or_else(|| PrincipalId::Device(snapshot.device).to_string())
+            }),
+            named_ns: snapshot.map(|snapshot| snapshot.time_ns),
+        }
+    }
+}
+
+/// Kept states from the `from`-th on, as many as surely fit into one message.
+///
+/// # Errors
+/// See `Engine::past_states`.
+pub fn page(files: &FileSystem, from: usize) -> Outcome<Vec<Listed>> {
+    let members = files.past_members();
+    let entries = files.past_entries()?;
+    let some = entries.into_iter().skip(from).take(PAGE);
+    Ok(some.map(|entry| Listed::of(entry.name, &entry.state, &members)).collect())
+}
+
+/// All kept states of a mount.
+fn states(mount: &Path, directories: &Directories) -> Outcome<Vec<Listed>> {
+    let mut all: Vec<Listed> = Vec::new();
+    loop {
+        let order = Order::Past { directory: mount.to_owned(), from: all.len() };
+        let some: Vec<Listed> = ask(mount, directories, &order)?;
+        let is_last = some.len() < PAGE;
+        all.extend(some);
+        if is_last {
+            return Ok(all);
+        }
+    }
+}
+
+/// A path in a mount, which need not exist.
+#[derive(Debug)]
+pub struct Place {
+    /// The mount.
+    pub mount: PathBuf,
+    /// From there.
+    pub path: PathBuf,
+}
+
+/// Finds the mount that a path is in.
+///
+/// # Errors
+/// It is in none of holdfast's.
+pub fn place(file: &Path) -> Outcome<Place> {
+    let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", file.display()));
+    let whole = std::path::absolute(file).map_err(failed)?;
+    if whole.components().any(|part| part == Component::ParentDir) {
+        return Err(Failure::new(Exit::Usage, format!("{}: give the path without `..`", file.display())));
+    }
+    // What is there of it may lead through links; what is not cannot.
+    let mut there = whole.clone();
+    let mut rest: Vec<std::ffi::OsString> = Vec::new();
+    // The last name is meant itself, also if it is a link.
+    if let Some(name) = whole.file_name() {
+        rest.push(name.to_owned());
+        there.pop();
+    }
+    let found = loop {
+        match there.canonicalize() {
+            Ok(found) => break found,
+            Err(_) => {
+                let Some(name) = there.file_name() else {
+                    return Err(Failure::new(Exit::NoInput, format!("{}: no such path", file.display())));
+                };
+                rest.push(name.to_owned());
+                there.pop();
+            }
+        }
+    };
+    let whole = rest.iter().rev().fold(found, |path, name| path.join(name));
+    let mounts = mountpoint::mounted()?.into_iter().filter(|mount| whole.starts_with(&mount.directory));
+    let nearest = mounts.max_by_key(|mount| (mount.directory.as_os_str().len(), mount.id));
+    match nearest {
+        Some(mount) if mount.is_holdfast() => {
+            let path = whole.strip_prefix(&mount.directory).unwrap_or(Path::new("")).to_owned();
+            Ok(Place { mount: mount.directory, path })
+        }
+        _ => Err(Failure::new(Exit::MountPoint, format!("{}: is in no holdfast mount", whole.display()))),
+    }
+}
+
+/// `holdfast snapshot`
+pub fn snapshot(arguments: &Snapshot, directories: &Directories, format: Format) -> Outcome {
+    match &arguments.command {
+        SnapshotCommand::Create { mount, name } => {
+            let mount = mountpoint::absolute(mount)?;
+            let order = Order::Snapshot { directory: mount.clone(), name: name.clone() };
+            let made: Listed =
+                ask(&mount, directories, &order).map_err(|failure: Failure| about(name, failure))?;
+            format.print(&made, |made| {
+                let (mount, time) = (mount.display(), moment(made.time_ns));
+                format!("{mount}/.snapshots/{}: the state of {time}", clean(&made.name))
+            })
+        }
+        SnapshotCommand::Remove { mount, name } => {
+            let mount = mountpoint::absolute(mount)?;
+            let order = Order::EndSnapshot { directory: mount.clone(), name: name.clone() };
+            ask::<()>(&mount, directories, &order).map_err(|failure| about(name, failure))?;
+            format.print(&serde_json::json!({ "removed": name }), |_| format!("Removed: {}", clean(name)))
+        }
+        SnapshotCommand::List { mount, all } => {
+            let mount = mountpoint::absolute(mount)?;
+            let mut states = states(&mount, directories)?;
+            states.retain(|state| *all || state.named_by.is_some());
+            states.sort_by_key(|state| state.log_size);
+            format.print(&states, |states| {
+                if states.is_empty() {
+                    return "None. `holdfast snapshot create DIR NAME` makes one.".to_owned();
+                }
+                states.iter().map(line_of).collect::<Vec<_>>().join("\n")
+            })
+        }
+    }
+}
+
+fn line_of(state: &Listed) -> String {
+    let name = clean(&state.name);
+    match &state.named_by {
+        Some(author) => format!("{name}  the state of {}, named by {}", moment(state.time_ns), clean(author)),
+        None => name,
+    }
+}
+
+/// Says which name it is about.
+fn about(name: &str, failure: Failure) -> Failure {
+    Failure { message: format!("{name}: {}", failure.message), ..failure }
+}
+
+/// `holdfast history`
+pub fn versions(arguments: &History, directories: &Directories, format: Format) -> Outcome {
+    let Place { mount, path } = place(&arguments.file)?;
+    let bar = progress("reading past states");
+    let order = Order::Versions { directory: mount.clone(), path: path.as_os_str().as_bytes().to_vec() };
+    let versions: Outcome<Vec<PastVersion>> = ask(&mount, directories, &order);
+    bar.finish_and_clear();
+    let versions = versions.map_err(|failure| about(&arguments.file.display().to_string(), failure))?;
+    format.print(&versions, |versions| versions.iter().map(describe).collect::<Vec<_>>().join("\n"))
+}
+
+fn describe(version: &PastVersion) -> String {
+    let until = match &version.last {
+        None => "until now".to_owned(),
+        Some(last) if *last == version.first => "in this state".to_owned(),
+        Some(last) => format!("until {}", clean(last)),
+    };
+    let what = match &version.file {
+        None => "not there".to_owned(),
+        Some(file) => format!(
+            "{}, {} bytes, modified {}, written by {} (device {})",
+            file.kind,
+            file.bytes,
+            moment(file.modified_ns),
+            clean(&file.written_by),
+            file.device
+        ),
+    };
+    let snapshots = match version.snapshots.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; in {}",
+            version.snapshots.iter().map(|name| clean(name)).collect::<Vec<_>>().join(", ")
+        ),
+    };
+    format!("{}  {what}\n    {until}{snapshots}", clean(&version.first))
+}

@@ -1,0 +1,372 @@
+//! Past states, verified, and names for them.
+//!
+//! A state is fetched once, believed by `holdfast_protocol::history` (which says what that takes), and then read like any
+//! view: every block by its digest. What the server lists is its word until a state is fetched; a list can only leave
+//! something out, or name what is refused when it is looked at.
+
+use super::Engine;
+use super::shared::Shared;
+use crate::error::{FsError, IntegrityReport};
+use crate::evidence::now_ns;
+use crate::remote::call_patiently;
+use crate::tree::{Base, ReadError, Tree};
+use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, SourceError};
+use holdfast_crypto::{Digest, KeyHolder};
+use holdfast_protocol::history::{
+    Point, Snapshot as Name, SnapshotEnd, believe, membership_of, name_offence,
+};
+use holdfast_protocol::message::{Request, Response, ServerError};
+use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::structure::View;
+use holdfast_rpc::RpcError;
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a list of kept states is believed to be the present one.
+const LIST_AGE_MAX: Duration = Duration::from_secs(1);
+/// States that are at hand.
+const STATES_MAX: usize = 64;
+/// Most states that are listed.
+const POINTS_MAX: usize = 100_000;
+/// How often the present state is asked to be noted while something is pending, before it is given up.
+const NOTE_ATTEMPTS: u32 = 50;
+
+/// A kept state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PastState {
+    /// Which one, and when its last operation was declared by its author's clock.
+    pub point: Point,
+    /// The name by which it is listed here; `None`: it has none but its time.
+    pub name: Option<Arc<Signed<Name>>>,
+}
+
+/// What an engine knows of past states.
+pub(super) struct Pasts {
+    key: Arc<dyn KeyHolder>,
+    list: Mutex<Option<(Instant, Arc<Vec<PastState>>)>>,
+    states: Mutex<LruCache<Point, Arc<PastTree>>>,
+}
+
+impl Pasts {
+    pub(super) fn new(key: Arc<dyn KeyHolder>) -> Pasts {
+        let states = LruCache::new(NonZeroUsize::new(STATES_MAX).expect("not zero"));
+        Pasts { key, list: Mutex::default(), states: Mutex::new(states) }
+    }
+}
+
+/// A past state that was verified, to be read from.
+pub struct PastTree {
+    shared: Arc<Shared>,
+    base: Base,
+    point: Point,
+}
+
+impl Engine {
+    /// The kept states, oldest first, and after them those that have names, once for each name. At most a second old.
+    ///
+    /// # Errors
+    /// [`FsError::Unreachable`]; [`FsError::Integrity`]: a name that nobody gave.
+    pub fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
+        if let Some((at, list)) = &*self.pasts.list.lock()
+            && at.elapsed() <= LIST_AGE_MAX
+        {
+            return Ok(list.clone());
+        }
+        let at = Instant::now();
+        let list = Arc::new(self.list_states(0, false)?);
+        *self.pasts.list.lock() = Some((at, list.clone()));
+        Ok(list)
+    }
+
+    fn list_states(&self, after: u64, note: bool) -> Result<Vec<PastState>, FsError> {
+        let shared = &self.shared;
+        shared.check()?;
+        let mut points: Vec<Point> = Vec::new();
+        let names = loop {
+            let after = points.last().map_or(after, |last| last.log_size);
+            let request = Request::History { after, note: note && points.is_empty() };
+            let (found, more, named) = match call(shared, &request)? {
+                Response::History { points, more, named } => (points, more, named),
+                other => return Err(unexpected("History", &other)),
+            };
+            let rises = found.iter().map(|point| point.log_size).is_sorted_by(|one, next| one < next);
+            if !rises || found.first().is_some_and(|first| first.log_size <= after) {
+                return Err(lie(shared, "the list of past states is out of order".to_owned()));
+            }
+            points.extend(found);
+            if !more || points.len() >= POINTS_MAX {
+                break named;
+            }
+        };
+        // What others have done since this client last looked must be accepted before it can be believed as past.
+        if points.last().is_some_and(|last| last.log_size > self.accepted()) {
+            self.fetch()?;
+        }
+        let accepted = self.accepted();
+        points.retain(|point| point.log_size <= accepted);
+        let members = self.membership();
+        let mut states: Vec<PastState> = Vec::new();
+        for name in names {
+            let value = &name.value;
+            let author = members.devices.get(&value.device);
+            if value.file_system != file_system(shared)
+                || name_offence(&value.name).is_some()
+                || !author.is_some_and(|author| name.verify(&author.key))
+            {
+                let what = format!("the snapshot {:?} is listed, and nobody gave this name", value.name);
+                return Err(lie(shared, what));
+            }
+            if let Ok(at) = points.binary_search_by_key(&value.log.size, |point| point.log_size) {
+                states.push(PastState { point: points[at], name: Some(Arc::new(name)) });
+            }
+        }
+        let unnamed = points.into_iter().map(|point| PastState { point, name: None });
+        Ok(unnamed.chain(states).collect())
+    }
+
+    fn accepted(&self) -> u64 {
+        self.shared.latest.read().floor.log().size
+    }
+
+    /// A kept state, verified.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]: it is not kept any more; [`FsError::Integrity`]: what the server showed never was;
+    /// [`FsError::Unreachable`].
+    pub fn past(&self, state: &PastState) -> Result<Arc<PastTree>, FsError> {
+        let shared = &self.shared;
+        shared.check()?;
+        let point = state.point;
+        let known = self.pasts.states.lock().get(&point).cloned();
+        let tree = match known {
+            Some(tree) => tree,
+            None => {
+                let tree = Arc::new(self.fetch_past(point)?);
+                self.pasts.states.lock().put(point, tree.clone());
+                tree
+            }
+        };
+        if let Some(name) = &state.name
+            && name.value.log != tree.base.view.log
+        {
+            let what =
+                format!("the snapshot {:?} is shown with a state it was not given to", name.value.name);
+            return Err(lie(shared, what));
+        }
+        Ok(tree)
+    }
+
+    fn fetch_past(&self, point: Point) -> Result<PastTree, FsError> {
+        let shared = &self.shared;
+        let (floor, me) = {
+            let latest = shared.latest.read();
+            (latest.floor.clone(), latest.base.me)
+        };
+        let request = Request::Past { log_size: point.log_size, known: floor.log().size };
+        let reply = match call(shared, &request)? {
+            Response::Past(Some(reply)) => reply,
+            Response::Past(None) => return Err(FsError::NotFound),
+            other => return Err(unexpected("Past", &other)),
+        };
+        let refused = |what: String| {
+            let size = point.log_size;
+            lie(
+                shared,
+                format!("the server showed a past state (after {size} operations) that never was: {what}"),
+            )
+        };
+        let reference =
+            membership_of(floor.superuser, &reply.view).map_err(|lie| refused(lie.to_string()))?;
+        let members = Membership::load(&shared.store, &reference)
+            .map_err(|error| shared.describe(None, &ReadError::Content(error)))?;
+        let past = believe(&floor, &members, point, &reply).map_err(|lie| refused(lie.to_string()))?;
+        let blocks = Arc::new(shared.store.clone());
+        let view = Arc::new(past.view().clone());
+        let base = Base::new(view, Arc::new(members), me, blocks, shared.tables.clone());
+        Ok(PastTree { shared: shared.clone(), base, point })
+    }
+
+    /// Gives the present state, with all that was changed here before, a name by which it stays.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::Invalid`]: the name; [`FsError::Busy`]: others are in the middle of changes all the
+    /// time; [`FsError::Refused`], [`FsError::Unreachable`], [`FsError::Key`].
+    pub fn name_state(&self, name: &str) -> Result<PastState, FsError> {
+        if let Some(offence) = name_offence(name) {
+            return Err(FsError::Invalid(offence.to_owned()));
+        }
+        self.flush_commits()?;
+        // Shows what was accepted by now, and nothing of this device is in flight then.
+        self.fetch()?;
+        self.flush_commits()?;
+        let accepted = self.shared.latest.read().floor.clone();
+        let states = self.note()?;
+        if states.iter().any(|state| state.name.as_ref().is_some_and(|known| known.value.name == name)) {
+            return Err(FsError::Exists);
+        }
+        let newest = states.iter().rfind(|state| state.name.is_none()).ok_or(FsError::Busy)?;
+        let tree = self.past(newest)?;
+        if is_behind(&tree.base.view, &accepted.view) {
+            let what = "the server notes as present a state that is older than the one accepted here before";
+            return Err(lie(&self.shared, what.to_owned()));
+        }
+        let value = Name {
+            file_system: file_system(&self.shared),
+            device: self.shared.me,
+            name: name.to_owned(),
+            log: tree.base.view.log,
+            time_ns: now_ns(),
+        };
+        let signed = Signed::by(value, &*self.pasts.key).map_err(|error| FsError::Key(error.to_string()))?;
+        self.done(&Request::NameSnapshot(signed.clone()), "NameSnapshot")?;
+        Ok(PastState { point: newest.point, name: Some(Arc::new(signed)) })
+    }
+
+    fn note(&self) -> Result<Vec<PastState>, FsError> {
+        let mut pause = Duration::from_millis(10);
+        for _ in 0..NOTE_ATTEMPTS {
+            match self.list_states(0, true) {
+                Err(FsError::Busy) => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+                other => return other,
+            }
+        }
+        Err(FsError::Busy)
+    }
+
+    /// Takes a name away. The state stays for as long as it would without.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; [`FsError::Access`]: another user's; as [`Engine::name_state`].
+    pub fn end_name(&self, name: &str) -> Result<(), FsError> {
+        let states = self.list_states(0, false)?;
+        let named =
+            states.iter().filter_map(|state| state.name.as_ref()).find(|known| known.value.name == name);
+        let end = SnapshotEnd {
+            device: self.shared.me,
+            snapshot: named.ok_or(FsError::NotFound)?.value.digest(),
+            file_system: file_system(&self.shared),
+        };
+        let signed = Signed::by(end, &*self.pasts.key).map_err(|error| FsError::Key(error.to_string()))?;
+        self.done(&Request::EndSnapshot(signed), "EndSnapshot")
+    }
+
+    fn done(&self, request: &Request, what: &str) -> Result<(), FsError> {
+        let answer = call(&self.shared, request);
+        *self.pasts.list.lock() = None;
+        match answer? {
+            Response::Done => Ok(()),
+            other => Err(unexpected(what, &other)),
+        }
+    }
+}
+
+impl PastTree {
+    /// Which state.
+    pub fn point(&self) -> Point {
+        self.point
+    }
+
+    /// The membership of then.
+    pub fn membership(&self) -> &Membership {
+        &self.base.membership
+    }
+
+    fn read<T>(&self, file: Handle, wanted: impl Fn(&Base) -> Result<T, ReadError>) -> Result<T, FsError> {
+        wanted(&self.base).map_err(|error| match error {
+            ReadError::Content(ContentError::Source(SourceError::Missing(address))) => {
+                // Either it was given up between two looks, or it is withheld; whoever reads gets nothing either way.
+                let request = Request::Past { log_size: self.point.log_size, known: self.point.log_size };
+                match call(&self.shared, &request) {
+                    Ok(Response::Past(None)) => FsError::Stale,
+                    _ => lie(
+                        &self.shared,
+                        format!(
+                            "the server says that it does not have block {}, which the past state after {} operations \
+                             refers to",
+                            address.short(),
+                            self.point.log_size
+                        ),
+                    ),
+                }
+            }
+            error => self.shared.describe(Some(file), &error),
+        })
+    }
+}
+
+impl Tree for PastTree {
+    fn inode(&self, file: Handle) -> Result<Arc<Inode>, FsError> {
+        self.read(file, |base| base.inode(file))
+    }
+
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        self.read(directory, |base| base.entry(directory, name))
+    }
+
+    fn entries(
+        &self,
+        directory: Handle,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, Entry)>, FsError> {
+        self.read(directory, |base| Ok(base.entries(directory, after, limit)?.0))
+    }
+
+    fn ihash(&self, file: Handle) -> Result<Digest, FsError> {
+        self.read(file, |base| base.ihash(file))
+    }
+}
+
+/// Whether a table that is in force in `accepted` is an older one in `past`. Operations that change no table make no
+/// difference.
+fn is_behind(past: &View, accepted: &View) -> bool {
+    let principals = accepted.slots.values().flat_map(|slot| slot.value.handles.keys());
+    principals.into_iter().any(|principal| {
+        let handle = |view: &View| view.handle(*principal).map(|(_, handle)| handle);
+        match (handle(past), handle(accepted)) {
+            (Some(then), Some(now)) => then.reference != now.reference && then.version < now.version,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        }
+    })
+}
+
+fn file_system(shared: &Shared) -> Digest {
+    shared.latest.read().floor.file_system
+}
+
+fn call(shared: &Shared, request: &Request) -> Result<Response, FsError> {
+    call_patiently(&*shared.remote, request, shared.patience()).map_err(|error| match error {
+        RpcError::Server(ServerError::Busy) => FsError::Busy,
+        RpcError::Server(ServerError::NotAllowed(why)) => FsError::Access(why),
+        RpcError::Server(ServerError::Invalid(why)) => FsError::Refused(why),
+        error => FsError::from(&error),
+    })
+}
+
+fn unexpected(what: &str, answer: &Response) -> FsError {
+    let kind = format!("{answer:?}");
+    let kind = kind.split(['(', ' ', '{']).next().unwrap_or_default();
+    FsError::Refused(format!("{what} was answered by {kind}"))
+}
+
+/// The server showed what cannot be: for good, in the log and among the notices.
+fn lie(shared: &Shared, what: String) -> FsError {
+    let report = IntegrityReport {
+        file: None,
+        path: None,
+        what,
+        noticed_ns: now_ns(),
+        last_good_operation: shared.last_operation.load(std::sync::atomic::Ordering::Relaxed),
+        evidence: None,
+        missing: None,
+    };
+    let base = shared.latest.read().base.clone();
+    shared.announce(FsError::Integrity(Arc::new(report)), &base)
+}

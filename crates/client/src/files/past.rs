@@ -1,0 +1,531 @@
+//! `.snapshots` in the root: past states as trees for reading only.
+//!
+//! ```text
+//! .snapshots/2026-11-22T21.30.05Z/...     a kept state, by the time of its last operation (UTC, its author's clock)
+//! .snapshots/before-the-move/...          one that somebody has named
+//! ```
+//!
+//! The directory is in no listing of the root, so that programs that walk a tree do not walk all its pasts; who asks for it
+//! by name finds it. What is read in it was verified as the present is ([`crate::Engine::past`]), and files are read by the
+//! same code: an open past file is an open file whose content is that of then.
+//!
+//! Invariants:
+//! - numbers of past inodes are told from present ones by their top bits, and no call but those here takes them
+//!   ([`FileSystem::handle`] refuses them), so that no change can be meant for the past and hit the present;
+//! - a number is made from the state's name and the file's handle: the same on every mount, and different in each state;
+//! - who may read is decided as in the present: by the modes of then, for the owners that this mount shows now. A file
+//!   that has rules for programs, then or now, is not opened here.
+
+use super::backend::View;
+use super::directory::OpenDirectory;
+use super::views::Fetched;
+use super::{
+    Attributes, Caller, DirectoryItem, FileHandleId, FileSystem, Ino, OpenFlags, Opened, RULES, Rights,
+    known_handle,
+};
+use crate::engine::PastState;
+use crate::error::FsError;
+use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, Membership, PrincipalId};
+use holdfast_crypto::{DigestKey, Domain, encode};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What the directory is called.
+pub const FOLDER: &[u8] = b".snapshots";
+/// Its number, and what numbers of past inodes have in common.
+const FOLDER_INO: Ino = Ino(PAST | 1);
+const PAST: u64 = 3 << 62;
+
+/// A past state by its name in the directory.
+#[derive(Clone, Debug)]
+pub struct PastEntry {
+    /// The name.
+    pub name: String,
+    /// The state.
+    pub state: PastState,
+}
+
+/// What the kernel knows of the past.
+#[derive(Default)]
+pub(super) struct Pasts {
+    known: Mutex<HashMap<Ino, Known>>,
+    folders: Mutex<HashMap<FileHandleId, Arc<Vec<PastEntry>>>>,
+    /// Names for the states of a list.
+    named: Mutex<Option<(Arc<Vec<PastState>>, Arc<Named>)>>,
+}
+
+/// Entries, and where each is by its name.
+struct Named {
+    entries: Arc<Vec<PastEntry>>,
+    places: HashMap<String, usize>,
+}
+
+#[derive(Clone)]
+struct Known {
+    place: Place,
+    parent: Ino,
+    lookups: u64,
+}
+
+/// A file in a past state.
+#[derive(Clone)]
+struct Place {
+    entry: Arc<PastEntry>,
+    handle: Handle,
+}
+
+impl Ino {
+    /// Whether it is of the past.
+    pub(super) fn is_past(self) -> bool {
+        self.0 & PAST == PAST
+    }
+}
+
+/// Whether a name in a directory is taken by the past.
+pub(super) fn is_folder(parent: Ino, name: &[u8]) -> bool {
+    parent == Ino::ROOT && name == FOLDER
+}
+
+/// The number of a file in a past state.
+fn ino_of_past(state: &str, handle: Handle) -> Ino {
+    let digest = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, &encode(&("past inode", state, handle)));
+    let [a, b, c, d, e, f, g, h, ..] = digest.0;
+    Ino(PAST | u64::from_le_bytes([a, b, c, d, e, f, g, h])).max(Ino(PAST | 2))
+}
+
+/// The name of a state that has none: its time, as in `2026-11-22T21.30.05Z`.
+pub fn time_name(ns: i64) -> String {
+    let seconds = ns.div_euclid(1_000_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days since 0000-03-01, in eras of 400 years (Howard Hinnant's civil_from_days).
+    let shifted = days + 719_468;
+    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let (day, month) = (
+        day_of_year - (153 * shifted_month + 2) / 5 + 1,
+        if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 },
+    );
+    let year = year + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}.{minute:02}.{second:02}Z")
+}
+
+/// Names for kept states. Of several of one second the last has the plain name, and the others their places in the order
+/// too.
+fn named(states: &[PastState]) -> Vec<PastEntry> {
+    let mut last: HashMap<String, u64> = HashMap::new();
+    for state in states.iter().filter(|state| state.name.is_none()) {
+        let size = last.entry(time_name(state.point.time_ns)).or_default();
+        *size = (*size).max(state.point.log_size);
+    }
+    let name = |state: &PastState| match &state.name {
+        Some(name) => name.value.name.clone(),
+        None => {
+            let name = time_name(state.point.time_ns);
+            match last.get(&name) {
+                Some(size) if *size != state.point.log_size => format!("{name}-{}", state.point.log_size),
+                _ => name,
+            }
+        }
+    };
+    states.iter().map(|state| PastEntry { name: name(state), state: state.clone() }).collect()
+}
+
+impl FileSystem {
+    /// Past states with the names by which they are found, oldest first, then those that somebody has named.
+    ///
+    /// # Errors
+    /// As [`crate::Engine::past_states`].
+    pub fn past_entries(&self) -> Result<Vec<PastEntry>, FsError> {
+        self.run(|| Ok(self.past_named()?.entries.to_vec()))
+    }
+
+    fn past_named(&self) -> Result<Arc<Named>, FsError> {
+        let states = self.backend.past_states()?;
+        let mut known = self.pasts.named.lock();
+        if let Some((of, named)) = &*known
+            && Arc::ptr_eq(of, &states)
+        {
+            return Ok(named.clone());
+        }
+        let entries = Arc::new(named(&states));
+        let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
+        let named = Arc::new(Named { entries, places });
+        *known = Some((states, named.clone()));
+        Ok(named)
+    }
+
+    /// The membership in force now: who the authors of names are.
+    pub fn past_members(&self) -> Arc<Membership> {
+        self.backend.membership()
+    }
+
+    /// A past state, to be read.
+    ///
+    /// # Errors
+    /// As [`crate::Engine::past`].
+    pub fn past_view(&self, entry: &PastEntry) -> Result<Arc<dyn View>, FsError> {
+        self.backend.past(&entry.state)
+    }
+
+    fn past_place(&self, ino: Ino) -> Result<Place, FsError> {
+        let known = self.pasts.known.lock();
+        known.get(&ino).map(|known| known.place.clone()).ok_or(FsError::Stale)
+    }
+
+    /// Finds a name in the past, or the past itself.
+    pub(super) fn past_lookup(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+    ) -> Result<Attributes, FsError> {
+        self.tokens.spend_any(caller.thread);
+        if is_folder(parent, name) {
+            self.nodes.looked_up(FOLDER_INO, Handle::ROOT, parent, name);
+            return self.folder_attributes();
+        }
+        if parent == FOLDER_INO {
+            let named = self.past_named()?;
+            let place = std::str::from_utf8(name).ok().and_then(|name| named.places.get(name));
+            let entry = named.entries[*place.ok_or(FsError::NotFound)?].clone();
+            let place = Place { entry: Arc::new(entry), handle: Handle::ROOT };
+            return self.past_found(place, parent, name);
+        }
+        let Place { entry, handle } = self.past_place(parent)?;
+        let found = self.past_view(&entry)?.entry(handle, name)?.ok_or(FsError::NotFound)?;
+        self.past_found(Place { entry, handle: known_handle(found.handle)? }, parent, name)
+    }
+
+    fn past_found(&self, place: Place, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+        let shown = self.past_attributes(&place)?;
+        let mut known = self.pasts.known.lock();
+        let entry = known.entry(shown.ino).or_insert(Known { place: place.clone(), parent, lookups: 0 });
+        entry.lookups += 1;
+        drop(known);
+        self.nodes.looked_up(shown.ino, place.handle, parent, name);
+        Ok(shown)
+    }
+
+    /// The kernel drops `count` lookups of something past.
+    pub(super) fn past_forget(&self, ino: Ino, count: u64) {
+        let mut known = self.pasts.known.lock();
+        if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups = entry.lookups.saturating_sub(count);
+            if entry.lookups == 0 {
+                known.remove(&ino);
+            }
+        }
+    }
+
+    fn past_inode(&self, place: &Place) -> Result<Arc<Inode>, FsError> {
+        self.past_view(&place.entry)?.inode(place.handle)
+    }
+
+    fn past_attributes(&self, place: &Place) -> Result<Attributes, FsError> {
+        let inode = self.past_inode(place)?;
+        // As the present shows its owner.
+        let shown = self.published_attributes(&*self.backend.latest(), place.handle, &inode);
+        Ok(Attributes { ino: ino_of_past(&place.entry.name, place.handle), ..shown })
+    }
+
+    fn folder_attributes(&self) -> Result<Attributes, FsError> {
+        let latest = self.backend.latest();
+        let mut shown = self.published_attributes(&*latest, Handle::ROOT, &*latest.inode(Handle::ROOT)?);
+        (shown.ino, shown.mode) = (FOLDER_INO, shown.mode & 0o555);
+        Ok(shown)
+    }
+
+    /// Attributes of something past.
+    pub(super) fn past_getattr(&self, ino: Ino) -> Result<Attributes, FsError> {
+        match ino {
+            FOLDER_INO => self.folder_attributes(),
+            _ => self.past_attributes(&self.past_place(ino)?),
+        }
+    }
+
+    /// Where a past symbolic link points.
+    pub(super) fn past_readlink(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
+        match &self.past_inode(&self.past_place(ino)?)?.content {
+            Content::Target(target) => Ok(target.clone()),
+            _ => Err(FsError::Invalid("not a symbolic link".into())),
+        }
+    }
+
+    /// Whether the caller may, by the modes of then.
+    pub(super) fn past_access(&self, caller: &Caller, ino: Ino, rights: Rights) -> Result<(), FsError> {
+        if rights.write {
+            return Err(FsError::ReadOnly);
+        }
+        let shown = self.past_getattr(ino)?;
+        let shift = match () {
+            () if caller.uid == shown.uid => 6,
+            () if caller.gid == shown.gid => 3,
+            () => 0,
+        };
+        let wanted = u32::from(rights.read) << 2 | u32::from(rights.execute);
+        let executable = shown.kind == InodeKind::Directory || shown.mode & 0o111 != 0;
+        let allowed = match caller.uid {
+            0 => !rights.execute || executable,
+            _ => shown.mode >> shift & wanted == wanted,
+        };
+        if allowed { Ok(()) } else { Err(FsError::Access("the permission bits say no".into())) }
+    }
+
+    /// Extended attributes of something past.
+    pub(super) fn past_xattrs(
+        &self,
+        ino: Ino,
+    ) -> Result<std::collections::BTreeMap<Vec<u8>, Vec<u8>>, FsError> {
+        match ino {
+            FOLDER_INO => Ok(Default::default()),
+            _ => Ok(self.past_inode(&self.past_place(ino)?)?.xattrs.clone()),
+        }
+    }
+
+    /// Opens a past file for reading.
+    pub(super) fn past_open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened, FsError> {
+        if flags.write || flags.truncate {
+            return Err(FsError::ReadOnly);
+        }
+        if ino == FOLDER_INO {
+            return Err(FsError::IsDirectory);
+        }
+        let place = self.past_place(ino)?;
+        let view = self.past_view(&place.entry)?;
+        let inode = view.inode(place.handle)?;
+        Self::must_be_file(inode.kind)?;
+        let has_rules = |inode: &Inode| inode.xattrs.contains_key(RULES);
+        if has_rules(&inode) || self.backend.latest().inode(place.handle).is_ok_and(|now| has_rules(&now)) {
+            return Err(FsError::Access(
+                "a file with rules for programs is not opened in a past state".into(),
+            ));
+        }
+        let node = self.nodes.get(ino, place.handle);
+        let keep_cache = self.enter(&node, &inode, &*view, flags);
+        Ok(self.opened(node, flags, keep_cache))
+    }
+
+    /// Opens a directory of the past.
+    pub(super) fn past_opendir(&self, ino: Ino) -> Result<FileHandleId, FsError> {
+        let id = self.new_handle();
+        if ino == FOLDER_INO {
+            self.pasts.folders.lock().insert(id, self.past_named()?.entries.clone());
+            return Ok(id);
+        }
+        let place = self.past_place(ino)?;
+        let view = self.past_view(&place.entry)?;
+        if view.inode(place.handle)?.kind != InodeKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let node = self.nodes.get(ino, place.handle);
+        node.state().open += 1;
+        let open = OpenDirectory::new(node, Fetched { view, at: Instant::now() });
+        self.directories.lock().insert(id, Arc::new(open));
+        Ok(id)
+    }
+
+    /// Lists the past states, if that is what is open; `None`: it is something else.
+    pub(super) fn past_folder(
+        &self,
+        handle: FileHandleId,
+        offset: u64,
+        sink: &mut dyn FnMut(DirectoryItem<'_>) -> bool,
+    ) -> Option<()> {
+        let entries = self.pasts.folders.lock().get(&handle).cloned()?;
+        let dots = [(FOLDER_INO, &b"."[..]), (Ino::ROOT, &b".."[..])];
+        let names =
+            entries.iter().map(|entry| (ino_of_past(&entry.name, Handle::ROOT), entry.name.as_bytes()));
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (number, (ino, name)) in dots.into_iter().chain(names).enumerate().skip(from) {
+            let next_offset = number as u64 + 1;
+            if !sink(DirectoryItem { ino, kind: InodeKind::Directory, name, next_offset }) {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// Closes a listing of the past states, if it is one.
+    pub(super) fn past_folder_closed(&self, handle: FileHandleId) -> bool {
+        self.pasts.folders.lock().remove(&handle).is_some()
+    }
+
+    /// The number of an entry of a past directory.
+    pub(super) fn past_child(&self, directory: Ino, entry: &Entry) -> Result<Ino, FsError> {
+        let state = self.past_place(directory)?.entry;
+        Ok(ino_of_past(&state.name, known_handle(entry.handle)?))
+    }
+
+    /// The directory above a past one.
+    pub(super) fn past_parent(&self, ino: Ino) -> Ino {
+        self.pasts.known.lock().get(&ino).map_or(Ino::ROOT, |known| known.parent)
+    }
+}
+
+/// A version that a path had in a row of kept states.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PastVersion {
+    /// The first kept state with it.
+    pub first: String,
+    /// The last; `None`: it is the present version too.
+    pub last: Option<String>,
+    /// When the last operation of the first such state was declared, nanoseconds since 1970.
+    pub since_ns: i64,
+    /// Snapshots that hold it.
+    pub snapshots: Vec<String>,
+    /// What it is; `None`: nothing was there.
+    pub file: Option<PastFile>,
+}
+
+/// What is told of a past file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PastFile {
+    /// `file`, `directory`, or what it was else.
+    pub kind: String,
+    /// Size.
+    pub bytes: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// When its content was modified last, by its writer's word.
+    pub modified_ns: i64,
+    /// The user who wrote it last.
+    pub written_by: String,
+    /// With this device.
+    pub device: u32,
+    /// Tells versions apart.
+    pub ihash: String,
+}
+
+impl FileSystem {
+    /// The versions that a path had in the kept states, oldest first, and has now. A file that was deleted and made again
+    /// is one with another version; links are not followed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]: it is in none of them; as [`FileSystem::past_entries`] and [`FileSystem::past_view`].
+    pub fn past_versions(&self, path: &[u8]) -> Result<Vec<PastVersion>, FsError> {
+        let now = self.run(|| self.backend.fetch())?;
+        let mut states: BTreeMap<u64, (PastEntry, Vec<String>)> = BTreeMap::new();
+        for entry in self.past_entries()? {
+            let is_named = entry.state.name.is_some();
+            let at = states.entry(entry.state.point.log_size);
+            let (_, names) = at.or_insert_with(|| (entry.clone(), Vec::new()));
+            if is_named {
+                names.push(entry.name);
+            }
+        }
+        let mut versions: Vec<PastVersion> = Vec::new();
+        for (entry, snapshots) in states.into_values() {
+            let file = match self.past_view(&entry) {
+                Ok(view) => past_file(&*view, path)?,
+                // Given up between the list and now.
+                Err(FsError::NotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            match versions.last_mut().filter(|last| last.file == file) {
+                Some(last) => {
+                    last.last = Some(entry.name);
+                    last.snapshots.extend(snapshots);
+                }
+                None => {
+                    let (name, since_ns) = (entry.name, entry.state.point.time_ns);
+                    versions.push(PastVersion {
+                        first: name.clone(),
+                        last: Some(name),
+                        since_ns,
+                        snapshots,
+                        file,
+                    });
+                }
+            }
+        }
+        let present = past_file(&*now, path)?;
+        match versions.last_mut().filter(|last| last.file == present) {
+            Some(last) => last.last = None,
+            None => versions.push(PastVersion {
+                first: "now".to_owned(),
+                last: None,
+                since_ns: super::now_ns(),
+                snapshots: Vec::new(),
+                file: present,
+            }),
+        }
+        // Before it was there for the first time there is nothing to tell.
+        let first = versions.iter().position(|version| version.file.is_some()).ok_or(FsError::NotFound)?;
+        Ok(versions.split_off(first))
+    }
+}
+
+/// What a path led to; `None`: nothing.
+fn past_file(view: &dyn View, path: &[u8]) -> Result<Option<PastFile>, FsError> {
+    let mut handle = Handle::ROOT;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        match view.entry(handle, name) {
+            Ok(Some(entry)) => handle = known_handle(entry.handle)?,
+            Ok(None) | Err(FsError::NotFound | FsError::NotDirectory) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    let inode = match view.inode(handle) {
+        Ok(inode) => inode,
+        Err(FsError::NotFound) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let ihash = inode.ihash(&DigestKey::WELL_KNOWN).map_err(|misuse| FsError::Invalid(misuse.to_string()))?;
+    let kind = match inode.kind {
+        InodeKind::File => "file",
+        InodeKind::Directory => "directory",
+        InodeKind::Symlink => "symbolic link",
+        InodeKind::Fifo => "fifo",
+        InodeKind::Socket => "socket",
+        InodeKind::CharDevice | InodeKind::BlockDevice => "device",
+    };
+    Ok(Some(PastFile {
+        kind: kind.to_owned(),
+        bytes: inode.size,
+        mode: inode.mode,
+        modified_ns: inode.modified_ns,
+        written_by: view.name_of(PrincipalId::Device(inode.writer)),
+        device: inode.writer.0,
+        ihash: ihash.to_string(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_protocol::history::Point;
+
+    /// Proves: times are named as they are, before 1970 and on leap days too.
+    #[test]
+    fn times_have_names() {
+        assert_eq!(time_name(0), "1970-01-01T00.00.00Z");
+        assert_eq!(time_name(951_782_400_000_000_000), "2000-02-29T00.00.00Z");
+        assert_eq!(time_name(1_700_000_000_999_999_999), "2023-11-14T22.13.20Z");
+        assert_eq!(time_name(-1), "1969-12-31T23.59.59Z");
+    }
+
+    /// Proves: no two states have one name, and the last of a second has the plain one.
+    #[test]
+    fn names_are_different() {
+        let state = |log_size, time_ns| PastState { point: Point { log_size, time_ns }, name: None };
+        let names = named(&[state(3, 5), state(7, 900), state(9, 2_000_000_000)]);
+        let names: Vec<&str> = names.iter().map(|entry| &entry.name[..]).collect();
+        assert_eq!(names, ["1970-01-01T00.00.00Z-3", "1970-01-01T00.00.00Z", "1970-01-01T00.00.02Z"]);
+    }
+
+    /// Proves: numbers of the past are no numbers of the present.
+    #[test]
+    fn numbers_are_apart() {
+        for number in 1..2000 {
+            let ino = ino_of_past("x", Handle { number, ..Handle::ROOT });
+            assert!(ino.is_past() && Handle::from_inode_number(ino.0).is_none());
+        }
+        assert!(!Ino::ROOT.is_past());
+    }
+}

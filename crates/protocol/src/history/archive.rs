@@ -1,0 +1,418 @@
+//! What a server keeps of past states.
+//!
+//! A structure is kept once, however many states show it: state n shows, of each device, the newest structure kept whose
+//! place in the log is below n. So a state costs the structures that are new in it, its last certificate, and what was
+//! dead then.
+//!
+//! Invariants:
+//! - a point is noted only when nothing is pending, so that it can never turn out otherwise;
+//! - what a kept point shows is kept; of each device the newest structure stays even when no point shows it, since later
+//!   points rely on it;
+//! - everything here follows from the ordering records and from [`HistoryRecord`]s: what is not yet saved when a server
+//!   dies comes back when it replays the former.
+
+use super::{Point, Retention, SNAPSHOTS_MAX, Snapshot, SnapshotEnd};
+use crate::certificate::Certificate;
+use crate::sequencer::{OrderingRecord, Sequencer};
+use crate::signed::{Signable, Signed};
+use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most bytes of certificates, which tell the times of states, of states without names, and of those with. One has a few
+/// hundred, and a large operation's has a megabyte.
+const CERTIFICATES_BYTES_MAX: usize = 64 << 20;
+/// Structures in one record.
+const STRUCTURES_PER_RECORD: usize = 64;
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// A change of an archive, as it is kept in a file.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum HistoryRecord {
+    /// Structures that points show, each after earlier ones of its device.
+    Structures(Vec<Signed<Structure>>),
+    /// A point, all of whose structures stand before it.
+    Point(Kept),
+    /// Points that are not kept any more, by the size of their logs.
+    Dropped(Vec<u64>),
+    /// A point has a name.
+    Named(Signed<Snapshot>),
+    /// It has it no more.
+    Ended(Signed<SnapshotEnd>),
+}
+
+impl HistoryRecord {
+    /// How long the log is at least that it rests on.
+    pub fn reaches(&self) -> u64 {
+        match self {
+            HistoryRecord::Structures(list) => {
+                let places = list.iter().map(|structure| structure.value.forecast.log.size);
+                places.max().map_or(0, |place| place.saturating_add(1))
+            }
+            HistoryRecord::Point(kept) => kept.log.size,
+            HistoryRecord::Dropped(_) | HistoryRecord::Named(_) | HistoryRecord::Ended(_) => 0,
+        }
+    }
+}
+
+/// A point.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Kept {
+    /// The log.
+    pub log: LogHead,
+    /// When the server noted it, by its own clock: what retention goes by.
+    pub noted_ns: i64,
+    /// Certificate of the last operation.
+    pub newest: Signed<Certificate>,
+    /// What was dead and not given up by its author yet.
+    pub dead: Vec<PendingEntry>,
+}
+
+impl Kept {
+    /// Bytes of its certificate, about.
+    fn bytes(&self) -> usize {
+        self.newest.value.signed_bytes().len()
+    }
+}
+
+/// Which states become points.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Noting {
+    /// None; the present one when it is asked for.
+    None,
+    /// The last of each second.
+    LastOfSecond,
+    /// Each: when records are replayed, and nobody knows in which seconds they were made. Since what a collection has seen
+    /// is saved, all that these refer to is there.
+    Each,
+}
+
+/// Past states of one file system.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Archive {
+    points: BTreeMap<u64, Kept>,
+    /// Bytes of their certificates.
+    bytes: usize,
+    structures: BTreeMap<DeviceId, BTreeMap<u64, Signed<Structure>>>,
+    named: BTreeMap<String, Signed<Snapshot>>,
+    /// Certificate of the last operation in the log, as far as it was seen.
+    newest: Option<Signed<Certificate>>,
+    /// Whether something may have changed since the last point.
+    changed: bool,
+    /// Points that are in the file.
+    saved: BTreeSet<u64>,
+    /// The last structure of each device that is in the file.
+    saved_structures: BTreeMap<DeviceId, u64>,
+    /// Records of what was given up or named, not in the file yet.
+    unsaved: Vec<HistoryRecord>,
+}
+
+impl Archive {
+    /// What these records say, as far as a log of `log_size` operations goes: a file may have been saved before a power
+    /// loss cut the log, and what is beyond was never acknowledged.
+    ///
+    /// Also whether anything was beyond: then the file must be written anew, by [`Archive::all`].
+    pub fn restore(records: impl IntoIterator<Item = HistoryRecord>, log_size: u64) -> (Archive, bool) {
+        let mut archive = Archive { changed: true, ..Archive::default() };
+        for record in records {
+            archive.replay(record);
+        }
+        let beyond: Vec<u64> =
+            archive.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
+        let mut is_cut = !beyond.is_empty();
+        for size in beyond {
+            archive.drop_point(size);
+        }
+        for structures in archive.structures.values_mut() {
+            let before = structures.len();
+            structures.retain(|place, _| *place < log_size);
+            is_cut |= structures.len() < before;
+        }
+        let lost = |snapshot: &Signed<Snapshot>| !archive.points.contains_key(&snapshot.value.log.size);
+        let lost: Vec<String> =
+            archive.named.iter().filter(|(_, named)| lost(named)).map(|(name, _)| name.clone()).collect();
+        for name in lost {
+            archive.named.remove(&name);
+        }
+        (archive, is_cut)
+    }
+
+    fn replay(&mut self, record: HistoryRecord) {
+        match record {
+            HistoryRecord::Structures(list) => {
+                for structure in list {
+                    let (device, place) = (structure.value.device(), structure.value.forecast.log.size);
+                    self.saved_structures.insert(device, place);
+                    self.structures.entry(device).or_default().insert(place, structure);
+                }
+            }
+            HistoryRecord::Point(kept) => {
+                self.saved.insert(kept.log.size);
+                self.insert(kept);
+            }
+            HistoryRecord::Dropped(sizes) => {
+                for size in sizes {
+                    self.saved.remove(&size);
+                    self.forget(size);
+                }
+            }
+            HistoryRecord::Named(snapshot) => {
+                self.named.insert(snapshot.value.name.clone(), snapshot);
+            }
+            HistoryRecord::Ended(end) => {
+                self.named.retain(|_, snapshot| snapshot.value.digest() != end.value.snapshot);
+            }
+        }
+    }
+
+    /// The sequencer has just applied `record`. If nothing is pending now and something has changed since the last
+    /// point, there is a point here.
+    pub fn observe(&mut self, sequencer: &Sequencer, record: &OrderingRecord, noted_ns: i64, noting: Noting) {
+        match record {
+            OrderingRecord::Create { certificate, structure, .. }
+            | OrderingRecord::Fast { certificate, structure, .. } => {
+                self.changed |=
+                    !certificate.value.deltas.is_empty() && structure.value.outcome == Outcome::Done;
+                self.newest = Some(certificate.clone());
+            }
+            OrderingRecord::Update { certificate, .. } => {
+                self.changed |= !certificate.value.deltas.is_empty();
+                self.newest = Some(certificate.clone());
+            }
+            OrderingRecord::Commit { .. } | OrderingRecord::Dead { .. } => {}
+            OrderingRecord::Burn { .. } => return,
+        }
+        if noting != Noting::None && self.changed {
+            self.note(sequencer, noted_ns, noting);
+        }
+    }
+
+    /// Notes the present state, if nothing is pending, and gives its place; an earlier one if nothing has changed since.
+    pub fn note(&mut self, sequencer: &Sequencer, noted_ns: i64, noting: Noting) -> Option<u64> {
+        let log = sequencer.head();
+        let last = self.points.last_key_value().map(|(size, kept)| (*size, kept.noted_ns));
+        if let Some((size, _)) = last
+            && (!self.changed || size >= log.size)
+        {
+            return Some(size);
+        }
+        let newest = self.newest.clone()?;
+        let dead = sequencer.dead()?;
+        for (device, slot) in sequencer.slots() {
+            let place = slot.value.forecast.log.size;
+            let structures = self.structures.entry(*device).or_default();
+            let before = structures.last_key_value().map(|(before, _)| *before);
+            if before.is_some_and(|before| before >= place) {
+                continue;
+            }
+            structures.insert(place, slot.clone());
+            // Kept so far only because it was the newest.
+            if let Some(before) = before
+                && self.points.range(before + 1..=place).next().is_none()
+            {
+                structures.remove(&before);
+            }
+        }
+        // Never before one that is there, or spans of time would have two newest ones.
+        let at_ns = last.map_or(noted_ns, |(_, before_ns)| noted_ns.max(before_ns));
+        self.insert(Kept { log, noted_ns: at_ns, newest, dead });
+        self.changed = false;
+        self.bound();
+        if let Some((size, before_ns)) = last
+            && noting != Noting::Each
+            && before_ns.div_euclid(SECOND_NS) == at_ns.div_euclid(SECOND_NS)
+            && !self.is_named(size)
+        {
+            self.drop_point(size);
+        }
+        Some(log.size)
+    }
+
+    /// The points, oldest first, after `after`, and whether there are more.
+    pub fn points(&self, after: u64, limit: usize) -> (Vec<Point>, bool) {
+        let mut points = self.points.range(after.saturating_add(1)..);
+        let shown =
+            |(size, kept): (&u64, &Kept)| Point { log_size: *size, time_ns: kept.newest.value.time_ns };
+        let list: Vec<Point> = points.by_ref().take(limit).map(shown).collect();
+        (list, points.next().is_some())
+    }
+
+    /// The state after `log_size` operations, if it is kept, with the certificate of its last one.
+    pub fn state(&self, log_size: u64) -> Option<(View, &Signed<Certificate>)> {
+        let kept = self.points.get(&log_size)?;
+        let newest = |structures: &BTreeMap<u64, Signed<Structure>>| {
+            structures.range(..log_size).next_back().map(|(_, structure)| structure.clone())
+        };
+        let slots = self.structures.iter().filter_map(|(device, all)| Some((*device, newest(all)?)));
+        let view = View { slots: slots.collect(), pending: kept.dead.clone(), log: kept.log };
+        Some((view, &kept.newest))
+    }
+
+    /// How many points there are.
+    pub fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
+    /// The head of the log of a kept point.
+    pub fn head(&self, log_size: u64) -> Option<LogHead> {
+        Some(self.points.get(&log_size)?.log)
+    }
+
+    /// Names, in their order.
+    pub fn named(&self) -> impl Iterator<Item = &Signed<Snapshot>> {
+        self.named.values()
+    }
+
+    /// What has a name.
+    pub fn by_name(&self, name: &str) -> Option<&Signed<Snapshot>> {
+        self.named.get(name)
+    }
+
+    /// Gives a kept point a name. Whether the point is there; who may is the caller's affair.
+    pub fn name(&mut self, snapshot: Signed<Snapshot>) -> bool {
+        if self.head(snapshot.value.log.size) != Some(snapshot.value.log) {
+            return false;
+        }
+        self.unsaved.push(HistoryRecord::Named(snapshot.clone()));
+        self.named.insert(snapshot.value.name.clone(), snapshot);
+        true
+    }
+
+    /// Takes a name away.
+    pub fn end(&mut self, end: Signed<SnapshotEnd>) {
+        self.replay(HistoryRecord::Ended(end.clone()));
+        self.unsaved.push(HistoryRecord::Ended(end));
+    }
+
+    /// Gives up what is neither named nor to be kept by `policy`; how many points that were.
+    pub fn retain(&mut self, policy: &Retention, now_ns: i64) -> usize {
+        let named = self.named_sizes();
+        let nameless: Vec<(u64, i64)> = self
+            .points
+            .iter()
+            .filter(|(size, _)| !named.contains(*size))
+            .map(|(size, kept)| (*size, kept.noted_ns))
+            .collect();
+        let noted: Vec<i64> = nameless.iter().map(|(_, noted)| *noted).collect();
+        let kept = policy.kept(&noted, now_ns);
+        let gone: Vec<u64> =
+            nameless.iter().zip(kept).filter(|(_, kept)| !kept).map(|((size, _), _)| *size).collect();
+        for size in &gone {
+            self.drop_point(*size);
+        }
+        gone.len()
+    }
+
+    /// Addresses of all that kept states lead to: roots for garbage collection.
+    pub fn roots(&self) -> impl Iterator<Item = Digest> {
+        let structures = self.structures.values().flat_map(BTreeMap::values);
+        structures
+            .flat_map(|structure| structure.value.handles.values().map(|handle| handle.reference.address))
+    }
+
+    /// Records of everything that is not in the file yet; from now on it counts as there.
+    pub fn take_unsaved(&mut self) -> Vec<HistoryRecord> {
+        let mut fresh: Vec<&Signed<Structure>> = Vec::new();
+        for (device, structures) in &self.structures {
+            let from = self.saved_structures.get(device).map_or(0, |place| place + 1);
+            fresh.extend(structures.range(from..).map(|(_, structure)| structure));
+        }
+        let mut records: Vec<HistoryRecord> = fresh
+            .chunks(STRUCTURES_PER_RECORD)
+            .map(|some| HistoryRecord::Structures(some.iter().map(|one| (*one).clone()).collect()))
+            .collect();
+        for (device, structures) in &self.structures {
+            if let Some((place, _)) = structures.last_key_value() {
+                let saved = self.saved_structures.entry(*device).or_default();
+                *saved = (*saved).max(*place);
+            }
+        }
+        for (size, kept) in &self.points {
+            if self.saved.insert(*size) {
+                records.push(HistoryRecord::Point(kept.clone()));
+            }
+        }
+        records.append(&mut self.unsaved);
+        records
+    }
+
+    /// Everything, as records for a new file.
+    pub fn all(&self) -> Vec<HistoryRecord> {
+        let whole = Archive {
+            saved: BTreeSet::new(),
+            saved_structures: BTreeMap::new(),
+            unsaved: self.named.values().cloned().map(HistoryRecord::Named).collect(),
+            ..self.clone()
+        };
+        let mut whole = whole;
+        whole.take_unsaved()
+    }
+
+    fn insert(&mut self, kept: Kept) {
+        self.bytes += kept.bytes();
+        if let Some(before) = self.points.insert(kept.log.size, kept) {
+            self.bytes -= before.bytes();
+        }
+    }
+
+    /// Gives the oldest points without a name up until the rest takes no more memory than it may.
+    fn bound(&mut self) {
+        if self.bytes <= CERTIFICATES_BYTES_MAX {
+            return;
+        }
+        let named = self.named_sizes();
+        let most = CERTIFICATES_BYTES_MAX + self.bytes_of(&named);
+        while self.bytes > most {
+            let Some(oldest) = self.points.keys().find(|size| !named.contains(size)).copied() else { return };
+            self.drop_point(oldest);
+        }
+    }
+
+    fn named_sizes(&self) -> BTreeSet<u64> {
+        self.named.values().map(|named| named.value.log.size).collect()
+    }
+
+    fn bytes_of(&self, sizes: &BTreeSet<u64>) -> usize {
+        sizes.iter().filter_map(|size| Some(self.points.get(size)?.bytes())).sum()
+    }
+
+    /// Whether another state may have a name.
+    pub fn has_room(&self) -> bool {
+        self.named.len() < SNAPSHOTS_MAX && self.bytes_of(&self.named_sizes()) <= CERTIFICATES_BYTES_MAX
+    }
+
+    fn is_named(&self, log_size: u64) -> bool {
+        self.named.values().any(|snapshot| snapshot.value.log.size == log_size)
+    }
+
+    fn drop_point(&mut self, size: u64) {
+        if self.saved.remove(&size) {
+            match self.unsaved.last_mut() {
+                Some(HistoryRecord::Dropped(sizes)) => sizes.push(size),
+                _ => self.unsaved.push(HistoryRecord::Dropped(vec![size])),
+            }
+        }
+        self.forget(size);
+    }
+
+    /// Forgets a point, and the structures that no other shows.
+    fn forget(&mut self, size: u64) {
+        let Some(kept) = self.points.remove(&size) else { return };
+        self.bytes -= kept.bytes();
+        for structures in self.structures.values_mut() {
+            let Some(place) = structures.range(..size).next_back().map(|(place, _)| *place) else { continue };
+            // The newest stays: later points rely on it.
+            let Some(next) = structures.range(place + 1..).next().map(|(next, _)| *next) else { continue };
+            if self.points.range(place + 1..=next).next().is_none() {
+                structures.remove(&place);
+            }
+        }
+    }
+}

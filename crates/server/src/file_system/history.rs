@@ -1,0 +1,136 @@
+//! Requests about past states.
+
+use super::{FileSystem, verified};
+use crate::host::{Caller, Host};
+use crate::refusal::{Refused, refuse};
+use holdfast_content::DeviceId;
+use holdfast_protocol::history::{
+    POINTS_PER_ANSWER_MAX, PastReply, SNAPSHOTS_PER_USER_MAX, Snapshot, SnapshotEnd, name_offence,
+};
+use holdfast_protocol::message::{Response, ServerError};
+use holdfast_protocol::signed::{Signable, Signed};
+
+impl FileSystem {
+    /// Which past states are kept; with `note` the present one, if nothing is pending in it.
+    pub(crate) fn history(&self, host: &Host, after: u64, note: bool) -> Result<Response, Refused> {
+        let answer = {
+            let mut ledger = self.current(host)?;
+            if note && ledger.note_state().is_none() {
+                return Err(ServerError::Busy.into());
+            }
+            let (points, more) = ledger.archive().points(after, POINTS_PER_ANSWER_MAX);
+            Response::History { points, more, named: ledger.archive().named().cloned().collect() }
+        };
+        // Nothing is told of that a power loss could still take back.
+        host.commit()?;
+        Ok(answer)
+    }
+
+    /// A past state with its proofs, up to the log of `known` operations.
+    pub(crate) fn past(&self, host: &Host, log_size: u64, known: u64) -> Result<Response, Refused> {
+        let answer = {
+            let ledger = self.current(host)?;
+            let Some((view, newest)) = ledger.archive().state(log_size) else {
+                return Ok(Response::Past(None));
+            };
+            let (tree, size) = (ledger.tree(), ledger.sequencer().log_size());
+            if log_size > size || known > size {
+                return refuse(format!("the log has {size} operations here, and {known} were asked about"));
+            }
+            let (then, head) = (tree.head_at(log_size)?, tree.head_at(known)?);
+            let slots = view.slots.values().map(|slot| &slot.value.forecast);
+            let forecasts = slots.chain(view.pending.iter().map(|entry| &entry.forecast));
+            let inclusion = forecasts.map(|forecast| {
+                let found = tree.include(forecast.log.size, log_size, then)?;
+                Ok::<_, Refused>(found.map(|(_, proof)| proof).unwrap_or_default())
+            });
+            PastReply {
+                inclusion: inclusion.collect::<Result<_, _>>()?,
+                consistency: tree.prove(log_size, head)?.unwrap_or_default(),
+                peaks: tree.peaks_at(log_size)?,
+                newest: newest.clone(),
+                view,
+            }
+        };
+        host.commit()?;
+        Ok(Response::Past(Some(Box::new(answer))))
+    }
+
+    /// Gives a kept state a name: it stays until the name goes.
+    pub(crate) fn name_snapshot(
+        &self,
+        host: &Host,
+        caller: &Caller,
+        device: DeviceId,
+        snapshot: Signed<Snapshot>,
+    ) -> Result<Response, Refused> {
+        let snapshot = verified(snapshot, caller)?;
+        let value = snapshot.value();
+        if value.device != device || value.file_system != self.id {
+            return refuse("the name is in another device's name, or of another file system");
+        }
+        if let Some(offence) = name_offence(&value.name) {
+            return refuse(offence);
+        }
+        let authors = {
+            let ledger = self.current(host)?;
+            if let Some(known) = ledger.archive().by_name(&value.name) {
+                return match known == snapshot.signed() {
+                    true => Ok(Response::Done),
+                    false => refuse(format!("there is a snapshot named {} already", value.name)),
+                };
+            }
+            if !ledger.archive().has_room() {
+                return refuse("no more states can have names here; remove one first");
+            }
+            ledger.archive().named().map(|named| named.value.device).collect::<Vec<_>>()
+        };
+        let user = |device| self.user_of(device);
+        let of_user = authors.into_iter().filter(|author| user(*author) == user(device)).count();
+        if of_user >= SNAPSHOTS_PER_USER_MAX {
+            return refuse(format!(
+                "{SNAPSHOTS_PER_USER_MAX} snapshots are named by this user already; remove one first"
+            ));
+        }
+        // Whoever stored a block of it lately can no longer give it up, and the log holds what the file will speak of.
+        host.store.snapshot(self.id, host.clock.wall_ns())?;
+        host.commit()?;
+        let mut ledger = self.current(host)?;
+        if ledger.archive().by_name(&value.name).is_some_and(|known| known != snapshot.signed()) {
+            return refuse(format!("there is a snapshot named {} already", value.name));
+        }
+        match ledger.rename_states(|archive| archive.name(snapshot.signed().clone()))? {
+            true => Ok(Response::Done),
+            false => refuse("the state to be named is not kept, or is another one"),
+        }
+    }
+
+    /// Takes a name away.
+    pub(crate) fn end_snapshot(
+        &self,
+        host: &Host,
+        caller: &Caller,
+        device: DeviceId,
+        end: Signed<SnapshotEnd>,
+    ) -> Result<Response, Refused> {
+        let end = verified(end, caller)?;
+        if end.value().device != device || end.value().file_system != self.id {
+            return refuse("it is in another device's name, or of another file system");
+        }
+        let ended = |snapshot: &&Signed<Snapshot>| snapshot.value.digest() == end.value().snapshot;
+        let known = self.current(host)?.archive().named().find(ended).cloned();
+        let Some(known) = known else { return Ok(Response::Done) };
+        if !self.acts_for(device, known.value.device) {
+            let author = known.value.device.0;
+            let why = format!("the snapshot {} is of device {author}, of another user", known.value.name);
+            return Err(ServerError::NotAllowed(why).into());
+        }
+        self.current(host)?.rename_states(|archive| archive.end(end.signed().clone()))?;
+        Ok(Response::Done)
+    }
+
+    fn user_of(&self, device: DeviceId) -> Option<holdfast_content::UserId> {
+        let ledger = self.ledger.lock();
+        ledger.sequencer().membership().devices.get(&device).map(|device| device.user)
+    }
+}

@@ -1,0 +1,172 @@
+//! The file in which past states of a file system are kept.
+//!
+//! ```text
+//! history-FSID        header (32 bytes), then records: length u32, 16 bytes of digest, body (borsh)
+//! history-FSID.new    one being written anew, until it has its name
+//! ```
+//!
+//! Records are appended before a checkpoint forgets the ordering records that they follow from, before a collection frees
+//! what they give up, and when a state is given a name.
+//!
+//! Invariants:
+//! - a record counts if it is whole and so are all before it: what a power loss left half written is cut off;
+//! - the file is written anew, under another name first, when most of it is about what is gone, and after anything in it
+//!   turned out not to count; so its length follows what is kept.
+
+use crate::host::Clock;
+use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
+use holdfast_log::{Storage, StorageFile, SyncSite};
+use holdfast_protocol::history::{Archive, HistoryRecord, Retention};
+use std::io;
+use std::sync::Arc;
+
+const RECORDS_SYNCED: SyncSite = SyncSite("server: past states");
+const FILE_NAMED: SyncSite = SyncSite("server: file of past states named");
+const HEADER: [u8; 32] = *b"holdfast past states, form 1   \n";
+const FRAME_BYTES: usize = 20;
+/// Largest record.
+const RECORD_BYTES_MAX: usize = 64 << 20;
+/// A file below this is not worth writing anew.
+const SMALL_BYTES: u64 = 1 << 20;
+/// How the name of an unfinished file ends.
+pub(crate) const PARTIAL: &str = ".new";
+
+/// What decides which past states are kept.
+#[derive(Clone)]
+pub(crate) struct Keeping {
+    pub(crate) retention: Retention,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// The file of one file system.
+pub(crate) struct HistoryFile {
+    storage: Arc<dyn Storage>,
+    name: String,
+    /// `None`: there is none yet, or it is to be written anew.
+    file: Option<Arc<dyn StorageFile>>,
+    length: u64,
+    /// Its length when it held nothing but what was kept.
+    length_anew: u64,
+}
+
+impl HistoryFile {
+    /// That of a new file system: made when there is something to keep.
+    pub(crate) fn new(storage: &Arc<dyn Storage>, file_system: &Digest) -> HistoryFile {
+        let name = format!("history-{file_system}");
+        HistoryFile { storage: storage.clone(), name, file: None, length: 0, length_anew: 0 }
+    }
+
+    /// Opens it and reads what counts.
+    ///
+    /// # Errors
+    /// In words: it cannot be read, or is of a newer form.
+    pub(crate) fn open(
+        storage: &Arc<dyn Storage>,
+        file_system: &Digest,
+    ) -> Result<(HistoryFile, Vec<HistoryRecord>), String> {
+        let mut this = HistoryFile::new(storage, file_system);
+        let failed = |error: io::Error| format!("its file of past states cannot be read: {error}");
+        let file = match storage.open(&this.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((this, Vec::new())),
+            other => other.map_err(failed)?,
+        };
+        let mut header = [0; 32];
+        file.read_at(0, &mut header).map_err(failed)?;
+        if header != HEADER {
+            return Err(format!("{} is of a newer form: use the newer program", this.name));
+        }
+        let length = file.len().map_err(failed)?;
+        let mut records = Vec::new();
+        this.length = HEADER.len() as u64;
+        while let Some((record, bytes)) = read_record(&*file, this.length, length).map_err(failed)? {
+            records.push(record);
+            this.length += bytes;
+        }
+        this.length_anew = this.length;
+        if this.length < length {
+            tracing::warn!(
+                file = this.name,
+                at = this.length,
+                "past states: what follows here was not written to its end, or is damaged, and is cut off"
+            );
+        } else {
+            this.file = Some(file);
+        }
+        Ok((this, records))
+    }
+
+    /// The next save writes everything, not what is new.
+    pub(crate) fn write_anew_next(&mut self) {
+        self.file = None;
+    }
+
+    /// Makes an archive durable.
+    ///
+    /// # Errors
+    /// The medium failed; the next save writes everything.
+    pub(crate) fn save(&mut self, archive: &mut Archive) -> io::Result<()> {
+        let fresh = archive.take_unsaved();
+        let is_long = self.length > SMALL_BYTES && self.length > 2 * self.length_anew;
+        let is_anew = is_long || (self.file.is_none() && self.length > 0);
+        if fresh.is_empty() && !is_anew {
+            return Ok(());
+        }
+        let file = if is_anew { None } else { self.file.take() };
+        let Some(file) = file else { return self.write_anew(archive) };
+        let bytes: Vec<u8> = fresh.iter().flat_map(frame).collect();
+        file.write_at(self.length, &bytes)?;
+        file.sync(RECORDS_SYNCED)?;
+        self.length += bytes.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn write_anew(&mut self, archive: &Archive) -> io::Result<()> {
+        let partial = format!("{}{PARTIAL}", self.name);
+        match self.storage.remove(&partial) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = self.storage.create(&partial)?;
+        file.write_at(0, &HEADER)?;
+        let mut length = HEADER.len() as u64;
+        for record in archive.all() {
+            let bytes = frame(&record);
+            file.write_at(length, &bytes)?;
+            length += bytes.len() as u64;
+        }
+        file.sync(RECORDS_SYNCED)?;
+        self.storage.rename(&partial, &self.name)?;
+        self.storage.sync_dir(FILE_NAMED)?;
+        (self.length, self.length_anew, self.file) = (length, length, Some(file));
+        Ok(())
+    }
+}
+
+fn frame(record: &HistoryRecord) -> Vec<u8> {
+    let body = encode(record);
+    let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, &body).0[..16]);
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// The record at `at` and its bytes with frame; `None` at the end, or where it is not whole.
+fn read_record(file: &dyn StorageFile, at: u64, length: u64) -> io::Result<Option<(HistoryRecord, u64)>> {
+    let mut head = [0; FRAME_BYTES];
+    if file.read_at(at, &mut head)? < FRAME_BYTES {
+        return Ok(None);
+    }
+    let bytes = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+    let end = at + (FRAME_BYTES + bytes) as u64;
+    if bytes > RECORD_BYTES_MAX || end > length {
+        return Ok(None);
+    }
+    let mut body = vec![0; bytes];
+    if file.read_at(at + FRAME_BYTES as u64, &mut body)? < bytes
+        || DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, &body).0[..16] != head[4..]
+    {
+        return Ok(None);
+    }
+    Ok(decode(&body).ok().map(|record| (record, end - at)))
+}
