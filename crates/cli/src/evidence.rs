@@ -1,6 +1,7 @@
 //! `holdfast evidence`: what was kept of a server's misbehaviour, for its user and for third parties.
 
-pub mod merge;
+pub mod head;
+mod merge;
 mod statement;
 mod verify;
 
@@ -10,13 +11,9 @@ use crate::output::{Format, clean, table};
 use crate::paths::Directories;
 use crate::time::moment;
 use crate::which::states;
-use holdfast_checkpoint::checkpoint::{Checkpoint, log_key};
-use holdfast_checkpoint::note::Note;
 use holdfast_client::evidence::{EvidenceFile, Proof, read};
 use holdfast_client::statement::Statement;
-use holdfast_crypto::{DigestKey, decode};
-use holdfast_protocol::floor::Floor;
-use holdfast_protocol::message::WitnessedHead;
+use holdfast_crypto::DigestKey;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -126,39 +123,9 @@ fn check(evidence: &EvidenceFile) -> (&'static str, String) {
                     .to_owned(),
             )
         }
-        Proof::Head { floor, head, earlier } => (WRONG_ORDER, check_head(floor, head, earlier.as_deref())),
-    }
-}
-
-/// What a head of another history proves: that its server has signed it is checked, by the list of keys that the
-/// superuser signed; what was shown before is as the device says, unless the server has signed that as well.
-fn check_head(floor: &[u8], shown: &[u8], earlier: Option<&str>) -> String {
-    let (Ok(floor), Ok(shown)) = (decode::<Floor>(floor), decode::<WitnessedHead>(shown)) else {
-        return "what is kept cannot be read: this proves nothing".to_owned();
-    };
-    let list = floor.server_keys.as_ref().filter(|list| list.verify(&floor.superuser));
-    let is_superuser = floor.superuser.file_system_id() == floor.file_system;
-    let servers = list.filter(|_| is_superuser).map_or(&[][..], |list| &list.value.keys);
-    let signed = |text: &str| -> Option<Checkpoint> {
-        let note: Note = text.parse().ok()?;
-        let by_server = servers.iter().any(|key| note.is_signed_by(&log_key(&floor.file_system, *key)));
-        note.text.parse().ok().filter(|_| by_server)
-    };
-    let Some(head) = signed(&shown.note) else {
-        return "the head kept is not signed by a listed server: this proves nothing".to_owned();
-    };
-    match earlier.and_then(signed) {
-        Some(earlier) if earlier.head.size == head.head.size && earlier.head != head.head => format!(
-            "the server has signed two different histories of {} operations: both notes and its keys, as the superuser \
-             signed them, are kept here, and convict it",
-            head.head.size
-        ),
-        _ => format!(
-            "the server has signed the head of {} operations that is kept here; that it showed this device another \
-             history of {} is as the device says",
-            head.head.size,
-            floor.log().size
-        ),
+        Proof::Head { floor, head, earlier } => {
+            (WRONG_ORDER, head::judge(&evidence.file_system, floor, head, earlier.as_deref()).1)
+        }
     }
 }
 

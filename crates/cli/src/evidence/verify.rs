@@ -4,6 +4,7 @@ use super::{Piece, open};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use crate::time::moment;
+use holdfast_client::evidence::Proof;
 use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, Unusable, verify};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ pub const LIMITS: Limits = Limits { paths: 1_000_000, differences: 10_000 };
 /// `holdfast evidence verify`
 pub fn run(files: &[PathBuf], format: Format) -> Outcome {
     if let [file] = files
-        && let Some(outcome) = about_a_block(file, format)?
+        && let Some(outcome) = by_itself(file, format)?
     {
         return outcome;
     }
@@ -42,7 +43,10 @@ pub fn read(file: &Path) -> Outcome<Testimony> {
     let statement = Statement::of_evidence(&evidence).ok_or_else(|| {
         Failure::new(
             Exit::Data,
-            format!("{}: this evidence is about a block, not about the order", file.display()),
+            format!(
+                "{}: this evidence is about a block or a head, not what a device was shown",
+                file.display()
+            ),
         )
         .hint("verify it by itself")
     })?;
@@ -53,14 +57,23 @@ pub fn read(file: &Path) -> Outcome<Testimony> {
     Ok(Testimony { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement })
 }
 
-/// A piece about a block has nothing signed by the server in it: what is wrong with the bytes can be seen, but not who
-/// sent them.
-fn about_a_block(file: &Path, format: Format) -> Outcome<Option<Outcome>> {
+/// A piece about a head is proof as far as the server has signed both. One about a block has nothing signed by the server
+/// in it: what is wrong with the bytes can be seen, but not who sent them.
+fn by_itself(file: &Path, format: Format) -> Outcome<Option<Outcome>> {
     let evidence = open(file)?;
     if Statement::of_evidence(&evidence).is_some() {
         return Ok(None);
     }
     let piece = Piece::of(file, &evidence);
+    if let Proof::Head { floor, head, earlier } = &evidence.proof {
+        format.print(&piece, Piece::describe)?;
+        let (convicts, _) = super::head::judge(&evidence.file_system, floor, head, earlier.as_deref());
+        let failure = match convicts {
+            true => Failure::new(Exit::Alarm, "ALARM: the server promised two things that cannot both be"),
+            false => Failure::new(Exit::Failed, "not proven: it rests on somebody's word"),
+        };
+        return Ok(Some(Err(failure)));
+    }
     format.print(&piece, |piece| {
         format!(
             "{}\n\nThe server's answers carry no signature, so that it gave these bytes, or none, rests on the word \

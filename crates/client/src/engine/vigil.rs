@@ -318,7 +318,9 @@ impl Vigil {
         }
         let evidence = shared.evidence.keep_head(what.clone(), floor, encode(shown), earlier);
         let last_good_operation = shared.last_operation.load(Relaxed);
-        shared.freeze_for_good(FrozenReport { what, noticed_ns: now_ns(), last_good_operation, evidence });
+        let noticed_ns = now_ns();
+        let report = FrozenReport { what, noticed_ns, last_good_operation, evidence, is_local: false };
+        shared.freeze_for_good(report);
     }
 
     /// Tells of a change between fresh and stale.

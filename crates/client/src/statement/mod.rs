@@ -85,7 +85,7 @@ impl Statement {
                 let floor = decode(floor).ok()?;
                 Some(Statement { floor, refused, blocks: Vec::new(), is_whole: false })
             }
-            Proof::Block { .. } | Proof::Missing { .. } => None,
+            Proof::Block { .. } | Proof::Missing { .. } | Proof::Head { .. } => None,
         }
     }
 
