@@ -1,7 +1,7 @@
 //! `holdfast evidence`: what was kept of a server's misbehaviour, for its user and for third parties.
 
-pub mod head;
-mod merge;
+mod head;
+pub mod merge;
 mod statement;
 mod verify;
 
