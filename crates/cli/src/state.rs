@@ -1,10 +1,11 @@
 //! `holdfast state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
 
-use crate::control::Client;
+use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::Format;
 use crate::paths::{Directories, make_private};
+use crate::status::ProcessStatus;
 use crate::time::now_ns;
 use clap::{Args, Subcommand};
 use holdfast_client::state::StateError;
@@ -134,15 +135,20 @@ fn patiently(
     let mut attempt = 0;
     loop {
         match carry() {
-            Err(CarryError::State(StateError::InUse))
-                if attempt < ATTEMPTS && Client::connect(state_dir)?.is_none() =>
-            {
+            Err(CarryError::State(StateError::InUse)) if attempt < ATTEMPTS && !is_mounted(state_dir)? => {
                 attempt += 1;
                 std::thread::sleep(PAUSE);
             }
             result => return Ok(result?),
         }
     }
+}
+
+/// Whether a process serves mounts with it, and will for a while.
+fn is_mounted(state_dir: &Path) -> Outcome<bool> {
+    let Some(process) = Client::connect(state_dir)? else { return Ok(false) };
+    let status = process.call::<ProcessStatus>(&Order::Status);
+    Ok(status.is_ok_and(|status| !status.mounts.is_empty()))
 }
 
 /// The public half says all that is needed here, and needs no passphrase.
