@@ -50,6 +50,7 @@ fn open(storage: Arc<dyn Storage>, clock: Arc<TestClock>) -> Host {
         parcels: ParcelSettings::default(),
         lease_term: Duration::ZERO,
         leases_note: None,
+        history: "0".parse().unwrap(),
         store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     };
     let allowed = Box::new(|key: &PublicKey| *key == superuser().public());
