@@ -65,6 +65,7 @@ mod tests {
             map_user: map_user.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             map_group: map_group.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             ignore_unmapped: true,
+            witnesses: None,
         };
         let map = of(&membership, &order(&[("root", 5)], &[])).unwrap();
         assert_eq!((map.users, map.unmapped), ([(UserId::SUPERUSER, 5)].into(), Unmapped::Ignore));
