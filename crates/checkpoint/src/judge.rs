@@ -104,3 +104,68 @@ impl Authentic {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Checkpoint, log_key};
+    use crate::tree::{Frontier, leaf};
+    use holdfast_crypto::{Digest, SigningKey};
+    use proptest::prelude::*;
+
+    const ID: Digest = Digest([0xf5; 32]);
+
+    fn head(leaves: &[u8]) -> (LogHead, Vec<Vec<Digest>>) {
+        let mut frontier = Frontier::default();
+        let mut nodes = std::collections::HashMap::new();
+        for number in leaves {
+            nodes.extend(frontier.append_to(CHECKPOINTS, leaf(Digest([*number; 32]))));
+        }
+        let head = frontier.head_of(CHECKPOINTS);
+        let mut node = |level, at| nodes.get(&(level, at)).copied();
+        let proofs = (0..=head.size).map(|old| CHECKPOINTS.consistency_proof(old, head.size, &mut node));
+        (head, proofs.map(|proof| proof.expect("all nodes are there")).collect())
+    }
+
+    proptest! {
+        /// No bytes make a witness panic, and none that its log did not sign are accepted.
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400), text in "(old [0-9]{1,22}|[A-Za-z0-9+/=]{44}|\u{2014} |[ -~]|\n){0,60}") {
+            let key = log_key(&ID, SigningKey::from_seed(&[1; 32]).public());
+            for body in [String::from_utf8_lossy(&bytes).into_owned(), text] {
+                prop_assert!(authenticate(&body, std::slice::from_ref(&key)).is_err());
+            }
+        }
+
+        /// Whatever a log sends in whatever order, with true proofs or any other's: what a witness accepts is one history.
+        #[test]
+        fn one_history(sent in proptest::collection::vec((0u8..3, 1usize..9, 0usize..10, 0usize..10, any::<bool>()), 1..40)) {
+            let key = SigningKey::from_seed(&[1; 32]);
+            let log = log_key(&ID, key.public());
+            // Three histories that part after one, three and six operations.
+            let history = |number: u8, size: usize| -> Vec<u8> {
+                (0..size as u8).map(|at| if at < 3 * number { at } else { at + 50 * (number + 1) }).collect()
+            };
+            let mut last: Option<LogHead> = None;
+            let mut accepted: Vec<Vec<u8>> = Vec::new();
+            for (number, size, old_size, proof_from, knows) in sent {
+                let leaves = history(number, size);
+                let (new, proofs) = head(&leaves);
+                let last_size = last.map_or(0, |last| last.size as usize);
+                let (old_size, proof_from) = if knows { (last_size, last_size) } else { (old_size, proof_from) };
+                let proof = proofs.get(proof_from).cloned().unwrap_or_default();
+                let note = Checkpoint::signed(&ID, new, &key);
+                let body = Submission { old_size: old_size as u64, proof, note }.to_string();
+                let judged = authenticate(&body, std::slice::from_ref(&log)).and_then(|one| one.extends(last));
+                let follows = accepted.last().is_none_or(|before| leaves.starts_with(before));
+                if judged.is_ok() {
+                    prop_assert!(follows, "{leaves:?} after {accepted:?}");
+                    last = Some(new);
+                    accepted.push(leaves);
+                } else if knows && old_size <= size {
+                    prop_assert!(!follows, "{leaves:?} after {accepted:?} was refused");
+                }
+            }
+        }
+    }
+}

@@ -40,7 +40,7 @@ const CHECKPOINTS_KEPT: usize = 64;
 /// What is known of one file system's heads. Empty until somebody asks.
 #[derive(Default)]
 pub(super) struct Heads {
-    open: Option<Open>,
+    open: Option<SecondTree>,
     /// Oldest first.
     signed: VecDeque<Signed>,
     /// The size that each witness signed last, as far as is known.
@@ -61,11 +61,11 @@ impl Heads {
 
     /// Puts the tree on disk, so that the next start need not make it again.
     pub(super) fn persist(&mut self) -> Result<(), Refused> {
-        self.open.as_mut().map_or(Ok(()), Open::persist)
+        self.open.as_mut().map_or(Ok(()), SecondTree::persist)
     }
 }
 
-struct Open {
+struct SecondTree {
     tree: Tree,
     frontier: Frontier,
     mark: Mark,
@@ -178,10 +178,10 @@ impl FileSystem {
     }
 
     /// Brings the second tree up to the durable end of the log.
-    fn grow<'a>(&self, host: &Host, heads: &'a mut Heads) -> Result<&'a Open, Refused> {
+    fn grow<'a>(&self, host: &Host, heads: &'a mut Heads) -> Result<&'a SecondTree, Refused> {
         if heads.open.is_none() {
             let ledger = self.current(host)?;
-            heads.open = Some(Open::open(host.storage(), &self.id, &ledger, heads.is_damaged)?);
+            heads.open = Some(SecondTree::open(host.storage(), &self.id, &ledger, heads.is_damaged)?);
             heads.is_damaged = false;
         }
         let Some(open) = &mut heads.open else { unreachable!("it was just opened") };
@@ -201,14 +201,14 @@ impl FileSystem {
     }
 }
 
-impl Open {
+impl SecondTree {
     /// Goes on where the file was synced last, if what is there is of this log; else begins anew.
     fn open(
         storage: &Arc<dyn Storage>,
         id: &Digest,
         ledger: &Ledger,
         is_damaged: bool,
-    ) -> Result<Open, Refused> {
+    ) -> Result<SecondTree, Refused> {
         let name = format!("witness-tree-{id}");
         let (mark, at) = Mark::open(storage, id)?;
         let is_ours = !is_damaged
@@ -225,14 +225,14 @@ impl Open {
                 (frontier.head_of(CHECKPOINTS) == at).then_some((tree, frontier))
             });
             if let Some((tree, frontier)) = resumed {
-                return Ok(Open { tree, frontier, mark });
+                return Ok(SecondTree { tree, frontier, mark });
             }
         }
         if ledger.log_head().size > LEAVES_AT_ONCE {
             tracing::info!(file_system = %id, "making the tree that witnesses know");
         }
         let tree = Tree::open_named(storage, name, CHECKPOINTS, 0, Vec::new(), &[], EMPTY)?;
-        Ok(Open { tree, frontier: Frontier::default(), mark })
+        Ok(SecondTree { tree, frontier: Frontier::default(), mark })
     }
 
     fn persist_if_due(&mut self) -> Result<(), Refused> {
