@@ -190,9 +190,10 @@ fn a_fork_goes_stale() {
     world.stop_server();
     run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
     world.start_server_with(&asked);
-    let before = witness.signed();
-    fs::write(alice.join("team/alices"), "only Alice sees this").expect("written");
-    eventually("the witness has signed what Alice did", || witness.signed() > before);
+    let mut file = fs::File::create(alice.join("team/alices")).expect("made");
+    file.write_all(b"only Alice sees this").and_then(|()| file.sync_all()).expect("at the server");
+    let operations = standing(&world.data())[0]["operations"].as_u64().expect("a number");
+    eventually("the witness has signed what Alice did", || witness.signed() >= operations);
     let fork_port = free_port();
     let mut fork = holdfast()
         .args(["server", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
