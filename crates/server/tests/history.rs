@@ -5,7 +5,6 @@ mod common;
 use common::{Author, committed, creation, file_system, key, membership, superuser, view};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
-use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::check::check_look;
 use holdfast_protocol::floor::Floor;
