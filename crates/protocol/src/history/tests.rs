@@ -561,7 +561,7 @@ const GOLDEN: [&str; 8] = [
     "7d2f49c2af34",
     "a02e3cacf704",
     "ea848fbd9cd8",
-    "",
+    "f13dd409b482",
     "92e1828ae890",
     "a3792c3908ba",
 ];
