@@ -100,12 +100,12 @@ impl HistoryFile {
         self.file = None;
     }
 
-    /// Makes an archive durable.
+    /// Makes an archive durable, where the log has `log_size` operations.
     ///
     /// # Errors
     /// The medium failed; the next save writes everything.
-    pub(crate) fn save(&mut self, archive: &mut Archive) -> io::Result<()> {
-        let fresh = archive.take_unsaved();
+    pub(crate) fn save(&mut self, archive: &mut Archive, log_size: u64) -> io::Result<()> {
+        let fresh = archive.take_unsaved(log_size);
         let is_long = self.length > SMALL_BYTES && self.length > 2 * self.length_anew;
         let is_anew = is_long || (self.file.is_none() && self.length > 0);
         if fresh.is_empty() && !is_anew {

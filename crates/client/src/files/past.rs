@@ -54,11 +54,13 @@ pub(super) struct Pasts {
     known: Mutex<HashMap<Ino, Known>>,
     folders: Mutex<HashMap<FileHandleId, Arc<Vec<PastEntry>>>>,
     /// Names for the states of a list.
-    named: Mutex<Option<(Arc<Vec<PastState>>, Arc<Named>)>>,
+    named: Mutex<Option<Arc<Named>>>,
 }
 
 /// Entries, and where each is by its name.
 struct Named {
+    /// The list.
+    of: Arc<Vec<PastState>>,
     entries: Arc<Vec<PastEntry>>,
     places: HashMap<String, usize>,
 }
@@ -148,15 +150,15 @@ impl FileSystem {
     fn past_named(&self) -> Result<Arc<Named>, FsError> {
         let states = self.backend.past_states()?;
         let mut known = self.pasts.named.lock();
-        if let Some((of, named)) = &*known
-            && Arc::ptr_eq(of, &states)
+        if let Some(named) = &*known
+            && Arc::ptr_eq(&named.of, &states)
         {
             return Ok(named.clone());
         }
         let entries = Arc::new(named(&states));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
-        let named = Arc::new(Named { entries, places });
-        *known = Some((states, named.clone()));
+        let named = Arc::new(Named { of: states, entries, places });
+        *known = Some(named.clone());
         Ok(named)
     }
 

@@ -41,6 +41,9 @@ pub enum HistoryRecord {
     Named(Signed<Snapshot>),
     /// It has it no more.
     Ended(Signed<SnapshotEnd>),
+    /// What is kept of the states of a log up to this size is in the file: others have been given up, and do not come back
+    /// when records are replayed.
+    UpTo(u64),
 }
 
 impl HistoryRecord {
@@ -52,6 +55,7 @@ impl HistoryRecord {
                 places.max().map_or(0, |place| place.saturating_add(1))
             }
             HistoryRecord::Point(kept) => kept.log.size,
+            HistoryRecord::UpTo(size) => *size,
             HistoryRecord::Dropped(_) | HistoryRecord::Named(_) | HistoryRecord::Ended(_) => 0,
         }
     }
@@ -101,6 +105,8 @@ pub struct Archive {
     newest: Option<Signed<Certificate>>,
     /// Whether something may have changed since the last point.
     changed: bool,
+    /// Up to here the file has all that is kept.
+    up_to: u64,
     /// Points that are in the file.
     saved: BTreeSet<u64>,
     /// The last structure of each device that is in the file.
@@ -121,7 +127,8 @@ impl Archive {
         }
         let beyond: Vec<u64> =
             archive.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
-        let mut is_cut = !beyond.is_empty();
+        let mut is_cut = !beyond.is_empty() || archive.up_to > log_size;
+        archive.up_to = archive.up_to.min(log_size);
         for size in beyond {
             archive.drop_point(size);
         }
@@ -152,6 +159,7 @@ impl Archive {
                 self.saved.insert(kept.log.size);
                 self.insert(kept);
             }
+            HistoryRecord::UpTo(size) => self.up_to = size,
             HistoryRecord::Dropped(sizes) => {
                 for size in sizes {
                     self.saved.remove(&size);
@@ -198,6 +206,10 @@ impl Archive {
         {
             return Some(size);
         }
+        if noting == Noting::Each && log.size <= self.up_to {
+            self.changed &= sequencer.dead().is_none();
+            return None;
+        }
         let newest = self.newest.clone()?;
         let dead = sequencer.dead()?;
         for (device, slot) in sequencer.slots() {
@@ -216,7 +228,12 @@ impl Archive {
             }
         }
         // Never before one that is there, or spans of time would have two newest ones.
-        let at_ns = last.map_or(noted_ns, |(_, before_ns)| noted_ns.max(before_ns));
+        // And what is replayed stays apart, whatever its author's clock said.
+        let apart = if noting == Noting::Each { SECOND_NS } else { 0 };
+        let at_ns = match last {
+            Some((_, before_ns)) if noted_ns <= before_ns => before_ns.saturating_add(apart),
+            _ => noted_ns,
+        };
         self.insert(Kept { log, noted_ns: at_ns, newest, dead });
         self.changed = false;
         self.bound();
@@ -317,8 +334,9 @@ impl Archive {
             .flat_map(|structure| structure.value.handles.values().map(|handle| handle.reference.address))
     }
 
-    /// Records of everything that is not in the file yet; from now on it counts as there.
-    pub fn take_unsaved(&mut self) -> Vec<HistoryRecord> {
+    /// Records of everything that is not in the file yet, where the log has `log_size` operations; from now on it counts as
+    /// there.
+    pub fn take_unsaved(&mut self, log_size: u64) -> Vec<HistoryRecord> {
         let mut fresh: Vec<&Signed<Structure>> = Vec::new();
         for (device, structures) in &self.structures {
             let from = self.saved_structures.get(device).map_or(0, |place| place + 1);
@@ -340,6 +358,10 @@ impl Archive {
             }
         }
         records.append(&mut self.unsaved);
+        if log_size > self.up_to {
+            self.up_to = log_size;
+            records.push(HistoryRecord::UpTo(log_size));
+        }
         records
     }
 
@@ -352,7 +374,8 @@ impl Archive {
             ..self.clone()
         };
         let mut whole = whole;
-        whole.take_unsaved()
+        let up_to = std::mem::take(&mut whole.up_to);
+        whole.take_unsaved(up_to)
     }
 
     fn insert(&mut self, kept: Kept) {

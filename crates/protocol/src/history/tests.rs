@@ -428,9 +428,9 @@ fn an_archive_keeps_what_was() {
             server.operate(client, if random.below(4) == 0 { Vec::new() } else { set(1 + random.below(5)) });
             match random.below(8) {
                 0 => drop(server.archive.retain(&rules, server.now_ms as i64 * 1_000_000)),
-                1 => file.extend(server.archive.take_unsaved()),
+                1 => file.extend(server.archive.take_unsaved(server.sequencer.log_size())),
                 2 => {
-                    file.extend(server.archive.take_unsaved());
+                    file.extend(server.archive.take_unsaved(server.sequencer.log_size()));
                     let (restored, is_cut) = Archive::restore(file.clone(), server.sequencer.log_size());
                     assert!(!is_cut);
                     assert_eq!(
@@ -441,7 +441,7 @@ fn an_archive_keeps_what_was() {
                     server.archive = restored;
                 }
                 3 => {
-                    server.archive.take_unsaved();
+                    server.archive.take_unsaved(server.sequencer.log_size());
                     file = server.archive.all();
                 }
                 4 => {
@@ -545,6 +545,7 @@ fn formats_are_held() {
         HistoryRecord::Dropped(vec![3, 4]),
         HistoryRecord::Named(Signed::new(snapshot.clone(), &key(A))),
         HistoryRecord::Ended(Signed::new(end.clone(), &key(A))),
+        HistoryRecord::UpTo(9),
     ];
     let short =
         |bytes: &[u8]| holdfast_crypto::DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes).short();
@@ -554,12 +555,13 @@ fn formats_are_held() {
     assert_eq!(decode::<HistoryRecord>(&encode(&records[2])), Ok(records[2].clone()));
 }
 
-const GOLDEN: [&str; 7] = [
+const GOLDEN: [&str; 8] = [
     "a050f47156b7",
     "c62f78e2740c",
     "7d2f49c2af34",
     "a02e3cacf704",
     "ea848fbd9cd8",
+    "f13dd409b482",
     "92e1828ae890",
     "a3792c3908ba",
 ];

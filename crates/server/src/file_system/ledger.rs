@@ -134,7 +134,7 @@ impl Ledger {
             archive = Archive::restore(past, sequencer.log_size()).0;
             // Before the log grows again, and what was saved of other operations seems to be in it.
             let failed = |error| damaged(format!("its past states cannot be written: {error}"));
-            history.save(&mut archive).map_err(failed)?;
+            history.save(&mut archive, sequencer.log_size()).map_err(failed)?;
         }
         if sequencer.file_system() != id {
             return Err(damaged("they belong to another file system".to_owned()));
@@ -254,7 +254,8 @@ impl Ledger {
 
     /// Makes durable what is known of past states. What it rests on in the log may be less durable: see [`Ledger::open`].
     fn save_history(&mut self) -> Result<(), Refused> {
-        self.history.save(&mut self.archive).map_err(|error| ServerError::Storage(error.to_string()).into())
+        let saved = self.history.save(&mut self.archive, self.sequencer.log_size());
+        saved.map_err(|error| ServerError::Storage(error.to_string()).into())
     }
 
     /// The log of updates.
