@@ -404,7 +404,16 @@ fn rollback_freezes() {
     assert!(matches!(a.flush_commits(), Err(FsError::Frozen(_)) | Ok(())));
     let evidence = report.evidence.clone().expect("evidence is kept");
     let kept = holdfast_client::evidence::read(&evidence).unwrap();
-    assert!(matches!(kept.proof, holdfast_client::evidence::Proof::Order { .. }));
+    // Others can check it as it was kept, with nothing added.
+    let statement = holdfast_client::statement::Statement::of_evidence(&kept).expect("it is about the order");
+    let testimony = holdfast_client::statement::Testimony {
+        label: "kept".to_owned(),
+        made_ns: kept.noticed_ns,
+        statement,
+    };
+    let limits = holdfast_client::statement::Limits { paths: 100, differences: 10 };
+    let verdict = holdfast_client::statement::verify(&[testimony], limits).expect("usable");
+    assert_eq!(verdict.statements[0].refused_rightly, Some(true), "{verdict:?}");
     assert!(std::fs::read_to_string(evidence.with_extension("txt")).unwrap().contains("File system"));
     drop(a);
     match world.users[0].start(&world.superuser, DEADLINE) {
