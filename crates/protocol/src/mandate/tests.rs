@@ -737,7 +737,7 @@ fn names_of_past_states_are_signed_in_ones_own_name() {
     let honest =
         Snapshot { file_system: file_system(), device: A, name: "before".to_owned(), log, time_ns: 1 };
     let end = SnapshotEnd { file_system: file_system(), device: A, snapshot: honest.digest() };
-    let (mandate, mut world, third) = midst();
+    let (mandate, world, third) = midst();
     let after = mandate.judge(&[honest.ask(), end.ask(), honest.ask()]).expect("its own");
     assert_eq!(after.to_bytes(), mandate.to_bytes());
     assert!(after.judge(&[world.structure(&third).ask()]).is_ok());
