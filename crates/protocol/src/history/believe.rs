@@ -164,6 +164,13 @@ fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
         |operation: Operation, what: &str| Lie::Contradiction { operation, what: what.to_owned() };
     for (device, slot) in &view.slots {
         let shown = operation(&slot.value.forecast);
+        // What was pending in the view accepted here may have been committed since.
+        let has_settled = present.view.pending.iter().any(|entry| {
+            !entry.dead && entry.forecast.device == *device && entry.forecast == slot.value.forecast
+        });
+        if has_settled {
+            continue;
+        }
         let Some(now) = present.view.slots.get(device) else {
             return Err(contradiction(
                 shown,
@@ -189,7 +196,11 @@ fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
     }
     let principals = view.slots.values().flat_map(|slot| slot.value.handles.keys());
     for principal in principals {
-        let then = view.handle(*principal).map(|(_, handle)| handle);
+        let then = view.handle(*principal).filter(|(device, _)| {
+            let number = |view: &View| view.slots.get(device).map(|slot| slot.value.number());
+            number(view) <= number(&present.view)
+        });
+        let then = then.map(|(_, handle)| handle);
         let now = present.view.handle(*principal).map(|(_, handle)| handle);
         if let Some(then) = then
             && now
