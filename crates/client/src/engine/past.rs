@@ -5,6 +5,7 @@
 //! something out, or name what is refused when it is looked at.
 
 use super::Engine;
+use super::queue::Learned;
 use super::shared::Shared;
 use crate::error::{FsError, IntegrityReport};
 use crate::evidence::now_ns;
@@ -12,6 +13,7 @@ use crate::remote::call_patiently;
 use crate::tree::{Base, ReadError, Tree};
 use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, SourceError};
 use holdfast_crypto::{Digest, KeyHolder};
+use holdfast_protocol::floor::Floor;
 use holdfast_protocol::history::{
     Point, Snapshot as Name, SnapshotEnd, believe, membership_of, name_offence,
 };
@@ -161,9 +163,9 @@ impl Engine {
 
     fn fetch_past(&self, point: Point) -> Result<PastTree, FsError> {
         let shared = &self.shared;
-        let (floor, me) = {
+        let (floor, base) = {
             let latest = shared.latest.read();
-            (latest.floor.clone(), latest.base.me)
+            (latest.floor.clone(), latest.base.clone())
         };
         let request = Request::Past { log_size: point.log_size, known: floor.log().size };
         let reply = match call(shared, &request)? {
@@ -183,9 +185,14 @@ impl Engine {
         let members = Membership::load(&shared.store, &reference)
             .map_err(|error| shared.describe(None, &ReadError::Content(error)))?;
         let past = believe(&floor, &members, point, &reply).map_err(|lie| refused(lie.to_string()))?;
+        for structure in past.settled() {
+            let mut learned = Floor::clone(&floor);
+            learned.learn(&*base.membership, structure.clone()).map_err(|alarm| refused(alarm.explain()))?;
+            shared.teach(Learned::Committed(Box::new(structure.clone())))?;
+        }
         let blocks = Arc::new(shared.store.clone());
         let view = Arc::new(past.view().clone());
-        let base = Base::new(view, Arc::new(members), me, blocks, shared.tables.clone());
+        let base = Base::new(view, Arc::new(members), base.me, blocks, shared.tables.clone());
         Ok(PastTree { shared: shared.clone(), base, point })
     }
 

@@ -21,8 +21,8 @@ use crate::floor::Floor;
 use crate::log_tree::{UPDATES, leaf, verify_consistency};
 use crate::members::Members;
 use crate::message::ViewReply;
-use crate::signed::Signable;
-use crate::structure::{Forecast, LogHead, View};
+use crate::signed::{Signable, Signed};
+use crate::structure::{Forecast, LogHead, Structure, View};
 use holdfast_content::{DeviceId, Fate, PrincipalId, Reference};
 use holdfast_crypto::PublicKey;
 
@@ -34,12 +34,19 @@ const NOBODY: DeviceId = DeviceId(u32::MAX);
 pub struct Past {
     view: View,
     time_ns: i64,
+    settled: Vec<Signed<Structure>>,
 }
 
 impl Past {
     /// The state, to be read from.
     pub fn view(&self) -> &View {
         &self.view
+    }
+
+    /// What was pending in the view accepted last, and is committed here. Whoever reads this state relies on it, so it is
+    /// to be learned first ([`Floor::learn`]): or the server could show it as dead afterwards (trace T9).
+    pub fn settled(&self) -> &[Signed<Structure>] {
+        &self.settled
     }
 
     /// When its last operation was declared, by its author's clock.
@@ -151,11 +158,17 @@ pub fn believe(present: &Floor, members: &dyn Members, point: Point, reply: &Pas
         return Err(Lie::OtherTime { listed_ns: point.time_ns, signed_ns });
     }
     fates(present, view)?;
-    Ok(Past { view: view.clone(), time_ns: signed_ns })
+    let settled = view.slots.values().filter(|slot| has_settled(present, slot)).cloned().collect();
+    Ok(Past { view: view.clone(), time_ns: signed_ns, settled })
 }
 
 fn operation(forecast: &Forecast) -> Operation {
     Operation { device: forecast.device, number: forecast.number() }
+}
+
+/// Whether this was pending in the view accepted here: then it has been committed since.
+fn has_settled(present: &Floor, slot: &Signed<Structure>) -> bool {
+    present.view.pending.iter().any(|entry| !entry.dead && entry.forecast == slot.value.forecast)
 }
 
 /// Against what was accepted since.
@@ -164,11 +177,7 @@ fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
         |operation: Operation, what: &str| Lie::Contradiction { operation, what: what.to_owned() };
     for (device, slot) in &view.slots {
         let shown = operation(&slot.value.forecast);
-        // What was pending in the view accepted here may have been committed since.
-        let has_settled = present.view.pending.iter().any(|entry| {
-            !entry.dead && entry.forecast.device == *device && entry.forecast == slot.value.forecast
-        });
-        if has_settled {
+        if has_settled(present, slot) {
             continue;
         }
         let Some(now) = present.view.slots.get(device) else {

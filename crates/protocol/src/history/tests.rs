@@ -179,6 +179,24 @@ fn an_honest_past_is_believed() {
     assert_eq!(with_dead, 2, "states with a dead operation in them");
 }
 
+/// Proves: what was pending in the view that a reader accepted last, and has been committed since, is believed, and named,
+/// so that the reader learns it before relying on it.
+#[test]
+fn what_was_pending_is_to_be_learned() {
+    let mut server = Server::new();
+    let (mut a, mut b, mut c) = (Client::new(A), Client::new(B), Client::new(C));
+    server.operate(&mut a, set(1));
+    let late = server.order(&mut b, set(2));
+    let size = server.operate(&mut c, Vec::new());
+    assert!(server.commit(&mut b, &late));
+    let shown = server.show(size, c.floor.log().size);
+    let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
+    assert_eq!(past.settled(), [late.clone()]);
+    c.floor.learn(&membership(), late).expect("honest");
+    let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
+    assert_eq!(past.settled(), []);
+}
+
 /// A lie: what becomes of the honest answer, and the verdict.
 type Told = (&'static str, &'static str, fn(&Stage) -> (Point, PastReply));
 
