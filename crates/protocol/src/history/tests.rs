@@ -191,7 +191,7 @@ fn what_was_pending_is_to_be_learned() {
     assert!(server.commit(&mut b, &late));
     let shown = server.show(size, c.floor.log().size);
     let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
-    assert_eq!(past.settled(), [late.clone()]);
+    assert_eq!(past.settled(), std::slice::from_ref(&late));
     c.floor.learn(&membership(), late).expect("honest");
     let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
     assert_eq!(past.settled(), []);
