@@ -40,6 +40,8 @@ pub(crate) struct Recipe<'a> {
     pub control: BorrowedFd<'a>,
     /// A byte comes here when the identity may be taken on.
     pub go: BorrowedFd<'a>,
+    /// Where it comes from, which the child inherits and closes.
+    pub go_writer: BorrowedFd<'a>,
     /// A failure is told here: a [`Step`] and an error number.
     pub report: BorrowedFd<'a>,
     /// The user and group to become.
@@ -109,6 +111,9 @@ unsafe fn become_program(
     // SAFETY: every pointer is to a local or to memory prepared before the birth, and every call is a raw one: glibc's
     // set*id would talk to threads that this copy does not have.
     unsafe {
+        // Or it would wait for ever for a parent that is killed now: its own copy of the writing end keeps the pipe open.
+        libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::close(recipe.go_writer.as_raw_fd());
         if libc::read(recipe.go.as_raw_fd(), (&raw mut go).cast(), 1) != 1 {
             fail(0);
         }

@@ -165,6 +165,7 @@ fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_use
         errors: its_words.as_fd(),
         control: its_control.as_fd(),
         go: its_go.as_fd(),
+        go_writer: go.as_fd(),
         report: its_report.as_fd(),
         // In its own namespace it is user 0 of one; outside of one, root's children take the number set aside.
         identity: match (contained, is_root) {
@@ -253,5 +254,43 @@ pub(crate) fn wait(pidfd: &OwnedFd) -> io::Result<Exit> {
             Ok(None) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    /// Proves: a child whose parent ends before it has said who the child is does not wait for ever.
+    #[test]
+    fn a_child_ends_with_who_starts_it() {
+        let born = std::thread::spawn(|| {
+            let null = high(openat(CWD, "/dev/null", OFlags::RDWR, Mode::empty()).unwrap()).unwrap();
+            let (its_go, go) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let recipe = Recipe {
+                namespaces: 0,
+                program: null.as_fd(),
+                arguments: &[],
+                environment: &[],
+                null: null.as_fd(),
+                errors: null.as_fd(),
+                control: null.as_fd(),
+                go: its_go.as_fd(),
+                go_writer: go.as_fd(),
+                report: null.as_fd(),
+                identity: 0,
+                add_pid: false,
+                drop_groups: false,
+            };
+            kernel::start(&recipe).unwrap().1
+        });
+        let pidfd = born.join().unwrap();
+        let (mut ends, ten_seconds) =
+            ([PollFd::new(&pidfd, PollFlags::IN)], Timespec { tv_sec: 10, tv_nsec: 0 });
+        let has_ended = poll(&mut ends, Some(&ten_seconds)).unwrap() == 1;
+        kill(&pidfd);
+        assert_ne!(wait(&pidfd).unwrap(), Exit::Code(0));
+        assert!(has_ended, "it waits for a parent that is gone");
     }
 }
