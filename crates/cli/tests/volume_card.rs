@@ -190,3 +190,82 @@ fn refused() {
     assert!(!small.status.success() && text(&small).contains("64 MiB"), "{}", text(&small));
     assert!(!desk.path("small.d").exists());
 }
+
+/// Proves: blocks that belong to signed programs pass to the next version of the program by a signed list, and to no other
+/// version; a list of another key, or for another package, does not do.
+#[test]
+fn ownership_passes_by_a_signed_rule() {
+    let desk = Desk::new();
+    let lists = desk.path("config/holdfast/programs");
+    fs::create_dir_all(&lists).expect("made");
+    let old = PathBuf::from(env!("CARGO_BIN_EXE_holdfast"));
+    // Another version: whoever is not looked at closely behaves the same.
+    let new = desk.path("holdfast-2");
+    let mut bytes = fs::read(&old).expect("read");
+    bytes.extend(b"the next version");
+    fs::write(&new, bytes).expect("written");
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).expect("executable");
+    let command = |program: &PathBuf, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.current_dir(desk.folder.path()).args(arguments);
+        command.env("HOLDFAST_STATE_DIR", desk.path("state")).env("XDG_CONFIG_HOME", desk.path("config"));
+        command
+    };
+    for key in ["publisher", "other"] {
+        run(&mut command(&old, &["keygen", "--out", key]));
+    }
+    let sign = |key: &str, name: &str, file: &str, programs: &[&PathBuf]| {
+        let out = lists.join(file);
+        let _ = fs::remove_file(&out);
+        let mut command = command(&old, &["program", "sign", "--key", key, "--name", name, "--out"]);
+        run(command.arg(out).args(programs));
+    };
+    let format = [
+        "volume",
+        "format",
+        "card",
+        "--sidecar",
+        "card.d",
+        "--components-signed-by",
+        "publisher.pub/holdfast",
+    ];
+    File::create(desk.path("card")).expect("made").set_len(80 * MIB).expect("sized");
+    let unsigned = command(&old, &format).output().expect("runs");
+    assert!(text(&unsigned).contains("is on no list"), "{}", text(&unsigned));
+    assert!(!desk.path("card.d/log").exists(), "nothing was begun");
+
+    sign("publisher", "holdfast", "one.hfpkg", &[&old]);
+    run(&mut command(&old, &format));
+    let mount = [&["volume", "mount", "card", "--sidecar", "card.d"], &Desk::MOUNT[..]].concat();
+    let mounted = |program: &PathBuf| {
+        let child = command(program, &mount).stdout(Stdio::null()).spawn().expect("starts");
+        let mounted = Mounted { desk: &desk, child };
+        eventually("the mounts are there", || desk.is_mounted("alice") && desk.is_mounted("bob"));
+        mounted
+    };
+    let first = mounted(&old);
+    fs::write(desk.path("alice/kept"), "by the old version").expect("written");
+    first.unmount();
+
+    let refused = |program: &PathBuf| {
+        let output = command(program, &mount).output().expect("runs");
+        assert!(!output.status.success() && text(&output).contains("is on no list"), "{}", text(&output));
+        assert!(!desk.is_mounted("alice"));
+    };
+    refused(&new);
+    sign("other", "holdfast", "two.hfpkg", &[&new]);
+    sign("publisher", "tools", "three.hfpkg", &[&new]);
+    refused(&new);
+    sign("publisher", "holdfast", "four.hfpkg", &[&new]);
+    let second = mounted(&new);
+    assert_eq!(fs::read(desk.path("alice/kept")).expect("read"), b"by the old version");
+    fs::write(desk.path("alice/more"), "by the new version").expect("written");
+    second.unmount();
+
+    // And back, or nowhere.
+    let third = mounted(&old);
+    assert_eq!(fs::read(desk.path("alice/more")).expect("read"), b"by the new version");
+    third.unmount();
+    fs::remove_dir_all(&lists).expect("removed");
+    refused(&old);
+}

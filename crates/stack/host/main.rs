@@ -86,13 +86,19 @@ pub fn main() -> ExitCode {
     };
     let geometry = lay_out(wanted).expect("it can be").geometries[0];
     let partition = Partition { number: 0, start: 0, bytes, geometry };
-    let place = Place { identity: [4; 16], partitions: vec![partition], table: (bytes, TABLE_BLOCKS) };
+    let place = Place {
+        identity: [4; 16],
+        partitions: vec![partition],
+        table: (bytes, TABLE_BLOCKS),
+        signed_by: None,
+    };
     let new = NewFileSystem { label: "TESTED".to_owned(), cluster_bytes: Some(cluster), id: 7 };
     let format = is_new.then_some(new);
     let configuration = Configuration {
         name: format!("tested {}", std::process::id()),
         program: Program::current().expect("itself"),
         digest: Digest([3; 32]),
+        packages: Default::default(),
         disks: vec![DiskPlan { volume, place, bus: "files".to_owned(), format }],
         administrator: user("admin"),
         sessions: vec![session("alice", alice), session("bob", bob)],

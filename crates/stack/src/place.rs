@@ -7,6 +7,7 @@
 
 use crate::StackError;
 use crate::protocol::Blocks;
+use holdfast_access::KeyName;
 use holdfast_monitor::{Extent, PAGE_BYTES};
 
 /// Most file systems of one disk.
@@ -102,6 +103,8 @@ pub struct Place {
     pub partitions: Vec<Partition>,
     /// Where the policy table is, in bytes, and how many blocks it has.
     pub table: (u64, u64),
+    /// Whose signature says which programs are drivers of its file systems; nothing: this machine does.
+    pub signed_by: Option<KeyName>,
 }
 
 impl Place {
@@ -196,7 +199,7 @@ mod tests {
     #[test]
     fn numbers() {
         let partitions = vec![partition(1 << 20, 5 * 512, 1024, 10), partition(2 << 20, 8192, 4096, 3)];
-        let place = Place { identity: [1; 16], partitions, table: (4 << 20, 8) };
+        let place = Place { identity: [1; 16], partitions, table: (4 << 20, 8), signed_by: None };
         let layout = holdfast_monitor::Layout::new(place.extents(), 8 << 20).expect("disjoint");
         assert_eq!(place.blocks(0), Blocks { first: 0, count: 13 });
         assert_eq!(place.blocks(1), Blocks { first: 13, count: 5 });

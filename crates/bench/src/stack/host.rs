@@ -143,12 +143,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
     let geometry = lay_out(wanted)?.geometries[0];
     let partition = Partition { number: 0, start: 0, bytes: BYTES, geometry };
-    let place = Place { identity: [4; 16], partitions: vec![partition], table: (BYTES, TABLE_BLOCKS) };
+    let place = Place {
+        identity: [4; 16],
+        partitions: vec![partition],
+        table: (BYTES, TABLE_BLOCKS),
+        signed_by: None,
+    };
     let format = options.format.then_some(new);
     let configuration = Configuration {
         name: format!("measured {}", std::process::id()),
         program: Program::current()?,
         digest: Digest([3; 32]),
+        packages: Default::default(),
         disks: vec![DiskPlan { volume, place, bus: "files".to_owned(), format }],
         administrator: user("admin")?,
         sessions: vec![session(options.arrangement, &options.at)?],

@@ -141,6 +141,10 @@ pub struct Format {
     /// KiB of a cluster, 1 to 32 [default: 512 bytes below 256 MiB, else as suits the size].
     #[arg(long, value_name = "KIB", value_parser = cluster_kib)]
     pub cluster_kib: Option<u32>,
+    /// The blocks belong to the programs that KEY has signed for as NAME (`holdfast program sign`): only such versions of
+    /// Holdfast can use them, on any machine. Without this, every version can that this machine runs.
+    #[arg(long = "components-signed-by", value_name = "KEY/NAME")]
+    pub signed_by: Option<String>,
     /// DEVICE may hold something, which is lost.
     #[arg(long)]
     pub erase: bool,
@@ -185,6 +189,10 @@ pub struct Adopt {
     /// The sidecar that it had: files that are where they were, with the same content, keep their owners.
     #[arg(long, value_name = "DIR", requires = "anew")]
     pub owners_from: Option<PathBuf>,
+    /// The blocks belong to the programs that KEY has signed for as NAME (`holdfast program sign`): only such versions of
+    /// Holdfast can use them, on any machine. Without this, every version can that this machine runs.
+    #[arg(long = "components-signed-by", value_name = "KEY/NAME")]
+    pub signed_by: Option<String>,
 }
 
 fn owner(text: &str) -> Result<(Option<u32>, String, String), String> {

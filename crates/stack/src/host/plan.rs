@@ -58,7 +58,7 @@ impl Cast {
                 names.push(&disk.bus);
             }
         }
-        let mut roles = Roles::new(configuration.digest);
+        let mut roles = Roles::new(configuration.digest, configuration.packages.clone());
         let policy = roles.add(POLICY, POLICY, &[], None)?;
         let cache = roles.add(CACHE, CACHE, &[], None)?;
         let mut buses = Vec::new();

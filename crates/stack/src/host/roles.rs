@@ -3,9 +3,9 @@
 use super::aliases::Role;
 use crate::StackError;
 use crate::place::Place;
-use holdfast_access::{Conditions, Manifest, Name, Predicate, Principal, Term, Text};
+use holdfast_access::{Conditions, KeyName, Manifest, Name, Predicate, Principal, Term, Text};
 use holdfast_crypto::Digest;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 pub(super) const DRIVER: &str = "disk-driver";
 pub(super) const FILES: &str = "fs-driver";
@@ -41,27 +41,33 @@ fn blocks_of(place: &Place, partition: usize) -> String {
     format!("{identity}:{}+{}", blocks.first, blocks.count)
 }
 
-/// The principal of a partition's FSDriver: a process of this component with these blocks. The blocks are its own
-/// whichever version of this program it is: the machine alone says who is which component, and does so of this program's
-/// own.
+/// The principal of a partition's FSDriver: a process of this component with these blocks, of a program that the place's
+/// key has signed for, if there is one. So the blocks pass from one version of the program to the next by a signed rule:
+/// whoever has the key signs a list with the new program in it. Without a key they are its own whichever version it is:
+/// the machine alone says who is which component, and does so of this program's own.
 ///
 /// # Errors
 /// [`StackError::Access`].
 pub fn driver_of(place: &Place, partition: usize) -> Result<Principal, StackError> {
     let component = Term::Component(Name::new(FILES)?);
     let setting = Term::Setting(Name::new("blocks")?, Text::new(&blocks_of(place, partition))?);
-    Ok(Principal::Such(Predicate::new(vec![Term::All(2), component, setting], Conditions::CLEAN)?))
+    let terms = match &place.signed_by {
+        None => vec![Term::All(2), component, setting],
+        Some(package) => vec![Term::All(3), component, setting, Term::Package(package.clone())],
+    };
+    Ok(Principal::Such(Predicate::new(terms, Conditions::CLEAN)?))
 }
 
 /// The roles of a stack.
 pub(super) struct Roles {
     digest: Digest,
+    packages: BTreeSet<KeyName>,
     pub(super) by_name: HashMap<String, Role>,
 }
 
 impl Roles {
-    pub(super) fn new(digest: Digest) -> Roles {
-        Roles { digest, by_name: HashMap::new() }
+    pub(super) fn new(digest: Digest, packages: BTreeSet<KeyName>) -> Roles {
+        Roles { digest, packages, by_name: HashMap::new() }
     }
 
     fn manifest(&self, kind: &str, settings: &[(&str, String)]) -> Result<Manifest, StackError> {
@@ -114,7 +120,15 @@ impl Roles {
         place: &Place,
         partition: usize,
     ) -> Result<Principal, StackError> {
-        let manifest = self.manifest(FILES, &[("blocks", blocks_of(place, partition))])?;
+        let mut manifest = self.manifest(FILES, &[("blocks", blocks_of(place, partition))])?;
+        if let Some(package) = &place.signed_by {
+            if !self.packages.contains(package) {
+                return Err(StackError::Component(format!(
+                    "the blocks of this volume belong to programs that are signed for as {package}, and this one is not"
+                )));
+            }
+            manifest.packages.insert(package.clone());
+        }
         let program = driver_of(place, partition)?;
         let role = Role { manifest, program: program.clone(), user: None, volume: place.identity };
         self.by_name.insert(component.to_owned(), role);

@@ -12,13 +12,13 @@ use super::variant::{Runtime, TO_CACHE, Variant};
 use crate::StackError;
 use crate::place::Place;
 use crate::protocol::{AskCache, AskFiles, CacheSays, FilesSay, STAGE_PAGES};
-use holdfast_access::{Acl, Principal, ProcessName};
+use holdfast_access::{Acl, KeyName, Principal, ProcessName};
 use holdfast_components::{Asker, Event, Patience, Plan, Ports, Program, Regions, Supervisor};
 use holdfast_crypto::Digest;
 use holdfast_log::ring::Anchor;
 use holdfast_monitor::{Disk, Layout, Monitor, Names, PAGE_BYTES};
 use holdfast_volume::Volume;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -77,6 +77,8 @@ pub struct Configuration {
     pub program: Program,
     /// Its digest.
     pub digest: Digest,
+    /// Packages whose lists it is on, as was verified: drivers of places that belong to them may run.
+    pub packages: BTreeSet<KeyName>,
     /// Disks. Their file systems that are used, or new, get a driver.
     pub disks: Vec<DiskPlan>,
     /// Who may format.

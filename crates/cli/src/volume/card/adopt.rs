@@ -8,10 +8,10 @@
 //! 4. The policy table is written, then the anchor, then the record that makes the card one. Before the record nobody
 //!    mounts it, and the command begins again with 3.
 
-use super::failed;
 use super::opened::{Lent, plain, refused};
 use super::owners::{Owners, before};
 use super::sidecar::{RING_BYTES, Sidecar, read_record, table_blocks, usable, write_record};
+use super::{failed, signed};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{self, bytes_bar};
@@ -53,6 +53,8 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     let sidecar = Sidecar::new(&arguments.sidecar);
     let mut owners = Owners::new(arguments)?;
     not_known(arguments, &places, &disk, &sidecar)?;
+    let signed_by = arguments.signed_by.as_deref().map(signed::package).transpose()?;
+    signed::listing(signed_by.iter(), &signed::own_digest()?)?;
     let disk_bytes = usable(&disk);
     let interrupt = Interrupt::listen()?;
     let old = arguments.owners_from.as_deref();
@@ -119,7 +121,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
             let mut identity = [0; 16];
             keys::random(&mut identity)?;
             let blocks = policy.device.size_bytes() / holdfast_volume::BLOCK_BYTES as u64 - 1;
-            let place = Place { identity, partitions, table: (disk_bytes, blocks) };
+            let place = Place { identity, partitions, table: (disk_bytes, blocks), signed_by };
             if let Some(old) = &old {
                 kept_runs = old.keep(&mut owners, &place, &mut surveys, &volume);
             }

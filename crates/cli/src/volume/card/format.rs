@@ -2,7 +2,7 @@
 
 use super::opened::refused;
 use super::sidecar::{RING_BYTES, Sidecar, TABLE_BLOCKS_MAX, table_blocks, usable, write_record};
-use super::{PATIENCE, bus, failed, start};
+use super::{PATIENCE, bus, failed, signed, start};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{self, bytes_bar};
@@ -46,6 +46,8 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
         return Err(Failure::new(Exit::CannotCreate, message)
             .hint("with --erase it is lost; `holdfast volume adopt` takes it over with what is on it"));
     }
+    let signed_by = arguments.signed_by.as_deref().map(signed::package).transpose()?;
+    signed::listing(signed_by.iter(), &signed::own_digest()?)?;
     let disk_bytes = usable(&disk);
     if !(64 << 20..(2_u64 << 40)).contains(&disk_bytes) {
         let message = format!("{}: disks of 64 MiB to 2 TiB can be formatted", arguments.device.display());
@@ -95,7 +97,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     }
     let opened = Volume::open(joined, log.device.clone(), &key, Options::default(), None, opening::salt()?)?;
     let (volume, _) = opened;
-    let place = Place { identity, partitions: vec![partition], table: (disk_bytes, blocks) };
+    let place = Place { identity, partitions: vec![partition], table: (disk_bytes, blocks), signed_by };
     volume.write(0, &laid.mbr)?;
     write_record(&volume, &place)?;
     volume.start()?;

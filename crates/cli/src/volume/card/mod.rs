@@ -19,6 +19,7 @@ mod mount;
 mod opened;
 mod owners;
 mod sidecar;
+mod signed;
 
 pub use adopt::adopt;
 pub use format::format;
@@ -28,7 +29,6 @@ use crate::exit::{Exit, Failure, Outcome};
 use holdfast_access::{Name, Principal};
 use holdfast_components::Program;
 use holdfast_stack::{Configuration, DiskPlan, People, Session, Stack, StackError};
-use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
@@ -59,11 +59,10 @@ fn start(
     pages_max: usize,
 ) -> Outcome<Stack> {
     let program = Program::current().map_err(StackError::from).map_err(failed)?;
-    let own = Path::new("/proc/self/exe");
-    let digest = holdfast_callers::hashes::digest_of(&mut File::open(own).map_err(|error| bad(own, error))?)
-        .map_err(|error| bad(own, error))?;
     let administrator = user("root")?;
-    let digest = digest.digest;
-    Stack::start(Configuration { name, program, digest, disks, administrator, sessions, people, pages_max })
-        .map_err(failed)
+    let digest = signed::own_digest()?;
+    let packages = signed::listing(disks.iter().filter_map(|disk| disk.place.signed_by.as_ref()), &digest)?;
+    let configuration =
+        Configuration { name, program, digest, packages, disks, administrator, sessions, people, pages_max };
+    Stack::start(configuration).map_err(failed)
 }

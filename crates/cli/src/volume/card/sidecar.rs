@@ -112,6 +112,8 @@ pub(super) fn read_record(volume: &Volume, policy: &Path) -> Outcome<Option<Plac
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_access::{KeyName, Name};
+    use holdfast_crypto::PublicKey;
     use holdfast_stack::{PARTITIONS_MAX, Partition};
 
     /// Proves: the record has its bytes (a golden vector), and that of the most partitions there may be fits a block.
@@ -119,7 +121,8 @@ mod tests {
     fn record() {
         let geometry = Geometry { metadata_bytes: 0x1000, block_bytes: 512, data_blocks: 9 };
         let partition = Partition { number: 1, start: 0x0010_0000, bytes: 0x20_0000, geometry };
-        let place = Place { identity: [7; 16], partitions: vec![partition], table: (0x40_0000, 64) };
+        let place =
+            Place { identity: [7; 16], partitions: vec![partition], table: (0x40_0000, 64), signed_by: None };
         let hex: String = holdfast_crypto::encode(&place).iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = [
             "07070707070707070707070707070707",
@@ -132,9 +135,14 @@ mod tests {
             "0900000000000000",
             "0000400000000000",
             "4000000000000000",
+            // Nobody signs. Records from before that was asked have zeroes here.
+            "00",
         ];
         assert_eq!(hex, expected.concat());
-        let most = Place { partitions: vec![partition; PARTITIONS_MAX], ..place };
+        let name = "x".repeat(64);
+        let package = KeyName { key: PublicKey([1; 32]), name: Name::new(&name).expect("a name") };
+        let partitions = vec![partition; PARTITIONS_MAX];
+        let most = Place { partitions, signed_by: Some(package), ..place };
         assert!(MAGIC.len() + holdfast_crypto::encode(&most).len() <= BLOCK_BYTES);
     }
 }
