@@ -258,6 +258,7 @@ mod tests {
                 owners: list.collect(),
                 anew: false,
                 owners_from: None,
+                signed_by: None,
             };
             Owners::new(&arguments).expect("names")
         };
