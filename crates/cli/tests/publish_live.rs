@@ -224,6 +224,7 @@ impl Desk {
         let mut config = ServerConfig::new(self.world.data(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         config.gc_window = Duration::ZERO;
         config.keep_deleted = Duration::ZERO;
+        config.history = "0".parse().expect("a rule");
         let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
         self.world.start_server();
         let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };

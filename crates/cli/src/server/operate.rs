@@ -5,6 +5,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean, table};
 use crate::time;
 use holdfast_crypto::Digest;
+use holdfast_protocol::history::Retention;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
 use holdfast_server::witnessing::WitnessStanding;
 use holdfast_server::{BackupError, ServerConfig};
@@ -14,7 +15,10 @@ use std::path::{Path, PathBuf};
 
 /// Nothing listens: the address is not used.
 fn config(data: &Path) -> ServerConfig {
-    ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    let mut config = ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    // Which past states may go is the running server's affair, whose rules are not known here.
+    config.history = Retention::everything();
+    config
 }
 
 fn ask(data: &Path, task: Task, what: &str) -> Outcome<Report> {

@@ -9,6 +9,8 @@ use std::fmt;
 use std::str::FromStr;
 
 const SECOND_NS: i64 = 1_000_000_000;
+/// Most states without a name.
+const POINTS_MAX: usize = 16_384;
 /// Most rules.
 const TIERS_MAX: usize = 16;
 /// Longest time anything is kept, in seconds: a century.
@@ -39,6 +41,14 @@ impl Default for Retention {
     }
 }
 
+impl Retention {
+    /// Gives nothing up, as long as there are no more than may be kept at all.
+    pub fn everything() -> Retention {
+        let tier = Tier { every_ns: SECOND_NS, for_ns: SECONDS_MAX * SECOND_NS };
+        Retention { tiers: vec![tier], points_max: POINTS_MAX }
+    }
+}
+
 /// Why a text says nothing about what to keep.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
@@ -51,7 +61,7 @@ impl FromStr for Retention {
 
     fn from_str(text: &str) -> Result<Retention, RetentionError> {
         let wrong = || RetentionError(text.to_owned());
-        let points_max = 16_384;
+        let points_max = POINTS_MAX;
         if text == "0" {
             return Ok(Retention { tiers: Vec::new(), points_max });
         }
