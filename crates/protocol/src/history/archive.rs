@@ -327,11 +327,18 @@ impl Archive {
         gone.len()
     }
 
-    /// Addresses of all that kept states lead to: roots for garbage collection.
+    /// Addresses of all that kept states lead to: roots for garbage collection. A structure that is kept only because it
+    /// is the newest seen, and that no state shows, is none: if it is still in force, the present leads to it.
     pub fn roots(&self) -> impl Iterator<Item = Digest> {
-        let structures = self.structures.values().flat_map(BTreeMap::values);
+        let structures = self.structures.values().flat_map(|all| {
+            all.iter().filter(|(place, _)| {
+                let next = all.range(*place + 1..).next().map_or(u64::MAX, |(next, _)| *next);
+                self.points.range(*place + 1..=next).next().is_some()
+            })
+        });
         structures
-            .flat_map(|structure| structure.value.handles.values().map(|handle| handle.reference.address))
+            .flat_map(|(_, structure)| structure.value.handles.values())
+            .map(|handle| handle.reference.address)
     }
 
     /// Records of everything that is not in the file yet, where the log has `log_size` operations; from now on it counts as

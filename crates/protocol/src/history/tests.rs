@@ -187,8 +187,11 @@ fn what_was_pending_is_to_be_learned() {
     let (mut a, mut b, mut c) = (Client::new(A), Client::new(B), Client::new(C));
     server.operate(&mut a, set(1));
     let late = server.order(&mut b, set(2));
-    let size = server.operate(&mut c, Vec::new());
+    // C is shown it as pending, and goes on after it was committed.
+    let next = server.order(&mut c, Vec::new());
     assert!(server.commit(&mut b, &late));
+    assert!(server.commit(&mut c, &next));
+    let size = server.sequencer.log_size();
     let shown = server.show(size, c.floor.log().size);
     let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
     assert_eq!(past.settled(), std::slice::from_ref(&late));
