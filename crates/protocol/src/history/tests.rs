@@ -186,8 +186,10 @@ fn what_was_pending_is_to_be_learned() {
     let mut server = Server::new();
     let (mut a, mut b, mut c) = (Client::new(A), Client::new(B), Client::new(C));
     server.operate(&mut a, set(1));
+    let declared_ms = server.now_ms;
     let late = server.order(&mut b, set(2));
-    // C is shown it as pending, and goes on after it was committed.
+    // C is shown it as pending, since it is not late yet, and goes on after it was committed.
+    server.now_ms = declared_ms;
     let next = server.order(&mut c, Vec::new());
     assert!(server.commit(&mut b, &late));
     assert!(server.commit(&mut c, &next));
