@@ -466,7 +466,9 @@ impl Host {
             Request::Dereference(addresses) => {
                 blocks::check_count(addresses.len())?;
                 let mut dropped = 0;
-                for address in addresses {
+                // A table that the present has replaced may be in force in a state that is kept.
+                let past = file_system.past_tables(self)?;
+                for address in addresses.into_iter().filter(|address| !past.contains(address)) {
                     let outcome = self.store.decref(id, device, address, now_ns)?;
                     dropped += u32::from(outcome == DecrefOutcome::Dropped);
                 }

@@ -4,13 +4,20 @@ use super::{FileSystem, verified};
 use crate::host::{Caller, Host};
 use crate::refusal::{Refused, refuse};
 use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
 use holdfast_protocol::history::{
     POINTS_PER_ANSWER_MAX, PastReply, SNAPSHOTS_PER_USER_MAX, Snapshot, SnapshotEnd, name_offence,
 };
 use holdfast_protocol::message::{Response, ServerError};
 use holdfast_protocol::signed::{Signable, Signed};
+use std::collections::HashSet;
 
 impl FileSystem {
+    /// Addresses of the tables that past states lead to, which nobody can give up.
+    pub(crate) fn past_tables(&self, host: &Host) -> Result<HashSet<Digest>, Refused> {
+        Ok(self.current(host)?.archive().roots().collect())
+    }
+
     /// Which past states are kept; with `note` the present one, if nothing is pending in it.
     pub(crate) fn history(&self, host: &Host, after: u64, note: bool) -> Result<Response, Refused> {
         let answer = {
