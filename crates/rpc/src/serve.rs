@@ -16,12 +16,12 @@ use crate::estimate::LinkEstimate;
 use crate::flow::Flow;
 use crate::throttle::Throttle;
 use crate::tls;
-use gate::Gate;
+use gate::Entrance;
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_protocol::message::{Request, Response};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -159,10 +159,8 @@ impl From<TcpListener> for Listeners {
 struct Serving<S> {
     service: Arc<S>,
     limits: Arc<Limits>,
-    gate: Arc<Gate>,
+    entrance: Entrance,
     closed: watch::Receiver<bool>,
-    ids: AtomicU64,
-    refusals: Throttle,
     drops: Arc<Throttle>,
 }
 
@@ -170,26 +168,10 @@ impl<S: Service> Serving<S> {
     fn new(service: Arc<S>, limits: Limits, closed: watch::Receiver<bool>) -> Self {
         Serving {
             service,
-            gate: Gate::new(limits.clone()),
+            entrance: Entrance::new(limits.clone()),
             limits: Arc::new(limits),
             closed,
-            ids: AtomicU64::new(1),
-            refusals: Throttle::default(),
             drops: Arc::new(Throttle::default()),
-        }
-    }
-
-    /// A place for a connection from there, with its number; a refusal is logged.
-    fn enter(&self, address: SocketAddr) -> Option<(u64, gate::Place)> {
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        match self.gate.enter(address.ip()) {
-            Ok(place) => Some((id, place)),
-            Err(why) => {
-                if let Some(suppressed) = self.refusals.allow() {
-                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
-                }
-                None
-            }
         }
     }
 
@@ -218,7 +200,7 @@ pub(crate) async fn serve_streams<S: Service>(
         };
         let Some(Introduced { stream, peer, address, address_is_sure }) = next else { break };
         let stream = tokio::net::UnixStream::from_std(stream)?;
-        if let Some((id, place)) = serving.enter(address) {
+        if let Some((id, place)) = serving.entrance.enter(address) {
             let serving = serving.clone();
             connections.spawn(async move {
                 serving
@@ -271,7 +253,7 @@ pub async fn serve<S: Service>(
                 continue;
             }
         };
-        if let Some((id, place)) = serving.enter(address) {
+        if let Some((id, place)) = serving.entrance.enter(address) {
             let (acceptor, serving) = (acceptor.clone(), serving.clone());
             connections.spawn(async move {
                 serving.run(peer::Carrier::Tcp(stream, acceptor), address, id, place).await;

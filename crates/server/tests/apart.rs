@@ -3,11 +3,12 @@
 mod common;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use common::load::{Load, PATIENCE, insist};
 use common::*;
 use holdfast_components::{
     Asker, ChannelPlan, ComponentError, Door, End, Listing, Patience, Program, Supervisor,
 };
-use holdfast_content::{BlockKind, DeviceId};
+use holdfast_content::BlockKind;
 use holdfast_crypto::{PublicKey, decode, encode, keyfile};
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_rpc::{Connection, Connector, FrameHeader, RpcError, ServerAddress, ServerProof, Transport};
@@ -17,13 +18,10 @@ use holdfast_server::{Server, ServerConfig};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 const HOST: &str = env!("CARGO_BIN_EXE_holdfast-server-host");
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// As `taken-over` in `host/main.rs` is told.
 #[derive(BorshSerialize, BorshDeserialize)]
@@ -156,16 +154,6 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn insist(connection: &Connection, request: &Request) -> Response {
-    loop {
-        match connection.call_blocking(request.clone(), PATIENCE) {
-            Ok(answer) => return answer,
-            Err(error) if error.is_transient() => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 /// Proves: through a sandboxed front end large blocks go both ways over TCP and over QUIC, and a datagram's word makes
 /// nobody a user of this machine.
 #[test]
@@ -200,72 +188,21 @@ fn kill_nine_of_the_front_end() {
     let folder = tempfile::tempdir().expect("a directory");
     let running = Running::start(folder.path(), Front::Honest);
     committed(running.create(3, Transport::Tcp).expect("created"), &running.key);
-    let (operations, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let server = running.key;
-    let last: Vec<(u64, u32)> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (1..=3u8)
-            .map(|device| {
-                let connection = running.connect(device);
-                let (operations, stop) = (&operations, &stop);
-                scope.spawn(move || {
-                    let mut author = Author::new(device.into());
-                    let (mut last, mut stored) = (0, 0);
-                    while !stop.load(Ordering::SeqCst) {
-                        let chunk = block(BlockKind::Chunk, &noise(u32::from(device) << 16 | stored, 3000)).1;
-                        assert_eq!(insist(&connection, &Request::Store(vec![chunk])), Response::Done);
-                        stored += 1;
-                        last = operate(&connection, &mut author, &server);
-                        operations.fetch_add(1, Ordering::SeqCst);
-                    }
-                    (last, stored)
-                })
-            })
-            .collect();
-        for round in 1..=5u64 {
-            while operations.load(Ordering::SeqCst) < round * 20 {
-                std::thread::sleep(Duration::from_millis(1));
+    let load = Load::run(
+        |device| running.connect(device),
+        running.key,
+        |until| {
+            for round in 1..=5u64 {
+                until.operations(round * 20);
+                let (pid, _) = front_of(&running);
+                kill_process(pid, Signal::KILL).expect("killed");
             }
-            let (pid, _) = front_of(&running);
-            kill_process(pid, Signal::KILL).expect("killed");
-        }
-        // What comes after the last death is served, too.
-        let until = operations.load(Ordering::SeqCst) + 10;
-        while operations.load(Ordering::SeqCst) < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        stop.store(true, Ordering::SeqCst);
-        clients.into_iter().map(|client| client.join().expect("no panic")).collect()
-    });
+            // What comes after the last death is served, too.
+            until.more(10);
+        },
+    );
     assert!(front_of(&running).1 >= 1, "it was started anew");
-    let connection = running.connect(1);
-    let shown = view(insist(&connection, &Request::Look { log_size: 0 })).view;
-    for (index, (last, stored)) in last.iter().enumerate() {
-        let device = DeviceId(index as u32 + 1);
-        assert_eq!(shown.slots[&device].value.number(), *last);
-        for number in 0..*stored {
-            let (reference, chunk) = block(BlockKind::Chunk, &noise(device.0 << 16 | number, 3000));
-            let answer = insist(&connection, &Request::Retrieve(vec![reference.address]));
-            let Response::Blocks(found) = answer else { panic!("{answer:?}") };
-            assert_eq!(found[0].as_ref().map(|(_, block)| block), Some(&chunk));
-        }
-    }
-    assert!(shown.pending.is_empty());
-    assert_eq!(shown.log.size, 1 + operations.load(Ordering::SeqCst), "each operation was ordered once");
-}
-
-/// One operation as a real client does it: fast if it can, else slow. Returns its number.
-fn operate(connection: &Connection, author: &mut Author, server: &PublicKey) -> u64 {
-    let shown = view(insist(connection, &Request::Look { log_size: 0 }));
-    let request = author.fast(&shown.view);
-    let answer = insist(connection, &request);
-    if answer != Response::Refused {
-        return committed(answer, server);
-    }
-    author.give_up();
-    let shown = view(insist(connection, &Request::Look { log_size: 0 }));
-    let (certificate, update) = author.update(&shown.view);
-    let ordered = view(insist(connection, &update));
-    committed(insist(connection, &author.commit(&ordered.view, &certificate)), server)
+    load.check(&running.connect(1));
 }
 
 fn status_of(pid: Pid, field: &str) -> String {

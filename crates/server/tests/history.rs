@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::host::{TestClock, settings};
 use common::{Author, committed, creation, file_system, key, membership, superuser, view};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
@@ -12,24 +13,12 @@ use holdfast_protocol::history::{PastReply, Point, Retention, Snapshot, Snapshot
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{LogHead, View};
-use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, ParcelSettings};
+use holdfast_server::{Caller, Host, HostSettings};
 use holdfast_store::StoreConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn wall_ns(&self) -> i64 {
-        self.monotonic_ms() as i64 * 1_000_000
-    }
-
-    fn monotonic_ms(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
 
 struct World {
     disk: PowerLoss,
@@ -41,22 +30,8 @@ struct World {
 }
 
 fn open(disk: &PowerLoss, clock: &Arc<TestClock>, rules: &Retention) -> Host {
-    let settings = HostSettings {
-        create: CreatePolicy::Local,
-        abort_after: Duration::from_secs(10),
-        checkpoint_records: 8,
-        locks_note: None,
-        parcels: ParcelSettings::default(),
-        lease_term: Duration::ZERO,
-        leases_note: None,
-        history: rules.clone(),
-        store: StoreConfig {
-            keep_deleted: Duration::ZERO,
-            segment_bytes: 1 << 20,
-            gc_window: Duration::from_secs(60),
-            ..StoreConfig::default()
-        },
-    };
+    let store = StoreConfig { gc_window: Duration::from_secs(60), ..settings().store };
+    let settings = HostSettings { history: rules.clone(), store, ..settings() };
     Host::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| false), clock.clone()).unwrap()
 }
 

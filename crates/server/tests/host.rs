@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::host::{TestClock, settings};
 use common::*;
 use holdfast_content::{BlockKind, DeviceId, Parcel, Prefix};
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
@@ -12,42 +13,16 @@ use holdfast_protocol::log_tree::verify_consistency;
 use holdfast_protocol::message::{Request, Response, ServerError, ServerKeys, TreeData, ViewReply};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::LogHead;
-use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, OpenError, ParcelSettings};
-use holdfast_store::StoreConfig;
+use holdfast_server::{Caller, Host, OpenError};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn wall_ns(&self) -> i64 {
-        self.0.load(Ordering::SeqCst) as i64 * 1_000_000
-    }
-    fn monotonic_ms(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
-
 struct World {
     disk: PowerLoss,
     clock: Arc<TestClock>,
     host: Host,
-}
-
-fn settings() -> HostSettings {
-    HostSettings {
-        create: CreatePolicy::Local,
-        abort_after: Duration::from_secs(10),
-        checkpoint_records: 8,
-        locks_note: None,
-        parcels: ParcelSettings::default(),
-        lease_term: Duration::ZERO,
-        leases_note: None,
-        history: "0".parse().unwrap(),
-        store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
-    }
 }
 
 fn try_open(storage: Arc<dyn Storage>, clock: Arc<TestClock>) -> Result<Host, OpenError> {

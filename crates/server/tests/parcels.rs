@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::host::{TestClock, settings};
 use common::*;
 use holdfast_content::{Base, Block, BlockKind, DeviceId, Parcel, Prefix, PrincipalId, Run};
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
@@ -11,24 +12,13 @@ use holdfast_protocol::message::{
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::HandleVersion;
-use holdfast_server::{Caller, Clock, CreatePolicy, Host, HostSettings, ParcelSettings};
+use holdfast_server::{Caller, CreatePolicy, Host, HostSettings};
 use holdfast_store::StoreConfig;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
-
-struct TestClock(AtomicU64);
-
-impl Clock for TestClock {
-    fn wall_ns(&self) -> i64 {
-        self.0.load(Ordering::SeqCst) as i64 * 1_000_000
-    }
-    fn monotonic_ms(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
-    }
-}
 
 /// A server with two file systems, of which nobody is a member of both.
 struct World {
@@ -42,17 +32,8 @@ fn others() -> SigningKey {
 }
 
 fn open(disk: &PowerLoss, clock: &Arc<TestClock>) -> Host {
-    let settings = HostSettings {
-        create: CreatePolicy::Anyone,
-        abort_after: Duration::from_secs(10),
-        checkpoint_records: 8,
-        locks_note: None,
-        lease_term: Duration::ZERO,
-        leases_note: None,
-        history: "0".parse().unwrap(),
-        parcels: ParcelSettings::default(),
-        store: StoreConfig { segment_bytes: 8 << 20, ..StoreConfig::default() },
-    };
+    let store = StoreConfig { segment_bytes: 8 << 20, ..StoreConfig::default() };
+    let settings = HostSettings { create: CreatePolicy::Anyone, store, ..settings() };
     Host::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| true), clock.clone()).unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::load::{Load, PATIENCE, insist, operate};
 use common::*;
 use holdfast_content::{Block, BlockKind, DeviceId, Parcel, Prefix};
 use holdfast_crypto::{DigestKey, PublicKey};
@@ -14,10 +15,8 @@ use holdfast_store::StoreError;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const DATA: &str = "HOLDFAST_TEST_SERVER_DATA";
 const PORT: &str = "HOLDFAST_TEST_SERVER_PORT";
 
@@ -76,13 +75,11 @@ impl Process {
     }
 
     fn address(&self) -> Vec<ServerAddress> {
-        vec![ServerAddress { host: "127.0.0.1".to_owned(), port: self.port }]
+        address(self.port)
     }
 
     fn connect(&self, device: u8) -> Connection {
-        let key = if device == 0 { superuser() } else { key(10 + device) };
-        let proof = ServerProof { file_system: file_system(), minimum_sequence: 0 };
-        Connector::new(key, self.address(), Some(proof)).connect(PATIENCE).unwrap()
+        connect(self.port, device)
     }
 
     fn kill(&mut self) {
@@ -95,6 +92,16 @@ impl Process {
         rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
     }
+}
+
+fn address(port: u16) -> Vec<ServerAddress> {
+    vec![ServerAddress { host: "127.0.0.1".to_owned(), port }]
+}
+
+fn connect(port: u16, device: u8) -> Connection {
+    let key = if device == 0 { superuser() } else { key(10 + device) };
+    let proof = ServerProof { file_system: file_system(), minimum_sequence: 0 };
+    Connector::new(key, address(port), Some(proof)).connect(PATIENCE).unwrap()
 }
 
 impl Drop for Process {
@@ -110,32 +117,6 @@ fn create(process: &Process, people: u32) {
     committed(answer, &process.key());
 }
 
-/// The same bytes until there is an answer.
-fn insist(connection: &Connection, request: &Request) -> Response {
-    loop {
-        match connection.call_blocking(request.clone(), PATIENCE) {
-            Ok(answer) => return answer,
-            Err(error) if error.is_transient() => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-/// One operation as a real client does it: fast if it can, else slow. Returns its number.
-fn operate(connection: &Connection, author: &mut Author, server: &PublicKey) -> u64 {
-    let shown = view(insist(connection, &Request::Look { log_size: 0 }));
-    let request = author.fast(&shown.view);
-    let answer = insist(connection, &request);
-    if answer != Response::Refused {
-        return committed(answer, server);
-    }
-    author.give_up();
-    let shown = view(insist(connection, &Request::Look { log_size: 0 }));
-    let (certificate, update) = author.update(&shown.view);
-    let ordered = view(insist(connection, &update));
-    committed(insist(connection, &author.commit(&ordered.view, &certificate)), server)
-}
-
 /// Proves: a server that is killed again and again in the middle of three devices' load loses nothing it has
 /// acknowledged and applies nothing twice, although its clients send everything unanswered again.
 #[test]
@@ -144,55 +125,20 @@ fn kill_nine_under_load() {
     let mut process = Process::start(folder.path(), 0);
     let (port, server) = (process.port, process.key());
     create(&process, 3);
-    let operations = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let last: Vec<(u64, u32)> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (1..=3u8)
-            .map(|device| {
-                let connection = process.connect(device);
-                let (operations, stop) = (&operations, &stop);
-                scope.spawn(move || {
-                    let mut author = Author::new(device.into());
-                    let (mut last, mut stored) = (0, 0);
-                    while !stop.load(Ordering::SeqCst) {
-                        let chunk = block(BlockKind::Chunk, &noise(u32::from(device) << 16 | stored, 3000)).1;
-                        assert_eq!(insist(&connection, &Request::Store(vec![chunk])), Response::Done);
-                        stored += 1;
-                        last = operate(&connection, &mut author, &server);
-                        operations.fetch_add(1, Ordering::SeqCst);
-                    }
-                    (last, stored)
-                })
-            })
-            .collect();
-        for round in 1..=6u64 {
-            while operations.load(Ordering::SeqCst) < round * 40 {
-                std::thread::sleep(Duration::from_millis(1));
+    let load = Load::run(
+        |device| connect(port, device),
+        server,
+        |until| {
+            for round in 1..=6u64 {
+                until.operations(round * 40);
+                process.kill();
+                process = Process::start(folder.path(), port);
             }
-            process.kill();
-            process = Process::start(folder.path(), port);
-        }
-        stop.store(true, Ordering::SeqCst);
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
-    });
+        },
+    );
     process.kill();
     let mut process = Process::start(folder.path(), port);
-    let connection = process.connect(1);
-    let shown = view(insist(&connection, &Request::Look { log_size: 0 })).view;
-    for (index, (last, stored)) in last.iter().enumerate() {
-        let device = DeviceId(index as u32 + 1);
-        assert_eq!(shown.slots[&device].value.number(), *last);
-        for number in 0..*stored {
-            let (reference, chunk) = block(BlockKind::Chunk, &noise(device.0 << 16 | number, 3000));
-            let Response::Blocks(found) = insist(&connection, &Request::Retrieve(vec![reference.address]))
-            else {
-                panic!("blocks were asked for")
-            };
-            assert_eq!(found[0].as_ref().map(|(_, block)| block), Some(&chunk));
-        }
-    }
-    assert!(shown.pending.is_empty());
-    assert_eq!(shown.log.size, 1 + operations.load(Ordering::SeqCst), "each operation was ordered once");
+    load.check(&process.connect(1));
     process.terminate();
 }
 

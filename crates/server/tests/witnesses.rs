@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::host::settings;
 use common::*;
 use holdfast_checkpoint::checkpoint::log_key;
 use holdfast_checkpoint::cosignature;
@@ -14,8 +15,7 @@ use holdfast_crypto::PublicKey;
 use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::message::{Request, Response, ViewReply, WitnessedHead};
-use holdfast_server::{Caller, Clock, CreatePolicy, FileSystem, Host, HostSettings, ParcelSettings};
-use holdfast_store::StoreConfig;
+use holdfast_server::{Caller, Clock, FileSystem, Host};
 use holdfast_witness::book::CosignError;
 use holdfast_witness::{AskError, Asked, Book};
 use std::sync::Arc;
@@ -42,19 +42,8 @@ struct World {
 }
 
 fn open(storage: Arc<dyn Storage>, clock: Arc<TestClock>) -> Host {
-    let settings = HostSettings {
-        create: CreatePolicy::Local,
-        abort_after: Duration::from_secs(10),
-        checkpoint_records: 8,
-        locks_note: None,
-        parcels: ParcelSettings::default(),
-        lease_term: Duration::ZERO,
-        leases_note: None,
-        history: "0".parse().unwrap(),
-        store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
-    };
     let allowed = Box::new(|key: &PublicKey| *key == superuser().public());
-    Host::open(storage, key(2), settings, allowed, clock).unwrap()
+    Host::open(storage, key(2), settings(), allowed, clock).unwrap()
 }
 
 impl World {

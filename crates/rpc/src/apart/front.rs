@@ -8,7 +8,7 @@ use super::transcript;
 use crate::flow::Pipe;
 use crate::gauge;
 use crate::quic;
-use crate::serve::gate::{Gate, Place};
+use crate::serve::gate::{Entrance, Place};
 use crate::serve::{Limits, Listeners};
 use crate::socket::{self, Counted};
 use crate::throttle::Throttle;
@@ -28,7 +28,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -212,9 +211,7 @@ struct Front {
     desk: Arc<dyn Desk>,
     certified: Arc<CertifiedKey>,
     limits: Limits,
-    gate: Arc<Gate>,
-    ids: AtomicU64,
-    refusals: Throttle,
+    entrance: Entrance,
     drops: Throttle,
     quic: quinn::ServerConfig,
 }
@@ -239,10 +236,8 @@ pub async fn run(
     let front = Arc::new(Front {
         desk,
         certified,
-        gate: Gate::new(limits.clone()),
+        entrance: Entrance::new(limits.clone()),
         limits,
-        ids: AtomicU64::new(1),
-        refusals: Throttle::default(),
         drops: Throttle::default(),
         quic: quic::server_config_of(usual),
     });
@@ -261,7 +256,7 @@ pub async fn run(
         };
         match accepted {
             Ok((stream, address)) => {
-                if let Some((id, place)) = front.enter(address) {
+                if let Some((id, place)) = front.entrance.enter(address) {
                     connections.spawn(front.clone().serve_tcp(stream, address, id, place));
                 }
             }
@@ -284,19 +279,6 @@ pub async fn run(
 }
 
 impl Front {
-    fn enter(&self, address: SocketAddr) -> Option<(u64, Place)> {
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
-        match self.gate.enter(address.ip()) {
-            Ok(place) => Some((id, place)),
-            Err(why) => {
-                if let Some(suppressed) = self.refusals.allow() {
-                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
-                }
-                None
-            }
-        }
-    }
-
     fn dropped(&self, id: u64, address: SocketAddr, why: &str) {
         if let Some(suppressed) = self.drops.allow() {
             tracing::info!(connection = id, %address, why, suppressed, "dropped before it was greeted");
@@ -343,12 +325,12 @@ impl Front {
             };
             let Some(incoming) = incoming else { break };
             // An honest client comes again with the proof at once.
-            if !incoming.remote_address_validated() && self.gate.is_pressed() && incoming.may_retry() {
+            if !incoming.remote_address_validated() && self.entrance.is_pressed() && incoming.may_retry() {
                 let _ = incoming.retry();
                 continue;
             }
             let address = incoming.remote_address();
-            match self.enter(address) {
+            match self.entrance.enter(address) {
                 Some((id, place)) => {
                     connections.spawn(self.clone().serve_quic(incoming, address, id, place));
                 }

@@ -1,11 +1,13 @@
 //! Who may hold a connection: counts, and who has to go when there are too many.
 
 use super::Limits;
+use crate::throttle::Throttle;
 use holdfast_crypto::PublicKey;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 /// Shared by all connections of a server.
@@ -59,6 +61,38 @@ impl Gate {
         counts.connections += 1;
         counts.strangers += 1;
         Ok(Place { gate: self.clone(), address, stranger: true, peer: None })
+    }
+}
+
+/// The way in: numbers connections, and logs those that are turned away, not too often.
+pub(crate) struct Entrance {
+    gate: Arc<Gate>,
+    ids: AtomicU64,
+    refusals: Throttle,
+}
+
+impl Entrance {
+    pub(crate) fn new(limits: Limits) -> Entrance {
+        Entrance { gate: Gate::new(limits), ids: AtomicU64::new(1), refusals: Throttle::default() }
+    }
+
+    /// See [`Gate::is_pressed`].
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.gate.is_pressed()
+    }
+
+    /// A place for a connection from there, with its number.
+    pub(crate) fn enter(&self, address: SocketAddr) -> Option<(u64, Place)> {
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        match self.gate.enter(address.ip()) {
+            Ok(place) => Some((id, place)),
+            Err(why) => {
+                if let Some(suppressed) = self.refusals.allow() {
+                    tracing::warn!(connection = id, %address, why, suppressed, "connection refused");
+                }
+                None
+            }
+        }
     }
 }
 

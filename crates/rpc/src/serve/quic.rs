@@ -34,12 +34,12 @@ pub(super) async fn accept<S: Service>(endpoint: Endpoint, serving: Arc<Serving<
         };
         let Some(incoming) = incoming else { break };
         // An honest client comes again with the proof at once.
-        if !incoming.remote_address_validated() && serving.gate.is_pressed() && incoming.may_retry() {
+        if !incoming.remote_address_validated() && serving.entrance.is_pressed() && incoming.may_retry() {
             let _ = incoming.retry();
             continue;
         }
         let address = incoming.remote_address();
-        match serving.enter(address) {
+        match serving.entrance.enter(address) {
             Some((id, place)) => {
                 let serving = serving.clone();
                 connections.spawn(async move { run(incoming, address, id, place, serving).await });
@@ -85,7 +85,7 @@ async fn run<S: Service>(
         };
         let Ok((send, receive)) = stream else { break };
         // Each stream has its place; one that gets none is cut by being dropped.
-        let Some((id, place)) = first.take().or_else(|| serving.enter(address)) else { continue };
+        let Some((id, place)) = first.take().or_else(|| serving.entrance.enter(address)) else { continue };
         let (pipe, serving) = (quic::pipe(&connection, send, receive), serving.clone());
         streams.spawn(async move { serving.run(Carrier::Quic(pipe, peer), address, id, place).await });
     }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, missing_docs)]
 
+pub mod host;
+pub mod load;
+
 use holdfast_content::{
     Block, BlockKind, Device, DeviceId, Handle, Membership, PrincipalId, Reference, User, UserId,
 };
