@@ -1,7 +1,7 @@
 //! Keys that a real SSH agent keeps: everything works without the private half, and what goes wrong with the agent
 //! is said, waited for and recovered from.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Names that contain their IDs, mounted when they are used: by programs, through links, and against what goes wrong.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, free_port, is_mounted, run, text};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! `holdfast server backup`: copies made under load and at rest are whole, small the second time, and can be
 //! served; what a restored copy means for the devices.
 
-mod common;
+use crate::common;
 
 use common::{World, free_port, run, text};
 use std::fs;

@@ -1,6 +1,6 @@
 //! Bad input: each mistake gets a clear error and an exit code of its own, and nothing is lost.
 
-mod common;
+use crate::common;
 
 use common::{World, free_port, is_mounted, run, text};
 use std::os::unix::fs::PermissionsExt;

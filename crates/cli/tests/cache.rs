@@ -1,7 +1,7 @@
 //! The cache of a user: shared by mounts, bounded, pinned, checked, full and damaged; and what `holdfast stats` says of
 //! it. Real mounts, real processes.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run};
 use serde_json::Value;

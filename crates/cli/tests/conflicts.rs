@@ -1,7 +1,7 @@
 //! Two machines that overwrite each other's version of a file. A file of its own: no other test may spawn a command
 //! here while files are open, as that closes (and so publishes) copies of their descriptors.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs::{self, File, OpenOptions};

@@ -3,7 +3,7 @@
 //!
 //! Long runs are separate commands: see `docs/conformance.md`.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually};
 use rustix::fs::SeekFrom;

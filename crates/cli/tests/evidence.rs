@@ -1,6 +1,6 @@
 //! After an alarm: what `status`, `evidence` and `salvage` say and do, and how a mount goes on.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use holdfast_server::ServerConfig;

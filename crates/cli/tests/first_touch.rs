@@ -1,6 +1,6 @@
 //! What was read first of a mounted release is fetched ahead by the next mount.
 
-mod common;
+use crate::common;
 
 use common::{eventually, free_port, is_mounted, run};
 use std::fs::{self, File};

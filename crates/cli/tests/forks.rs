@@ -1,6 +1,6 @@
 //! After a fork: what two people can show to a third who has neither server nor key, and how they carry on.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs;

@@ -1,6 +1,6 @@
 //! `holdfast server` as it is started by default: in two processes, of which one faces the network and holds nothing.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs;

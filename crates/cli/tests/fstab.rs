@@ -1,6 +1,6 @@
 //! `mount.holdfast`: mounts from fstab, through mount(8) itself.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, is_mounted, run, text};
 use std::fs;

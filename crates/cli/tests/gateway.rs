@@ -1,7 +1,7 @@
 //! `holdfast gateway` as programs meet it: what it answers, and what it does not. What people see is tested in a browser
 //! (`web/verify/test/browser`).
 
-mod common;
+use crate::common;
 
 use common::{eventually, run};
 use std::fs;

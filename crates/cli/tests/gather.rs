@@ -1,6 +1,6 @@
 //! Changes that are gathered while one machine is alone, with real mounts.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, is_mounted, run};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Past states, end to end: through the real command and real mounts.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs;

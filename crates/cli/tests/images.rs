@@ -1,6 +1,6 @@
 //! Images of releases as people meet them: exported with the command, mounted by the kernel, brought up to date, altered.
 
-mod common;
+use crate::common;
 
 use common::{is_mounted, run, text};
 use std::ffi::OsStr;

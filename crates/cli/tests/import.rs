@@ -1,6 +1,6 @@
 //! `holdfast import`: trees brought in by address and through mounts, again, interrupted, mirrored; and what it refuses.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use serde_json::Value;

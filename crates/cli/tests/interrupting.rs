@@ -1,6 +1,6 @@
 //! Programs that wait for a server which does not answer can be interrupted, whatever they wait for.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run};
 use std::fs;

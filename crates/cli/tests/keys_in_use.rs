@@ -1,6 +1,6 @@
 //! A device's key over its life: its state carried to another machine, cloned, its key rotated, and removed.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use std::fs;

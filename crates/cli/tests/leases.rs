@@ -1,6 +1,6 @@
 //! Two machines with leases: what is read again costs no message, and what one changes the other sees at once.
 
-mod common;
+use crate::common;
 
 use common::{World, run};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! flock(2) and fcntl(2) locks across real mounts, with the programs that people use them through.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use std::fs;

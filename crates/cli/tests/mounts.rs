@@ -1,6 +1,6 @@
 //! The life of mounts: sharing one signer, ending in every way, ordinary users, and what `status` says.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, is_mounted, run, text};
 use rustix::process::{Pid, Signal};

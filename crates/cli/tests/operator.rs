@@ -2,7 +2,7 @@
 //! a named verdict for each. The lying layer is `holdfast_sim::evil`; rolled-back and forked servers are the
 //! honest program on old or copied data.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use holdfast_server::ServerConfig;

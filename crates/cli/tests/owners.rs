@@ -1,6 +1,6 @@
 //! Owners through real mounts: the map of users and groups, chown and chgrp.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs;

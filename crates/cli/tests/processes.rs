@@ -1,7 +1,7 @@
 //! The parts of a mount's client: which of them has the key, what each can do, and what becomes of the mount when one is
 //! killed, or asks for what it must not.
 
-mod common;
+use crate::common;
 
 use common::memory::{has_in_memory, seed_of};
 use common::{World, eventually, run};

@@ -1,7 +1,7 @@
 //! Rules for programs on real mounts, with the real helper: who is let in, and every way around that was thought of.
 //! Needs root, as the helper does; does nothing otherwise.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use std::fs;

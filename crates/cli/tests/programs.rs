@@ -1,6 +1,6 @@
 //! Real programs on real mounts: what git, make, compilers, SQLite, rsync and editors need.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run};
 use std::fs;

@@ -1,7 +1,7 @@
 //! Releases of live file systems, by the real command: published from a mount's server without their data, read through
 //! a mirror that reaches it, kept while the live file system moves on, and copied to mirrors that stand alone.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, free_port, run, text};
 use holdfast_client::reader;

@@ -1,6 +1,6 @@
 //! `holdfast publish` as it is by default: what walks and parses the tree is a process of its own, which holds nothing.
 
-mod common;
+use crate::common;
 
 use common::desk::Desk;
 use common::memory::{has_in_memory, seed_of};

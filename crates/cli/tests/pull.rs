@@ -1,6 +1,6 @@
 //! `holdfast pull` as its users run it: from a server, again, killed, and with mistakes.
 
-mod common;
+use crate::common;
 
 use common::desk::Desk;
 use common::{eventually, run};

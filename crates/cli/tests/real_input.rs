@@ -1,6 +1,6 @@
 //! Real programs on real input, through real mounts.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use std::collections::BTreeSet;

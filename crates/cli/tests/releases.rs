@@ -1,7 +1,7 @@
 //! Releases as their publishers and users meet them: published with the command, served over HTTP, mounted, changed
 //! under the mount, mirrored badly, expired, revoked.
 
-mod common;
+use crate::common;
 
 use common::desk::Desk;
 use common::{eventually, run, text};

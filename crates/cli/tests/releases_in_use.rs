@@ -1,6 +1,6 @@
 //! Releases at work: a program compiled straight from a mount, mounts that are killed, caches that are full or spoilt.
 
-mod common;
+use crate::common;
 
 use common::desk::Desk;
 use common::{eventually, is_mounted, run, text};

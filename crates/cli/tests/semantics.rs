@@ -1,6 +1,6 @@
 //! What programs may rely on, through the kernel: the calls of the Unix file interface and their errors.
 
-mod common;
+use crate::common;
 
 use common::{World, run};
 use std::fs::{self, File, OpenOptions};

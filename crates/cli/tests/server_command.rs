@@ -1,7 +1,7 @@
 //! `holdfast server` for its operator: who may create file systems, collecting, scrubbing, figures, with the
 //! server running and stopped.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs;

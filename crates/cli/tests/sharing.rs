@@ -1,6 +1,6 @@
 //! Two machines that change one file at the same time, through mounts and with ordinary programs.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, is_mounted, run};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};

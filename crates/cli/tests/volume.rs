@@ -1,6 +1,6 @@
 //! Protected volumes through the real command: real images, ext4 on loop devices, kills at any moment.
 
-mod common;
+use crate::common;
 
 use common::{eventually, run, text};
 use std::fs::{self, File};

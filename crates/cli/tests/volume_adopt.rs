@@ -1,7 +1,7 @@
 //! Cards with what is on them, through the real command: adopted, used, changed behind its back, damaged, interrupted;
 //! several partitions and cards in one stack. As root, with dosfstools, mtools and fdisk.
 
-mod common;
+use crate::common;
 
 use common::{eventually, run, text};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Cards whose files have owners, through the real command: formatted, mounted for two people, tampered with. As root.
 
-mod common;
+use crate::common;
 
 use common::{eventually, run, text};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Protected volumes attached as servers of NBD, through the real command and other people's clients.
 
-mod common;
+use crate::common;
 
 use common::{run, text};
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! Owners, ACLs, credentials and programs on volumes, through real mounts and the real command. As root.
 
-mod common;
+use crate::common;
 
 use common::{eventually, run, text};
 use std::fs::{self, File};

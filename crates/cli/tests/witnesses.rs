@@ -1,7 +1,7 @@
 //! Bounded staleness, through real servers, witnesses and mounts: a fork that no witness has signed goes stale within its
 //! bound, the other side goes on; an idle file system stays fresh; an outage of witnesses is survived.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, free_port, run, text};
 use std::fs;

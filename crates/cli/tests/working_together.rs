@@ -1,6 +1,6 @@
 //! Programs that two people run on the same files at the same time, and attributes in quantity.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs::{self, File};

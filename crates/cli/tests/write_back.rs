@@ -1,6 +1,6 @@
 //! `mount --write-back` with real mounts and a server that goes away.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, is_mounted, run, text};
 use std::fs;

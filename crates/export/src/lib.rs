@@ -22,3 +22,4 @@ mod wire;
 
 pub use address::{Address, BadAddress};
 pub use server::{Export, Limits, Server, StartError};
+pub use wire::{Kind, REQUEST, REQUEST_BYTES, Request};

@@ -6,7 +6,8 @@ pub const HELLO: u64 = 0x4e42_444d_4147_4943;
 pub const OPTION: u64 = 0x4948_4156_454f_5054;
 /// Begins a reply to an option.
 pub const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
-const REQUEST: u32 = 0x2560_9513;
+/// How a request begins.
+pub const REQUEST: u32 = 0x2560_9513;
 const SIMPLE_REPLY: u32 = 0x6744_6698;
 const STRUCTURED_REPLY: u32 = 0x668e_33ef;
 
@@ -78,11 +79,17 @@ const NO_HOLE: u16 = 2;
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
+    /// Bytes.
     Read,
+    /// To write bytes.
     Write,
+    /// To end the connection.
     Disconnect,
+    /// To make durable what was answered.
     Flush,
+    /// To forget a range.
     Trim,
+    /// To make a range zeroes.
     WriteZeroes,
     /// A number that is not ours, or with flags that are not its.
     Other,
@@ -91,10 +98,15 @@ pub enum Kind {
 /// A request. `cookie` comes back with the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
+    /// What.
     pub kind: Kind,
+    /// It is to be durable when it is answered.
     pub is_durable: bool,
+    /// The client's name for it.
     pub cookie: u64,
+    /// From which byte on.
     pub offset: u64,
+    /// How many bytes.
     pub length: u32,
     /// Data follows, also if the request is refused.
     pub has_data: bool,

@@ -160,7 +160,7 @@ impl Head {
 
     /// Which bytes of the file hold the entry of `key`, if it has one: one page, or two where pages meet.
     pub fn range_of(&self, key: &Key) -> std::ops::Range<u64> {
-        let fence = u64::from_be_bytes(*key.first_chunk().expect("16 bytes"));
+        let fence = fence_of(key);
         // Equal fences can begin several pages, and the key be in the one before the first of them.
         let first = self.fences.partition_point(|known| *known < fence).saturating_sub(1) as u64;
         let end = self.fences.partition_point(|known| *known <= fence) as u64;
@@ -185,6 +185,11 @@ impl Head {
         let end = u64::from(place.offset) + u64::from(place.bytes);
         (end <= pack.bytes && place.bytes as usize <= FRAME_BYTES_MAX).then_some(place)
     }
+}
+
+/// The first 8 bytes of a key.
+fn fence_of(key: &Key) -> u64 {
+    u64::from_be_bytes(*key.first_chunk().expect("16 bytes"))
 }
 
 fn place_of(entry: &[u8; ENTRY_BYTES]) -> Place {
@@ -258,9 +263,13 @@ impl Index {
                 Ok((*entry.first_chunk().expect("16 bytes"), place))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        match entries.is_sorted_by(|a, b| a.0 < b.0) {
+        if !entries.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(BadIndex("its blocks are out of order"));
+        }
+        let fences = entries.chunks(PAGE_ENTRIES).map(|page| fence_of(&page[0].0));
+        match fences.eq(head.fences) {
             true => Ok(Index { packs: head.packs, entries }),
-            false => Err(BadIndex("its blocks are out of order")),
+            false => Err(BadIndex("its pages begin otherwise than it says")),
         }
     }
 }

@@ -10,10 +10,10 @@ mod attempts;
 mod enemy;
 #[path = "../host/main.rs"]
 mod host;
-#[path = "../tests/common/mutate.rs"]
+#[path = "../../fuzz/src/mutate.rs"]
 mod mutate;
 mod roles;
-#[path = "../tests/common/samples.rs"]
+#[path = "../../fuzz/src/samples.rs"]
 mod samples;
 mod serving;
 mod stage;

@@ -142,7 +142,7 @@ pub fn cache_manager(enemy: Enemy) {
         "hoard" => {
             let mut random = Random(77);
             for _ in 0..400 {
-                let blocks: Vec<u64> = (0..64).map(|_| random.next() % 70_000).collect();
+                let blocks: Vec<u64> = (0..64).map(|_| random.draw() % 70_000).collect();
                 let _ = policy.ask(1, &AskPolicy::Cache { disk: 0, blocks: blocks.clone() }, soon());
                 if random.below(3) == 0 {
                     let _ = policy.ask(1, &AskPolicy::Evict { disk: 0, blocks }, soon());

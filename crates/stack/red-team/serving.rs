@@ -28,7 +28,7 @@ pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
         unasked(enemy, request.port, random);
         let body = mutated(samples, random);
         match random.below(9) {
-            0 => Answer::refuse(Refusal::Code(random.next() as u32 % 200)),
+            0 => Answer::refuse(Refusal::Code(random.draw() as u32 % 200)),
             1 => Answer::refuse(Refusal::Failed("x".repeat(random.below(4000)))),
             2 => {
                 Answer { alias: [1, 2, 63, 64, 9999][random.below(5)], outcome: Ok(body), files: Vec::new() }
@@ -46,10 +46,10 @@ pub fn unasked(enemy: &Enemy, port: &str, random: &mut Random) {
         let mut packet = vec![[1, 2, 3, 0, 255][random.below(5)], 0];
         packet.extend((random.below(4) as u16).to_le_bytes());
         packet.extend(if random.below(8) == 0 { [1; 4] } else { [0; 4] });
-        packet.extend((random.next() >> random.below(64)).to_le_bytes());
+        packet.extend((random.draw() >> random.below(64)).to_le_bytes());
         // An empty one would be taken for the end of the channel, which is silence.
         packet.truncate(if random.below(8) == 0 { 1 + random.below(15) } else { 16 });
-        packet.extend((0..random.below(60)).map(|_| random.next() as u8));
+        packet.extend((0..random.below(60)).map(|_| random.draw() as u8));
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
         let mut files = rustix::net::SendAncillaryBuffer::new(&mut space);
         let own = vec![channel.as_fd(); random.below(200)];

@@ -5,15 +5,17 @@
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
+    /// One below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        (self.draw() % bound.max(1) as u64) as usize
     }
 }
 
@@ -24,9 +26,9 @@ pub fn mutated(samples: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
         let at = random.below(bytes.len());
         match random.below(7) {
             0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
-            1 if !bytes.is_empty() => bytes[at] = random.next() as u8,
+            1 if !bytes.is_empty() => bytes[at] = random.draw() as u8,
             2 => bytes.truncate(at),
-            3 => bytes.extend((0..random.below(40)).map(|_| random.next() as u8)),
+            3 => bytes.extend((0..random.below(40)).map(|_| random.draw() as u8)),
             // A length or number at its edge.
             4 if bytes.len() >= at + 8 => {
                 let edge = [0, 1, u64::from(u32::MAX), 1 << 31, u64::MAX, u64::MAX - 7][random.below(6)];

@@ -1,9 +1,6 @@
-//! What is fuzzed: whatever decodes bytes of somebody who is not trusted. Each target has samples to begin with, and says
-//! of any bytes whether they are one of its values. It panics if a value that was decoded does not encode to the same
-//! bytes, or does not print to what is read back as the same.
+//! The least-privilege file system: messages of its components, credentials, policy tables, boot sectors.
 
-use super::samples;
-use borsh::{BorshDeserialize, BorshSerialize};
+use crate::{Target, encode, message, samples, text};
 use holdfast_access::{
     Access, Acl, Credential, Heard, Manifest, Name, Principal, Proof, Scope, Standing, Statement,
 };
@@ -13,19 +10,10 @@ use holdfast_fat::format::{FormatOptions, format};
 use holdfast_policy::{Block, Disk, Effect, Policy};
 use holdfast_stack::protocol::*;
 use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::str::FromStr;
-
-pub struct Target {
-    pub name: &'static str,
-    pub samples: fn() -> Vec<Vec<u8>>,
-    /// Whether these bytes are a value.
-    pub run: fn(&[u8]) -> bool,
-}
 
 const BLOCK: u64 = 1000;
 
-pub const TARGETS: &[Target] = &[
+pub(crate) const TARGETS: &[Target] = &[
     Target { name: "ask-monitor", samples: || samples::ask_monitor(BLOCK), run: message::<AskMonitor> },
     Target { name: "monitor-says", samples: || samples::monitor_says(BLOCK), run: message::<MonitorSays> },
     Target { name: "ask-policy", samples: || samples::ask_policy(BLOCK), run: message::<AskPolicy> },
@@ -46,26 +34,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "policy-table", samples: tables, run: table },
     Target { name: "boot-sector", samples: boot_sectors, run: boot_sector },
 ];
-
-fn encode(value: &impl BorshSerialize) -> Vec<u8> {
-    borsh::to_vec(value).expect("a vector takes everything")
-}
-
-/// A value has one encoding.
-fn message<T: BorshDeserialize + BorshSerialize>(bytes: &[u8]) -> bool {
-    let Ok(value) = borsh::from_slice::<T>(bytes) else { return false };
-    assert!(encode(&value) == bytes, "two encodings of one value");
-    true
-}
-
-/// What is printed is read back as the same.
-fn text<T: FromStr + Display + PartialEq>(bytes: &[u8]) -> bool {
-    let Ok(words) = std::str::from_utf8(bytes) else { return false };
-    let Ok(value) = T::from_str(words) else { return false };
-    let printed = value.to_string();
-    assert!(T::from_str(&printed).is_ok_and(|again| again == value), "{words} prints as {printed}");
-    true
-}
 
 fn user(name: &str) -> Principal {
     Principal::User(Name::new(name).expect("a name"))
