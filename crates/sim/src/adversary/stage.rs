@@ -14,7 +14,7 @@ use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// How many lies were told.
 #[derive(Clone, Default)]
@@ -208,11 +208,18 @@ impl Stage {
         self.honest(who);
         // Somebody else gets ahead of it, so that it cannot be made in one step.
         self.does(beside, Call::Stat("second"));
+        // The second half of a look that is still under way gets through.
+        let declared = AtomicBool::new(false);
         self.lie(
             who,
-            Arc::new(|request, honest| match request {
-                Request::Commit { .. } => Err(RpcError::Lost { maybe_sent: true }),
-                request => Ok(honest(request)),
+            Arc::new(move |request, honest| match request {
+                Request::Commit { .. } if declared.load(SeqCst) => Err(RpcError::Lost { maybe_sent: true }),
+                request => {
+                    if let Request::Update { certificate, .. } = &request {
+                        declared.fetch_or(!certificate.value.deltas.is_empty(), SeqCst);
+                    }
+                    Ok(honest(request))
+                }
             }),
         );
         let folder = if in_team { "team" } else { NAMES[who] };
