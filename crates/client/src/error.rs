@@ -171,8 +171,17 @@ impl std::fmt::Display for IntegrityReport {
             (None, Some(file)) => write!(f, " in file {file}")?,
             (None, None) => {}
         }
-        write!(f, ": {}. Only this file is affected; the rest stays usable.", self.what)?;
-        write!(f, " Ask the operator to restore the data, or write the file anew.")?;
+        match (&self.path, &self.file) {
+            (None, None) => {
+                // A table is many files': it would be untrue that one is affected.
+                write!(f, " in a table or directory: {}. What is found through it is affected;", self.what)?;
+                write!(f, " the rest stays usable. Ask the operator to restore the data.")?;
+            }
+            _ => {
+                write!(f, ": {}. Only this file is affected; the rest stays usable.", self.what)?;
+                write!(f, " Ask the operator to restore the data, or write the file anew.")?;
+            }
+        }
         if let Some(path) = &self.evidence {
             write!(f, " Evidence: {}.", path.display())?;
         }
@@ -326,4 +335,29 @@ pub enum StartError {
     /// The first operation failed.
     #[error("{0}")]
     First(FsError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: what is wrong with a file is said of that file, and what is wrong with a table, of which many files are
+    /// found, is not said to concern one.
+    #[test]
+    fn a_report_says_what_is_affected() {
+        let mut report = IntegrityReport {
+            file: None,
+            path: None,
+            what: "altered".to_owned(),
+            noticed_ns: 0,
+            last_good_operation: 0,
+            evidence: None,
+            missing: None,
+        };
+        let text = report.to_string();
+        assert!(text.contains("in a table or directory") && !text.contains("this file"), "{text}");
+        report.path = Some("team/a".to_owned());
+        let text = report.to_string();
+        assert!(text.contains("in team/a: altered. Only this file is affected"), "{text}");
+    }
 }

@@ -170,25 +170,33 @@ async fn introduce(
         Response::Error(error) => return Err(error.into()),
         _ => return Err(RpcError::Malformed("it did not answer the greeting".to_owned())),
     };
-    if !(PROTOCOL_VERSIONS.0..=PROTOCOL_VERSIONS.1).contains(&welcome.version) {
-        return Err(RpcError::Malformed(format!(
-            "it chose version {}, which was not offered",
-            welcome.version
-        )));
-    }
-    if let Some(expected) = expected {
-        check_proof(&welcome, expected, &server_key)
-            .map_err(|why| RpcError::WrongServer { address: name.clone(), why })?;
-    }
+    check_welcome(&name, &welcome, expected, &server_key)?;
     Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
 }
 
-/// Whether the server with this TLS key may serve the file system, by its superuser's word.
-pub(crate) fn check_proof(
+/// What an answer to a greeting must pass before anything else is said, whatever carried it: a version that was offered,
+/// and the proof that the server called `name` with this key may serve what is expected.
+///
+/// # Errors
+/// [`RpcError::Malformed`], [`RpcError::WrongServer`].
+pub fn check_welcome(
+    name: &str,
     welcome: &Welcome,
-    expected: &ServerProof,
+    expected: Option<&ServerProof>,
     server_key: &PublicKey,
-) -> Result<(), WrongServer> {
+) -> Result<(), RpcError> {
+    if !(PROTOCOL_VERSIONS.0..=PROTOCOL_VERSIONS.1).contains(&welcome.version) {
+        let why = format!("it chose version {}, which was not offered", welcome.version);
+        return Err(RpcError::Malformed(why));
+    }
+    match expected.map(|expected| check_proof(welcome, expected, server_key)) {
+        Some(Err(why)) => Err(RpcError::WrongServer { address: name.to_owned(), why }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the server with this TLS key may serve the file system, by its superuser's word.
+fn check_proof(welcome: &Welcome, expected: &ServerProof, server_key: &PublicKey) -> Result<(), WrongServer> {
     let (superuser, list) = welcome.file_system.as_ref().ok_or(WrongServer::NoProof)?;
     if superuser.file_system_id() != expected.file_system || list.value.file_system != expected.file_system {
         return Err(WrongServer::OtherFileSystem);

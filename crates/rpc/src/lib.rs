@@ -43,6 +43,7 @@ pub use connection::{
     Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic,
     collect_blocks, is_idempotent,
 };
+pub use dial::check_welcome;
 pub use error::{RpcError, WrongServer};
 pub use estimate::LinkEstimate;
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};

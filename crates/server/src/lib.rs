@@ -25,6 +25,7 @@ mod server;
 mod service;
 mod statistics;
 mod tree;
+mod waiting;
 pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};

@@ -158,7 +158,7 @@ fn flip(body: &mut [u8]) {
     }
 }
 
-fn zstd_of_zeroes(length: usize) -> Vec<u8> {
+pub(crate) fn zstd_of_zeroes(length: usize) -> Vec<u8> {
     // A block of our own making, so that the frame is what the codec makes of a long run of zeroes.
     holdfast_content::Block::new(
         &DigestKey::WELL_KNOWN,

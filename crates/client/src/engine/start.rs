@@ -87,6 +87,9 @@ impl Engine {
     ) -> Result<Arc<Engine>, StartError> {
         let (log, state) = open_state(storage, &config)?;
         let signed = begin_signing(&config, state.as_ref())?;
+        if !config.starts_away {
+            remote.wait_until_connected(config.deadline).map_err(|error| explain(error, &config))?;
+        }
         Engine::start_on(config, remote, log, state, signed)
     }
 

@@ -72,8 +72,7 @@ impl FileSystem {
             self.gate_for_new(&*self.backend.latest(), parent)?;
             let inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
             match self.make_inode(caller, parent, name, inode) {
-                Ok(Made { attributes, node, view }) => {
-                    let inode = view.inode(node.handle())?;
+                Ok(Made { attributes, inode, node, view }) => {
                     let keep_cache = self.enter(&node, &inode, &*view, flags);
                     let opened = self.opened(node, flags, keep_cache);
                     self.guard_new(caller, attributes.ino, &inode, flags, &opened);

@@ -24,9 +24,11 @@ const SEARCH_PAGE: usize = 512;
 pub(super) struct Made {
     /// Its attributes.
     pub attributes: Attributes,
+    /// As it was made.
+    pub inode: Arc<Inode>,
     /// Its node.
     pub node: Arc<Node>,
-    /// A view that has it.
+    /// The view of the operation that made it.
     pub view: Arc<dyn View>,
 }
 
@@ -108,7 +110,7 @@ impl FileSystem {
         }
         let directory = self.handle(parent)?;
         let wanted = name.to_vec();
-        let (handle, view) = self.edit(move |changes| {
+        let ((handle, made), view) = self.edit(move |changes| {
             let within = writable_directory(changes, directory)?;
             if changes.entry(directory, &wanted)?.is_some() {
                 return Err(FsError::Exists);
@@ -121,14 +123,18 @@ impl FileSystem {
             inherit(&within.xattrs, &mut inode);
             let handle = changes.allocate(directory.principal)?;
             let (entry, now_ns) = (Entry { handle, kind: inode.kind }, inode.modified_ns);
-            changes.set_inode(handle, inode)?;
+            changes.set_inode(handle, inode.clone())?;
             changes.set_entry(directory, &wanted, Some(entry), now_ns)?;
-            Ok(handle)
+            Ok((handle, inode))
         })?;
-        let inode = view.inode(handle)?;
+        let inode = match view.inode(handle) {
+            // The server says that it is dead after all, so it is being made again: that is no absence.
+            Err(FsError::NotFound | FsError::Stale) => Arc::new(made),
+            inode => inode?,
+        };
         let attributes = self.attributes(&*view, handle, &inode);
         let node = self.nodes.looked_up(attributes.ino, handle, parent, name);
-        Ok(Made { attributes, node, view })
+        Ok(Made { attributes, inode, node, view })
     }
 
     /// Removes a name of anything but a directory.

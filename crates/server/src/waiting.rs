@@ -1,0 +1,68 @@
+//! A host whose caller waits: what [`crate::Driver`] does on a reactor, done on the caller's own thread.
+//!
+//! For simulators, where the clock is theirs: whatever has to be waited for is looked at again after each `pause`, which
+//! sleeps, lets virtual time pass, or says that waiting is over.
+
+use crate::host::{Attempted, Caller, Host};
+use holdfast_protocol::message::{LockAnswer, Request, Response};
+
+impl Host {
+    /// Answers any request but `Hello`. While the answer has to be waited for, `pause` is called between looks; once it
+    /// says `false`, the answer is what it is when the time is up, and an operation that still has to wait for leases of
+    /// others is refused as [`holdfast_protocol::message::ServerError::Busy`].
+    pub fn handle_waiting(
+        &self,
+        caller: &Caller,
+        request: Request,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Response {
+        match request {
+            Request::FetchPending { device, number, .. } => loop {
+                if let Some(answer) = self.standing(caller, device, number) {
+                    return answer;
+                }
+                if !pause() {
+                    return Response::Structure(None);
+                }
+            },
+            Request::AwaitRecall { run, epoch, acknowledged, .. } => loop {
+                if let Some(answer) = self.recall(caller, run, epoch, acknowledged) {
+                    return answer;
+                }
+                if !pause() {
+                    return Response::Recalled(None);
+                }
+            },
+            Request::AwaitLock { lock, wait_ms } => loop {
+                let asked = Request::AwaitLock { lock: lock.clone(), wait_ms };
+                let answer = self.handle(caller, asked);
+                let is_held = matches!(&answer, Response::Locks { answer: LockAnswer::Held(_), .. });
+                if is_held && pause() {
+                    continue;
+                }
+                if let Some(file_system) = &caller.file_system
+                    && let Some(device) = file_system.device(&caller.peer)
+                {
+                    file_system.waits_no_more(device, &lock);
+                }
+                return answer;
+            },
+            Request::Update { .. } | Request::Fast { .. } => {
+                let (mut request, mut claim) = (request, None);
+                loop {
+                    match self.attempt(caller, request, claim.is_some()) {
+                        Attempted::Answered(answer) => return *answer,
+                        Attempted::Waits { request: again, claim: claimed, .. } => {
+                            request = *again;
+                            claim = claim.or(claimed);
+                        }
+                    }
+                    if !pause() {
+                        return self.handle(caller, request);
+                    }
+                }
+            }
+            request => self.handle(caller, request),
+        }
+    }
+}

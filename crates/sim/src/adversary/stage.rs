@@ -1,0 +1,285 @@
+//! A run: the scene, copied; who lives on which branch; and what everybody was told.
+
+use super::oracle::{Call, Event, Outcome, Place, Seen, Tree};
+use super::scene::{ALICE, CAROL, NAMES, ROOT, Scene, look};
+use super::witness::Witness;
+use super::world::{Habits, Image, Liar, Link, Machine, Mount, NOW_NS, Refusal, Server};
+use crate::order::ledger::Ledger;
+use holdfast_client::admin::Admin;
+use holdfast_client::{FsError, Transaction};
+use holdfast_content::{DeviceId, Entry, Handle, Inode, InodeKind};
+use holdfast_protocol::message::{Request, Response, ViewReply};
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::Structure;
+use holdfast_rpc::RpcError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+/// How many lies were told.
+#[derive(Clone, Default)]
+pub struct Told(Arc<AtomicU64>);
+
+impl Told {
+    /// One more.
+    pub fn one(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    /// So far.
+    pub fn count(&self) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// A run.
+pub struct Stage {
+    /// What it began with.
+    pub scene: &'static Scene,
+    /// Copies of the server, by the oracle's branch.
+    pub servers: Vec<Arc<Server>>,
+    /// Machines by device.
+    pub machines: Vec<Machine>,
+    /// What is mounted.
+    pub mounts: Vec<Option<Mount>>,
+    /// How they mount.
+    pub habits: Vec<Habits>,
+    /// On which branch each lives.
+    pub lives: Vec<usize>,
+    /// What everybody was told.
+    pub tree: Tree,
+    /// What every device has accepted of the order.
+    ledger: Ledger,
+    /// What was shown to contradict what is possible, in words.
+    pub contradictions: Vec<String>,
+    /// Lies told.
+    pub told: Told,
+    /// Who vouches for heads, if anybody.
+    pub witness: Option<Witness>,
+}
+
+impl Stage {
+    /// Today's copy of everything; nothing is mounted.
+    pub fn set(leases: bool) -> Stage {
+        let scene = Scene::get();
+        let server = Server::start(&scene.today, leases);
+        let machine = |(who, image): (usize, &Image)| {
+            let key = scene.key(who);
+            // A machine that has been there remembers the newest list of server keys.
+            let sequence = if who == CAROL { 0 } else { 2 };
+            let link = Link::new(&server, scene.id(), key.public(), sequence);
+            Machine::new(NAMES[who], key, image, link)
+        };
+        let machines: Vec<Machine> = scene.machines.iter().enumerate().map(machine).collect();
+        Stage {
+            scene,
+            servers: vec![server],
+            mounts: machines.iter().map(|_| None).collect(),
+            habits: vec![Habits::default(); machines.len()],
+            lives: vec![0; machines.len()],
+            machines,
+            tree: scene.tree.clone(),
+            ledger: Ledger::default(),
+            contradictions: Vec::new(),
+            told: Told::default(),
+            witness: None,
+        }
+    }
+
+    /// The honest server, or what became of it.
+    pub fn server(&self) -> Arc<Server> {
+        self.servers[0].clone()
+    }
+
+    /// Mounts; what is mounted stays.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn mount(&mut self, who: usize) -> Result<(), Refusal> {
+        if self.mounts[who].is_none() {
+            self.mounts[who] = Some(self.machines[who].mount(&self.habits[who])?);
+        }
+        Ok(())
+    }
+
+    /// Unmounts.
+    pub fn unmount(&mut self, who: usize) {
+        self.mounts[who] = None;
+    }
+
+    /// A mount of somebody whom nobody lies to.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn honest(&mut self, who: usize) -> &Mount {
+        self.mount(who).unwrap_or_else(|refusal| panic!("{} is told the truth: {refusal:?}", NAMES[who]));
+        self.mounts[who].as_ref().expect("it was just mounted")
+    }
+
+    /// A call of one client, with nothing beside it; the oracle hears what came of it.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn call(&mut self, who: usize, call: Call) -> Result<Seen, Refusal> {
+        let result = self.mount(who).and_then(|()| {
+            let mount = self.mounts[who].as_ref().expect("it was just mounted");
+            mount.call(&call)
+        });
+        let outcome = result.as_ref().map_or(Outcome::Failed, |seen| Outcome::Returned(seen.clone()));
+        self.note(self.lives[who], vec![Event { who, call, outcome }]);
+        self.observe(who);
+        result
+    }
+
+    /// Tells the ledger of what a device has signed and accepted since.
+    pub fn observe(&mut self, who: usize) {
+        let device = DeviceId(who as u32);
+        for structure in self.machines[who].link.take_signed() {
+            self.ledger.sign(device, &structure);
+        }
+        if let Some(mount) = &self.mounts[who]
+            && let Err(contradiction) = self.ledger.accept(device, &mount.engine.floor().view)
+        {
+            self.contradictions.push(contradiction.to_string());
+        }
+    }
+
+    /// A call of somebody whom nobody lies to.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn does(&mut self, who: usize, call: Call) -> Seen {
+        self.call(who, call).unwrap_or_else(|refusal| panic!("{} is told the truth: {refusal:?}", NAMES[who]))
+    }
+
+    /// Tells the oracle of overlapping calls.
+    pub fn note(&mut self, branch: usize, events: Vec<Event>) {
+        if let Err(contradiction) = self.tree.round(branch, events) {
+            self.contradictions.push(contradiction);
+        }
+    }
+
+    /// Another copy of a server, as a new branch.
+    pub fn fork(&mut self, branch: usize) -> usize {
+        let server = self.servers[branch].fork();
+        self.branch(self.tree.end_of(branch), server)
+    }
+
+    /// A server that goes on from a place, as a new branch.
+    pub fn branch(&mut self, from: Place, server: Arc<Server>) -> usize {
+        self.servers.push(server);
+        self.tree.fork(from)
+    }
+
+    /// Has a client talk to another copy from now on.
+    pub fn lead(&mut self, who: usize, branch: usize) {
+        self.machines[who].link.lead_to(&self.servers[branch]);
+        self.lives[who] = branch;
+    }
+
+    /// Has lies told to a client.
+    pub fn lie(&self, who: usize, liar: Liar) {
+        self.machines[who].link.lie(Some(liar));
+    }
+
+    /// Tells a client the truth.
+    pub fn tell_the_truth(&self, who: usize) {
+        self.machines[who].link.lie(None);
+        self.machines[who].link.greet_falsely(None);
+        self.machines[who].link.set_down(false);
+    }
+
+    /// What is true on a branch, as somebody there would be shown it.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    pub fn view(&self, who: usize, branch: usize) -> ViewReply {
+        let link = Link::new(&self.servers[branch], self.scene.id(), self.machines[who].key.public(), 0);
+        look(&link).expect("a member may look")
+    }
+
+    /// Somebody's last structure on a branch.
+    pub fn slot(&self, who: usize, branch: usize) -> Signed<Structure> {
+        self.view(ALICE, branch).view.slots[&DeviceId(who as u32)].clone()
+    }
+
+    /// Has somebody make a file that stays half made: ordered, not committed.
+    pub fn leave_pending(&mut self, who: usize, beside: usize, in_team: bool) {
+        self.honest(who);
+        // Somebody else gets ahead of it, so that it cannot be made in one step.
+        self.does(beside, Call::Stat("second"));
+        // The second half of a look that is still under way gets through.
+        let declared = AtomicBool::new(false);
+        self.lie(
+            who,
+            Arc::new(move |request, honest| match request {
+                Request::Commit { .. } if declared.load(SeqCst) => Err(RpcError::Lost { maybe_sent: true }),
+                request => {
+                    if let Request::Update { certificate, .. } = &request {
+                        declared.fetch_or(!certificate.value.deltas.is_empty(), SeqCst);
+                    }
+                    Ok(honest(request))
+                }
+            }),
+        );
+        let folder = if in_team { "team" } else { NAMES[who] };
+        let edit = move |transaction: &mut Transaction<'_>| {
+            let home = transaction.entry(Handle::ROOT, folder.as_bytes())?.ok_or(FsError::NotFound)?.handle;
+            let handle = transaction.allocate(home.principal)?;
+            let file = Inode::new(InodeKind::File, 0o644, transaction.me(), NOW_NS);
+            transaction.set_inode(handle, file)?;
+            let entry = Entry { handle, kind: InodeKind::File };
+            transaction.set_entry(home, b"pending", Some(entry), NOW_NS)
+        };
+        let mount = self.mounts[who].as_ref().expect("it is mounted");
+        let made = mount.engine.modify(Arc::new(Mutex::new(edit)));
+        made.expect("an answer to the first half is enough");
+        if in_team {
+            let event = Event { who, call: Call::Create("pending"), outcome: Outcome::Failed };
+            self.note(self.lives[who], vec![event]);
+        }
+    }
+
+    /// Has the witness, if there is one, sign the head of the honest server.
+    pub fn have_witnessed(&self) {
+        if let Some(witness) = &self.witness {
+            witness.sign_for(&self.server(), &self.scene.id());
+        }
+    }
+
+    /// The superuser takes a member's device away.
+    pub fn remove(&mut self, who: usize) {
+        let engine = self.machines[ROOT].start(&Habits::default()).expect("the superuser is told the truth");
+        let admin = Admin::new(&engine).expect("it is the superuser");
+        admin.remove_device(NAMES[who], "laptop").expect("it is there");
+        engine.stop();
+    }
+
+    /// Everything that the oracle has against what was seen.
+    pub fn verdict_of_the_oracle(&self) -> Result<(), String> {
+        match self.contradictions.first() {
+            Some(contradiction) => Err(contradiction.clone()),
+            None => self.tree.check(),
+        }
+    }
+}
+
+/// Lies about what a view shows; `change` is told of each before the client is.
+pub fn about_views(told: &Told, change: impl Fn(&mut ViewReply) + Send + Sync + 'static) -> Liar {
+    let told = told.clone();
+    Arc::new(move |request, honest| {
+        let falsify = |mut reply: Box<ViewReply>| {
+            let true_one = reply.clone();
+            change(&mut reply);
+            if reply != true_one {
+                told.one();
+            }
+            reply
+        };
+        Ok(match honest(request) {
+            Response::View(reply) => Response::View(falsify(reply)),
+            Response::LeasedView(reply, grant) => Response::LeasedView(falsify(reply), grant),
+            other => other,
+        })
+    })
+}

@@ -1,0 +1,70 @@
+//! Each behaviour of the adversary against each call of a client, and all of them at random.
+
+use holdfast_sim::adversary::behaviour::Behaviour;
+use holdfast_sim::adversary::chaos;
+use holdfast_sim::adversary::verdict::{Doing, rows, table};
+
+/// Rows that wait for a term or a bound cost no work meanwhile.
+const THREADS: usize = 6;
+
+/// Proves: whatever the server does, a victim is told the truth, or is refused with words and evidence that hold, and stays
+/// refused until its user has looked; honest failures raise no alarm; and the table in `docs/adversary.md` is the one that
+/// comes out.
+#[test]
+fn every_behaviour_by_every_call() {
+    let wanted = std::env::var("HOLDFAST_BEHAVIOUR").ok();
+    let chosen = |behaviour: &Behaviour| wanted.as_ref().is_none_or(|name| format!("{behaviour:?}") == *name);
+    let behaviours: Vec<Behaviour> = Behaviour::ALL.into_iter().filter(chosen).collect();
+    let rows = rows(&behaviours, THREADS);
+    let table = table(&rows);
+    println!("{table}");
+    let mut wrong = Vec::new();
+    for (behaviour, verdicts) in &rows {
+        for (doing, verdict) in Doing::ALL.iter().zip(verdicts) {
+            match verdict {
+                Ok(verdict) if verdict.is_allowed(behaviour.kind(), *doing) => {}
+                Ok(verdict) => wrong.push(format!("{behaviour:?} {doing:?}: {verdict}")),
+                Err(why) => wrong.push(format!("{behaviour:?} {doing:?}: {why}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    if wanted.is_none() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/adversary.md");
+        let document = std::fs::read_to_string(path).expect("docs/adversary.md");
+        assert!(document.contains(&table), "docs/adversary.md should hold:\n{table}");
+    }
+}
+
+/// Proves: a file that was made is not said to be absent because the server denies having taken the operation. (Found by
+/// this seed, about every second time.)
+#[test]
+fn denial_is_no_absence() {
+    for _ in 0..8 {
+        chaos::run(128, 10).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+/// Proves: behaviours in any combination never bring a client to see what no order on its branch explains, nor from one
+/// branch to another, nor to forget an alarm; and lies are noticed.
+#[test]
+fn random_combinations() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("HOLDFAST_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("HOLDFAST_SEEDS").unwrap_or(24),
+    };
+    let mut total = chaos::Report::default();
+    for seed in seeds.clone() {
+        let report = std::panic::catch_unwind(|| chaos::run(seed, 40))
+            .unwrap_or_else(|_| panic!("seed {seed} panicked"))
+            .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        total.calls += report.calls;
+        total.failed += report.failed;
+        total.lies += report.lies;
+        total.alarms += report.alarms;
+        total.branches += report.branches;
+    }
+    println!("{seeds:?}: {total:?}");
+    assert!(seeds.end - seeds.start < 20 || total.alarms > 5, "lies are noticed: {total:?}");
+}
