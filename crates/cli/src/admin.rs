@@ -236,8 +236,8 @@ struct Done {
 }
 
 fn apply(administer: &Administer, change: Change, directories: &Directories, format: Format) -> Outcome {
-    let Administer { url, superuser, prepare, key } = administer;
-    let superuser = match (superuser, prepare, key) {
+    let Administer { url, superuser, prepare, member } = administer;
+    let superuser = match (superuser, prepare, member) {
         (Some(superuser), ..) => superuser,
         (None, Some(out), Some(key)) => {
             return off_line::prepare(url, key, change, out, directories, format);

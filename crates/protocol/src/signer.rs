@@ -239,6 +239,7 @@ impl Signer {
         self.floor.used += 1;
         self.floor.never_offered.insert(self.floor.used);
         self.give_up();
+        self.ask_first();
         Ok(())
     }
 
@@ -458,7 +459,7 @@ impl Signer {
         };
         if !self.may_settle(&certificate.value, outcome) {
             self.give_up();
-            return Ok(vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::GivenUp)]);
+            return Ok(vec![Effect::Persist(self.to_bytes()), Effect::Finished(Finished::GivenUp)]);
         }
         let structure = self.structure(&certificate.value, forecast.clone(), outcome, tables)?;
         self.phase = Phase::Commit { structure: Signed::by(structure, key)? };
@@ -525,6 +526,12 @@ impl Signer {
         self.phase = Phase::Idle;
     }
 
+    /// The key may have signed on a later view than this state knows, if a crash came before that was durable. A fast
+    /// operation on the older one would go back behind it, so the next one asks for the view.
+    fn ask_first(&mut self) {
+        self.contention.quiet_wanted = self.contention.quiet_wanted.max(1);
+    }
+
     fn restarted(&mut self) -> Vec<Effect> {
         match self.phase {
             Phase::Idle => Vec::new(),
@@ -532,6 +539,7 @@ impl Signer {
             // Nothing was signed that could be committed, and the plan is lost.
             Phase::Update { .. } | Phase::Folding { .. } => {
                 self.give_up();
+                self.ask_first();
                 vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::GivenUp)]
             }
         }

@@ -73,11 +73,11 @@ pub struct Administer {
     pub superuser: Option<PathBuf>,
     /// Change nothing yet: write what is to be changed into this file, to be signed with `holdfast fs sign` where the
     /// superuser's key is, and submitted with `holdfast fs submit`. Never overwritten.
-    #[arg(long, value_name = "FILE", requires = "key")]
+    #[arg(long, value_name = "FILE", requires = "member")]
     pub prepare: Option<PathBuf>,
     /// With --prepare: any member's key.
-    #[arg(long, value_name = "KEY", requires = "prepare")]
-    pub key: Option<PathBuf>,
+    #[arg(long = "key", value_name = "KEY", requires = "prepare")]
+    pub member: Option<PathBuf>,
 }
 
 /// `holdfast fs user`

@@ -266,8 +266,10 @@ impl Sequencer {
             if expired || author == declared.device {
                 records.push(OrderingRecord::Dead { device: author, number: entry.certificate.value.number });
             } else if membership.is_some() && entry.membership.is_some() {
-                // Neither could take effect over the other.
-                return Err(Refusal::Membership("another change of it is under way; try again".to_owned()));
+                // Neither could take effect over the other. Later it could, so a late copy must stay refused.
+                let burn = OrderingRecord::Burn { device: declared.device, number: declared.number };
+                let step = self.apply_all(vec![burn], now_ms);
+                return Ok(Step { answer: Updated::Refused, records: step.records, nodes: step.nodes });
             }
         }
         let membership = membership.map(police::judged);

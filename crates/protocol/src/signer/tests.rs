@@ -422,7 +422,10 @@ fn a_change_of_membership_takes_effect_or_is_given_up() {
     pending.order(&Client::new(B).declare(Path::Slow, change()));
     for (stage, outcome) in [(&Stage::new(), Outcome::Nothing), (&pending, Outcome::Done)] {
         let (a, effects) = folded(stage, outcome);
-        assert!(matches!(effects[..], [Effect::Note(_), Effect::Finished(Finished::GivenUp)]), "{effects:?}");
+        assert!(
+            matches!(effects[..], [Effect::Persist(_), Effect::Finished(Finished::GivenUp)]),
+            "{effects:?}"
+        );
         assert!(a.is_idle() && a.floor().voids.contains(1));
     }
 }
