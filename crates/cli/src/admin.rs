@@ -3,7 +3,9 @@
 //! Changes are signed with the superuser's key. When a process serves mounts of that key, it makes them, because
 //! it holds the signer; otherwise a signer is started here for the one change.
 
-use crate::args::{DeviceCommand, FsCommand, FsCreate, GroupCommand, UserCommand};
+mod off_line;
+
+use crate::args::{Administer, DeviceCommand, FsCommand, FsCreate, GroupCommand, UserCommand};
 use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{self, Key, started};
@@ -110,6 +112,18 @@ pub enum Change {
         /// Name of the device.
         name: String,
     },
+    /// Make none of these, but a request for the superuser's signature under one.
+    Prepare {
+        /// The file system's address.
+        url: String,
+        /// The change.
+        change: Box<Change>,
+    },
+    /// Bring one that is signed into the order.
+    Submit {
+        /// The file's bytes.
+        signed: Vec<u8>,
+    },
 }
 
 /// The membership, as it is printed.
@@ -150,6 +164,8 @@ struct Device {
 pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Outcome {
     match command {
         FsCommand::Create(arguments) => create(arguments, directories, format),
+        FsCommand::Sign(arguments) => off_line::sign(arguments, directories, format),
+        FsCommand::Submit(arguments) => off_line::submit(arguments, directories, format),
         FsCommand::Revoke(arguments) => crate::revoked::revoke(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
         FsCommand::User(arguments) => match &arguments.command {
@@ -163,11 +179,11 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
                     key: keys::read_public(key)?.0,
                     directory: !no_directory,
                 };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
             UserCommand::Remove { administer, name } => {
                 let change = Change::RemoveUser { name: name.clone() };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
         },
         FsCommand::Group(arguments) => match &arguments.command {
@@ -177,19 +193,19 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
             GroupCommand::Add { administer, name, users, no_directory } => {
                 let change =
                     Change::AddGroup { name: name.clone(), users: users.clone(), directory: !no_directory };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
             GroupCommand::Remove { administer, name } => {
                 let change = Change::RemoveGroup { name: name.clone() };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
             GroupCommand::Join(to) => {
                 let change = Change::Join { group: to.group.clone(), users: to.users.clone() };
-                apply(&to.administer.url, &to.administer.superuser, change, directories, format)
+                apply(&to.administer, change, directories, format)
             }
             GroupCommand::Leave(from) => {
                 let change = Change::Leave { group: from.group.clone(), users: from.users.clone() };
-                apply(&from.administer.url, &from.administer.superuser, change, directories, format)
+                apply(&from.administer, change, directories, format)
             }
         },
         FsCommand::Device(arguments) => match &arguments.command {
@@ -199,16 +215,16 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
             DeviceCommand::Add { administer, user, name, key } => {
                 let key = keys::read_public(key)?.0;
                 let change = Change::AddDevice { user: user.clone(), name: name.clone(), key };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
             DeviceCommand::Rotate { administer, user, name, key } => {
                 let key = keys::read_public(key)?.0;
                 let change = Change::RotateDevice { user: user.clone(), name: name.clone(), key };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
             DeviceCommand::Remove { administer, user, name } => {
                 let change = Change::RemoveDevice { user: user.clone(), name: name.clone() };
-                apply(&administer.url, &administer.superuser, change, directories, format)
+                apply(administer, change, directories, format)
             }
         },
     }
@@ -219,8 +235,16 @@ struct Done {
     done: String,
 }
 
-fn apply(url: &str, key: &Path, change: Change, directories: &Directories, format: Format) -> Outcome {
-    let done: String = ask(url, key, change, directories)?;
+fn apply(administer: &Administer, change: Change, directories: &Directories, format: Format) -> Outcome {
+    let Administer { url, superuser, prepare, member } = administer;
+    let superuser = match (superuser, prepare, member) {
+        (Some(superuser), ..) => superuser,
+        (None, Some(out), Some(key)) => {
+            return off_line::prepare(url, key, change, out, directories, format);
+        }
+        _ => return Err(Failure::new(Exit::Usage, "give --superuser, or --prepare with --key")),
+    };
+    let done: String = ask(url, superuser, change, directories)?;
     format.print(&Done { done }, |done| clean(&done.done))
 }
 
@@ -396,34 +420,29 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
 
 /// Makes a change with a signer that runs; the answer is what [`ask`] returns.
 pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::Value> {
-    if *change == Change::Show {
-        let membership = Membership::of(&engine.fetch()?.membership());
-        return serde_json::to_value(membership).map_err(|error| Failure::new(Exit::Internal, error));
+    match change {
+        Change::Show => {
+            let membership = Membership::of(&engine.fetch()?.membership());
+            return serde_json::to_value(membership).map_err(|error| Failure::new(Exit::Internal, error));
+        }
+        Change::Prepare { url, change } => return off_line::prepared(engine, url, change),
+        Change::Submit { signed } => return off_line::submitted(engine, signed),
+        _ => {}
     }
     let admin = Admin::new(engine)?;
     let members = admin.membership()?;
-    let names = Names(&members);
+    check(engine, &members, change)?;
     let done = match change {
-        Change::Show => String::new(),
+        Change::Show | Change::Prepare { .. } | Change::Submit { .. } => String::new(),
         Change::AddUser { name, device, key, directory } => {
-            usable(name)?;
-            usable(device)?;
-            names.free_user(name)?;
-            names.free_key(&PublicKey(*key))?;
-            names.free_directory(engine, name, *directory)?;
             admin.add_user(name, Some((device, PublicKey(*key))), home(*directory), now_ns())?;
             format!("user {name} was added, with device {device}{}", directory_note(name, *directory))
         }
         Change::RemoveUser { name } => {
-            names.user(name)?;
             admin.remove_user(name)?;
             format!("user {name} and all devices of theirs were removed; what they wrote stays")
         }
         Change::AddGroup { name, users, directory } => {
-            usable(name)?;
-            names.free_group(name)?;
-            users.iter().try_for_each(|user| names.user(user).map(drop))?;
-            names.free_directory(engine, name, *directory)?;
             let users: Vec<&str> = users.iter().map(String::as_str).collect();
             admin.add_group(name, &users, home(*directory), now_ns())?;
             format!(
@@ -433,46 +452,27 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
             )
         }
         Change::RemoveGroup { name } => {
-            names.group(name)?;
             admin.remove_group(name)?;
             format!("group {name} was removed; what it wrote stays")
         }
         Change::Join { group, users } => {
-            let id = names.group(group)?;
-            for user in users {
-                let user_id = names.user(user)?;
-                if !members.groups[&id].members.contains(&user_id) {
-                    admin.add_member(group, user)?;
-                }
+            for user in belonging(&members, group, users, false) {
+                admin.add_member(group, user)?;
             }
             format!("{} joined group {group}", users.join(", "))
         }
         Change::Leave { group, users } => {
-            let id = names.group(group)?;
             let mut adopted = 0;
-            for user in users {
-                let user_id = names.user(user)?;
-                if members.groups[&id].members.contains(&user_id) {
-                    adopted += admin.remove_member(group, user)?;
-                }
+            for user in belonging(&members, group, users, true) {
+                adopted += admin.remove_member(group, user)?;
             }
             format!("{} left group {group}; {adopted} files of the group were taken over", users.join(", "))
         }
         Change::AddDevice { user, name, key } => {
-            usable(name)?;
-            let id = names.user(user)?;
-            names.free_key(&PublicKey(*key))?;
-            if names.device(id, name).is_some() {
-                return Err(taken(format!("user {user} has a device named '{name}' already")));
-            }
             let number = admin.add_device(user, name, PublicKey(*key))?;
             format!("device {name} of user {user} was added (device {})", number.0)
         }
         Change::RotateDevice { user, name, key } => {
-            let id = names.user(user)?;
-            if names.device(id, name).is_none() {
-                return Err(unknown(format!("user {user} has no device named '{name}'")));
-            }
             let number = admin.rotate_device(user, name, PublicKey(*key))?;
             format!(
                 "device {name} of user {user} has a new key (device {}); nothing the old key signs from now on counts",
@@ -480,15 +480,69 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
             )
         }
         Change::RemoveDevice { user, name } => {
-            let id = names.user(user)?;
-            if names.device(id, name).is_none() {
-                return Err(unknown(format!("user {user} has no device named '{name}'")));
-            }
             admin.remove_device(user, name)?;
             format!("device {name} of user {user} was removed; nothing it signs from now on counts")
         }
     };
     Ok(serde_json::Value::String(done))
+}
+
+/// Refuses what cannot be done, by name. The engine checks again where the change is ordered.
+fn check(engine: &Engine, members: &content::Membership, change: &Change) -> Outcome {
+    let names = Names(members);
+    let known_device = |user: &str, name: &str| match names.device(names.user(user)?, name) {
+        Some(_) => Ok(()),
+        None => Err(unknown(format!("user {user} has no device named '{name}'"))),
+    };
+    match change {
+        Change::Show | Change::Prepare { .. } | Change::Submit { .. } => Ok(()),
+        Change::AddUser { name, device, key, directory } => {
+            usable(name)?;
+            usable(device)?;
+            names.free_user(name)?;
+            names.free_key(&PublicKey(*key))?;
+            names.free_directory(engine, name, *directory)
+        }
+        Change::RemoveUser { name } => names.user(name).map(drop),
+        Change::AddGroup { name, users, directory } => {
+            usable(name)?;
+            names.free_group(name)?;
+            users.iter().try_for_each(|user| names.user(user).map(drop))?;
+            names.free_directory(engine, name, *directory)
+        }
+        Change::RemoveGroup { name } => names.group(name).map(drop),
+        Change::Join { group, users } | Change::Leave { group, users } => {
+            names.group(group)?;
+            users.iter().try_for_each(|user| names.user(user).map(drop))
+        }
+        Change::AddDevice { user, name, key } => {
+            usable(name)?;
+            let id = names.user(user)?;
+            names.free_key(&PublicKey(*key))?;
+            match names.device(id, name) {
+                None => Ok(()),
+                Some(_) => Err(taken(format!("user {user} has a device named '{name}' already"))),
+            }
+        }
+        Change::RotateDevice { user, name, .. } | Change::RemoveDevice { user, name } => {
+            known_device(user, name)
+        }
+    }
+}
+
+/// Those of `users` who are in the group, or who are not.
+fn belonging<'a>(
+    members: &content::Membership,
+    group: &str,
+    users: &'a [String],
+    inside: bool,
+) -> Vec<&'a str> {
+    let group = members.group_by_name(group).and_then(|id| members.groups.get(&id));
+    let is_inside = |user: &str| {
+        let id = members.user_by_name(user);
+        group.zip(id).is_some_and(|(group, id)| group.members.contains(&id))
+    };
+    users.iter().map(String::as_str).filter(|user| is_inside(user) == inside).collect()
 }
 
 fn home(directory: bool) -> Home {

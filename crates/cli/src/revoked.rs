@@ -78,11 +78,11 @@ impl From<Checked> for Failure {
 
 /// `holdfast fs revoke`: makes a certificate. It ends nothing before somebody finds it.
 pub fn revoke(arguments: &FsRevoke, format: Format) -> Outcome {
-    let address: Address = arguments.administer.url.parse()?;
+    let address: Address = arguments.url.parse()?;
     let id = address.file_system;
-    let superuser: Arc<dyn KeyHolder> = keys::read(&arguments.administer.superuser)?.into_holder()?;
+    let superuser: Arc<dyn KeyHolder> = keys::read(&arguments.superuser)?.into_holder()?;
     if superuser.public().file_system_id() != id {
-        let message = format!("{}: not the superuser's key", arguments.administer.superuser.display());
+        let message = format!("{}: not the superuser's key", arguments.superuser.display());
         return Err(Failure::new(Exit::NotAllowed, message).hint(
             "the file system's id is the digest of its superuser's key, so no other key can revoke it",
         ));

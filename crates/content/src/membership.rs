@@ -11,11 +11,13 @@ use crate::error::{ContentError, Malformed, within};
 use crate::live::misuse;
 use crate::{Block, BlockKind, BlockSink, BlockSource, DeviceId, GroupId, PrincipalId, Reference, UserId};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_crypto::{DigestKey, PublicKey};
+use holdfast_crypto::{Digest, DigestKey, PublicKey, Signature};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest name of a user, group, device or file system, in bytes.
 pub const MEMBER_NAME_BYTES_MAX: usize = 64;
+/// Format of a block whose membership has a warrant; without one it is that of all bodies.
+const WARRANTED: u8 = 2;
 /// Highest id of a user, group or device: what fits the inode numbers programs see.
 pub const ID_MAX: u32 = (1 << 22) - 1;
 
@@ -32,6 +34,22 @@ pub struct Membership {
     pub groups: BTreeMap<GroupId, Group>,
     /// Devices; 0 holds the superuser's key.
     pub devices: BTreeMap<DeviceId, Device>,
+    /// What the superuser signed for it off-line, if it did not come about by an operation of device 0. It is in the block,
+    /// and not part of what the membership says.
+    #[borsh(skip)]
+    pub warrant: Option<Warrant>,
+}
+
+/// The superuser's signature for a membership, made before its place in the order was known: for which one it follows,
+/// and for what is changed, but not for the version that the order gives it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Warrant {
+    /// The version under which the membership that it follows is in force.
+    pub version: u64,
+    /// The address of that membership's block.
+    pub follows: Digest,
+    /// By the superuser's key, in `Domain::Warrant`; `holdfast_protocol::warrant` says over what.
+    pub signature: Signature,
 }
 
 /// A person or service.
@@ -82,6 +100,7 @@ impl Membership {
             users: [(UserId::SUPERUSER, user)].into(),
             groups: BTreeMap::new(),
             devices: [(DeviceId::SUPERUSER, device)].into(),
+            warrant: None,
         }
     }
 
@@ -144,6 +163,7 @@ impl Membership {
     #[must_use]
     pub fn succeeded_by(&self, mut next: Membership, version: u64) -> Membership {
         next.version = version;
+        next.warrant = None;
         for (id, device) in &mut next.devices {
             let removed_before = self.devices.get(id).and_then(|device| device.removed_at);
             if device.removed_at.is_some() {
@@ -154,6 +174,32 @@ impl Membership {
             let Some(before) = self.groups.get(id) else { continue };
             group.former = before.former.clone();
             group.former.extend(before.members.difference(&group.members).map(|user| (*user, version)));
+        }
+        next
+    }
+
+    /// What is changed, whatever version the order gives it: the version, and the places where it is noted for those who
+    /// go with this change, are 0, which nothing else is. It is what a superuser signs off-line.
+    #[must_use]
+    pub fn undated(&self) -> Membership {
+        self.redated(self.version, 0)
+    }
+
+    /// The membership that an undated one is at `version`.
+    #[must_use]
+    pub fn dated(&self, version: u64) -> Membership {
+        self.redated(0, version)
+    }
+
+    fn redated(&self, from: u64, to: u64) -> Membership {
+        let mut next = Membership { version: to, warrant: None, ..self.clone() };
+        for device in next.devices.values_mut() {
+            device.removed_at = device.removed_at.map(|at| if at == from { to } else { at });
+        }
+        for left in next.groups.values_mut().flat_map(|group| group.former.values_mut()) {
+            if *left == from {
+                *left = to;
+            }
         }
         next
     }
@@ -297,11 +343,14 @@ impl Membership {
                 return Err(Malformed::ReferenceUnused(block.references().len()));
             }
             let (format, body) = block.body().split_first().ok_or(Malformed::Truncated)?;
-            if *format != FORMAT {
-                return Err(Malformed::UnknownFormat { found: *format, known: FORMAT });
-            }
-            let membership: Membership =
-                holdfast_crypto::decode(body).map_err(|error| Malformed::Rule(error.why))?;
+            let membership = match *format {
+                FORMAT => holdfast_crypto::decode(body),
+                WARRANTED => holdfast_crypto::decode(body).map(|(warrant, membership): (Warrant, _)| {
+                    Membership { warrant: Some(warrant), ..membership }
+                }),
+                found => return Err(Malformed::UnknownFormat { found, known: WARRANTED }),
+            };
+            let membership = membership.map_err(|error| Malformed::Rule(error.why))?;
             membership.validate()?;
             Ok(membership)
         };
@@ -314,8 +363,10 @@ impl Membership {
     /// [`ContentError::Misuse`] if it is not valid or too large.
     pub fn to_block(&self, key: &DigestKey) -> Result<Block, ContentError> {
         misuse(self.validate())?;
-        let mut body = vec![FORMAT];
-        body.extend(holdfast_crypto::encode(self));
+        let body = match &self.warrant {
+            None => holdfast_crypto::encode(&(FORMAT, self)),
+            Some(warrant) => holdfast_crypto::encode(&(WARRANTED, warrant, self)),
+        };
         misuse(within("bytes of a membership", body.len() as u64, 0, crate::BODY_BYTES_MAX.into()))?;
         Ok(Block::new(key, BlockKind::Membership, Vec::new(), body))
     }

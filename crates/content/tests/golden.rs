@@ -5,7 +5,7 @@
 
 use holdfast_content::file::ChunkerConfig;
 use holdfast_content::*;
-use holdfast_crypto::{DigestKey, Domain, SigningKey};
+use holdfast_crypto::{Digest, DigestKey, Domain, SigningKey};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -220,6 +220,17 @@ fn memberships() {
     let block = membership.to_block(&KEY).unwrap();
     golden_block("membership", &block);
     assert_eq!(Membership::from_block(&block).unwrap(), membership);
+
+    // With a warrant the block has another form; what is signed says no version of its own.
+    let signature = SigningKey::from_seed(&[0; 32]).sign(Domain::Warrant, b"whatever");
+    membership.warrant = Some(Warrant { version: 2, follows: Digest([7; 32]), signature });
+    let block = membership.to_block(&KEY).unwrap();
+    golden_block("membership-warranted", &block);
+    assert_eq!(Membership::from_block(&block).unwrap(), membership);
+    let undated = membership.undated();
+    assert_eq!((undated.version, undated.devices[&DeviceId(1)].removed_at), (0, Some(0)));
+    assert_eq!(undated.groups[&GroupId(3)].former[&UserId(1)], 2, "an earlier date stays");
+    assert_eq!(undated.dated(3), Membership { warrant: None, ..membership });
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub enum Domain {
     LocalRecord = 29,
     /// Evidence file.
     Evidence = 30,
+    /// Change of a file system's membership, as its superuser signs it off-line.
+    Warrant = 31,
     /// Set of keys of a release: its id, and as signed.
     ReleaseKeys = 40,
     /// Record of a release, as signed.

@@ -70,7 +70,7 @@ pub enum Alarm {
     /// The view has no membership, or another than the one it was judged by.
     #[error("the membership shown is version {found}; the view names version {expected}")]
     Membership {
-        /// In the superuser's slot.
+        /// In the view.
         expected: u64,
         /// Handed in.
         found: u64,
@@ -304,6 +304,14 @@ pub enum Alarm {
         /// Its number.
         number: u64,
     },
+    /// A change of the membership that the superuser has not made.
+    #[error("{operation} changes the membership, and not by the superuser's leave: {what}")]
+    Unwarranted {
+        /// The operation that holds it.
+        operation: Operation,
+        /// Why not.
+        what: String,
+    },
 }
 
 fn by(device: &Option<DeviceId>) -> String {
@@ -333,6 +341,7 @@ impl Alarm {
             }
             Alarm::RemovedDevice { operation, .. }
             | Alarm::Unauthorised { operation, .. }
+            | Alarm::Unwarranted { operation, .. }
             | Alarm::WrongHandle { operation, .. } => Blame::Device(operation.device),
             Alarm::FateChanged { device, .. } => Blame::Device(*device),
             // Both are signed with its key: it was used twice. A server alone cannot do that.

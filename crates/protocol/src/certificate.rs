@@ -64,7 +64,7 @@ pub enum Delta {
         /// Directory modification time, nanoseconds since the epoch.
         time_ns: i64,
     },
-    /// Replace the membership (superuser only).
+    /// Replace the membership: device 0, or another device with a warrant in the block, and then nothing else with it.
     SetMembers {
         /// The membership block.
         reference: Reference,
@@ -116,6 +116,14 @@ impl Certificate {
         principals
     }
 
+    /// The membership block that it brings.
+    pub fn new_members(&self) -> Option<Reference> {
+        self.deltas.iter().find_map(|delta| match delta {
+            Delta::SetMembers { reference } => Some(*reference),
+            _ => None,
+        })
+    }
+
     /// What no honest device would declare, in words; `None` if there is nothing of the kind. Rights, numbers
     /// and preconditions are judged elsewhere.
     pub fn offence(&self) -> Option<&'static str> {
@@ -148,7 +156,14 @@ impl Certificate {
                 _ => {}
             }
         }
-        (membership > 1).then_some("it replaces the membership twice")
+        match membership {
+            0 => None,
+            1 if self.device == DeviceId::SUPERUSER || self.deltas.len() == 1 => None,
+            1 => {
+                Some("it replaces the membership, and only the superuser's may do more in the same operation")
+            }
+            _ => Some("it replaces the membership twice"),
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! What is signed, and what the signatures mean, is in [`certificate`] and [`structure`]; what a client checks
 //! before it believes a server is in `check`; the server's side is in `sequencer`; the client's life of one
-//! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what
-//! signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client checks before it
+//! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what the
+//! superuser signs off-line is in [`warrant`]; what signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client checks before it
 //! believes one, is in [`history`]. Advisory locks and leases, which are not signed, are in [`locks`] and
 //! [`leases`].
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ pub mod signed;
 pub mod signer;
 pub mod structure;
 pub mod vector;
+pub mod warrant;
 
 #[cfg(test)]
 extern crate self as holdfast_protocol;

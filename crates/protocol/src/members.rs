@@ -1,11 +1,13 @@
 //! What the protocol asks of the membership: keys and rights.
 //!
 //! The membership block is content (`holdfast_content`); its address is the i-handle of `Members` in the
-//! superuser's slot, so it is signed by the one key a client knows beforehand and has a place in the order.
+//! superuser's slot, so it is signed by the one key a client knows beforehand and has a place in the order. Where another
+//! device's slot holds it, the block brings that key's signature along ([`crate::warrant`]).
 //! A driver loads the block named by [`crate::check::membership_wanted`] and hands it to `check`.
 
-use holdfast_content::{DeviceId, Membership, PrincipalId};
-use holdfast_crypto::PublicKey;
+use crate::warrant;
+use holdfast_content::{DeviceId, Membership, PrincipalId, Warrant};
+use holdfast_crypto::{Digest, PublicKey};
 
 /// A device as the membership lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,9 @@ pub trait Members {
     /// `since` at [`Members::version`] the question is about now; with less, former members of a group count
     /// if they left it after `since`, since what they signed before they left stays valid.
     fn may_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool;
+
+    /// What the superuser signed for it off-line, verified; `None` if there is nothing of the kind.
+    fn warrant(&self, file_system: Digest, superuser: &PublicKey) -> Option<&Warrant>;
 }
 
 impl Members for Membership {
@@ -45,5 +50,9 @@ impl Members for Membership {
             return owner == device;
         }
         self.might_write(device, principal, since)
+    }
+
+    fn warrant(&self, file_system: Digest, superuser: &PublicKey) -> Option<&Warrant> {
+        warrant::verified(file_system, superuser, self)
     }
 }

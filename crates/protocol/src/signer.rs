@@ -22,10 +22,10 @@ use crate::members::Members;
 use crate::message::{Attached, Receipt, Request, ServerKeys, ViewReply};
 use crate::order::forecast;
 use crate::signed::{Signable, Signed};
-use crate::structure::{Forecast, Outcome, Structure};
+use crate::structure::{Forecast, Outcome, PendingEntry, Structure};
 use crate::vector::VOID_RANGES_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{PrincipalId, Reference};
+use holdfast_content::{DeviceId, PrincipalId, Reference};
 use holdfast_crypto::{DecodeError, KeyHolder, NotSigned, decode, encode};
 use std::collections::BTreeMap;
 
@@ -124,7 +124,8 @@ pub enum Finished {
     NotTaken,
     /// Ordered, but dead before it was committed. Plan it anew.
     Aborted,
-    /// Given up after a restart, as nobody waits for it any more.
+    /// Given up: after a restart, as nobody waits for it any more; or a change of the membership that must not be committed
+    /// at its place.
     GivenUp,
 }
 
@@ -238,6 +239,7 @@ impl Signer {
         self.floor.used += 1;
         self.floor.never_offered.insert(self.floor.used);
         self.give_up();
+        self.ask_first();
         Ok(())
     }
 
@@ -455,9 +457,27 @@ impl Signer {
         let Phase::Folding { certificate, forecast } = &self.phase else {
             return Err(Misuse::Unexpected("no operation waits for its tables"));
         };
+        if !self.may_settle(&certificate.value, outcome) {
+            self.give_up();
+            return Ok(vec![Effect::Persist(self.to_bytes()), Effect::Finished(Finished::GivenUp)]);
+        }
         let structure = self.structure(&certificate.value, forecast.clone(), outcome, tables)?;
         self.phase = Phase::Commit { structure: Signed::by(structure, key)? };
         Ok(self.persist_and_send())
+    }
+
+    /// Whether an operation with this outcome may be committed at all. Without effect, a change of the membership would
+    /// still count its version up: over one that is pending, that one would be undone; and a device other than 0 has no
+    /// warrant for the membership that stays. Such a change is given up instead.
+    fn may_settle(&self, certificate: &Certificate, outcome: Outcome) -> bool {
+        let own = self.floor.device;
+        let changes_members = |entry: &PendingEntry| {
+            let declared = &entry.certificate.value;
+            !entry.dead && declared.device != own && declared.new_members().is_some()
+        };
+        certificate.new_members().is_none()
+            || (!self.floor.view.pending.iter().any(changes_members)
+                && (outcome == Outcome::Done || own == DeviceId::SUPERUSER))
     }
 
     fn committed(&mut self, receipt: Signed<Receipt>) -> Vec<Effect> {
@@ -506,6 +526,12 @@ impl Signer {
         self.phase = Phase::Idle;
     }
 
+    /// The key may have signed on a later view than this state knows, if a crash came before that was durable. A fast
+    /// operation on the older one would go back behind it, so the next one asks for the view.
+    fn ask_first(&mut self) {
+        self.contention.quiet_wanted = self.contention.quiet_wanted.max(1);
+    }
+
     fn restarted(&mut self) -> Vec<Effect> {
         match self.phase {
             Phase::Idle => Vec::new(),
@@ -513,6 +539,7 @@ impl Signer {
             // Nothing was signed that could be committed, and the plan is lost.
             Phase::Update { .. } | Phase::Folding { .. } => {
                 self.give_up();
+                self.ask_first();
                 vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::GivenUp)]
             }
         }

@@ -1,6 +1,8 @@
 //! The signed formats do not change unnoticed: the examples in `docs/protocol.md` are made here, byte for byte.
 
-use holdfast_content::{Algorithm, DeviceId, GroupId, Handle, InodeKind, PrincipalId, Reference, UserId};
+use holdfast_content::{
+    Algorithm, Device, DeviceId, GroupId, Handle, InodeKind, Membership, PrincipalId, Reference, User, UserId,
+};
 use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::log_tree::{Frontier, leaf};
@@ -8,6 +10,7 @@ use holdfast_protocol::message::{Receipt, ServerKeys};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Record, Structure};
 use holdfast_protocol::vector::{VersionVector, VoidSet};
+use holdfast_protocol::warrant::Change;
 use std::fmt::Write;
 
 fn hex(bytes: &[u8]) -> String {
@@ -102,6 +105,17 @@ fn golden() -> String {
         sequence: 2,
         keys: vec![PublicKey([0x88; 32]), PublicKey([0x99; 32])],
     };
+    let mut next = Membership::founding("team", "root", PublicKey([0x99; 32]));
+    next.users.insert(UserId(1), User { name: "ann".to_owned(), removed: false });
+    let device = Device {
+        user: UserId(1),
+        name: "laptop".to_owned(),
+        key: PublicKey([0x88; 32]),
+        removed_at: Some(1),
+    };
+    next.devices.insert(DeviceId(1), device);
+    let present = HandleVersion { version: 4, reference: reference(0x22) };
+    let warrant = Change::new(Digest([0xf5; 32]), &present, &next);
     let mut frontier = Frontier::default();
     for byte in 0..5 {
         frontier.append(leaf(Digest([byte; 32]), Digest([byte + 100; 32])));
@@ -112,6 +126,7 @@ fn golden() -> String {
     writeln!(text, "structure\n{}", describe(&structure)).expect("memory");
     writeln!(text, "receipt\n{}", describe(&receipt)).expect("memory");
     writeln!(text, "server keys\n{}", describe(&keys)).expect("memory");
+    writeln!(text, "warrant\n{}", describe(&warrant)).expect("memory");
     writeln!(text, "void set {{2..3, 6}}\nencoded   {}", hex(&encode(&forecast().voids))).expect("memory");
     writeln!(text, "root      {}\n", forecast().voids.root()).expect("memory");
     writeln!(text, "log of five leaves\nroot      {}", frontier.head().root).expect("memory");

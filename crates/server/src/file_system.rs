@@ -30,7 +30,7 @@ use holdfast_content::{
 };
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_log::Storage;
-use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
 use holdfast_protocol::locks::{LEASE_MS, LockTable};
 use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
@@ -57,13 +57,20 @@ pub struct FileSystem {
     superuser: PublicKey,
     ledger: Mutex<Ledger>,
     /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
-    devices: RwLock<Arc<HashMap<PublicKey, DeviceId>>>,
+    devices: RwLock<Active>,
     settled: Notify,
     locks: Mutex<LockTable>,
     lock_changes: Notify,
     leases: Leases,
     /// What witnesses have co-signed.
     heads: Mutex<Heads>,
+}
+
+/// Who takes part.
+struct Active {
+    /// Version of the membership.
+    version: u64,
+    by_key: HashMap<PublicKey, DeviceId>,
 }
 
 /// What may have been held when the server ended, and how leases are granted from now on.
@@ -167,7 +174,7 @@ impl FileSystem {
 
     /// The device of a key, by the membership in force.
     pub(crate) fn device(&self, key: &PublicKey) -> Option<DeviceId> {
-        self.devices.read().get(key).copied()
+        self.devices.read().by_key.get(key).copied()
     }
 
     /// Whether a device may undo what another has asked for: it is of the same user, or the superuser's.
@@ -389,8 +396,9 @@ impl FileSystem {
 
     fn committed(&self, ledger: &mut Ledger, device: DeviceId) {
         ledger.note_commit(device);
-        if device == DeviceId::SUPERUSER {
-            *self.devices.write() = devices_of(ledger.sequencer().membership());
+        let membership = ledger.sequencer().membership();
+        if self.devices.read().version != membership.version {
+            *self.devices.write() = devices_of(membership);
         }
     }
 
@@ -411,9 +419,9 @@ impl FileSystem {
     }
 }
 
-fn devices_of(membership: &Membership) -> Arc<HashMap<PublicKey, DeviceId>> {
+fn devices_of(membership: &Membership) -> Active {
     let active = membership.devices.iter().filter(|(device, _)| membership.is_active(**device));
-    Arc::new(active.map(|(id, device)| (device.key, *id)).collect())
+    Active { version: membership.version, by_key: active.map(|(id, device)| (device.key, *id)).collect() }
 }
 
 fn receipt_of(structure: &Structure) -> Receipt {
@@ -457,12 +465,8 @@ fn announced_membership(
     certificate: &Certificate,
     given: &Blocks,
 ) -> Result<Option<Membership>, Refused> {
-    let announced = certificate.deltas.iter().find_map(|delta| match delta {
-        Delta::SetMembers { reference } => Some(reference),
-        _ => None,
-    });
-    let Some(reference) = announced else { return Ok(None) };
-    let block = open_block(store, id, reference, BlockKind::Membership, given)?;
+    let Some(reference) = certificate.new_members() else { return Ok(None) };
+    let block = open_block(store, id, &reference, BlockKind::Membership, given)?;
     match Membership::from_block(&block) {
         Ok(membership) => Ok(Some(membership)),
         Err(error) => refuse(error.to_string()),

@@ -9,16 +9,16 @@
 //! closed.
 
 mod adopt;
+pub mod changes;
 mod create;
+pub mod off_line;
 
 pub use create::{CreateConfig, CreateError, create, create_by, create_with};
 
 use crate::engine::Engine;
 use crate::error::FsError;
 use crate::tree::Transaction;
-use holdfast_content::{
-    Device, DeviceId, Entry, Group, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, User, UserId,
-};
+use holdfast_content::{DeviceId, Entry, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, UserId};
 use holdfast_crypto::PublicKey;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -72,15 +72,8 @@ impl<'a> Admin<'a> {
         let id = self.change({
             let name = name.clone();
             move |members| {
-                if members.user_by_name(&name).is_some() {
-                    return Err(FsError::Exists);
-                }
-                let id = members.next_user();
-                members.users.insert(id, User { name: name.clone(), removed: false });
-                if let Some((device, key)) = &device {
-                    insert_device(members, id, device, *key)?;
-                }
-                Ok(id)
+                let device = device.as_ref().map(|(device, key)| (device.as_str(), *key));
+                changes::add_user(members, &name, device)
             }
         })?;
         self.make_home(home, PrincipalId::User(id), &name, now_ns)?;
@@ -93,18 +86,7 @@ impl<'a> Admin<'a> {
     /// [`FsError::NotFound`], [`FsError::NotPermitted`] for the superuser; as [`Engine::modify`].
     pub fn remove_user(&self, name: &str) -> Result<(), FsError> {
         let name = name.to_owned();
-        self.change(move |members| {
-            let id = members.user_by_name(&name).ok_or(FsError::NotFound)?;
-            if id == UserId::SUPERUSER {
-                return Err(FsError::NotPermitted("the superuser cannot be removed".to_owned()));
-            }
-            let version = members.version;
-            for device in members.devices.values_mut().filter(|device| device.user == id) {
-                device.removed_at.get_or_insert(version);
-            }
-            members.users.get_mut(&id).expect("it was just found").removed = true;
-            Ok(())
-        })
+        self.change(move |members| changes::remove_user(members, &name))
     }
 
     /// Adds a device of a user.
@@ -113,10 +95,7 @@ impl<'a> Admin<'a> {
     /// [`FsError::NotFound`] for the user, [`FsError::Exists`] for the key or name; as [`Engine::modify`].
     pub fn add_device(&self, user: &str, name: &str, key: PublicKey) -> Result<DeviceId, FsError> {
         let (user, name) = (user.to_owned(), name.to_owned());
-        self.change(move |members| {
-            let id = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            insert_device(members, id, &name, key)
-        })
+        self.change(move |members| changes::add_device(members, &user, &name, key))
     }
 
     /// Removes a device; nothing it signs from now on counts. What it wrote stays.
@@ -125,10 +104,7 @@ impl<'a> Admin<'a> {
     /// [`FsError::NotFound`], [`FsError::NotPermitted`] for device 0; as [`Engine::modify`].
     pub fn remove_device(&self, user: &str, name: &str) -> Result<(), FsError> {
         let (user, name) = (user.to_owned(), name.to_owned());
-        self.change(move |members| {
-            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            retire_device(members, user, &name)
-        })
+        self.change(move |members| changes::remove_device(members, &user, &name))
     }
 
     /// Puts a new key in the place of a device's, in one operation: at its place in the order the old one ends and the
@@ -140,11 +116,7 @@ impl<'a> Admin<'a> {
     /// [`FsError::NotPermitted`] for device 0; as [`Engine::modify`].
     pub fn rotate_device(&self, user: &str, name: &str, key: PublicKey) -> Result<DeviceId, FsError> {
         let (user, name) = (user.to_owned(), name.to_owned());
-        self.change(move |members| {
-            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            retire_device(members, user, &name)?;
-            insert_device(members, user, &name, key)
-        })
+        self.change(move |members| changes::rotate_device(members, &user, &name, key))
     }
 
     /// Adds a group.
@@ -154,21 +126,7 @@ impl<'a> Admin<'a> {
     pub fn add_group(&self, name: &str, users: &[&str], home: Home, now_ns: i64) -> Result<GroupId, FsError> {
         let owned_name = name.to_owned();
         let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
-        let id = self.change(move |members| {
-            if members.group_by_name(&owned_name).is_some() {
-                return Err(FsError::Exists);
-            }
-            let ids = users.iter().map(|user| members.user_by_name(user).ok_or(FsError::NotFound));
-            let group = Group {
-                name: owned_name.clone(),
-                members: ids.collect::<Result<_, _>>()?,
-                former: Default::default(),
-                removed: false,
-            };
-            let id = members.next_group();
-            members.groups.insert(id, group);
-            Ok(id)
-        })?;
+        let id = self.change(move |members| changes::add_group(members, &owned_name, &users))?;
         self.make_home(home, PrincipalId::Group(id), name, now_ns)?;
         Ok(id)
     }
@@ -179,11 +137,7 @@ impl<'a> Admin<'a> {
     /// [`FsError::NotFound`]; as [`Engine::modify`].
     pub fn remove_group(&self, name: &str) -> Result<(), FsError> {
         let name = name.to_owned();
-        self.change(move |members| {
-            let id = members.group_by_name(&name).ok_or(FsError::NotFound)?;
-            members.groups.get_mut(&id).expect("it was just found").removed = true;
-            Ok(())
-        })
+        self.change(move |members| changes::remove_group(members, &name))
     }
 
     /// Puts a user into a group.
@@ -192,12 +146,7 @@ impl<'a> Admin<'a> {
     /// [`FsError::NotFound`], [`FsError::Exists`]; as [`Engine::modify`].
     pub fn add_member(&self, group: &str, user: &str) -> Result<(), FsError> {
         let (group, user) = (group.to_owned(), user.to_owned());
-        self.change(move |members| {
-            let group = members.group_by_name(&group).ok_or(FsError::NotFound)?;
-            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            let group = members.groups.get_mut(&group).expect("it was just found");
-            if group.members.insert(user) { Ok(()) } else { Err(FsError::Exists) }
-        })
+        self.change(move |members| changes::add_member(members, &group, &user))
     }
 
     /// Takes a user out of a group, and over what the user's devices hold of it. Returns how many files were
@@ -227,55 +176,27 @@ impl<'a> Admin<'a> {
         Ok(result.expect("the edit that succeeded left a result"))
     }
 
-    /// Makes `/NAME`, owned by a principal that is in force already. Does nothing if it is there.
     fn make_home(&self, home: Home, owner: PrincipalId, name: &str, now_ns: i64) -> Result<(), FsError> {
-        if home == Home::None {
-            return Ok(());
+        match home {
+            Home::Make => make_home(self.engine, owner, name, now_ns),
+            Home::None => Ok(()),
         }
-        let name = name.as_bytes().to_vec();
-        let edit = move |transaction: &mut Transaction<'_>| {
-            if let Some(entry) = transaction.entry(Handle::ROOT, &name)? {
-                return if entry.handle.principal == owner { Ok(()) } else { Err(FsError::Exists) };
-            }
-            let handle = transaction.allocate(owner)?;
-            let inode = Inode::new(InodeKind::Directory, 0o755, transaction.me(), now_ns);
-            transaction.set_inode(handle, inode)?;
-            let entry = Entry { handle, kind: InodeKind::Directory };
-            transaction.set_entry(Handle::ROOT, &name, Some(entry), now_ns)
-        };
-        self.engine.modify(Arc::new(Mutex::new(edit)))?;
-        self.engine.flush_commits()
     }
 }
 
-fn retire_device(members: &mut Membership, user: UserId, name: &str) -> Result<(), FsError> {
-    let version = members.version;
-    let (id, device) = members
-        .devices
-        .iter_mut()
-        .find(|(_, device)| device.user == user && device.name == name && device.removed_at.is_none())
-        .ok_or(FsError::NotFound)?;
-    if *id == DeviceId::SUPERUSER {
-        let why = "the superuser's key cannot be removed or replaced: the file system's id is its digest";
-        return Err(FsError::NotPermitted(why.to_owned()));
-    }
-    device.removed_at = Some(version);
-    Ok(())
-}
-
-fn insert_device(
-    members: &mut Membership,
-    user: UserId,
-    name: &str,
-    key: PublicKey,
-) -> Result<DeviceId, FsError> {
-    let taken = members.devices.values().any(|device| {
-        device.key == key || (device.user == user && device.name == name && device.removed_at.is_none())
-    });
-    if taken {
-        return Err(FsError::Exists);
-    }
-    let id = members.next_device();
-    members.devices.insert(id, Device { user, name: name.to_owned(), key, removed_at: None });
-    Ok(id)
+/// Makes `/NAME`, owned by a principal that is in force already. Does nothing if it is there.
+fn make_home(engine: &Engine, owner: PrincipalId, name: &str, now_ns: i64) -> Result<(), FsError> {
+    let name = name.as_bytes().to_vec();
+    let edit = move |transaction: &mut Transaction<'_>| {
+        if let Some(entry) = transaction.entry(Handle::ROOT, &name)? {
+            return if entry.handle.principal == owner { Ok(()) } else { Err(FsError::Exists) };
+        }
+        let handle = transaction.allocate(owner)?;
+        let inode = Inode::new(InodeKind::Directory, 0o755, transaction.me(), now_ns);
+        transaction.set_inode(handle, inode)?;
+        let entry = Entry { handle, kind: InodeKind::Directory };
+        transaction.set_entry(Handle::ROOT, &name, Some(entry), now_ns)
+    };
+    engine.modify(Arc::new(Mutex::new(edit)))?;
+    engine.flush_commits()
 }

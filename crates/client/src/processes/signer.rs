@@ -176,7 +176,7 @@ fn mandate(
             return Err(unusable(&"it and the state of this device differ about the last operation"));
         }
         // Signed by a version without a signer, or the file was put back.
-        (Some(kept), Some(known)) if known.number() > kept.number() => known,
+        (Some(kept), Some(known)) if known.number() > kept.number() => known.with_warrants_of(&kept),
         (Some(kept), _) => return Ok((kept, keep)),
         (None, Some(known)) => known,
         (None, None) => Mandate::new(*file_system, *public),

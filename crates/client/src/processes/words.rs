@@ -7,6 +7,7 @@ use holdfast_protocol::history::{Snapshot, SnapshotEnd};
 use holdfast_protocol::message::{ServerKeys, Welcome};
 use holdfast_protocol::signed::Signable;
 use holdfast_protocol::structure::Structure;
+use holdfast_protocol::warrant::Change;
 use holdfast_rpc::RpcError;
 
 /// The process that keeps the key.
@@ -143,6 +144,7 @@ pub(super) enum Thing {
     ServerKeys(ServerKeys),
     Snapshot(Snapshot),
     SnapshotEnd(SnapshotEnd),
+    Warrant(Change),
 }
 
 impl Thing {
@@ -154,6 +156,7 @@ impl Thing {
             Thing::ServerKeys(keys) => keys.ask(),
             Thing::Snapshot(snapshot) => snapshot.ask(),
             Thing::SnapshotEnd(end) => end.ask(),
+            Thing::Warrant(change) => change.ask(),
         }
     }
 
@@ -170,6 +173,7 @@ impl Thing {
                 Domain::ServerKeys => 2,
                 Domain::Snapshot => 3,
                 Domain::SnapshotEnd => 4,
+                Domain::Warrant => 5,
                 other => return Err(NotSigned::Refused(format!("this device's key signs no {other:?}"))),
             });
             bytes.extend_from_slice(&ask.whole);

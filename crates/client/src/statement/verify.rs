@@ -12,7 +12,7 @@ use super::{Statement, device_name};
 use holdfast_content::{BlockSource, ContentError, DeviceId, Membership, SourceError};
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::Alarm;
-use holdfast_protocol::check::{authentic, check_look, membership_wanted};
+use holdfast_protocol::check::{authentic, check_look, membership_holds, membership_wanted};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::judge::{Contradiction, Exhibit, Suspect, contradictions};
 use holdfast_protocol::message::ViewReply;
@@ -355,7 +355,9 @@ fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, 
     let reference = membership_wanted(&bystander, view).map_err(|alarm| alarm.to_string())?;
     let source = Sources::of(&[statement]);
     match Membership::load(&source, &reference) {
-        Ok(membership) => Ok(Some(membership)),
+        Ok(membership) => membership_holds(&statement.floor.superuser, &membership, view)
+            .map(|()| Some(membership))
+            .map_err(|alarm| alarm.to_string()),
         Err(ContentError::Source(SourceError::Missing(_))) => Ok(None),
         Err(error) => Err(error.to_string()),
     }

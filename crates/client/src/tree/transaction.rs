@@ -16,8 +16,10 @@ use holdfast_content::{
     Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
     Membership, PrincipalId, Reference, Tag, UserId, directory,
 };
-use holdfast_crypto::{Digest, DigestKey};
+use holdfast_crypto::{Digest, DigestKey, Signature};
 use holdfast_protocol::order::last_vector;
+use holdfast_protocol::structure::HandleVersion;
+use holdfast_protocol::warrant::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -367,6 +369,15 @@ impl<'a> Transaction<'a> {
         next
     }
 
+    /// The membership in force, and under which version.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] before the founding operation.
+    pub fn present_membership(&self) -> Result<(HandleVersion, Arc<Membership>), FsError> {
+        let (_, handle) = self.base.view.handle(PrincipalId::Members).ok_or(FsError::NotFound)?;
+        Ok((handle, self.base.membership.clone()))
+    }
+
     /// Replaces the membership; device 0 only. To be made from [`Transaction::next_membership`].
     ///
     /// # Errors
@@ -382,6 +393,37 @@ impl<'a> Transaction<'a> {
                 .membership
                 .validate_successor(&membership)
                 .map_err(|why| FsError::Invalid(why.to_string()))?;
+        }
+        self.conflicts.extend(self.base.touches.members());
+        let reference = membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;
+        self.edit.members = Some((reference, Arc::new(membership)));
+        Ok(())
+    }
+
+    /// Replaces the membership by one that the superuser has signed off-line, in an operation that changes nothing else.
+    ///
+    /// # Errors
+    /// [`FsError::Expired`] if another change came between, [`FsError::Invalid`] if it may not follow,
+    /// [`FsError::NotPermitted`] if this device is removed by it.
+    pub fn enact(&mut self, change: &Change, signature: Signature) -> Result<(), FsError> {
+        let present = self.base.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
+        let follows = (change.version, change.follows);
+        if present.is_none_or(|present| (present.version, present.reference.address) != follows) {
+            return Err(FsError::Expired(format!(
+                "the membership has changed: this change was signed to follow version {}, and version {} is in force",
+                change.version,
+                present.map_or(0, |present| present.version)
+            )));
+        }
+        let version = last_vector(&self.base.view).get(PrincipalId::Members) + 1;
+        let membership = change.enacted(version, signature);
+        self.base
+            .membership
+            .validate_successor(&membership)
+            .map_err(|why| FsError::Invalid(why.to_string()))?;
+        if !membership.is_active(self.base.me) {
+            let why = "this device is itself removed by the change; submit it from another";
+            return Err(FsError::NotPermitted(why.to_owned()));
         }
         self.conflicts.extend(self.base.touches.members());
         let reference = membership.store(&mut self.sink).map_err(|why| FsError::Invalid(why.to_string()))?;

@@ -79,7 +79,9 @@ pub(super) fn check_slot(
     // What a device carried forward before this client saw it may have been advanced in its unseen past.
     let skipped = known.map_or(0, Structure::number) + 1 < operation.number;
     let announced = announced.filter(|_| !skipped);
-    let may_write = |principal| members.may_write(device, principal, since);
+    // Whose word the membership in force is, is checked by itself (`membership`).
+    let may_write =
+        |principal| principal == PrincipalId::Members || members.may_write(device, principal, since);
     handles::check(structure, known, announced, view, &may_write).map_err(|offence| match offence {
         Offence::Unauthorised(principal) => Alarm::Unauthorised { operation, principal },
         Offence::Wrong(principal, what) => Alarm::WrongHandle { operation, principal, what: what.to_owned() },

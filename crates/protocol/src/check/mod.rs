@@ -12,6 +12,7 @@
 mod handles;
 #[cfg(test)]
 mod hostile;
+mod membership;
 mod memory;
 mod order;
 mod policy;
@@ -21,6 +22,8 @@ mod search;
 mod shape;
 #[cfg(test)]
 mod traces;
+#[cfg(test)]
+mod warrants;
 
 use crate::alarm::{Alarm, Operation};
 use crate::certificate::Certificate;
@@ -32,6 +35,7 @@ use crate::order::forecast;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, Outcome, PendingEntry, Structure, View};
 use holdfast_content::{DeviceId, Fate, PrincipalId, Reference};
+use holdfast_crypto::PublicKey;
 use policy::{Everything, Policy};
 pub(crate) use shape::continues as given_up_consistently;
 
@@ -80,14 +84,18 @@ pub fn check_look(floor: &Floor, members: &dyn Members, reply: &ViewReply) -> Re
 }
 
 /// The membership block a view names, so that the driver can fetch it before [`check`]: the one thing that
-/// rests on the superuser's key alone.
+/// rests on the superuser's key alone. If device 0 does not hold it, that key's word for it is in the block; [`check`]
+/// looks there, and who does not check a view asks [`membership_holds`].
 ///
 /// # Errors
-/// [`Alarm`] when the superuser's slot is missing or not signed with the superuser's key.
+/// [`Alarm`] when there is none, or device 0 holds it and has not signed with the superuser's key.
 pub fn membership_wanted(floor: &Floor, view: &View) -> Result<Reference, Alarm> {
     let none = || Alarm::Malformed { device: None, what: "it has no membership".to_owned() };
-    let slot = view.slots.get(&DeviceId::SUPERUSER).ok_or_else(none)?;
-    let handle = slot.value.handles.get(&PrincipalId::Members).ok_or_else(none)?;
+    let (holder, handle) = view.handle(PrincipalId::Members).ok_or_else(none)?;
+    if holder != DeviceId::SUPERUSER {
+        return Ok(handle.reference);
+    }
+    let slot = &view.slots[&holder];
     if floor.view.slots.get(&DeviceId::SUPERUSER) != Some(slot) && !slot.verify(&floor.superuser) {
         return Err(Alarm::BadSignature(Operation {
             device: slot.value.device(),
@@ -95,6 +103,14 @@ pub fn membership_wanted(floor: &Floor, view: &View) -> Result<Reference, Alarm>
         }));
     }
     Ok(handle.reference)
+}
+
+/// Whether `members`, loaded from the block that `view` names ([`membership_wanted`]), is the superuser's.
+///
+/// # Errors
+/// [`Alarm::Unwarranted`].
+pub fn membership_holds(superuser: &PublicKey, members: &dyn Members, view: &View) -> Result<(), Alarm> {
+    membership::holds(superuser, members, view)
 }
 
 /// Whether a structure was signed by its device's key while that device was a member: all that can be said of one by
@@ -123,6 +139,12 @@ fn learn_with(
 ) -> Result<(), Alarm> {
     let (device, number) = (structure.value.device(), structure.value.number());
     if floor.view.slots.get(&device) == Some(&structure) {
+        return Ok(());
+    }
+    // A membership under a warrant is taken from a view only, which is checked together with the block that it names.
+    let members_of = |structure: &Structure| structure.handles.get(&PrincipalId::Members).copied();
+    let before = floor.view.slots.get(&device).and_then(|slot| members_of(&slot.value));
+    if device != DeviceId::SUPERUSER && members_of(&structure.value) != before {
         return Ok(());
     }
     // A look may show an own operation as pending that was given up since. Were it learned, it would be committed and
@@ -243,6 +265,7 @@ fn check_with(
     });
     let context = Context { floor, members, view, certificate, policy, elements };
 
+    membership::check(&context)?;
     shape::check(&context)?;
     let frontier = order::log(&context, &reply.peaks, &reply.consistency)?;
     order::total(&context)?;

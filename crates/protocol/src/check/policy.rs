@@ -30,6 +30,8 @@ pub(super) enum Rule {
     Memory,
     /// Tables in force do not go back.
     Tables,
+    /// The membership is the superuser's.
+    Warrants,
     /// Signatures verify.
     Signatures,
 }

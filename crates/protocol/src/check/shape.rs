@@ -51,11 +51,7 @@ fn forecast_limits(forecast: &Forecast) -> Result<(), Alarm> {
 /// Check 1, but for the limits.
 pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
     let Context { floor, members, view, .. } = context;
-    let expected = view
-        .slots
-        .get(&DeviceId::SUPERUSER)
-        .and_then(|slot| slot.value.handles.get(&PrincipalId::Members))
-        .map_or(0, |handle| handle.version);
+    let expected = view.handle(PrincipalId::Members).map_or(0, |(_, handle)| handle.version);
     if members.version() > expected || (expected == 0 && !view.slots.is_empty()) {
         return Err(Alarm::Membership { expected, found: members.version() });
     }
@@ -233,7 +229,9 @@ fn pending_entry(context: &Context<'_>, entry: &PendingEntry) -> Result<(), Alar
         .get(&certificate.device)
         .map_or(0, |slot| slot.value.forecast.vector.get(PrincipalId::Members));
     for principal in certificate.principals() {
-        if !members.may_write(certificate.device, principal, since) {
+        // A member may bring a membership under a warrant; whether it has one is seen when it is in force.
+        let may_bring = principal == PrincipalId::Members;
+        if !may_bring && !members.may_write(certificate.device, principal, since) {
             return Err(Alarm::Unauthorised { operation, principal });
         }
         if forecast.vector.get(principal) == 0 {

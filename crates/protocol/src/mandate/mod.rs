@@ -15,7 +15,9 @@
 //!   counts up what its certificate advances; its log is no shorter, and of the same length only if it is the same;
 //! - its tables are new for what the certificate advances, and otherwise those of the structure before;
 //! - names for past states, and their ends, are signed freely: they are in this device's name, and order nothing;
-//! - only the superuser's key changes the membership or lists servers, and no two lists have one number;
+//! - only the superuser's key changes the membership by itself, lists servers, or signs warrants; no two lists have one
+//!   number, and no two warrants follow one membership, or an older one. Any key may bring a membership alone, which is
+//!   worth nothing without a warrant in its block;
 //! - the same thing may be signed again.
 //!
 //! What it cannot know: whether the view that a structure rests on was really shown by the server, and whether the
@@ -29,13 +31,14 @@ mod tests;
 
 pub use record::Mandate;
 
-use crate::certificate::{Certificate, Delta};
+use crate::certificate::Certificate;
 use crate::history::{Snapshot, SnapshotEnd, name_offence};
 use crate::message::ServerKeys;
 use crate::signed::Signable;
 use crate::signer::Signer;
 use crate::structure::{LogHead, Outcome, Structure};
 use crate::vector::VersionVector;
+use crate::warrant::Change;
 use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::{Ask, Digest, Domain, PublicKey, decode};
 use record::{Announced, Made};
@@ -110,6 +113,18 @@ pub enum Contradiction {
     /// Only the superuser's key does this.
     #[error("only the superuser's key signs this")]
     NotSuperuser,
+    /// Another change was signed to follow this membership, or a later one.
+    #[error(
+        "another change was signed to follow version {known} of the membership, and this one is to follow version \
+         {found}: of two that follow the same one only one can come into force, and whoever carries them would choose \
+         which. Submit the first, and prepare this one anew after it"
+    )]
+    WarrantBack {
+        /// What was signed.
+        known: u64,
+        /// What is asked for.
+        found: u64,
+    },
     /// A list of server keys is older than one signed before, or another of the same number.
     #[error("list {found} of server keys does not follow list {known}, which was signed before")]
     ListBack {
@@ -170,6 +185,7 @@ impl Mandate {
             Domain::Certificate => self.certificate(&shown::<Certificate>(ask)?),
             Domain::Structure => self.structure(&shown::<Structure>(ask)?),
             Domain::ServerKeys => self.server_keys(&shown::<ServerKeys>(ask)?),
+            Domain::Warrant => self.warrant(&shown::<Change>(ask)?),
             Domain::Snapshot => {
                 let snapshot = shown::<Snapshot>(ask)?;
                 if let Some(offence) = name_offence(&snapshot.name) {
@@ -221,11 +237,6 @@ impl Mandate {
         let expected = self.number + 1;
         if certificate.number != expected {
             return Err(Contradiction::WrongNumber { expected, found: certificate.number });
-        }
-        if certificate.deltas.iter().any(|delta| matches!(delta, Delta::SetMembers { .. }))
-            && !self.is_superuser()
-        {
-            return Err(Contradiction::NotSuperuser);
         }
         // What became of the last number: committed, if its structure is named; given up, if the one before is.
         let committed = match &self.open {
@@ -279,6 +290,11 @@ impl Mandate {
         self.goes_on(structure, &announced.principals)?;
         self.remembers_itself(structure)?;
         self.leaves_tables(structure, &announced.principals)?;
+        let brings_members = announced.principals.contains(&PrincipalId::Members);
+        if brings_members && structure.outcome != Outcome::Done && !self.is_superuser() {
+            // It would hold the membership that stays, for which it has no warrant.
+            return Err(Contradiction::WrongTable(PrincipalId::Members));
+        }
         let seen = seen_before(structure, &announced.principals);
         self.open = Some(Made::of(structure));
         self.vector = seen;
@@ -368,6 +384,30 @@ impl Mandate {
             _ => {}
         }
         self.server_keys = Some((keys.sequence, digest));
+        Ok(())
+    }
+}
+
+impl Mandate {
+    fn warrant(&mut self, change: &Change) -> Result<(), Contradiction> {
+        if change.file_system != self.file_system {
+            return Err(Contradiction::OtherFileSystem);
+        }
+        if !self.is_superuser() {
+            return Err(Contradiction::NotSuperuser);
+        }
+        if change.next.undated() != change.next || change.next.version != 0 {
+            return Err(Contradiction::Offence("it says itself at which version it comes into force"));
+        }
+        let digest = change.digest();
+        match self.warrant {
+            Some((_, known)) if known == digest => return Ok(()),
+            Some((known, _)) if change.version <= known => {
+                return Err(Contradiction::WarrantBack { known, found: change.version });
+            }
+            _ => {}
+        }
+        self.warrant = Some((change.version, digest));
         Ok(())
     }
 }

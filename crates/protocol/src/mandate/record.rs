@@ -1,11 +1,12 @@
 //! What is remembered of signatures, and its stored form.
 //!
 //! ```text
-//! format u8 (1) | file system | key | device? | number u64 | certificate? | open? | settled
+//! format u8 (1, or 2 with the last line) | file system | key | device? | number u64 | certificate? | open? | settled
 //!               | voids | ineffective | vector | log size u64, root | server keys? (sequence u64, digest)      borsh
 //! certificate:    digest | principals
 //! open, settled:  number u64 | digest of forecast | digest of structure | outcome u8 | log size u64
 //!                 | vector | i-handles
+//! the last warrant: version that it follows u64 | digest          once one was signed
 //! ```
 
 use crate::certificate::Certificate;
@@ -17,8 +18,10 @@ use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
 use std::collections::BTreeMap;
 
-/// Format of the stored form.
+/// Format of the stored form while no warrant was signed.
 const FORMAT: u8 = 1;
+/// The same with the last warrant after it.
+const WITH_WARRANT: u8 = 2;
 
 /// What a key has signed in one file system, and so what it may sign next.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -45,6 +48,9 @@ pub struct Mandate {
     pub(super) log: LogHead,
     /// The newest list of server keys.
     pub(super) server_keys: Option<(u64, Digest)>,
+    /// The last warrant: which version it follows.
+    #[borsh(skip)]
+    pub(super) warrant: Option<(u64, Digest)>,
 }
 
 /// A certificate that was signed.
@@ -115,7 +121,14 @@ impl Mandate {
             vector: VersionVector::default(),
             log: LogHead::default(),
             server_keys: None,
+            warrant: None,
         }
+    }
+
+    /// The same, with what only the key's own record knows: a device's state says nothing of warrants.
+    #[must_use]
+    pub fn with_warrants_of(self, other: &Mandate) -> Mandate {
+        Mandate { warrant: self.warrant.max(other.warrant), ..self }
     }
 
     /// Whether it is of this key and file system.
@@ -136,7 +149,10 @@ impl Mandate {
 
     /// To be stored.
     pub fn to_bytes(&self) -> Vec<u8> {
-        encode(&(FORMAT, self))
+        match &self.warrant {
+            None => encode(&(FORMAT, self)),
+            Some(warrant) => encode(&(WITH_WARRANT, self, warrant)),
+        }
     }
 
     /// From what was stored.
@@ -146,9 +162,15 @@ impl Mandate {
     pub fn from_bytes(bytes: &[u8]) -> Result<Mandate, DecodeError> {
         match bytes.split_first() {
             Some((&FORMAT, rest)) => decode(rest),
+            Some((&WITH_WARRANT, rest)) => {
+                decode(rest).map(|(mandate, warrant)| Mandate { warrant: Some(warrant), ..mandate })
+            }
             other => Err(DecodeError {
                 what: "what this key has signed",
-                why: format!("format {:?}, this program knows up to {FORMAT}", other.map(|(first, _)| first)),
+                why: format!(
+                    "format {:?}, this program knows up to {WITH_WARRANT}",
+                    other.map(|(first, _)| first)
+                ),
             }),
         }
     }

@@ -2,12 +2,13 @@
 //! signature ever made.
 
 use super::*;
-use crate::certificate::Path;
+use crate::certificate::{Delta, Path};
 use crate::signed::Signed;
 use crate::structure::{Forecast, HandleVersion, Record};
 use crate::testing::random::Random;
 use crate::testing::{A, B, GROUP, key, table};
 use crate::vector::VoidSet;
+use crate::warrant;
 use holdfast_content::{Handle, UserId};
 use holdfast_crypto::{DigestKey, KeyHolder, encode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,9 +166,11 @@ fn certificates_by_verdict() {
         ("a committed one without effect", |c| c.ineffective.insert(1), Contradiction::WrongVoids),
         ("an ill-formed set", |c| c.voids.0 = BTreeMap::from([(2, 2), (3, 2)]), Contradiction::NotShown),
         (
-            "a change of membership",
-            |c| c.deltas = vec![Delta::SetMembers { reference: table("members") }],
-            Contradiction::NotSuperuser,
+            "a change of membership with something else",
+            |c| c.deltas = vec![Delta::SetMembers { reference: table("members") }, group_delta()],
+            Contradiction::Offence(
+                "it replaces the membership, and only the superuser's may do more in the same operation",
+            ),
         ),
         (
             "a name of no bytes",
@@ -425,8 +428,57 @@ fn stored_form() {
     for end in 0..bytes.len() {
         assert!(Mandate::from_bytes(&bytes[..end]).is_err(), "{end}");
     }
-    let newer = [&[2][..], &bytes[1..]].concat();
+    let newer = [&[3][..], &bytes[1..]].concat();
     assert!(Mandate::from_bytes(&newer).is_err());
+    // With a warrant it has another form, and no other.
+    let root = fresh(DeviceId::SUPERUSER).judge(&[warrant(4, "x").ask()]).expect("the first");
+    let bytes = root.to_bytes();
+    assert_eq!(bytes[0], 2);
+    assert_eq!(Mandate::from_bytes(&bytes).expect("own bytes"), root);
+    for end in 0..bytes.len() {
+        assert!(Mandate::from_bytes(&bytes[..end]).is_err(), "{end}");
+    }
+    assert!(Mandate::from_bytes(&[&[1][..], &bytes[1..]].concat()).is_err());
+}
+
+fn warrant(version: u64, text: &str) -> warrant::Change {
+    let mut next = crate::testing::membership();
+    next.name = text.to_owned();
+    let follows = HandleVersion { version, reference: table("members") };
+    warrant::Change::new(file_system(), &follows, &next)
+}
+
+/// Of two warrants that follow one membership whoever carries them could choose: only one is signed.
+#[test]
+fn warrants() {
+    let root = fresh(DeviceId::SUPERUSER);
+    let after = root.judge(&[warrant(4, "x").ask()]).expect("the first");
+    assert!(after.judge(&[warrant(4, "x").ask()]).is_ok(), "again");
+    assert!(after.judge(&[warrant(5, "y").ask()]).is_ok(), "the next");
+    for version in [3, 4] {
+        let verdict = after.judge(&[warrant(version, "y").ask()]).err();
+        assert_eq!(verdict, Some(Contradiction::WarrantBack { known: 4, found: version }));
+    }
+    assert_eq!(fresh(A).judge(&[warrant(4, "x").ask()]).err(), Some(Contradiction::NotSuperuser));
+    let elsewhere = warrant::Change { file_system: digest("x"), ..warrant(4, "x") };
+    assert_eq!(root.judge(&[elsewhere.ask()]).err(), Some(Contradiction::OtherFileSystem));
+    let mut dated = warrant(4, "x");
+    dated.next.version = 5;
+    assert!(matches!(root.judge(&[dated.ask()]).err(), Some(Contradiction::Offence(_))));
+    // A device's state says nothing of warrants; the key's own record does.
+    assert_eq!(root.clone().with_warrants_of(&after), after);
+    assert_eq!(after.clone().with_warrants_of(&root), after);
+
+    // Any key may bring a membership, but not let it stand without effect.
+    let mut world = World::new(A);
+    let certificate = world.certificate(vec![Delta::SetMembers { reference: table("members") }]);
+    let mut structure = world.structure(&certificate);
+    assert!(fresh(A).judge(&[certificate.ask(), structure.ask()]).is_ok());
+    structure.outcome = Outcome::Nothing;
+    assert_eq!(
+        fresh(A).judge(&[certificate.ask(), structure.ask()]).err(),
+        Some(Contradiction::WrongTable(PrincipalId::Members))
+    );
 }
 
 /// What is adopted from a client's state signs on where that one was, with an operation in flight or without.

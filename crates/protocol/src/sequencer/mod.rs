@@ -265,8 +265,14 @@ impl Sequencer {
             let expired = now_ms.saturating_sub(entry.arrived_ms) >= self.abort_after_ms;
             if expired || author == declared.device {
                 records.push(OrderingRecord::Dead { device: author, number: entry.certificate.value.number });
+            } else if membership.is_some() && entry.membership.is_some() {
+                // Neither could take effect over the other. Later it could, so a late copy must stay refused.
+                let burn = OrderingRecord::Burn { device: declared.device, number: declared.number };
+                let step = self.apply_all(vec![burn], now_ms);
+                return Ok(Step { answer: Updated::Refused, records: step.records, nodes: step.nodes });
             }
         }
+        let membership = membership.map(police::judged);
         records.push(OrderingRecord::Update { certificate: certificate.signed().clone(), membership });
         let step = self.apply_all(records, now_ms);
         let reply = self.state.pending.last().and_then(|entry| entry.reply.clone());
@@ -349,7 +355,7 @@ impl Sequencer {
         let record = OrderingRecord::Fast {
             certificate: certificate.signed().clone(),
             structure: structure.signed().clone(),
-            membership,
+            membership: membership.map(police::judged),
         };
         let step = self.apply_all(vec![record], now_ms);
         Ok(Step { answer: FastOutcome::Accepted(receipt(value)), records: step.records, nodes: step.nodes })
@@ -440,7 +446,7 @@ impl Sequencer {
             .pending
             .iter()
             .filter(|entry| !entry.dead)
-            .flat_map(|entry| police::new_members(&entry.certificate.value))
+            .filter_map(|entry| entry.certificate.value.new_members())
             .map(|reference| reference.address);
         let mut roots: Vec<Digest> = handles.chain(members).collect();
         roots.sort();

@@ -2,19 +2,17 @@
 
 use super::record::State;
 use super::{Certificate, Membership, PrincipalId, Refusal, Signed, Structure, Verified, forecast, handles};
-use crate::certificate::{Delta, Path};
+use crate::certificate::Path;
 use crate::check::given_up_consistently;
 use crate::handles::Offence;
 use crate::structure::{Forecast, Outcome, View};
-use holdfast_content::{DeviceId, Reference};
+use crate::warrant;
+use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
 
-/// The membership blocks a certificate names: at most one.
-pub(super) fn new_members(certificate: &Certificate) -> impl Iterator<Item = Reference> {
-    certificate.deltas.iter().filter_map(|delta| match delta {
-        Delta::SetMembers { reference } => Some(*reference),
-        _ => None,
-    })
+/// A membership as it is kept once it was judged: its warrant stays in its block.
+pub(super) fn judged(membership: Membership) -> Membership {
+    Membership { warrant: None, ..membership }
 }
 
 /// The key is that of an active device.
@@ -47,7 +45,11 @@ pub(super) fn certificate(
         return Err(Refusal::Malformed(offence.to_owned()));
     }
     numbers(state, declared)?;
+    // Whoever has a warrant may bring the membership it is for (`new_membership`).
     for principal in declared.principals() {
+        if principal == PrincipalId::Members && session != DeviceId::SUPERUSER {
+            continue;
+        }
         if !state.memberships(session).all(|membership| membership.may_write(session, principal)) {
             return Err(Refusal::NotAllowed(principal));
         }
@@ -102,13 +104,42 @@ fn new_membership(
     membership: Option<&Membership>,
 ) -> Result<(), Refusal> {
     let invalid = |what: &str| Err(Refusal::Membership(what.to_owned()));
-    match (new_members(declared).next(), membership) {
+    match (declared.new_members(), membership) {
         (None, None) => Ok(()),
         (None, Some(_)) | (Some(_), None) => invalid("its block is not the one declared"),
         (Some(_), Some(next)) => {
+            if declared.device != DeviceId::SUPERUSER {
+                warranted(state, declared.device, next)?;
+            }
             state.membership.validate_successor(next).map_err(|error| Refusal::Membership(error.to_string()))
         }
     }
+}
+
+/// The superuser has signed for this membership to follow the one in force, and who brings it stays a member: what is
+/// signed at the version of its own removal counts for nothing.
+fn warranted(state: &State, device: DeviceId, next: &Membership) -> Result<(), Refusal> {
+    let Some(warrant) = warrant::verified(state.file_system, &state.superuser, next) else {
+        return Err(Refusal::NotAllowed(PrincipalId::Members));
+    };
+    let invalid = |what: String| Err(Refusal::Membership(what));
+    let view = View { slots: state.slots.clone(), ..View::default() };
+    let present = view.handle(PrincipalId::Members).map(|(_, handle)| handle);
+    if present.is_none_or(|present| {
+        (present.version, present.reference.address) != (warrant.version, warrant.follows)
+    }) {
+        let now = present.map_or(0, |present| present.version);
+        return invalid(format!(
+            "the warrant is for what follows version {}, and version {now} is in force by now",
+            warrant.version
+        ));
+    }
+    if !next.is_active(device) {
+        return invalid(
+            "the device that submits it is itself removed by it; submit it from another".to_owned(),
+        );
+    }
+    Ok(())
 }
 
 /// A structure says what was foretold, and holds the right tables.
@@ -138,7 +169,13 @@ pub(super) fn structure(
     if structure.outcome == Outcome::Done && membership.is_some_and(|next| next.version != version) {
         return Err(Refusal::Membership("its version is not the one that the order gives it".to_owned()));
     }
-    let declares_members = new_members(declared).next();
+    let declares_members = declared.new_members();
+    if declares_members.is_some()
+        && structure.outcome != Outcome::Done
+        && structure.device() != DeviceId::SUPERUSER
+    {
+        return Err(Refusal::Structure("a change under a warrant takes effect, or is given up".to_owned()));
+    }
     let members = structure.handles.get(&PrincipalId::Members).map(|handle| handle.reference);
     let wrong = match (declares_members, structure.outcome) {
         (Some(reference), Outcome::Done) => members != Some(reference),
@@ -192,7 +229,7 @@ pub(super) fn founding(
     {
         return Err(Refusal::NotAllowed(principal));
     }
-    if new_members(declared).next().is_none() || value.outcome != Outcome::Done {
+    if declared.new_members().is_none() || value.outcome != Outcome::Done {
         return malformed("it brings no membership");
     }
     if value.forecast != forecast(&View::default(), declared) {
@@ -204,7 +241,7 @@ pub(super) fn founding(
     handles::check(value, None, Some(declared), &View::default(), &may_write)
         .map_err(|offence| Refusal::Structure(format!("{offence:?}")))?;
     let members = value.handles.get(&PrincipalId::Members).map(|handle| handle.reference);
-    if members != new_members(declared).next() {
+    if members != declared.new_members() {
         return Err(Refusal::Structure("its membership is not the one declared".to_owned()));
     }
     Ok(())

@@ -8,6 +8,7 @@ use crate::check::check;
 use crate::structure::HandleVersion;
 use crate::testing::{A, B, Client, GROUP, founding, key, membership, table};
 use crate::vector::VoidSet;
+use crate::warrant::Change;
 use holdfast_content::{Handle, UserId};
 
 const ABORT_AFTER_MS: u64 = 1000;
@@ -104,7 +105,7 @@ fn forged_certificates_harm_nobody() {
     refused("membership twice", |certificate| {
         certificate.deltas = vec![Delta::SetMembers { reference: table("x") }; 2];
     });
-    refused("table of members", |certificate| {
+    refused("not the one declared", |certificate| {
         certificate.deltas = vec![Delta::SetMembers { reference: table("x") }];
     });
     refused("table of user 1", |certificate| {
@@ -344,6 +345,114 @@ fn removal_takes_effect_at_its_place_in_the_order() {
     *slot = Signed::new(later, &key(B));
     let alarm = check(&a.floor, &without_b, &lie, &certificate.value).expect_err("signed after the removal");
     assert!(matches!(alarm, Alarm::RemovedDevice { removed_at: 2, found: 2, .. }), "{alarm:?}");
+}
+
+/// A change of the membership under a warrant, as a malicious member may try it.
+#[test]
+fn warrants_bring_what_they_are_for() {
+    let (mut sequencer, mut a) = (sequencer(), Client::new(A));
+    operate(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    let present = sequencer.look().view.handle(PrincipalId::Members).expect("there is one").1;
+    let file_system = sequencer.file_system();
+    let without = |device: DeviceId, version: u64| {
+        let mut next = membership();
+        next.devices.get_mut(&device).expect("there").removed_at = Some(version);
+        membership().succeeded_by(next, version)
+    };
+    let good = Change::new(file_system, &present, &without(B, 2));
+    let sign = |change: &Change, version| {
+        change.enacted(version, Signed::new(change.clone(), &key(DeviceId(0))).signature)
+    };
+    let reference = table("next");
+    let declare = |client: &Client| {
+        let certificate = client.clone().declare(Path::Slow, vec![Delta::SetMembers { reference }]);
+        verified(certificate, client.floor.device)
+    };
+    let before = sequencer.checkpoint();
+    let mut refused = |next: Membership, words: &str| {
+        let refusal = sequencer.update(0, A, &declare(&a), Some(next)).expect_err(words).to_string();
+        assert!(refusal.contains(words), "{refusal}");
+        assert_eq!(sequencer.checkpoint(), before, "{words}: nothing has changed");
+    };
+    refused(without(B, 2), "may not write the table of members");
+    let forged = good.enacted(2, Signed::new(good.clone(), &key(A)).signature);
+    refused(forged, "may not write the table of members");
+    let elsewhere = Change { file_system: Digest::ZERO, ..good.clone() };
+    refused(sign(&elsewhere, 2), "may not write the table of members");
+    let mut altered = sign(&good, 2);
+    altered.devices.get_mut(&B).expect("there").removed_at = None;
+    refused(altered, "may not write the table of members");
+    refused(sign(&Change { version: 0, ..good.clone() }, 2), "follows version 0");
+    refused(sign(&Change { follows: Digest::ZERO, ..good.clone() }, 2), "version 1 is in force");
+    refused(sign(&Change::new(file_system, &present, &without(A, 2)), 2), "submit it from another");
+
+    // With something else in the same operation it is an offence.
+    let both = a.clone().declare(Path::Slow, vec![Delta::SetMembers { reference }, set_group(1)]);
+    let refusal = sequencer.update(0, A, &verified(both, A), Some(sign(&good, 2))).expect_err("not alone");
+    assert!(refusal.to_string().contains("only the superuser's"), "{refusal}");
+
+    // The honest one. Meanwhile B orders nothing any more, and nobody changes the membership.
+    let certificate = a.declare(Path::Slow, vec![Delta::SetMembers { reference }]);
+    let _ = sequencer.update(0, A, &verified(certificate.clone(), A), Some(sign(&good, 2))).expect("signed");
+    let late = Client::new(B).declare(Path::Slow, Vec::new());
+    assert_eq!(sequencer.update(0, B, &verified(late, B), None).unwrap_err(), Refusal::NotMember);
+    let c = Client::new(DeviceId(3));
+    let late = declare(&c);
+    let step = sequencer.update(0, DeviceId(3), &late, Some(sign(&good, 3))).expect("not an offence");
+    assert_eq!(step.answer, Updated::Refused);
+    // Without effect it is not committed.
+    let entry = sequencer.look().view.pending.pop().expect("just ordered");
+    let mut structure = a.structure(&certificate.value, entry.forecast).value;
+    structure.handles.get_mut(&PrincipalId::Members).expect("declared").reference = present.reference;
+    structure.outcome = Outcome::Nothing;
+    let nothing = verified(Signed::new(structure.clone(), &key(A)), A);
+    assert!(sequencer.commit(A, &nothing).expect_err("nothing").to_string().contains("given up"));
+    structure.handles.get_mut(&PrincipalId::Members).expect("declared").reference = reference;
+    structure.outcome = Outcome::Done;
+    let structure = Signed::new(structure, &key(A));
+    let _ = sequencer.commit(A, &verified(structure.clone(), A)).expect("as declared");
+    assert_eq!(sequencer.membership(), &without(B, 2));
+    assert_eq!(sequencer.device(&key(B).public()), None);
+    a.acknowledge(&structure);
+    // A late copy of what was refused stays refused, whatever has become of the other.
+    let step = sequencer.update(0, DeviceId(3), &late, Some(sign(&good, 3))).expect("not an offence");
+    assert_eq!(step.answer, Updated::Refused);
+    // It is good for one use.
+    let again = a.declare(Path::Slow, vec![Delta::SetMembers { reference }]);
+    let refusal = sequencer.update(0, A, &verified(again, A), Some(sign(&good, 3))).expect_err("used");
+    assert!(refusal.to_string().contains("version 2 is in force"), "{refusal}");
+    let (restored, _) =
+        Sequencer::restore(Some(&sequencer.checkpoint()), [[0u8; 0]; 0], ABORT_AFTER_MS, 0).expect("its own");
+    assert_eq!(restored, sequencer);
+}
+
+/// One who dies in the middle of it burns a version, and neither the warrant nor anybody else's way.
+#[test]
+fn a_warrant_survives_who_submits_it() {
+    let (mut sequencer, mut a) = (sequencer(), Client::new(A));
+    let present = sequencer.look().view.handle(PrincipalId::Members).expect("there is one").1;
+    let mut next = membership();
+    next.devices.get_mut(&B).expect("there").removed_at = Some(2);
+    let change = Change::new(sequencer.file_system(), &present, &membership().succeeded_by(next, 2));
+    let signature = Signed::new(change.clone(), &key(DeviceId(0))).signature;
+    let reference = table("next");
+    let certificate = a.declare(Path::Slow, vec![Delta::SetMembers { reference }]);
+    let first = change.enacted(2, signature);
+    let _ = sequencer.update(0, A, &verified(certificate, A), Some(first)).expect("signed");
+    // A is gone. After its time another brings it, and the order has gone on to the next version.
+    let mut c = Client::new(DeviceId(3));
+    let certificate = c.declare(Path::Slow, vec![Delta::SetMembers { reference }]);
+    let declared = verified(certificate.clone(), DeviceId(3));
+    let second = change.enacted(3, signature);
+    let step =
+        sequencer.update(2 * ABORT_AFTER_MS, DeviceId(3), &declared, Some(second.clone())).expect("due");
+    let Updated::View(reply) = step.answer else { panic!("ordered") };
+    let mut structure = c.structure(&certificate.value, forecast(&reply.view, &certificate.value)).value;
+    structure.handles.get_mut(&PrincipalId::Members).expect("declared").reference = reference;
+    let structure = verified(Signed::new(structure, &key(DeviceId(3))), DeviceId(3));
+    let _ = sequencer.commit(DeviceId(3), &structure).expect("as declared");
+    assert_eq!(sequencer.membership(), &police::judged(second));
+    assert_eq!(sequencer.membership().devices[&B].removed_at, Some(3));
 }
 
 /// Replaying the records gives the same state, whether from the start or from a checkpoint, and the same nodes.

@@ -398,3 +398,34 @@ fn a_key_that_does_not_sign_changes_nothing() {
     assert_eq!(signer, before);
     assert!(sent(&signer.step(&tired(1), folded).expect("signed")).is_some());
 }
+
+/// A change of the membership that may not take effect is given up, so that it counts no version up: not over another that is
+/// pending, whoever's it is, and not without effect by a device that has no warrant for the membership that stays.
+#[test]
+fn a_change_of_membership_takes_effect_or_is_given_up() {
+    let change = || vec![crate::certificate::Delta::SetMembers { reference: table("next") }];
+    let folded = |stage: &Stage, outcome| {
+        let mut a = signer(A);
+        let begin = Event::Begin { deltas: change(), time_ns: 0, fast: None };
+        a.step(&key(A), begin).expect("idle");
+        let members = membership();
+        let reply = stage.proven(a.floor());
+        let effects = a.step(&key(A), Event::Reply { reply: &reply, members: &members }).expect("in flight");
+        assert!(matches!(effects[..], [Effect::Fold(_)]), "{effects:?}");
+        let tables = Tables::from([(PrincipalId::Members, table("next"))]);
+        let effects = a.step(&key(A), Event::Folded { outcome, tables }).expect("folding");
+        (a, effects)
+    };
+    let (_, effects) = folded(&Stage::new(), Outcome::Done);
+    assert!(matches!(effects[..], [Effect::Persist(_), Effect::Send(_)]), "{effects:?}");
+    let mut pending = Stage::new();
+    pending.order(&Client::new(B).declare(Path::Slow, change()));
+    for (stage, outcome) in [(&Stage::new(), Outcome::Nothing), (&pending, Outcome::Done)] {
+        let (a, effects) = folded(stage, outcome);
+        assert!(
+            matches!(effects[..], [Effect::Persist(_), Effect::Finished(Finished::GivenUp)]),
+            "{effects:?}"
+        );
+        assert!(a.is_idle() && a.floor().voids.contains(1));
+    }
+}

@@ -4,7 +4,9 @@
 use super::ledger::{Known, Ledger, effective};
 use super::{GROUP, device_key, new_signer, tables};
 use crate::random::Random;
-use holdfast_content::{BlockSink, DeviceId, Handle, Membership, MemoryBlocks, PrincipalId, UserId};
+use holdfast_content::{
+    BlockSink, DeviceId, Handle, Membership, MemoryBlocks, PrincipalId, Reference, UserId,
+};
 use holdfast_crypto::{
     Ask, Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey,
 };
@@ -13,8 +15,10 @@ use holdfast_protocol::certificate::Delta;
 use holdfast_protocol::check::{Accepted, membership_wanted};
 use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
+use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
 use holdfast_protocol::structure::{Outcome, View};
+use holdfast_protocol::warrant::Change;
 use std::rc::Rc;
 use std::sync::Mutex;
 
@@ -29,7 +33,7 @@ pub enum Wish {
     Group,
     /// Map a number of the group's table if it is free.
     GroupIfFree,
-    /// Change the membership (superuser).
+    /// Change the membership: the superuser by itself, others under a warrant.
     Members,
 }
 
@@ -235,12 +239,19 @@ impl Client {
                 wants_free = Some(number);
                 vec![own(fresh, fresh), group(Some(fresh))]
             }
+            // Who knows no membership yet has nothing to change.
+            Wish::Members if self.knows_nothing() => Vec::new(),
             Wish::Members => self.new_members(),
         };
         Plan { deltas, wants_free }
     }
 
-    /// A membership in which the group is called otherwise.
+    fn knows_nothing(&self) -> bool {
+        self.signer.as_ref().is_none_or(|signer| signer.floor().view.slots.is_empty())
+    }
+
+    /// A membership in which the group is called otherwise. The superuser's own device needs no warrant; to others it was
+    /// given for the membership that they know to be in force, which may be no more.
     fn new_members(&self) -> Vec<Delta> {
         let floor = self.signer.as_ref().expect("idle").floor();
         let mut members: Membership = tables::members(&self.blocks, &floor.view);
@@ -249,9 +260,28 @@ impl Client {
         for group in members.groups.values_mut() {
             group.name = format!("everyone {version} {}", self.counter);
         }
+        members.warrant = None;
+        if self.device != DeviceId::SUPERUSER {
+            let (_, present) = floor.view.handle(PrincipalId::Members).expect("a view has a membership");
+            let change = Change::new(floor.file_system, &present, &members);
+            let signature = Signed::new(change.clone(), &device_key(DeviceId::SUPERUSER)).signature;
+            members = change.enacted(version, signature);
+        }
         let mut sink = &*self.blocks;
         let reference = sink.put(members.to_block(&DigestKey::WELL_KNOWN).expect("valid"));
         vec![Delta::SetMembers { reference }]
+    }
+
+    /// Whether a membership fits its operation's place: it was planned for that version, and follows the one in force
+    /// there if it is under a warrant.
+    fn fits(&self, accepted: &Accepted, reference: &Reference) -> bool {
+        let version = accepted.forecast.vector.get(PrincipalId::Members);
+        let present = accepted.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
+        Membership::load(&*self.blocks, reference).is_ok_and(|planned| {
+            let follows = planned.warrant.map(|warrant| (warrant.version, warrant.follows));
+            let due = present.map(|present| (present.version, present.reference.address));
+            planned.version == version && (follows.is_none() || follows == due)
+        })
     }
 
     fn is_free(&self, view: &View, number: u64) -> bool {
@@ -265,11 +295,8 @@ impl Client {
         let Some(plan) = &self.plan else { return Vec::new() };
         let free = plan.wants_free.is_none_or(|number| self.is_free(&accepted.view, number));
         // A change of membership is planned for one version; somewhere else in the order it has no effect.
-        let members = accepted.forecast.vector.get(PrincipalId::Members);
         let fits = plan.deltas.iter().all(|delta| match delta {
-            Delta::SetMembers { reference } => {
-                Membership::load(&*self.blocks, reference).is_ok_and(|planned| planned.version == members)
-            }
+            Delta::SetMembers { reference } => self.fits(&accepted, reference),
             _ => true,
         });
         let outcome = if free && fits { Outcome::Done } else { Outcome::Nothing };
@@ -292,7 +319,11 @@ impl Client {
             Response::Refused => Event::Refused,
             Response::Aborted => Event::Aborted,
             Response::Error(error) => {
-                self.errors.push(error);
+                // A change of membership gives way to others that came first, or are under way.
+                let changes_members = |delta: &Delta| matches!(delta, Delta::SetMembers { .. });
+                if !self.plan.as_ref().is_some_and(|plan| plan.deltas.iter().any(changes_members)) {
+                    self.errors.push(error);
+                }
                 Event::Refused
             }
             _ => return Vec::new(),

@@ -160,7 +160,7 @@ impl World {
                     2 | 3 => Wish::Own,
                     4..=6 => Wish::Group,
                     7 | 8 => Wish::GroupIfFree,
-                    _ if index == 0 => Wish::Members,
+                    _ if index == 0 || random.chance(30) => Wish::Members,
                     _ => Wish::Own,
                 };
                 client.wishes.push(wish);

@@ -6,12 +6,13 @@ use super::ledger::Ledger;
 use super::server::Server;
 use super::{device_key, found, server_key};
 use crate::random::Random;
-use holdfast_content::{DeviceId, MemoryBlocks, PrincipalId};
+use holdfast_content::{BlockSink, DeviceId, MemoryBlocks, PrincipalId, Reference};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::alarm::{Alarm, Blame};
 use holdfast_protocol::message::{Receipt, Request, Response, ViewReply};
 use holdfast_protocol::signed::{Signable, Signed};
-use holdfast_protocol::structure::{LogHead, PendingEntry, Structure, View};
+use holdfast_protocol::structure::{HandleVersion, LogHead, PendingEntry, Structure, View};
+use holdfast_protocol::warrant::Change;
 use std::rc::Rc;
 
 /// A way to lie.
@@ -45,6 +46,10 @@ pub enum Lie {
     ShortenLog,
     /// Shows a log with another past.
     RewriteLog,
+    /// With a member's help, shows a membership that the superuser has not signed.
+    NoWarrant,
+    /// With a member's help, shows one that the superuser signed to follow an earlier one than is in force.
+    OldWarrant,
     /// Acknowledges, and forgets.
     Forget,
     /// Says "refused" or "aborted" of what it then shows to others as committed.
@@ -113,6 +118,8 @@ pub const ROWS: &[(Lie, &[Doing])] = &[
     (Lie::AlterCertificate, &[Doing::Update, Doing::Look]),
     (Lie::ShortenLog, &[Doing::Update, Doing::Look]),
     (Lie::RewriteLog, &[Doing::Update, Doing::Look]),
+    (Lie::NoWarrant, &[Doing::Update, Doing::Look]),
+    (Lie::OldWarrant, &[Doing::Update, Doing::Look]),
     (Lie::Forget, &[Doing::Commit, Doing::Fast]),
     (Lie::DenyCommitted, &[Doing::Commit, Doing::Fast]),
     (Lie::FalseReceipt, &[Doing::Commit, Doing::Fast]),
@@ -158,6 +165,8 @@ impl Lie {
             Lie::AlterCertificate => "alters a declaration",
             Lie::ShortenLog => "shortens the log",
             Lie::RewriteLog => "rewrites the log",
+            Lie::NoWarrant => "and a member change the membership without the superuser",
+            Lie::OldWarrant => "and a member use a warrant that was overtaken",
             Lie::Forget => "acknowledges and forgets",
             Lie::DenyCommitted => "denies what it shows to others",
             Lie::FalseReceipt => "signs the receipt with an unlisted key",
@@ -205,6 +214,8 @@ pub(super) struct Stage {
     old_receipt: Option<Response>,
     /// What the victim saw pending of device 2.
     entry: Option<PendingEntry>,
+    /// Blocks of memberships that device 2 may not bring: not signed, and overtaken.
+    memberships: [Reference; 2],
     now_ms: u64,
 }
 
@@ -252,7 +263,9 @@ impl Stage {
         superuser.answer(receipt, &mut random, &mut ledger, 0);
         let mut clients = vec![superuser];
         clients.extend((1..=3).map(|id| Client::new(DeviceId(id), blocks.clone())));
+        let memberships = unwarranted(&blocks);
         let mut stage = Stage {
+            memberships,
             random,
             ledger,
             server,
@@ -336,6 +349,7 @@ impl Stage {
             yesterday: self.yesterday.clone().expect("kept"),
             latest: self.latest.clone().expect("kept"),
             former: self.former.clone(),
+            memberships: self.memberships,
         }
     }
 
@@ -504,6 +518,7 @@ pub(super) struct Lies {
     former: Vec<Signed<Structure>>,
     /// What device 2 had pending.
     entry: Option<PendingEntry>,
+    memberships: [Reference; 2],
 }
 
 impl Lies {
@@ -542,6 +557,8 @@ impl Lies {
             Lie::AlterCertificate => {
                 view.pending.iter_mut().for_each(|entry| entry.certificate.value.deltas.clear());
             }
+            Lie::NoWarrant => bring(view, other, self.memberships[0]),
+            Lie::OldWarrant => bring(view, other, self.memberships[1]),
             Lie::ShortenLog => {
                 view.log = self.yesterday.view.log;
                 reply.peaks = self.yesterday.peaks.clone();
@@ -550,6 +567,32 @@ impl Lies {
             _ => {}
         }
     }
+}
+
+/// A membership without a warrant, and one that the superuser once signed, to follow another than the first.
+fn unwarranted(blocks: &Rc<MemoryBlocks>) -> [Reference; 2] {
+    let mut next = super::membership(3);
+    next.groups.clear();
+    next.version = 2;
+    let superuser = device_key(DeviceId(0));
+    let change = Change {
+        file_system: superuser.public().file_system_id(),
+        version: 0,
+        follows: Digest::ZERO,
+        next: next.undated(),
+    };
+    let old = change.enacted(2, Signed::new(change.clone(), &superuser).signature);
+    let mut sink = &**blocks;
+    [next, old].map(|membership| sink.put(membership.to_block(&DigestKey::WELL_KNOWN).expect("valid")))
+}
+
+/// Device 2 helps the server: it signs a structure that holds this membership as the next one.
+fn bring(view: &mut View, device: DeviceId, reference: Reference) {
+    let Some(slot) = view.slots.get_mut(&device) else { return };
+    let mut structure = slot.value.clone();
+    structure.forecast.vector.set(PrincipalId::Members, 2);
+    structure.handles.insert(PrincipalId::Members, HandleVersion { version: 2, reference });
+    *slot = Signed::new(structure, &device_key(device));
 }
 
 /// Exchanges the places of the pending operations.

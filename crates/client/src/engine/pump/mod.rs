@@ -23,9 +23,9 @@ use crate::error::FsError;
 use crate::evidence::now_ns;
 use crate::state::StateLog;
 use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
-use holdfast_content::{Handle, Membership, Tag};
+use holdfast_content::{DeviceId, Handle, Membership, Tag};
 use holdfast_crypto::{Digest, KeyHolder, NotSigned};
-use holdfast_protocol::certificate::{DELTAS_MAX, Path};
+use holdfast_protocol::certificate::{DELTAS_MAX, Delta, Path};
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
 use holdfast_protocol::message::{Request, ViewReply};
 use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
@@ -235,7 +235,7 @@ impl Pump {
         let mut verdicts: Vec<Verdict> =
             planned.results.into_iter().map(|(result, _)| Verdict::Answer(result)).collect();
         let mut plan = match planned.plan {
-            Ok(plan) if plan.deltas.len() <= DELTAS_MAX => plan,
+            Ok(plan) if self.is_lawful(&plan) => plan,
             // Nothing can be declared: a fetch shows whether the view is the present one. If so, one of the
             // edits is to blame, and each is tried by itself.
             unusable => {
@@ -257,7 +257,7 @@ impl Pump {
             // Planned for the fast path, so directories are not re-mapped: not fit to be declared for the slow
             // one.
             plan = match self.plan(&jobs, self.allocator.begin(), Path::Slow).plan {
-                Ok(plan) if plan.deltas.len() <= DELTAS_MAX => plan,
+                Ok(plan) if self.is_lawful(&plan) => plan,
                 _ => self.empty_plan(),
             };
         }
@@ -321,6 +321,13 @@ impl Pump {
             results.push(transaction.run(&mut *edit.lock()));
         }
         Planned { plan: transaction.finish(path), took: results.len(), results }
+    }
+
+    /// Whether this device may declare the plan as one operation: a membership under a warrant comes alone.
+    fn is_lawful(&self, plan: &Plan) -> bool {
+        let changes_members = || plan.deltas.iter().any(|delta| matches!(delta, Delta::SetMembers { .. }));
+        plan.deltas.len() <= DELTAS_MAX
+            && (plan.deltas.len() <= 1 || self.shared.me == DeviceId::SUPERUSER || !changes_members())
     }
 
     fn empty_plan(&self) -> Plan {

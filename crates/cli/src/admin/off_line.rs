@@ -1,0 +1,256 @@
+//! Changes of the membership with a superuser's key that is kept off line: `--prepare`, `holdfast fs sign`, `holdfast fs
+//! submit`.
+
+use super::{Change, ask, belonging, check};
+use crate::args::{FsSign, FsSubmit};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::output::{Format, clean, line};
+use crate::paths::{Directories, make_private};
+use crate::time::now_ns;
+use holdfast_client::admin::changes;
+use holdfast_client::admin::off_line::{self, FILE_BYTES_MAX, SigningRequest, Unusable};
+use holdfast_client::{Engine, FsError};
+use holdfast_content::{Membership, PrincipalId};
+use holdfast_crypto::{NotSigned, PublicKey};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A prepared change, as the process that has the signer gives it.
+#[derive(Serialize, Deserialize)]
+struct Prepared {
+    request: Vec<u8>,
+}
+
+/// What is printed about a change in a file.
+#[derive(Serialize)]
+struct Told<'a> {
+    file: &'a Path,
+    file_system: String,
+    address: &'a str,
+    follows_version: u64,
+    changes: &'a [String],
+    directory: Option<&'a str>,
+}
+
+impl<'a> Told<'a> {
+    fn of(file: &'a Path, request: &'a SigningRequest, changes: &'a [String]) -> Told<'a> {
+        Told {
+            file,
+            file_system: request.change.file_system.to_string(),
+            address: &request.url,
+            follows_version: request.change.version,
+            changes,
+            directory: request.home.as_ref().map(|(_, name)| name.as_str()),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!(
+            "File system {} ({}), after version {} of its membership:\n",
+            self.address, self.file_system, self.follows_version
+        );
+        for change in self.changes {
+            text += &format!("  - {change}\n");
+        }
+        if let Some(name) = self.directory {
+            text += &format!("  - /{name} is made for them afterwards, if whoever submits it may\n");
+        }
+        clean(text.trim_end())
+    }
+}
+
+/// `holdfast fs ... --prepare`
+pub fn prepare(
+    url: &str,
+    key: &Path,
+    change: Change,
+    out: &Path,
+    directories: &Directories,
+    format: Format,
+) -> Outcome {
+    let order = Change::Prepare { url: url.to_owned(), change: Box::new(change) };
+    let Prepared { request } = ask(url, key, order, directories)?;
+    let parsed = SigningRequest::from_bytes(&request).map_err(|why| Failure::new(Exit::Internal, why))?;
+    let changes = parsed.words();
+    if changes.is_empty() {
+        return Err(Failure::new(Exit::Failed, "that is so already: there is nothing to change"));
+    }
+    write_new(out, &request)?;
+    format.print(&Told::of(out, &parsed, &changes), |told| {
+        format!(
+            "{}\n\nPrepared, and not in force. Where the superuser's key is:\n  holdfast fs sign {} --superuser KEY --out \
+             SIGNED\nand then here, or on any device that stays a member:\n  holdfast fs submit SIGNED --key KEY",
+            told.text(),
+            out.display()
+        )
+    })
+}
+
+/// `holdfast fs sign`: needs no network.
+pub fn sign(arguments: &FsSign, directories: &Directories, format: Format) -> Outcome {
+    let mut request = read(&arguments.file)?;
+    let id = request.change.file_system;
+    let superuser = keys::read(&arguments.superuser)?;
+    if superuser.public().file_system_id() != id {
+        let message = format!("{}: not the superuser's key", arguments.superuser.display());
+        let hint = "the file system's id is the digest of its superuser's key, so no other key can change its membership";
+        return Err(Failure::new(Exit::NotAllowed, message).hint(hint));
+    }
+    let changes = request.words();
+    if changes.is_empty() {
+        return Err(Failure::new(Exit::Data, format!("{}: it changes nothing", arguments.file.display())));
+    }
+    let told = Told::of(&arguments.file, &request, &changes).text();
+    if !arguments.yes {
+        confirm(&told)?;
+    }
+    let state_dir = directories.state_of(&id, &superuser.public())?;
+    make_private(&state_dir)?;
+    let processes = superuser.into_processes()?;
+    processes.begin(&state_dir, &id, None)?;
+    request.sign(&*processes).map_err(|error| match error {
+        NotSigned::Away(_) => Failure::new(Exit::Unavailable, error),
+        NotSigned::Refused(_) => Failure::new(Exit::NotAllowed, error),
+    })?;
+    let bytes = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
+    write_new(&arguments.out, &bytes)?;
+    format.print(&Told::of(&arguments.out, &request, &changes), |told| {
+        format!(
+            "{}\n\nSigned. It comes into force with `holdfast fs submit {} --key KEY`, on any device that stays a \
+             member, unless something else changes the membership before.",
+            told.text(),
+            arguments.out.display()
+        )
+    })
+}
+
+/// `holdfast fs submit`
+pub fn submit(arguments: &FsSubmit, directories: &Directories, format: Format) -> Outcome {
+    let request = read(&arguments.file)?;
+    if request.signature.is_none() {
+        let message = format!("{}: the superuser has not signed it", arguments.file.display());
+        return Err(Failure::new(Exit::NotAllowed, message)
+            .hint("`holdfast fs sign` does, on the machine that has the superuser's key"));
+    }
+    let bytes = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
+    let done: String = ask(&request.url, &arguments.key, Change::Submit { signed: bytes }, directories)?;
+    format.print(&serde_json::json!({ "done": done }), |_| clean(&done))
+}
+
+/// What [`prepare`] asks for, where the signer is.
+pub fn prepared(engine: &Arc<Engine>, url: &str, change: &Change) -> Outcome<serde_json::Value> {
+    let members = engine.fetch()?.membership();
+    check(engine, &members, change)?;
+    if let Change::Leave { group, users } = change
+        && belonging(&members, group, users, true).is_empty()
+    {
+        return Err(Failure::new(Exit::Failed, format!("{} not in group {group}", users.join(", "))));
+    }
+    let change = change.clone();
+    let request = off_line::prepare(engine, url.to_owned(), move |members| apply(&change, members))?;
+    let request = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
+    serde_json::to_value(Prepared { request }).map_err(|error| Failure::new(Exit::Internal, error))
+}
+
+/// What [`submit`] asks for, where the signer is.
+pub fn submitted(engine: &Arc<Engine>, signed: &[u8]) -> Outcome<serde_json::Value> {
+    let request = SigningRequest::from_bytes(signed).map_err(unusable)?;
+    let submitted = off_line::submit(engine, &request, now_ns())?;
+    let mut done = format!("in force: {}", request.words().join("; "));
+    if submitted.adopted > 0 {
+        done += &format!("; {} files of groups were taken over", submitted.adopted);
+    }
+    match (&request.home, submitted.no_home) {
+        (Some((_, name)), None) => done += &format!("; /{name} is theirs"),
+        (Some((_, name)), Some(why)) => {
+            done += &format!(
+                "; /{name} was not made ({why}): the superuser makes directories under the root, or one of the \
+                 superuser's devices submits the same file"
+            );
+        }
+        (None, _) => {}
+    }
+    Ok(serde_json::Value::String(done))
+}
+
+/// What a change makes of a membership, and whose directory is to be made.
+fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalId, String)>, FsError> {
+    match change {
+        Change::AddUser { name, device, key, directory } => {
+            let id = changes::add_user(members, name, Some((device, PublicKey(*key))))?;
+            return Ok(directory.then(|| (PrincipalId::User(id), name.clone())));
+        }
+        Change::AddGroup { name, users, directory } => {
+            let id = changes::add_group(members, name, users)?;
+            return Ok(directory.then(|| (PrincipalId::Group(id), name.clone())));
+        }
+        Change::RemoveUser { name } => changes::remove_user(members, name)?,
+        Change::RemoveGroup { name } => changes::remove_group(members, name)?,
+        Change::Join { group, users } => {
+            let new = belonging(members, group, users, false);
+            new.into_iter().try_for_each(|user| changes::add_member(members, group, user))?;
+        }
+        Change::Leave { group, users } => {
+            let gone = belonging(members, group, users, true);
+            gone.into_iter().try_for_each(|user| changes::remove_member(members, group, user).map(drop))?;
+        }
+        Change::AddDevice { user, name, key } => {
+            changes::add_device(members, user, name, PublicKey(*key))?;
+        }
+        Change::RotateDevice { user, name, key } => {
+            changes::rotate_device(members, user, name, PublicKey(*key))?;
+        }
+        Change::RemoveDevice { user, name } => changes::remove_device(members, user, name)?,
+        Change::Show | Change::Prepare { .. } | Change::Submit { .. } => {}
+    }
+    Ok(None)
+}
+
+fn read(path: &Path) -> Outcome<SigningRequest> {
+    let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    SigningRequest::from_bytes(&bytes).map_err(|why| {
+        let failure = unusable(why);
+        Failure { message: format!("{}: {}", path.display(), failure.message), ..failure }
+    })
+}
+
+fn unusable(why: Unusable) -> Failure {
+    let code = match why {
+        Unusable::Newer(_) => Exit::Newer,
+        Unusable::NotSigned => Exit::NotAllowed,
+        Unusable::Malformed(_) => Exit::Data,
+    };
+    Failure::new(code, why)
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Outcome {
+    let failed =
+        |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display()));
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o644).open(path).map_err(failed)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// Shows what is to be signed, and asks.
+fn confirm(told: &str) -> Outcome {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        return Err(Failure::new(Exit::Usage, "nobody is there to say whether this is to be signed")
+            .hint("--yes signs without asking; what it is:\n".to_owned() + told));
+    }
+    line(told)?;
+    eprint!("\nSign this? yes or no: ");
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer).map_err(|error| Failure::new(Exit::Io, error))?;
+    match answer.trim() {
+        "yes" | "y" => Ok(()),
+        _ => Err(Failure::new(Exit::Failed, "not signed")),
+    }
+}

@@ -1,0 +1,170 @@
+//! What each change makes of a membership. The rules that all of them keep are the membership's own
+//! ([`Membership::validate_successor`]); when they take effect is stamped where they are put into the order.
+
+use crate::error::FsError;
+use holdfast_content::{Device, DeviceId, Group, GroupId, Membership, User, UserId};
+use holdfast_crypto::PublicKey;
+
+/// Adds a user, with a first device if a key is given.
+///
+/// # Errors
+/// [`FsError::Exists`].
+pub fn add_user(
+    members: &mut Membership,
+    name: &str,
+    device: Option<(&str, PublicKey)>,
+) -> Result<UserId, FsError> {
+    if members.user_by_name(name).is_some() {
+        return Err(FsError::Exists);
+    }
+    let id = members.next_user();
+    members.users.insert(id, User { name: name.to_owned(), removed: false });
+    if let Some((device, key)) = device {
+        insert_device(members, id, device, key)?;
+    }
+    Ok(id)
+}
+
+/// Removes a user and all their devices.
+///
+/// # Errors
+/// [`FsError::NotFound`], [`FsError::NotPermitted`] for the superuser.
+pub fn remove_user(members: &mut Membership, name: &str) -> Result<(), FsError> {
+    let id = members.user_by_name(name).ok_or(FsError::NotFound)?;
+    if id == UserId::SUPERUSER {
+        return Err(FsError::NotPermitted("the superuser cannot be removed".to_owned()));
+    }
+    let version = members.version;
+    for device in members.devices.values_mut().filter(|device| device.user == id) {
+        device.removed_at.get_or_insert(version);
+    }
+    members.users.get_mut(&id).expect("it was just found").removed = true;
+    Ok(())
+}
+
+/// Adds a device of a user.
+///
+/// # Errors
+/// [`FsError::NotFound`] for the user, [`FsError::Exists`] for the key or name.
+pub fn add_device(
+    members: &mut Membership,
+    user: &str,
+    name: &str,
+    key: PublicKey,
+) -> Result<DeviceId, FsError> {
+    let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
+    insert_device(members, user, name, key)
+}
+
+/// Removes a device.
+///
+/// # Errors
+/// [`FsError::NotFound`], [`FsError::NotPermitted`] for device 0.
+pub fn remove_device(members: &mut Membership, user: &str, name: &str) -> Result<(), FsError> {
+    let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
+    retire_device(members, user, name)
+}
+
+/// Puts a new key in the place of a device's: the old device ends, and a new one begins under its name.
+///
+/// # Errors
+/// [`FsError::NotFound`] for user or device, [`FsError::Exists`] for a key that was ever used,
+/// [`FsError::NotPermitted`] for device 0.
+pub fn rotate_device(
+    members: &mut Membership,
+    user: &str,
+    name: &str,
+    key: PublicKey,
+) -> Result<DeviceId, FsError> {
+    let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
+    retire_device(members, user, name)?;
+    insert_device(members, user, name, key)
+}
+
+/// Adds a group.
+///
+/// # Errors
+/// [`FsError::Exists`], [`FsError::NotFound`] for a member.
+pub fn add_group(members: &mut Membership, name: &str, users: &[String]) -> Result<GroupId, FsError> {
+    if members.group_by_name(name).is_some() {
+        return Err(FsError::Exists);
+    }
+    let ids = users.iter().map(|user| members.user_by_name(user).ok_or(FsError::NotFound));
+    let group = Group {
+        name: name.to_owned(),
+        members: ids.collect::<Result<_, _>>()?,
+        former: Default::default(),
+        removed: false,
+    };
+    let id = members.next_group();
+    members.groups.insert(id, group);
+    Ok(id)
+}
+
+/// Removes a group.
+///
+/// # Errors
+/// [`FsError::NotFound`].
+pub fn remove_group(members: &mut Membership, name: &str) -> Result<(), FsError> {
+    let id = members.group_by_name(name).ok_or(FsError::NotFound)?;
+    members.groups.get_mut(&id).expect("it was just found").removed = true;
+    Ok(())
+}
+
+/// Puts a user into a group.
+///
+/// # Errors
+/// [`FsError::NotFound`], [`FsError::Exists`].
+pub fn add_member(members: &mut Membership, group: &str, user: &str) -> Result<(), FsError> {
+    let group = members.group_by_name(group).ok_or(FsError::NotFound)?;
+    let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
+    let group = members.groups.get_mut(&group).expect("it was just found");
+    if group.members.insert(user) { Ok(()) } else { Err(FsError::Exists) }
+}
+
+/// Takes a user out of a group. What the user's devices hold of it must be taken over by then.
+///
+/// # Errors
+/// [`FsError::NotFound`].
+pub fn remove_member(
+    members: &mut Membership,
+    group: &str,
+    user: &str,
+) -> Result<(GroupId, UserId), FsError> {
+    let group = members.group_by_name(group).ok_or(FsError::NotFound)?;
+    let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
+    let removed = members.groups.get_mut(&group).is_some_and(|group| group.members.remove(&user));
+    if removed { Ok((group, user)) } else { Err(FsError::NotFound) }
+}
+
+fn retire_device(members: &mut Membership, user: UserId, name: &str) -> Result<(), FsError> {
+    let version = members.version;
+    let (id, device) = members
+        .devices
+        .iter_mut()
+        .find(|(_, device)| device.user == user && device.name == name && device.removed_at.is_none())
+        .ok_or(FsError::NotFound)?;
+    if *id == DeviceId::SUPERUSER {
+        let why = "the superuser's key cannot be removed or replaced: the file system's id is its digest";
+        return Err(FsError::NotPermitted(why.to_owned()));
+    }
+    device.removed_at = Some(version);
+    Ok(())
+}
+
+fn insert_device(
+    members: &mut Membership,
+    user: UserId,
+    name: &str,
+    key: PublicKey,
+) -> Result<DeviceId, FsError> {
+    let taken = members.devices.values().any(|device| {
+        device.key == key || (device.user == user && device.name == name && device.removed_at.is_none())
+    });
+    if taken {
+        return Err(FsError::Exists);
+    }
+    let id = members.next_device();
+    members.devices.insert(id, Device { user, name: name.to_owned(), key, removed_at: None });
+    Ok(id)
+}

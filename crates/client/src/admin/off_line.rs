@@ -1,0 +1,398 @@
+//! Changes of the membership with a superuser's key that is kept off line: prepared by any member's device, signed where the
+//! key is, submitted by any device that stays a member. What travels in between is one file, a [`SigningRequest`].
+//!
+//! ```text
+//! magic "hfchange" | format u8 (1) | url string | body of the present membership's block bytes
+//!                  | change (holdfast_protocol::warrant) | home? (principal, name) | signature?      borsh
+//! ```
+//!
+//! Attack answered: the file is carried by hand, and whoever carries it, or prepared it, may have altered it. What is signed
+//! is told from the file's own contents, completely ([`SigningRequest::words`]); what follows something else than the
+//! membership in force is worth nothing.
+
+use super::{adopt, make_home};
+use crate::engine::Engine;
+use crate::error::FsError;
+use crate::tree::Transaction;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{
+    BODY_BYTES_MAX, Block, BlockKind, Device, DeviceId, GroupId, Membership, PrincipalId, UserId,
+};
+use holdfast_crypto::keyfile::format_public;
+use holdfast_crypto::{DigestKey, Domain, KeyHolder, NotSigned, Signature, decode, encode};
+use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::warrant::Change;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MAGIC: &[u8; 8] = b"hfchange";
+const FORMAT: u8 = 1;
+/// Longest file: two memberships, and little else.
+pub const FILE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize + 4096;
+/// Longest address in it.
+const URL_BYTES_MAX: usize = 1024;
+/// For how long a change waits for others to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A change that waits for the superuser's signature, or has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SigningRequest {
+    /// The file system's address.
+    pub url: String,
+    /// The membership that it follows.
+    pub present: Membership,
+    /// What the superuser signs.
+    pub change: Change,
+    /// Whose directory to make under the root once it is in force. Not signed: it gives nobody anything.
+    pub home: Option<(PrincipalId, String)>,
+    /// The superuser's.
+    pub signature: Option<Signature>,
+}
+
+/// As it is written.
+#[derive(BorshSerialize, BorshDeserialize)]
+struct Written {
+    url: String,
+    present: Vec<u8>,
+    change: Change,
+    home: Option<(PrincipalId, String)>,
+    signature: Option<Signature>,
+}
+
+/// Why a file is not what it should be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Something else, or damaged.
+    #[error("this is no change of a membership, or it is damaged: {0}")]
+    Malformed(String),
+    /// By a later version.
+    #[error("it is of format {0}, and this program knows up to {FORMAT}; use a newer holdfast")]
+    Newer(u8),
+    /// It was altered since it was signed.
+    #[error(
+        "the signature in it is not the superuser's for this change: it was altered, or signed with another key"
+    )]
+    NotSigned,
+}
+
+impl SigningRequest {
+    /// To be written to a file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Unusable> {
+        let malformed = |error: &dyn std::fmt::Display| Unusable::Malformed(error.to_string());
+        let block = self.present.to_block(&DigestKey::WELL_KNOWN).map_err(|error| malformed(&error))?;
+        let written = Written {
+            url: self.url.clone(),
+            present: block.body().to_vec(),
+            change: self.change.clone(),
+            home: self.home.clone(),
+            signature: self.signature,
+        };
+        Ok([&MAGIC[..], &encode(&(FORMAT, written))].concat())
+    }
+
+    /// From a file: whole, consistent in itself, and properly signed if at all.
+    ///
+    /// # Errors
+    /// See [`Unusable`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<SigningRequest, Unusable> {
+        let malformed = |why: &str| Unusable::Malformed(why.to_owned());
+        if bytes.len() > FILE_BYTES_MAX {
+            return Err(malformed("it is too long"));
+        }
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| malformed("it begins otherwise"))?;
+        let rest = match rest.split_first() {
+            Some((&FORMAT, rest)) => rest,
+            Some((&format, _)) => return Err(Unusable::Newer(format)),
+            None => return Err(malformed("it ends too soon")),
+        };
+        let Written { url, present, change, home, signature } =
+            decode(rest).map_err(|error| malformed(&error.why))?;
+        if url.len() > URL_BYTES_MAX || present.len() > BODY_BYTES_MAX as usize {
+            return Err(malformed("a part of it is too long"));
+        }
+        let block = Block::new(&DigestKey::WELL_KNOWN, BlockKind::Membership, Vec::new(), present);
+        if block.reference().address != change.follows {
+            return Err(malformed("the membership in it is not the one that the change follows"));
+        }
+        let present = Membership::from_block(&block).map_err(|error| malformed(&error.to_string()))?;
+        let request = SigningRequest { url, present, change, home, signature };
+        request.check().map_err(Unusable::Malformed)?;
+        if let Some(signature) = &request.signature {
+            let superuser = request.present.devices[&DeviceId::SUPERUSER].key;
+            if !superuser.verify(Domain::Warrant, &request.change.signed_bytes(), signature) {
+                return Err(Unusable::NotSigned);
+            }
+        }
+        Ok(request)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let change = &self.change;
+        if self.present.devices.get(&DeviceId::SUPERUSER).map(|device| device.key.file_system_id())
+            != Some(change.file_system)
+        {
+            return Err("it is not of the superuser's file system".to_owned());
+        }
+        if change.version < self.present.version {
+            return Err("it follows a membership before that was in force".to_owned());
+        }
+        if change.next.version != 0 || change.next.undated() != change.next {
+            return Err("it says itself when it comes into force".to_owned());
+        }
+        let next = self.next();
+        self.present.validate_successor(&next).map_err(|why| why.to_string())?;
+        match &self.home {
+            None => Ok(()),
+            Some((PrincipalId::User(id), name)) if next.users.get(id).is_some_and(|u| u.name == *name) => {
+                Ok(())
+            }
+            Some((PrincipalId::Group(id), name)) if next.groups.get(id).is_some_and(|g| g.name == *name) => {
+                Ok(())
+            }
+            Some(_) => Err("it is to make a directory for nobody".to_owned()),
+        }
+    }
+
+    /// What comes after, at the first version that it can have.
+    fn next(&self) -> Membership {
+        self.change.next.dated(self.change.version.saturating_add(1))
+    }
+
+    /// What it changes, completely, in plain words; empty if it changes nothing.
+    pub fn words(&self) -> Vec<String> {
+        words(&self.present, &self.next())
+    }
+
+    /// Who leaves which groups.
+    fn leaves(&self) -> Vec<(GroupId, UserId)> {
+        let next = self.next();
+        let left = |(id, group): (&GroupId, &holdfast_content::Group)| -> Vec<(GroupId, UserId)> {
+            let now = next.groups.get(id).map(|group| group.members.clone()).unwrap_or_default();
+            group.members.difference(&now).map(|user| (*id, *user)).collect()
+        };
+        self.present.groups.iter().flat_map(left).collect()
+    }
+
+    /// Signs it, wherever the superuser's key is.
+    ///
+    /// # Errors
+    /// See [`NotSigned`]: also if another change was signed to follow the same membership.
+    pub fn sign(&mut self, superuser: &dyn KeyHolder) -> Result<(), NotSigned> {
+        self.signature = Some(Signed::by(self.change.clone(), superuser)?.signature);
+        Ok(())
+    }
+}
+
+/// What changes from `before` to `after`.
+fn words(before: &Membership, after: &Membership) -> Vec<String> {
+    let mut lines = Vec::new();
+    let user = |id: &UserId| match after.users.get(id) {
+        Some(user) => user.name.clone(),
+        None => format!("number {}", id.0),
+    };
+    if before.name != after.name {
+        lines.push(format!("the file system is called {} from then on", after.name));
+    }
+    for (id, now) in &after.users {
+        match before.users.get(id) {
+            None => lines.push(format!("user {} is added", now.name)),
+            Some(then) if !then.removed && now.removed => {
+                lines.push(format!("user {} is removed; what they wrote stays", now.name));
+            }
+            _ => {}
+        }
+        if let Some(then) = before.users.get(id).filter(|then| then.name != now.name) {
+            lines.push(format!("user {} is called {} from then on", then.name, now.name));
+        }
+    }
+    for (id, now) in &after.groups {
+        let names = |users: Vec<&UserId>| users.into_iter().map(user).collect::<Vec<_>>().join(", ");
+        let Some(then) = before.groups.get(id) else {
+            let members = match now.members.is_empty() {
+                true => "no members yet".to_owned(),
+                false => format!("members {}", names(now.members.iter().collect())),
+            };
+            lines.push(format!("group {} is added, with {members}", now.name));
+            continue;
+        };
+        if !then.removed && now.removed {
+            lines.push(format!("group {} is removed; what it wrote stays", now.name));
+        }
+        if then.name != now.name {
+            lines.push(format!("group {} is called {} from then on", then.name, now.name));
+        }
+        let (joined, left) = (now.members.difference(&then.members), then.members.difference(&now.members));
+        let (joined, left): (Vec<_>, Vec<_>) = (joined.collect(), left.collect());
+        if !joined.is_empty() {
+            lines.push(format!("group {}: {} joins", now.name, names(joined)));
+        }
+        if !left.is_empty() {
+            lines.push(format!(
+                "group {}: {} leaves, and may no longer write what is its",
+                now.name,
+                names(left)
+            ));
+        }
+    }
+    let described = |device: &Device| {
+        format!(
+            "device {} of user {}, key {}",
+            device.name,
+            user(&device.user),
+            format_public(&device.key, "").trim()
+        )
+    };
+    for (id, now) in &after.devices {
+        match before.devices.get(id) {
+            None => lines.push(format!(
+                "{} is enrolled: whoever has that key may then write as this user",
+                described(now)
+            )),
+            Some(then) => {
+                if then.removed_at.is_none() && now.removed_at.is_some() {
+                    lines
+                        .push(format!("{} is removed: nothing it signs from then on counts", described(now)));
+                }
+                if then.name != now.name {
+                    lines.push(format!("{} was called {} before", described(now), then.name));
+                }
+            }
+        }
+    }
+    lines
+}
+
+/// Prepares a change of the membership in force, in the view that the server shows now.
+///
+/// # Errors
+/// The edit's own; as [`Engine::modify`].
+pub fn prepare(
+    engine: &Engine,
+    url: String,
+    edit: impl Fn(&mut Membership) -> Result<Option<(PrincipalId, String)>, FsError> + Send + 'static,
+) -> Result<SigningRequest, FsError> {
+    let result = Arc::new(Mutex::new(None));
+    let slot = result.clone();
+    let look = move |transaction: &mut Transaction<'_>| {
+        let (handle, present) = transaction.present_membership()?;
+        let version = handle.version.saturating_add(1);
+        let mut next = Membership { version, ..Membership::clone(&present) };
+        let home = edit(&mut next)?;
+        let next = present.succeeded_by(next, version);
+        present.validate_successor(&next).map_err(|why| FsError::Invalid(why.to_string()))?;
+        *slot.lock() = Some((handle, present, next, home));
+        Ok::<(), FsError>(())
+    };
+    engine.modify(Arc::new(Mutex::new(look)))?;
+    let (handle, present, next, home) = result.lock().take().expect("the edit that succeeded left a result");
+    let file_system = present.devices[&DeviceId::SUPERUSER].key.file_system_id();
+    let change = Change::new(file_system, &handle, &next);
+    Ok(SigningRequest { url, present: (*present).clone(), change, home, signature: None })
+}
+
+/// What became of a change that was submitted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Submitted {
+    /// Files of groups that were taken over from those who left.
+    pub adopted: usize,
+    /// The directory that was to be made and could not be by this device, and why not.
+    pub no_home: Option<String>,
+}
+
+/// Brings a signed change into the order, as an operation of this device.
+///
+/// # Errors
+/// [`FsError::Expired`] if another change came between; [`FsError::NotPermitted`] if another device must submit it; as
+/// [`Engine::modify`].
+pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<Submitted, FsError> {
+    let signature = request.signature.ok_or_else(|| FsError::Invalid("it is not signed".to_owned()))?;
+    let leaves = request.leaves();
+    let deadline = Instant::now() + PATIENCE;
+    let mut adopted = 0;
+    loop {
+        if !is_due(engine, request)? {
+            // Submitted before, by somebody who could not make the directory.
+            break;
+        }
+        for (group, user) in &leaves {
+            adopted += adopt::take_over(engine, *group, *user).map_err(|error| match error {
+                FsError::Access(_) => FsError::NotPermitted(format!(
+                    "files of group {} are held by a device of a user who leaves it, and must be taken over by one who \
+                     stays: submit it from a device of a member of that group, or of the superuser's",
+                    request.present.groups[group].name
+                )),
+                error => error,
+            })?;
+        }
+        let (change, leaving) = (request.change.clone(), leaves.clone());
+        let edit = move |transaction: &mut Transaction<'_>| {
+            for (group, user) in &leaving {
+                if adopt::holds_any(transaction, *group, *user)? {
+                    return Err(FsError::Busy);
+                }
+            }
+            transaction.enact(&change, signature)
+        };
+        match engine.modify(Arc::new(Mutex::new(edit))).and_then(|_| engine.flush_commits()) {
+            Ok(()) => break,
+            // Files were taken back meanwhile, or another change is under way.
+            Err(FsError::Busy | FsError::Refused(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let no_home = match &request.home {
+        None => None,
+        Some((owner, name)) => match make_home(engine, *owner, name, now_ns) {
+            Ok(()) => None,
+            Err(error @ (FsError::Access(_) | FsError::Exists)) => Some(error.to_string()),
+            Err(error) => return Err(error),
+        },
+    };
+    Ok(Submitted { adopted, no_home })
+}
+
+/// Whether the change follows what is in force now; not if only its directory is left to be made. Otherwise says what came
+/// between.
+fn is_due(engine: &Engine, request: &SigningRequest) -> Result<bool, FsError> {
+    let result = Arc::new(Mutex::new(None));
+    let slot = result.clone();
+    let look = move |transaction: &mut Transaction<'_>| {
+        *slot.lock() = Some(transaction.present_membership()?);
+        Ok::<(), FsError>(())
+    };
+    engine.modify(Arc::new(Mutex::new(look)))?;
+    let (handle, present) = result.lock().take().expect("the edit that succeeded left a result");
+    let file_system = present.devices[&DeviceId::SUPERUSER].key.file_system_id();
+    let change = &request.change;
+    if change.file_system != file_system {
+        return Err(FsError::Invalid("it is for another file system".to_owned()));
+    }
+    if (handle.version, handle.reference.address) == (change.version, change.follows) {
+        return Ok(true);
+    }
+    if present.warrant.is_some() && request.signature == present.warrant.map(|warrant| warrant.signature) {
+        if request.home.is_some() {
+            return Ok(false);
+        }
+        return Err(FsError::Expired(format!(
+            "it is in force already: it came into force as version {}",
+            present.version
+        )));
+    }
+    let came_between = words(&request.present, &present);
+    let came_between = match came_between.is_empty() {
+        true => "one that had no effect".to_owned(),
+        false => came_between.join("; "),
+    };
+    Err(FsError::Expired(format!(
+        "it was signed to follow version {} of the membership, and version {} is in force. What came between: \
+         {came_between}. Prepare it anew, and have that signed",
+        change.version, handle.version
+    )))
+}
+
+#[cfg(test)]
+mod tests;

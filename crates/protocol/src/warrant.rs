@@ -1,0 +1,70 @@
+//! Changes of the membership that the superuser signs off-line: warrants.
+//!
+//! A change that device 0 makes is an operation, signed when its place in the order is known; so its key has to be on
+//! line. A warrant is signed before: for one change, of one membership, in one file system. Any device that stays a member
+//! may then bring it into the order as an operation of its own, and the order gives it its version. The warrant travels in
+//! the block of the new membership, so whoever reads that finds the superuser's word for it.
+//!
+//! What makes it good for one use only is that it names what it follows, by version and by the address of its block: a
+//! block says at which version it came into force, so no two are the same. After any other change it is worth nothing.
+//!
+//! Attack answered: whoever carries it, or submits it, changes what it says, uses it again, uses it elsewhere, or holds it
+//! back until something else was decided.
+
+use crate::signed::Signable;
+use crate::structure::HandleVersion;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{Membership, Warrant};
+use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
+
+/// What the superuser signs.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Change {
+    /// The file system.
+    pub file_system: Digest,
+    /// The version under which the membership that it follows is in force.
+    pub version: u64,
+    /// The address of that membership's block.
+    pub follows: Digest,
+    /// What comes after it, undated ([`Membership::undated`]).
+    pub next: Membership,
+}
+
+impl Signable for Change {
+    const DOMAIN: Domain = Domain::Warrant;
+
+    fn signed_bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+impl Change {
+    /// Of the membership in force, to `next`; whether `next` may follow it is for
+    /// [`Membership::validate_successor`] to judge.
+    pub fn new(file_system: Digest, present: &HandleVersion, next: &Membership) -> Change {
+        let follows = present.reference.address;
+        Change { file_system, version: present.version, follows, next: next.undated() }
+    }
+
+    /// The new membership with the superuser's signature, as it is at `version`.
+    pub fn enacted(&self, version: u64, signature: Signature) -> Membership {
+        let warrant = Warrant { version: self.version, follows: self.follows, signature };
+        Membership { warrant: Some(warrant), ..self.next.dated(version) }
+    }
+}
+
+/// The warrant of a membership, if the superuser of `file_system` has signed it for just what the membership says.
+pub fn verified<'a>(
+    file_system: Digest,
+    superuser: &PublicKey,
+    membership: &'a Membership,
+) -> Option<&'a Warrant> {
+    let warrant = membership.warrant.as_ref()?;
+    let next = membership.undated();
+    // One signature is for one membership at each version: what goes with this change is dated so.
+    if (Membership { warrant: Some(*warrant), ..next.dated(membership.version) }) != *membership {
+        return None;
+    }
+    let change = Change { file_system, version: warrant.version, follows: warrant.follows, next };
+    superuser.verify(Domain::Warrant, &change.signed_bytes(), &warrant.signature).then_some(warrant)
+}
