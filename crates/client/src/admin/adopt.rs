@@ -1,67 +1,86 @@
-//! Taking a user out of a group: what the user's devices hold of it goes over to device 0.
+//! Changes that put people out of groups: what their devices hold of those groups goes over to device 0.
 
+use super::Departure;
 use crate::engine::Engine;
 use crate::error::FsError;
 use crate::tree::{Base, ReadError, Transaction, each_file};
-use holdfast_content::{DeviceId, GroupId, Handle, PrincipalId, UserId};
+use holdfast_content::{DeviceId, GroupId, Handle, Membership, PrincipalId, UserId};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Files taken over in one operation.
 const BATCH: usize = 200;
 
-pub(super) fn remove_member(engine: &Engine, group: &str, user: &str) -> Result<usize, FsError> {
-    let progress = Arc::new(Mutex::new((0usize, false)));
+/// Who ceases to belong to which group.
+type Leavers = BTreeMap<GroupId, BTreeSet<UserId>>;
+
+/// Changes the membership, once nobody whom the change puts out of a group holds anything of it.
+pub(super) fn change(
+    engine: &Engine,
+    change: impl Fn(&mut Membership) -> Result<(), FsError> + Clone + Send + 'static,
+) -> Result<Departure, FsError> {
+    let progress = Arc::new(Mutex::new((0usize, false, Vec::new())));
     let mut adopted = 0;
-    // All but the last batch come before the change, so that the change itself stays small; what the user's
-    // devices take back meanwhile is in the last one.
+    // All but the last batch come before the change, so that the change itself stays small; what the devices
+    // take back meanwhile is in the last one.
     loop {
-        let (group, user, result) = (group.to_owned(), user.to_owned(), progress.clone());
+        let (change, result) = (change.clone(), progress.clone());
         let edit = move |transaction: &mut Transaction<'_>| {
             let mut members = transaction.next_membership();
-            let group = members.group_by_name(&group).ok_or(FsError::NotFound)?;
-            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            let removed = members.groups.get_mut(&group).is_some_and(|group| group.members.remove(&user));
-            if !removed {
-                return Err(FsError::NotFound);
-            }
-            let held = transaction.read_base(|base| held_by(base, group, user, BATCH + 1))?;
+            change(&mut members)?;
+            let (held, left) = transaction.read_base(|base| {
+                let leavers = leavers(&base.membership, &members);
+                Ok((held_by(base, &leavers, BATCH + 1)?, named(&base.membership, &leavers)))
+            })?;
             let last = held.len() <= BATCH;
             let batch = &held[..held.len().min(BATCH)];
             for file in batch {
                 let inode = transaction.inode(*file)?;
                 transaction.set_inode(*file, (*inode).clone())?;
             }
-            *result.lock() = (batch.len(), last);
+            *result.lock() = (batch.len(), last, left);
             if last { transaction.set_members(members) } else { Ok(()) }
         };
         engine.modify(Arc::new(Mutex::new(edit)))?;
-        let (count, last) = *progress.lock();
+        let (count, last, left) = std::mem::take(&mut *progress.lock());
         adopted += count;
         if last {
             engine.flush_commits()?;
-            return Ok(adopted);
+            return Ok(Departure { adopted, left });
         }
     }
 }
 
-/// Files of a group whose inodes lie in tables of a user's devices; at most `limit`.
-fn held_by(base: &Base, group: GroupId, user: UserId, limit: usize) -> Result<Vec<Handle>, ReadError> {
-    let principal = PrincipalId::Group(group);
-    let devices: BTreeSet<DeviceId> = base
-        .membership
-        .devices
-        .iter()
-        .filter(|(_, device)| device.user == user && device.removed_at.is_none())
-        .map(|(id, _)| *id)
-        .collect();
+fn leavers(before: &Membership, next: &Membership) -> Leavers {
+    let groups = before.groups.keys().map(|group| (*group, before.who_leaves(*group, next)));
+    groups.filter(|(_, users)| !users.is_empty()).collect()
+}
+
+fn named(members: &Membership, leavers: &Leavers) -> Vec<(String, Vec<String>)> {
+    let names = |users: &BTreeSet<UserId>| {
+        let users = users.iter().filter_map(|user| members.users.get(user));
+        users.filter(|user| !user.removed).map(|user| user.name.clone()).collect()
+    };
+    let groups = leavers.iter().filter_map(|(id, users)| Some((members.groups.get(id)?, users)));
+    groups.map(|(group, users)| (group.name.clone(), names(users))).collect()
+}
+
+/// Files of groups whose inodes lie in tables of devices of those who leave; at most `limit`.
+fn held_by(base: &Base, leavers: &Leavers, limit: usize) -> Result<Vec<Handle>, ReadError> {
     let mut held = BTreeSet::new();
-    each_file(base, principal, &mut |file| {
-        if base.place(file)?.is_some_and(|place| devices.contains(&place.device)) {
-            held.insert(file);
+    for (group, users) in leavers {
+        let of_users = base.membership.devices.iter().filter(|(_, device)| users.contains(&device.user));
+        let devices: BTreeSet<DeviceId> = of_users.map(|(id, _)| *id).collect();
+        if held.len() >= limit {
+            break;
         }
-        Ok(held.len() < limit)
-    })?;
+        each_file(base, PrincipalId::Group(*group), &mut |file| {
+            if base.place(file)?.is_some_and(|place| devices.contains(&place.device)) {
+                held.insert(file);
+            }
+            Ok(held.len() < limit)
+        })?;
+    }
     Ok(held.into_iter().collect())
 }

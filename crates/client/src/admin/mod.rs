@@ -17,7 +17,8 @@ use crate::engine::Engine;
 use crate::error::FsError;
 use crate::tree::Transaction;
 use holdfast_content::{
-    Device, DeviceId, Entry, Group, GroupId, Handle, Inode, InodeKind, Membership, PrincipalId, User, UserId,
+    Device, DeviceId, Entry, Group, GroupId, Handle, Inode, InodeKind, Member, Membership, PrincipalId, User,
+    UserId,
 };
 use holdfast_crypto::PublicKey;
 use parking_lot::Mutex;
@@ -30,6 +31,15 @@ pub enum Home {
     Make,
     /// None.
     None,
+}
+
+/// What a change led to that may have put people out of groups.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Departure {
+    /// Files of groups that were taken over from those who left them.
+    pub adopted: usize,
+    /// Groups, and who ceased to belong to each, directly or by a group within it; by name.
+    pub left: Vec<(String, Vec<String>)>,
 }
 
 /// Changes memberships through an engine that signs for device 0.
@@ -147,66 +157,99 @@ impl<'a> Admin<'a> {
         })
     }
 
-    /// Adds a group.
+    /// Adds a group. Members are named as [`Membership::member_by_name`] has it: groups with an `@`.
     ///
     /// # Errors
-    /// [`FsError::Exists`], [`FsError::NotFound`] for a member; as [`Engine::modify`].
-    pub fn add_group(&self, name: &str, users: &[&str], home: Home, now_ns: i64) -> Result<GroupId, FsError> {
+    /// [`FsError::Exists`], [`FsError::NotFound`] for a member, [`FsError::Invalid`]; as [`Engine::modify`].
+    pub fn add_group(
+        &self,
+        name: &str,
+        members: &[&str],
+        home: Home,
+        now_ns: i64,
+    ) -> Result<GroupId, FsError> {
         let owned_name = name.to_owned();
-        let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
+        let names: Vec<String> = members.iter().map(|member| (*member).to_owned()).collect();
         let id = self.change(move |members| {
             if members.group_by_name(&owned_name).is_some() {
                 return Err(FsError::Exists);
             }
-            let ids = users.iter().map(|user| members.user_by_name(user).ok_or(FsError::NotFound));
+            let found = names.iter().map(|name| members.member_by_name(name).ok_or(FsError::NotFound));
+            let found: Vec<Member> = found.collect::<Result<_, _>>()?;
+            let id = members.next_group();
             let group = Group {
                 name: owned_name.clone(),
-                members: ids.collect::<Result<_, _>>()?,
+                members: Default::default(),
                 former: Default::default(),
                 removed: false,
+                groups: Default::default(),
             };
-            let id = members.next_group();
             members.groups.insert(id, group);
+            for member in found {
+                members.admit(id, member);
+            }
             Ok(id)
         })?;
         self.make_home(home, PrincipalId::Group(id), name, now_ns)?;
         Ok(id)
     }
 
-    /// Removes a group. What it owns stays readable and can no longer be changed.
+    /// Removes a group. What it owns stays readable and can no longer be changed. Who belonged to other groups by it
+    /// does no more, and loses what they hold of those.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
-    pub fn remove_group(&self, name: &str) -> Result<(), FsError> {
+    pub fn remove_group(&self, name: &str) -> Result<Departure, FsError> {
         let name = name.to_owned();
-        self.change(move |members| {
+        adopt::change(self.engine, move |members| {
             let id = members.group_by_name(&name).ok_or(FsError::NotFound)?;
-            members.groups.get_mut(&id).expect("it was just found").removed = true;
+            members.remove_group(id);
             Ok(())
         })
     }
 
-    /// Puts a user into a group.
+    /// Makes a user, or an `@` group, a member of a group.
     ///
     /// # Errors
-    /// [`FsError::NotFound`], [`FsError::Exists`]; as [`Engine::modify`].
-    pub fn add_member(&self, group: &str, user: &str) -> Result<(), FsError> {
-        let (group, user) = (group.to_owned(), user.to_owned());
+    /// [`FsError::NotFound`], [`FsError::Exists`], [`FsError::Invalid`] if groups would be within each other in a circle
+    /// or too deep; as [`Engine::modify`].
+    pub fn add_member(&self, group: &str, member: &str) -> Result<(), FsError> {
+        let (group, member) = (group.to_owned(), member.to_owned());
         self.change(move |members| {
             let group = members.group_by_name(&group).ok_or(FsError::NotFound)?;
-            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
-            let group = members.groups.get_mut(&group).expect("it was just found");
-            if group.members.insert(user) { Ok(()) } else { Err(FsError::Exists) }
+            let member = members.member_by_name(&member).ok_or(FsError::NotFound)?;
+            if members.admit(group, member) { Ok(()) } else { Err(FsError::Exists) }
         })
     }
 
-    /// Takes a user out of a group, and over what the user's devices hold of it. Returns how many files were
-    /// taken over.
+    /// Takes a user, or an `@` group, out of a group. What devices of those who do not belong to it any more hold of
+    /// it, or of groups around it, is taken over.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
-    pub fn remove_member(&self, group: &str, user: &str) -> Result<usize, FsError> {
-        adopt::remove_member(self.engine, group, user)
+    pub fn remove_member(&self, group: &str, member: &str) -> Result<Departure, FsError> {
+        let (group, member) = (group.to_owned(), member.to_owned());
+        adopt::change(self.engine, move |members| {
+            let group = members.group_by_name(&group).ok_or(FsError::NotFound)?;
+            let member = members.member_by_name(&member).ok_or(FsError::NotFound)?;
+            if members.expel(group, member) { Ok(()) } else { Err(FsError::NotFound) }
+        })
+    }
+
+    /// Limits what a user may store at the server; `None` ends the limit.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; as [`Engine::modify`].
+    pub fn set_quota(&self, user: &str, bytes: Option<u64>) -> Result<(), FsError> {
+        let user = user.to_owned();
+        self.change(move |members| {
+            let user = members.user_by_name(&user).ok_or(FsError::NotFound)?;
+            match bytes {
+                Some(bytes) => members.quotas.insert(user, bytes),
+                None => members.quotas.remove(&user),
+            };
+            Ok(())
+        })
     }
 
     /// Changes the membership; `change` gets it with the version it will have.

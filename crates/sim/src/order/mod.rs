@@ -39,6 +39,7 @@ pub fn membership(users: u32) -> Membership {
         members: (1..=users).map(UserId).collect(),
         former: Default::default(),
         removed: false,
+        groups: Default::default(),
     };
     membership.groups.insert(GroupId(1), group);
     for id in 1..=users {
