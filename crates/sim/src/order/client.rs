@@ -240,14 +240,14 @@ impl Client {
         Plan { deltas, wants_free }
     }
 
-    /// A membership in which the group is called otherwise.
+    /// A membership in which the groups are called otherwise.
     fn new_members(&self) -> Vec<Delta> {
         let floor = self.signer.as_ref().expect("idle").floor();
         let mut members: Membership = tables::members(&self.blocks, &floor.view);
         let version = holdfast_protocol::order::last_vector(&floor.view).get(PrincipalId::Members) + 1;
         members.version = version;
-        for group in members.groups.values_mut() {
-            group.name = format!("everyone {version} {}", self.counter);
+        for (id, group) in &mut members.groups {
+            group.name = format!("group {} {version} {}", id.0, self.counter);
         }
         let mut sink = &*self.blocks;
         let reference = sink.put(members.to_block(&DigestKey::WELL_KNOWN).expect("valid"));
