@@ -51,11 +51,12 @@ fn used(world: &World, who: &str) -> u64 {
     listed(world, who)[0]["bytes"].as_u64().expect("a number")
 }
 
-/// Collects all garbage, however young. What is deleted of people far from their limits would be kept.
+/// Collects all garbage, however young.
 fn collect(world: &mut World) {
     world.stop_server();
     let mut config = ServerConfig::new(world.data(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     config.gc_window = Duration::ZERO;
+    config.keep_deleted = Duration::ZERO;
     config.history = "0".parse().expect("a rule");
     let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
     let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };

@@ -226,7 +226,7 @@ fn operations_are_charged_and_given_up_for_good() {
     alice.give_up();
     assert!(look(&world).slots.get(&DeviceId(1)).is_none(), "nothing was committed");
     // Late copies, once there is room.
-    world.clock.0.fetch_add(100_000_000_000_000, std::sync::atomic::Ordering::SeqCst);
+    world.clock.0.fetch_add(200_000_000, std::sync::atomic::Ordering::SeqCst);
     for (_, collected) in world.host.collect(std::time::Duration::from_secs(1)) {
         assert!(collected.unwrap().dropped > 0);
     }
