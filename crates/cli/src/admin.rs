@@ -12,11 +12,12 @@ use crate::keys::{self, Key, started};
 use crate::output::{Format, clean, progress, table};
 use crate::paths::{Directories, make_private};
 use crate::time::now_ns;
-use holdfast_client::admin::{self, Admin, CreateConfig, CreateError, Home};
+use holdfast_client::admin::{self, Admin, CreateConfig, CreateError, Departure, Home};
 use holdfast_client::{Engine, EngineConfig, Tree};
-use holdfast_content::{self as content, GroupId, Handle, UserId};
+use holdfast_content::{self as content, GROUP_DEPTH_MAX, GroupId, Handle, Member, UserId};
 use holdfast_crypto::PublicKey;
 use holdfast_rpc::{Address, ServerAddress};
+use indicatif::HumanBytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,6 +44,15 @@ Nobody can change what another has written without being found out.";
 pub enum Change {
     /// Show everything.
     Show,
+    /// Show what is stored at the server, by whom.
+    Usage,
+    /// Limit what a user may store.
+    SetQuota {
+        /// Name of the user.
+        user: String,
+        /// How much; `None`: any amount.
+        bytes: Option<u64>,
+    },
     /// Add a user with a first device.
     AddUser {
         /// Name of the user.
@@ -141,13 +151,20 @@ struct User {
     id: u32,
     name: String,
     removed: bool,
+    /// Most bytes that they may have stored at the server; `null`: any number.
+    quota: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Group {
     id: u32,
     name: String,
+    /// Users who are members by themselves.
     members: Vec<String>,
+    /// Groups that are members.
+    groups: Vec<String>,
+    /// All who belong to it.
+    all: Vec<String>,
     removed: bool,
 }
 
@@ -168,6 +185,7 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
         FsCommand::Submit(arguments) => off_line::submit(arguments, directories, format),
         FsCommand::Revoke(arguments) => crate::revoked::revoke(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
+        FsCommand::Quota(arguments) => crate::quota::run(arguments, directories, format),
         FsCommand::User(arguments) => match &arguments.command {
             UserCommand::List(read) => {
                 show(&read.url, &read.key, directories, format, Membership::list_users)
@@ -235,7 +253,8 @@ struct Done {
     done: String,
 }
 
-fn apply(administer: &Administer, change: Change, directories: &Directories, format: Format) -> Outcome {
+/// Has a change made, or prepared for the superuser's signature, and says what was done.
+pub fn apply(administer: &Administer, change: Change, directories: &Directories, format: Format) -> Outcome {
     let Administer { url, superuser, prepare, member } = administer;
     let superuser = match (superuser, prepare, member) {
         (Some(superuser), ..) => superuser,
@@ -260,7 +279,7 @@ fn show(
 }
 
 /// Has a change made: by the process that serves the key's mounts, or here.
-fn ask<T: serde::de::DeserializeOwned>(
+pub fn ask<T: serde::de::DeserializeOwned>(
     url: &str,
     key: &Path,
     change: Change,
@@ -339,11 +358,14 @@ impl Membership {
             .iter()
             .map(|user| {
                 let count = devices.get(user.name.as_str()).copied().unwrap_or(0);
-                let state = match count {
+                let mut state = match count {
                     _ if user.removed => "removed".to_owned(),
                     1 => "1 device".to_owned(),
                     count => format!("{count} devices"),
                 };
+                if let Some(quota) = user.quota {
+                    state += &format!(", may store {}", HumanBytes(quota));
+                }
                 vec![format!("  {}", user.name), state]
             })
             .collect();
@@ -355,7 +377,13 @@ impl Membership {
             .groups
             .iter()
             .map(|group| {
-                let state = if group.removed { "removed".to_owned() } else { group.members.join(", ") };
+                let inner = group.groups.iter().map(|inner| format!("@{inner}"));
+                let direct: Vec<String> = group.members.iter().cloned().chain(inner).collect();
+                let state = match (group.removed, group.groups.is_empty()) {
+                    (true, _) => "removed".to_owned(),
+                    (false, true) => direct.join(", "),
+                    (false, false) => format!("{} (that is: {})", direct.join(", "), or_nobody(&group.all)),
+                };
                 vec![format!("  {}", group.name), state]
             })
             .collect();
@@ -374,6 +402,10 @@ impl Membership {
             .collect();
         or_none(table(&rows))
     }
+}
+
+fn or_nobody(names: &[String]) -> String {
+    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
 }
 
 fn or_none(text: String) -> String {
@@ -425,6 +457,7 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
             let membership = Membership::of(&engine.fetch()?.membership());
             return serde_json::to_value(membership).map_err(|error| Failure::new(Exit::Internal, error));
         }
+        Change::Usage => return crate::quota::usage(engine),
         Change::Prepare { url, change } => return off_line::prepared(engine, url, change),
         Change::Submit { signed } => return off_line::submitted(engine, signed),
         _ => {}
@@ -433,7 +466,11 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
     let members = admin.membership()?;
     check(engine, &members, change)?;
     let done = match change {
-        Change::Show | Change::Prepare { .. } | Change::Submit { .. } => String::new(),
+        Change::Show | Change::Usage | Change::Prepare { .. } | Change::Submit { .. } => String::new(),
+        Change::SetQuota { user, bytes } => {
+            admin.set_quota(user, *bytes)?;
+            crate::quota::was_set(user, *bytes)
+        }
         Change::AddUser { name, device, key, directory } => {
             admin.add_user(name, Some((device, PublicKey(*key))), home(*directory), now_ns())?;
             format!("user {name} was added, with device {device}{}", directory_note(name, *directory))
@@ -452,8 +489,8 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
             )
         }
         Change::RemoveGroup { name } => {
-            admin.remove_group(name)?;
-            format!("group {name} was removed; what it wrote stays")
+            let departure = admin.remove_group(name)?;
+            format!("group {name} was removed; what it wrote stays{}", departure_note(&departure))
         }
         Change::Join { group, users } => {
             for user in belonging(&members, group, users, false) {
@@ -462,11 +499,13 @@ pub fn carry_out(engine: &Arc<Engine>, change: &Change) -> Outcome<serde_json::V
             format!("{} joined group {group}", users.join(", "))
         }
         Change::Leave { group, users } => {
-            let mut adopted = 0;
+            let mut departure = Departure::default();
             for user in belonging(&members, group, users, true) {
-                adopted += admin.remove_member(group, user)?;
+                let one = admin.remove_member(group, user)?;
+                departure.adopted += one.adopted;
+                departure.left.extend(one.left);
             }
-            format!("{} left group {group}; {adopted} files of the group were taken over", users.join(", "))
+            format!("{} left group {group}{}", users.join(", "), departure_note(&departure))
         }
         Change::AddDevice { user, name, key } => {
             let number = admin.add_device(user, name, PublicKey(*key))?;
@@ -495,7 +534,8 @@ fn check(engine: &Engine, members: &content::Membership, change: &Change) -> Out
         None => Err(unknown(format!("user {user} has no device named '{name}'"))),
     };
     match change {
-        Change::Show | Change::Prepare { .. } | Change::Submit { .. } => Ok(()),
+        Change::Show | Change::Usage | Change::Prepare { .. } | Change::Submit { .. } => Ok(()),
+        Change::SetQuota { user, .. } => names.user(user).map(drop),
         Change::AddUser { name, device, key, directory } => {
             usable(name)?;
             usable(device)?;
@@ -507,13 +547,18 @@ fn check(engine: &Engine, members: &content::Membership, change: &Change) -> Out
         Change::AddGroup { name, users, directory } => {
             usable(name)?;
             names.free_group(name)?;
-            users.iter().try_for_each(|user| names.user(user).map(drop))?;
+            users.iter().try_for_each(|user| names.member(user).map(drop))?;
             names.free_directory(engine, name, *directory)
         }
         Change::RemoveGroup { name } => names.group(name).map(drop),
-        Change::Join { group, users } | Change::Leave { group, users } => {
+        Change::Join { group, users } => {
+            let id = names.group(group)?;
+            let joining = users.iter().map(|user| names.member(user)).collect::<Outcome<Vec<_>>>()?;
+            names.fits(id, joining.into_iter())
+        }
+        Change::Leave { group, users } => {
             names.group(group)?;
-            users.iter().try_for_each(|user| names.user(user).map(drop))
+            users.iter().try_for_each(|user| names.member(user).map(drop))
         }
         Change::AddDevice { user, name, key } => {
             usable(name)?;
@@ -530,17 +575,17 @@ fn check(engine: &Engine, members: &content::Membership, change: &Change) -> Out
     }
 }
 
-/// Those of `users` who are in the group, or who are not.
+/// Those of `users` who are members of the group by themselves, or who are not.
 fn belonging<'a>(
     members: &content::Membership,
     group: &str,
     users: &'a [String],
     inside: bool,
 ) -> Vec<&'a str> {
-    let group = members.group_by_name(group).and_then(|id| members.groups.get(&id));
+    let names = Names(members);
+    let group = members.group_by_name(group);
     let is_inside = |user: &str| {
-        let id = members.user_by_name(user);
-        group.zip(id).is_some_and(|(group, id)| group.members.contains(&id))
+        group.zip(members.member_by_name(user)).is_some_and(|(group, member)| names.has(group, member))
     };
     users.iter().map(String::as_str).filter(|user| is_inside(user) == inside).collect()
 }
@@ -557,16 +602,28 @@ fn members_note(users: &[&str]) -> String {
     if users.is_empty() { "no members yet".to_owned() } else { format!("members {}", users.join(", ")) }
 }
 
+/// Who is affected, and how.
+fn departure_note(departure: &Departure) -> String {
+    let mut note = String::new();
+    for (group, users) in departure.left.iter().filter(|(_, users)| !users.is_empty()) {
+        note += &format!("; no longer in {group}: {}", users.join(", "));
+    }
+    if !departure.left.is_empty() {
+        note += &format!("; {} files of theirs in it were taken over", departure.adopted);
+    }
+    note
+}
+
 /// Names become directories and are typed in commands.
 fn usable(name: &str) -> Outcome {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '@' | '+');
     let fine =
-        !name.is_empty() && name.len() <= 64 && !name.starts_with(['-', '.']) && name.chars().all(plain);
+        !name.is_empty() && name.len() <= 64 && !name.starts_with(['-', '.', '@']) && name.chars().all(plain);
     if fine {
         return Ok(());
     }
     Err(Failure::new(Exit::Usage, format!("'{}' cannot be a name", clean(name)))
-        .hint("a name has 1 to 64 letters, digits or any of - _ . @ + and begins with neither - nor ."))
+        .hint("a name has 1 to 64 letters, digits or any of - _ . @ + and begins with none of - . @"))
 }
 
 fn taken(message: String) -> Failure {
@@ -587,6 +644,55 @@ impl Names<'_> {
 
     fn group(&self, name: &str) -> Outcome<GroupId> {
         self.0.group_by_name(name).ok_or_else(|| unknown(format!("there is no group named '{name}'")))
+    }
+
+    /// A user, or an `@` group.
+    fn member(&self, name: &str) -> Outcome<Member> {
+        self.0.member_by_name(name).ok_or_else(|| match name.strip_prefix('@') {
+            Some(group) => unknown(format!("there is no group named '{group}'")),
+            None if self.0.group_by_name(name).is_some() => {
+                unknown(format!("there is no user named '{name}'"))
+                    .hint(format!("name the group of that name with an @: @{name}"))
+            }
+            None => unknown(format!("there is no user named '{name}'")),
+        })
+    }
+
+    fn has(&self, group: GroupId, member: Member) -> bool {
+        let group = &self.0.groups[&group];
+        match member {
+            Member::User(user) => group.members.contains(&user),
+            Member::Group(inner) => group.groups.contains(&inner),
+        }
+    }
+
+    /// Whether these may all belong to a group.
+    fn fits(&self, group: GroupId, joining: impl Iterator<Item = Member>) -> Outcome {
+        let name = |group: GroupId| self.0.groups[&group].name.clone();
+        let mut next = self.0.clone();
+        for member in joining {
+            if let Member::Group(inner) = member
+                && next.groups_within(inner).contains(&group)
+            {
+                let why = match inner == group {
+                    true => format!("group {} cannot be a member of itself", name(group)),
+                    false => format!(
+                        "group {} is within {}, so it cannot be around it too",
+                        name(group),
+                        name(inner)
+                    ),
+                };
+                return Err(
+                    Failure::new(Exit::Usage, why).hint("`holdfast fs group list` shows who is in which")
+                );
+            }
+            next.admit(group, member);
+        }
+        next.validate().map_err(|why| {
+            Failure::new(Exit::Usage, format!("group {} cannot have these members: {why}", name(group))).hint(
+                format!("groups may be {GROUP_DEPTH_MAX} deep; put people into the outer ones directly"),
+            )
+        })
     }
 
     fn device(&self, user: UserId, name: &str) -> Option<&content::Device> {
@@ -632,15 +738,20 @@ impl Membership {
     fn of(members: &content::Membership) -> Membership {
         let name_of =
             |user: &UserId| members.users.get(user).map_or("?", |user| user.name.as_str()).to_owned();
+        let group_name =
+            |group: &GroupId| members.groups.get(group).map_or("?", |group| group.name.as_str()).to_owned();
         let users = members.users.iter().map(|(id, user)| User {
             id: id.0,
             name: user.name.clone(),
             removed: user.removed,
+            quota: members.quotas.get(id).copied(),
         });
         let groups = members.groups.iter().map(|(id, group)| Group {
             id: id.0,
             name: group.name.clone(),
             members: group.members.iter().map(name_of).collect(),
+            groups: group.groups.iter().map(group_name).collect(),
+            all: members.effective_members(*id).iter().map(name_of).collect(),
             removed: group.removed,
         });
         let devices = members.devices.iter().map(|(id, device)| Device {

@@ -203,6 +203,9 @@ pub struct Server {
     /// Several: give it several times.
     #[arg(long, value_name = "URL=KEY", value_parser = witness_at)]
     pub witness: Vec<holdfast_server::witnessing::WitnessAt>,
+    /// Most that each user of each file system may store, whatever its superuser allows, such as 20G.
+    #[arg(long, value_name = "SIZE", value_parser = crate::cache::bytes_of)]
+    pub user_quota: Option<u64>,
     /// Seconds between heads.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub witness_every: u64,

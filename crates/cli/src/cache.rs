@@ -99,7 +99,7 @@ it is. Pinning once more brings it up to date at once. All that is pinned may ta
 }
 
 /// A number of bytes, as in `20G`.
-fn bytes_of(text: &str) -> Result<u64, String> {
+pub fn bytes_of(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
         None => (text, ""),

@@ -166,7 +166,7 @@ impl From<FsError> for Failure {
             | FsError::Refused(_)
             | FsError::Expired(_)
             | FsError::Revoked(_) => Exit::NotAllowed,
-            FsError::NoSpace | FsError::Local { .. } => Exit::Io,
+            FsError::NoSpace | FsError::Quota { .. } | FsError::Local { .. } => Exit::Io,
             FsError::Busy => Exit::InUse,
             FsError::NotFound
             | FsError::Exists
@@ -307,6 +307,6 @@ fn store_code(error: &StoreError) -> Exit {
             Exit::Data
         }
         StoreError::Log(_) | StoreError::Io { .. } | StoreError::Index(_) => Exit::Io,
-        StoreError::Refused(_) => Exit::NotAllowed,
+        StoreError::Refused(_) | StoreError::OverQuota { .. } => Exit::NotAllowed,
     }
 }

@@ -28,6 +28,7 @@ mod paths;
 mod programs;
 mod publish;
 mod pull;
+mod quota;
 mod reading;
 mod reclaim;
 mod release;

@@ -86,6 +86,43 @@ fn administration_through_a_running_mount() {
     assert_eq!(shown["groups"][0]["members"], serde_json::json!(["anna"]));
 }
 
+/// Whoever is in an inner group writes in the outer group's directory, as long as the inner one is in it; circles are
+/// refused in words; a removal says whom it affects.
+#[test]
+fn groups_within_groups() {
+    let mut world = World::new(&["anna", "ben"]);
+    let url = world.url.clone();
+    let fs_group = |world: &World, arguments: &[&str]| {
+        world.administer(&[&["fs", "group", arguments[0], &url], &arguments[1..]].concat())
+    };
+    fs_group(&world, &["add", "design", "ben", "--no-directory"]);
+    fs_group(&world, &["add", "all", "anna", "@design"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    fs::write(ben.join("all/plan"), "by ben").expect("he belongs to it by the inner group");
+    fs::write(anna.join("all/plan"), "by anna").expect("and so does she by herself");
+    fs::write(ben.join("all/plan"), "by ben again").expect("written");
+    let mut circle = world.holdfast("superuser");
+    circle.args(["fs", "group", "join", &url, "design", "@all", "--superuser"]).arg(world.key("superuser"));
+    let said = fails(&mut circle, 64);
+    assert!(said.contains("group design is within all"), "{said}");
+    let mut show = world.holdfast("anna");
+    show.args(["fs", "group", "list", &url, "--key"]).arg(world.key("anna"));
+    let listed = run(&mut show);
+    assert!(listed.contains("anna, @design (that is: anna, ben)"), "{listed}");
+    let shown: serde_json::Value = serde_json::from_str(&run(show.arg("--json"))).expect("JSON");
+    let all = shown["groups"].as_array().expect("groups").iter().find(|group| group["name"] == "all");
+    let all = all.expect("it is listed");
+    assert_eq!(all["members"], serde_json::json!(["anna"]));
+    assert_eq!(all["groups"], serde_json::json!(["design"]));
+    assert_eq!(all["all"], serde_json::json!(["anna", "ben"]));
+    let said = fs_group(&world, &["remove", "design"]);
+    assert!(said.contains("no longer in all: ben") && said.contains("taken over"), "{said}");
+    eventually("he may no longer", || fs::write(ben.join("all/again"), "x").is_err());
+    assert_eq!(fs::read_to_string(anna.join("all/plan")).expect("it stays"), "by ben again");
+    fs::write(anna.join("all/plan"), "by anna at last").expect("written");
+    assert_eq!(fs::read_to_string(ben.join("all/plan")).expect("read"), "by anna at last");
+}
+
 /// A second device of the same person works in the same directories; once removed it is refused.
 #[test]
 fn a_person_with_two_devices() {

@@ -52,6 +52,17 @@ pub enum FsError {
     /// The server's or the local disk is full.
     #[error("no space left")]
     NoSpace,
+    /// As much is stored as this user may have at the server.
+    #[error(
+        "the quota at the server is used up ({used} of {limit} bytes): delete what is not needed, which counts once the \
+         server has collected it, or ask the superuser for more; see `holdfast fs quota list`"
+    )]
+    Quota {
+        /// Bytes charged.
+        used: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
     /// A file or value over a limit.
     #[error("too large")]
     TooLarge,
@@ -123,6 +134,9 @@ impl From<&RpcError> for FsError {
     fn from(error: &RpcError) -> FsError {
         match error {
             RpcError::Server(ServerError::NoSpace) => FsError::NoSpace,
+            RpcError::Server(ServerError::OverQuota { used, limit }) => {
+                FsError::Quota { used: *used, limit: *limit }
+            }
             RpcError::Server(ServerError::NotAllowed(why)) => FsError::Access(why.clone()),
             RpcError::Server(other) => FsError::Refused(other.to_string()),
             RpcError::TooLarge { .. } => FsError::TooLarge,

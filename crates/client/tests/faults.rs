@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use holdfast_client::admin::Admin;
+use holdfast_client::admin::{Admin, Home};
 use holdfast_client::state::StateLog;
 use holdfast_client::store::DiskCache;
 use holdfast_client::{Engine, FsError, StartError, Transaction, Tree};
@@ -705,7 +705,7 @@ fn removed_member_loses_hold() {
     let root = world.root.start(&world.superuser, DEADLINE).unwrap();
     let admin = Admin::new(&root).unwrap();
     // 30 files and the one taken over from B; the directory was written last by B.
-    assert_eq!(admin.remove_member("team", "user0").unwrap(), 31);
+    assert_eq!(admin.remove_member("team", "user0").unwrap().adopted, 31);
     assert!(matches!(admin.remove_member("team", "user0"), Err(FsError::NotFound)));
     let snapshot = b.fetch().unwrap();
     for number in 0..30 {
@@ -721,6 +721,52 @@ fn removed_member_loses_hold() {
     assert!(matches!(a.fetch(), Err(FsError::Access(_))));
     assert_eq!(names(&b.fetch().unwrap(), directory).len(), 32);
     for engine in [&b, &root] {
+        assert!(engine.status().frozen.is_none());
+    }
+}
+
+/// Proves: whoever belongs to a group by an inner one writes as its members do; when the inner one leaves, what its
+/// people hold of the outer group is taken over, and they write it no more; so it is when a group between is removed.
+#[test]
+fn members_by_an_inner_group_lose_hold_with_it() {
+    let world = World::new(2, ABORT_AFTER);
+    let root = world.root.start(&world.superuser, DEADLINE).unwrap();
+    let admin = Admin::new(&root).unwrap();
+    admin.add_group("inner", &["user0"], Home::None, NOW).unwrap();
+    admin.add_group("middle", &["@inner"], Home::None, NOW).unwrap();
+    admin.add_group("outer", &["@middle", "user1"], Home::Make, NOW).unwrap();
+    let (a, b) = (world.start(0), world.start(1));
+    let directory = b.fetch().unwrap().entry(Handle::ROOT, b"outer").unwrap().unwrap().handle;
+    for change in ["inner", "middle"] {
+        let name = |number: usize| format!("{change}{number}");
+        for number in 0..5 {
+            modify(&a, create(directory, &name(number), b"by a")).unwrap();
+        }
+        a.flush_commits().unwrap();
+        let departure = match change {
+            "inner" => admin.remove_member("middle", "@inner").unwrap(),
+            _ => admin.remove_group("middle").unwrap(),
+        };
+        // Five files and the directory.
+        assert_eq!(departure.adopted, 6, "{change}");
+        let mut left: Vec<&str> = departure.left.iter().map(|(group, _)| group.as_str()).collect();
+        left.sort_unstable();
+        assert_eq!(left, if change == "inner" { vec!["middle", "outer"] } else { vec!["outer"] });
+        assert!(departure.left.iter().all(|(_, users)| users == &["user0"]));
+        assert!(matches!(modify(&a, create(directory, "more", b"")), Err(FsError::Access(_))));
+        let snapshot = b.fetch().unwrap();
+        for number in 0..5 {
+            assert_eq!(read(&snapshot, directory, &name(number)).unwrap(), b"by a");
+        }
+        modify(&b, create(directory, change, b"b")).unwrap();
+        if change == "inner" {
+            admin.add_member("middle", "@inner").unwrap();
+            assert!(matches!(admin.add_member("middle", "@inner"), Err(FsError::Exists)));
+        }
+    }
+    let circle = admin.add_member("inner", "@outer").and_then(|()| admin.add_member("outer", "@inner"));
+    assert!(matches!(circle, Err(FsError::Invalid(why)) if why.contains("circle")));
+    for engine in [&a, &b, &root] {
         assert!(engine.status().frozen.is_none());
     }
 }

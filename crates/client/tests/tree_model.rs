@@ -348,7 +348,13 @@ impl World {
         let members = (1..=DEVICES as u32).map(UserId).collect();
         membership.groups.insert(
             GroupId(1),
-            Group { name: "team".into(), members, former: Default::default(), removed: false },
+            Group {
+                name: "team".into(),
+                members,
+                former: Default::default(),
+                removed: false,
+                groups: Default::default(),
+            },
         );
         let membership = Arc::new(membership);
         let server_key = SigningKey::from_seed(&[200; 32]);

@@ -41,7 +41,9 @@ pub use map::{
     DiffVisitor, KEY_BYTES_MAX, KeyValue, LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, NodeVisitor,
     Proof, REFERENCES_PER_VALUE_MAX, Shape, VALUE_BYTES_MAX, Value,
 };
-pub use membership::{Device, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Membership, User, Warrant};
+pub use membership::{
+    Device, GROUP_DEPTH_MAX, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Member, Membership, User, Warrant,
+};
 pub use memory::{BlockBatch, MemoryBlocks};
 pub use parcel::{
     Base, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_NODES_MAX, PARCEL_OPENING_BYTES_MAX,

@@ -6,7 +6,11 @@
 //!
 //! Attack answered: a key or id that comes back to life as somebody else's.
 
-use crate::codec::FORMAT;
+mod nesting;
+mod wire;
+
+pub use nesting::{GROUP_DEPTH_MAX, Member};
+
 use crate::error::{ContentError, Malformed, within};
 use crate::live::misuse;
 use crate::{Block, BlockKind, BlockSink, BlockSource, DeviceId, GroupId, PrincipalId, Reference, UserId};
@@ -16,13 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest name of a user, group, device or file system, in bytes.
 pub const MEMBER_NAME_BYTES_MAX: usize = 64;
-/// Format of a block whose membership has a warrant; without one it is that of all bodies.
-const WARRANTED: u8 = 2;
 /// Highest id of a user, group or device: what fits the inode numbers programs see.
 pub const ID_MAX: u32 = (1 << 22) - 1;
+/// Highest version: above it are marks of what else is there.
+const VERSION_MAX: u64 = (1 << 61) - 1;
 
 /// Everybody who takes part.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// Version of [`PrincipalId::Members`] that this is; the first is 1.
     pub version: u64,
@@ -34,9 +38,10 @@ pub struct Membership {
     pub groups: BTreeMap<GroupId, Group>,
     /// Devices; 0 holds the superuser's key.
     pub devices: BTreeMap<DeviceId, Device>,
+    /// How many bytes of blocks users may have stored at a server; those who are not named, any number.
+    pub quotas: BTreeMap<UserId, u64>,
     /// What the superuser signed for it off-line, if it did not come about by an operation of device 0. It is in the block,
     /// and not part of what the membership says.
-    #[borsh(skip)]
     pub warrant: Option<Warrant>,
 }
 
@@ -61,18 +66,22 @@ pub struct User {
     pub removed: bool,
 }
 
-/// Users who write something together.
+/// Users who write something together. Its own bytes lack `groups`, which those of the membership end with.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Group {
     /// What the group is called.
     pub name: String,
-    /// Who belongs to it.
+    /// Who belongs to it by themselves.
     pub members: BTreeSet<UserId>,
-    /// Who has ever left it, and the version of [`PrincipalId::Members`] at which they last did: what they
-    /// wrote before stays valid, what their devices sign at that version or later does not.
+    /// Who has ever ceased to belong to it or to a group within it, and the version of [`PrincipalId::Members`] at
+    /// which they last did: what they wrote before stays valid, what their devices sign at that version or later
+    /// does not.
     pub former: BTreeMap<UserId, u64>,
     /// Whether it is no longer used.
     pub removed: bool,
+    /// Groups whose members belong to it too.
+    #[borsh(skip)]
+    pub groups: BTreeSet<GroupId>,
 }
 
 /// A machine with a key.
@@ -101,6 +110,7 @@ impl Membership {
             groups: BTreeMap::new(),
             devices: [(DeviceId::SUPERUSER, device)].into(),
             warrant: None,
+            quotas: BTreeMap::new(),
         }
     }
 
@@ -128,10 +138,10 @@ impl Membership {
             PrincipalId::User(owner) => {
                 (owner == user || superuser) && self.users.get(&owner).is_some_and(|user| !user.removed)
             }
-            PrincipalId::Group(group) => self
+            PrincipalId::Group(id) => self
                 .groups
-                .get(&group)
-                .is_some_and(|group| !group.removed && (superuser || group.members.contains(&user))),
+                .get(&id)
+                .is_some_and(|group| !group.removed && (superuser || self.is_member(id, user))),
         }
     }
 
@@ -150,16 +160,16 @@ impl Membership {
             PrincipalId::Members => device == DeviceId::SUPERUSER,
             PrincipalId::Device(owner) => owner == device,
             PrincipalId::User(owner) => self.users.contains_key(&owner) && (owner == user || superuser),
-            PrincipalId::Group(group) => self.groups.get(&group).is_some_and(|group| {
+            PrincipalId::Group(id) => self.groups.get(&id).is_some_and(|group| {
                 superuser
-                    || group.members.contains(&user)
+                    || self.is_member(id, user)
                     || group.former.get(&user).is_some_and(|left| *left > since)
             }),
         }
     }
 
     /// Makes an edited copy of this membership its proper successor at `version`: stamps newly removed devices
-    /// and members who left a group. The rest is for [`Membership::validate_successor`] to judge.
+    /// and those who ceased to belong to a group. The rest is for [`Membership::validate_successor`] to judge.
     #[must_use]
     pub fn succeeded_by(&self, mut next: Membership, version: u64) -> Membership {
         next.version = version;
@@ -170,10 +180,11 @@ impl Membership {
                 device.removed_at = removed_before.or(Some(version));
             }
         }
-        for (id, group) in &mut next.groups {
-            let Some(before) = self.groups.get(id) else { continue };
+        for (id, before) in &self.groups {
+            let left = self.who_leaves(*id, &next);
+            let Some(group) = next.groups.get_mut(id) else { continue };
             group.former = before.former.clone();
-            group.former.extend(before.members.difference(&group.members).map(|user| (*user, version)));
+            group.former.extend(left.into_iter().map(|user| (user, version)));
         }
         next
     }
@@ -242,7 +253,7 @@ impl Membership {
     /// [`Malformed`]: the first rule broken.
     pub fn validate(&self) -> Result<(), Malformed> {
         let rule = |broken: bool, text: &str| if broken { Err(Malformed::Rule(text.into())) } else { Ok(()) };
-        within("version of membership", self.version, 1, u64::MAX)?;
+        within("version of membership", self.version, 1, VERSION_MAX)?;
         check_member_name(&self.name)?;
         rule(
             self.active_user(DeviceId::SUPERUSER) != Some(UserId::SUPERUSER),
@@ -262,6 +273,9 @@ impl Membership {
             let stranger = group.members.iter().any(|user| !self.users.contains_key(user));
             rule(stranger, "a member of a group is no user")?;
         }
+        self.validate_nesting()?;
+        let nobody = self.quotas.keys().any(|user| !self.users.contains_key(user));
+        rule(nobody, "a limit is that of no user")?;
         let mut keys = BTreeSet::new();
         let mut device_names = BTreeSet::new();
         for (id, device) in &self.devices {
@@ -292,7 +306,7 @@ impl Membership {
         next.validate()?;
         let rule = |broken: bool, text: &str| if broken { Err(Malformed::Rule(text.into())) } else { Ok(()) };
         let version = self.version.saturating_add(1);
-        within("version of membership", next.version, version, u64::MAX)?;
+        within("version of membership", next.version, version, VERSION_MAX)?;
         for (id, user) in &self.users {
             match next.users.get(id) {
                 None => rule(true, "a user was erased")?,
@@ -304,8 +318,9 @@ impl Membership {
                 None => rule(true, "a group was erased")?,
                 Some(now) => {
                     rule(group.removed && !now.removed, "a removed group is back")?;
+                    let left = self.who_leaves(*id, next);
                     let mut former = group.former.clone();
-                    former.extend(group.members.difference(&now.members).map(|user| (*user, next.version)));
+                    former.extend(left.into_iter().map(|user| (user, next.version)));
                     rule(now.former != former, "a group's former members are not as they were")?;
                 }
             }
@@ -343,14 +358,17 @@ impl Membership {
                 return Err(Malformed::ReferenceUnused(block.references().len()));
             }
             let (format, body) = block.body().split_first().ok_or(Malformed::Truncated)?;
-            let membership = match *format {
-                FORMAT => holdfast_crypto::decode(body),
-                WARRANTED => holdfast_crypto::decode(body).map(|(warrant, membership): (Warrant, _)| {
-                    Membership { warrant: Some(warrant), ..membership }
-                }),
-                found => return Err(Malformed::UnknownFormat { found, known: WARRANTED }),
+            let (warrant, membership) = match *format {
+                wire::PLAIN..=wire::WITH_QUOTAS => (None, holdfast_crypto::decode(body)),
+                wire::WARRANTED => holdfast_crypto::decode::<(Warrant, Membership)>(body)
+                    .map_or_else(|error| (None, Err(error)), |(warrant, next)| (Some(warrant), Ok(next))),
+                found => return Err(Malformed::UnknownFormat { found, known: wire::WARRANTED }),
             };
             let membership = membership.map_err(|error| Malformed::Rule(error.why))?;
+            let membership = Membership { warrant, ..membership };
+            if membership.block_format() != *format {
+                return Err(Malformed::Rule("its format is not the one that what it holds needs".into()));
+            }
             membership.validate()?;
             Ok(membership)
         };
@@ -363,10 +381,11 @@ impl Membership {
     /// [`ContentError::Misuse`] if it is not valid or too large.
     pub fn to_block(&self, key: &DigestKey) -> Result<Block, ContentError> {
         misuse(self.validate())?;
-        let body = match &self.warrant {
-            None => holdfast_crypto::encode(&(FORMAT, self)),
-            Some(warrant) => holdfast_crypto::encode(&(WARRANTED, warrant, self)),
-        };
+        let mut body = vec![self.block_format()];
+        if let Some(warrant) = &self.warrant {
+            body.extend(holdfast_crypto::encode(warrant));
+        }
+        body.extend(holdfast_crypto::encode(self));
         misuse(within("bytes of a membership", body.len() as u64, 0, crate::BODY_BYTES_MAX.into()))?;
         Ok(Block::new(key, BlockKind::Membership, Vec::new(), body))
     }

@@ -215,10 +215,26 @@ fn memberships() {
         members: [UserId(0), UserId(1)].into(),
         former: [(UserId(1), 2)].into(),
         removed: false,
+        groups: Default::default(),
     };
     membership.groups.insert(GroupId(3), group);
     let block = membership.to_block(&KEY).unwrap();
     golden_block("membership", &block);
+    assert_eq!(Membership::from_block(&block).unwrap(), membership);
+    let group = Group {
+        name: "everybody".into(),
+        members: [UserId(1)].into(),
+        former: [].into(),
+        removed: false,
+        groups: [GroupId(3)].into(),
+    };
+    membership.groups.insert(GroupId(4), group);
+    let block = membership.to_block(&KEY).unwrap();
+    golden_block("membership-nested", &block);
+    assert_eq!(Membership::from_block(&block).unwrap(), membership);
+    membership.quotas.insert(UserId(1), 10 << 30);
+    let block = membership.to_block(&KEY).unwrap();
+    golden_block("membership-quotas", &block);
     assert_eq!(Membership::from_block(&block).unwrap(), membership);
 
     // With a warrant the block has another form; what is signed says no version of its own.

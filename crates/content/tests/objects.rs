@@ -343,6 +343,7 @@ fn membership() -> Membership {
         members: [UserId(1)].into(),
         former: Default::default(),
         removed: false,
+        groups: Default::default(),
     };
     membership.groups.insert(GroupId(1), group);
     membership

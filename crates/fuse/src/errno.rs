@@ -25,6 +25,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::Invalid(_) => Errno::EINVAL,
         FsError::NoData => Errno::NO_XATTR,
         FsError::NoSpace => Errno::ENOSPC,
+        FsError::Quota { .. } => Errno::EDQUOT,
         FsError::TooLarge => Errno::EFBIG,
         FsError::Unsupported => Errno::EOPNOTSUPP,
         FsError::Loop => Errno::EINVAL,

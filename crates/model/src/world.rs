@@ -110,6 +110,7 @@ impl World {
             members: (1..=users).map(UserId).collect(),
             former: Default::default(),
             removed: false,
+            groups: Default::default(),
         };
         membership.groups.insert(GroupId(1), group);
         let server = server_key();

@@ -11,7 +11,7 @@ use crate::locks::LockRange;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock};
+use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock, UserId};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
@@ -338,6 +338,8 @@ pub enum Request {
     NameSnapshot(Signed<Snapshot>),
     /// Takes a name away. Answered by `Done`, also if it is gone already.
     EndSnapshot(Signed<SnapshotEnd>),
+    /// Asks what this device's user is charged for; of the superuser, what everybody is. Answered by `Usage`.
+    Usage,
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -520,6 +522,21 @@ pub enum Response {
     },
     /// Answer to `Past`: `None` if it is not kept.
     Past(Option<Box<PastReply>>),
+    /// Answer to `Usage`, in order of user.
+    Usage(Vec<Usage>),
+}
+
+/// What a user is charged for: the blocks that devices of theirs stored first, as they rest at the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Usage {
+    /// Who.
+    pub user: UserId,
+    /// How many blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many bytes they may be charged for.
+    pub limit: Option<u64>,
 }
 
 /// A head of the log of updates that witnesses have co-signed, and what ties it to what the client has accepted.
@@ -588,4 +605,12 @@ pub enum ServerError {
     /// Too many requests at once; try again.
     #[error("the server is busy")]
     Busy,
+    /// The sender's user would be charged for more than they may be. Nothing was stored.
+    #[error("{used} bytes of {limit} are used at the server, and no more may be stored")]
+    OverQuota {
+        /// Bytes charged.
+        used: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
 }

@@ -47,6 +47,7 @@ pub(crate) fn membership() -> Membership {
         members: Default::default(),
         former: Default::default(),
         removed: false,
+        groups: Default::default(),
     };
     group.members.extend((1..=3).map(UserId));
     membership.groups.insert(GroupId(1), group);

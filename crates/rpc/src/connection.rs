@@ -90,6 +90,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::AwaitLock { .. }
             | Request::KeepLocks { .. }
             | Request::Holds
+            | Request::Usage
             | Request::AwaitRecall { .. }
             | Request::EndLeases { .. }
             | Request::Witnessed { .. }

@@ -47,6 +47,8 @@ pub struct ServerConfig {
     pub checkpoint_records: u64,
     /// Which past states are kept.
     pub history: holdfast_protocol::history::Retention,
+    /// How many bytes each user of each file system may be charged for; `None`: as many as the superuser says.
+    pub user_quota: Option<u64>,
     /// What parcels may cost.
     pub parcels: crate::ParcelSettings,
     /// Who co-signs heads of the log of updates, and where to ask.
@@ -74,6 +76,7 @@ impl ServerConfig {
             lease_term: Duration::from_millis(holdfast_protocol::leases::TERM_MS),
             checkpoint_records: 4096,
             history: holdfast_protocol::history::Retention::default(),
+            user_quota: None,
             parcels: crate::ParcelSettings::default(),
             witnesses: Vec::new(),
             witness_every: Duration::from_secs(5),

@@ -289,7 +289,7 @@ fn carry_out(
             Ok(report) => Outcome::Scrubbed(Scrubbed {
                 records: report.records,
                 bytes: report.bytes,
-                bad_count: report.bad_count + report.index_errors,
+                bad_count: report.bad_count + report.index_errors + report.charge_errors,
                 bad: report
                     .bad
                     .iter()

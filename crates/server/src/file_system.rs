@@ -15,6 +15,7 @@ mod history;
 mod leases;
 mod ledger;
 mod locks;
+mod quotas;
 
 pub(crate) use leases::{Claim, LeasesNote, NotedSession};
 pub(crate) use locks::LocksNote;
@@ -37,7 +38,7 @@ use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, Vie
 use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
-use holdfast_store::BlockStore;
+use holdfast_store::{Allowance, BlockStore};
 use leases::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -146,7 +147,7 @@ impl FileSystem {
         check_handles(host, id, &structure.value, None, &given)?;
         let abort_after_ms = abort_after.as_millis() as u64;
         let step = Sequencer::create(superuser, certificate, structure, membership, abort_after_ms)?;
-        host.store_attached(id, DeviceId::SUPERUSER, given)?;
+        host.store_attached(id, DeviceId::SUPERUSER, given, None)?;
         let Step { answer: (sequencer, receipt), records, nodes } = step;
         let lease_ms = lease_term.as_millis() as u64;
         let keeping = host.keeping();
@@ -250,7 +251,8 @@ impl FileSystem {
     ) -> Result<(Response, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
-        host.store_attached(self.id, device, given)?;
+        let number = number_of(device, certificate.value());
+        self.take_attached(host, device, number, given, self.allowance(host, device))?;
         let now_ms = host.clock.monotonic_ms();
         let (mut reply, wanted, grant) = {
             let mut ledger = self.current(host)?;
@@ -289,7 +291,10 @@ impl FileSystem {
     ) -> Result<Option<Receipt>, Refused> {
         let structure = verified(structure, caller)?;
         self.check_structure(host, device, structure.value(), &given)?;
-        host.store_attached(self.id, device, given)?;
+        // What was ordered is not to fail half-way for a chunk: that is what the reserve is for.
+        let allowance = self.allowance(host, device);
+        let allowance = allowance.map(|all| Allowance { bytes: all.bytes + all.reserve, reserve: 0, ..all });
+        self.take_attached(host, device, Some(structure.value().number()), given, allowance)?;
         let mut ledger = self.current(host)?;
         let outcome = ledger.step(&host.store, |sequencer| sequencer.commit(device, &structure))?;
         let receipt = match outcome {
@@ -316,7 +321,8 @@ impl FileSystem {
         let structure = verified(structure, caller)?;
         let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
         self.check_structure(host, device, structure.value(), &given)?;
-        host.store_attached(self.id, device, given)?;
+        let number = number_of(device, certificate.value());
+        self.take_attached(host, device, number, given, self.allowance(host, device))?;
         let now_ms = host.clock.monotonic_ms();
         let mut ledger = self.current(host)?;
         if !self.is_free(host, &ledger, device, certificate.value()) {
@@ -417,6 +423,11 @@ impl FileSystem {
         let former = self.ledger.lock().slot(device);
         check_handles(host, self.id, structure, former.as_ref().map(|slot| &slot.value), given)
     }
+}
+
+/// The number of an operation that is the device's own.
+fn number_of(device: DeviceId, certificate: &Certificate) -> Option<u64> {
+    (certificate.device == device).then_some(certificate.number)
 }
 
 fn devices_of(membership: &Membership) -> Active {

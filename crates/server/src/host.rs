@@ -34,7 +34,7 @@ use holdfast_protocol::message::{
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::Throttle;
-use holdfast_store::{BlockStore, CollectReport, DecrefOutcome, StoreConfig};
+use holdfast_store::{Allowance, BlockStore, CollectReport, DecrefOutcome, StoreConfig};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -80,6 +80,8 @@ pub struct HostSettings {
     pub leases_note: Option<PathBuf>,
     /// Which past states are kept.
     pub history: Retention,
+    /// How many bytes each user of each file system may be charged for, whatever the superuser allows.
+    pub user_quota: Option<u64>,
 }
 
 /// Tells whether the operator lists a key as one that may create file systems.
@@ -233,6 +235,10 @@ impl Host {
 
     pub(crate) fn keeping(&self) -> Keeping {
         Keeping { retention: self.settings.history.clone(), clock: self.clock.clone() }
+    }
+
+    pub(crate) fn user_quota(&self) -> Option<u64> {
+        self.settings.user_quota
     }
 
     pub(crate) fn checkpoint_records(&self) -> u64 {
@@ -430,7 +436,8 @@ impl Host {
             Request::Store(given) => {
                 let checked = blocks::check(given, usize::MAX)?;
                 self.counters.blocks_stored.add(checked.len() as u64);
-                self.store.store(id, device, checked, now_ns)?;
+                let allowance = file_system.allowance(self, device);
+                self.store.store_within(id, device, checked, allowance.as_ref(), now_ns)?;
                 self.commit()?;
                 Ok(Response::Done)
             }
@@ -451,7 +458,8 @@ impl Host {
                     Unpacked::BasesMissing(missing) => Ok(Response::BasesMissing(missing)),
                     Unpacked::Blocks(unpacked) => {
                         self.counters.blocks_stored.add(unpacked.len() as u64);
-                        self.store.store(id, device, unpacked, now_ns)?;
+                        let allowance = file_system.allowance(self, device);
+                        self.store.store_within(id, device, unpacked, allowance.as_ref(), now_ns)?;
                         self.commit()?;
                         Ok(Response::Done)
                     }
@@ -479,6 +487,9 @@ impl Host {
                 if bytes.len() > SIGNED_BLOCK_BYTES_MAX || index >= SIGNED_BLOCKS_PER_KEY {
                     return refuse("a signed block is over the limits");
                 }
+                if file_system.allowance(self, device).is_some() {
+                    return refuse("signed blocks are not charged, so nobody with a limit may store them");
+                }
                 self.store.vstore(id, &caller.peer, index, &bytes, signature, now_ns)?;
                 self.commit()?;
                 Ok(Response::Done)
@@ -504,6 +515,7 @@ impl Host {
             }
             Request::Hold { name, roots } => holds::hold(self, file_system, device, name, roots),
             Request::Unhold { name } => holds::unhold(self, file_system, device, &name),
+            Request::Usage => Ok(Response::Usage(file_system.usage(self, device)?)),
             Request::Holds => Ok(Response::Holds(holds::list(self, id))),
             Request::Look { log_size } => {
                 let reply = file_system.look(self, device, log_size)?;
@@ -692,12 +704,14 @@ impl Host {
         file_system: Digest,
         device: DeviceId,
         blocks: Vec<(Digest, StoredBlock)>,
+        allowance: Option<Allowance>,
     ) -> Result<(), Refused> {
         if blocks.is_empty() {
             return Ok(());
         }
         self.counters.blocks_stored.add(blocks.len() as u64);
-        Ok(self.store.store(file_system, device, blocks, self.clock.wall_ns())?)
+        let now_ns = self.clock.wall_ns();
+        Ok(self.store.store_within(file_system, device, blocks, allowance.as_ref(), now_ns)?)
     }
 
     /// Makes everything appended so far durable.

@@ -84,7 +84,8 @@ pub(crate) fn collect(host: &Host, gc_window: Duration) -> Vec<(Digest, Result<C
         let roots = file_system.roots(&host.store, now_ns, window_ns)?;
         // The heads noted must be durable before what they replace can go.
         host.commit()?;
-        Ok(host.store.collect(file_system.id, &roots, now_ns, &mut |_| {})?)
+        let short = file_system.near_limits(host);
+        Ok(host.store.collect_with(file_system.id, &roots, &short, now_ns, &mut |_| {})?)
     };
     host.file_systems()
         .iter()

@@ -44,6 +44,9 @@ impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         match error {
             error if error.is_full() => Refused::Client(ServerError::NoSpace),
+            StoreError::OverQuota { used, limit, .. } => {
+                Refused::Client(ServerError::OverQuota { used, limit })
+            }
             StoreError::Busy => Refused::Client(ServerError::Busy),
             StoreError::Refused(why) => Refused::Client(ServerError::Invalid(why)),
             StoreError::Log(LogError::Poisoned(why)) => Refused::Fatal(why),

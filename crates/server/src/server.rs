@@ -96,6 +96,7 @@ fn open_host_in(
         abort_after: config.abort_after,
         checkpoint_records: config.checkpoint_records,
         history: config.history.clone(),
+        user_quota: config.user_quota,
         store: StoreConfig {
             window: config.window,
             gc_window: config.gc_window,

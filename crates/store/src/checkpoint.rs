@@ -116,6 +116,7 @@ impl Shared {
             let mut state = self.state.lock();
             let applied = replayed.unwrap_or_else(|| self.log.end());
             state.folded = applied;
+            state.charges.frozen = std::mem::take(&mut state.charges.recent);
             let frozen = Frozen {
                 image: state.image(applied),
                 blocks: std::mem::take(&mut state.blocks),
@@ -132,11 +133,14 @@ impl Shared {
     fn write_frozen(&self) -> Result<(), StoreError> {
         let frozen = self.state.lock().frozen.clone();
         if let Some(frozen) = frozen {
-            self.index.write(&frozen, &mut |copies| {
+            let charged = self.index.write(&frozen, &mut |copies| {
                 self.log_dropped(&mut self.state.lock(), copies)?;
                 Ok(self.log.sync_at(CHECKPOINT)?)
             })?;
-            self.state.lock().frozen = None;
+            let mut state = self.state.lock();
+            state.frozen = None;
+            state.charges.settle(charged);
+            drop(state);
             self.flushed.notify_all();
         }
         Ok(())

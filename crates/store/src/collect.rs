@@ -15,9 +15,10 @@ use crate::relocate::Relocation;
 use crate::retain::Retention;
 use crate::state::{Entry, Key, Touched};
 use crate::store::{BlockStore, Shared};
+use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::BodyTag;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Where a collection is. Everything up to a stage is done when it is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +80,22 @@ impl BlockStore {
         now_ns: i64,
         watch: &mut dyn FnMut(CollectStage),
     ) -> Result<CollectReport, StoreError> {
+        self.collect_with(file_system, roots, &BTreeSet::new(), now_ns, watch)
+    }
+
+    /// [`BlockStore::collect`], which keeps nothing deleted of what devices in `short` stored: they are near their
+    /// limits, and charged for it while it is here.
+    ///
+    /// # Errors
+    /// As [`BlockStore::collect`].
+    pub fn collect_with(
+        &self,
+        file_system: Digest,
+        roots: &[Digest],
+        short: &BTreeSet<DeviceId>,
+        now_ns: i64,
+        watch: &mut dyn FnMut(CollectStage),
+    ) -> Result<CollectReport, StoreError> {
         if roots.is_empty() {
             return Err(StoreError::Refused("a collection needs roots: without them all is garbage".into()));
         }
@@ -90,8 +107,8 @@ impl BlockStore {
             None => return Ok(CollectReport::default()),
         };
         shared.state().touched = Some(Touched::new(number));
-        let result = Collection { shared, file_system, number, now_ns, report: CollectReport::default() }
-            .run(roots, watch);
+        let report = CollectReport::default();
+        let result = Collection { shared, file_system, number, now_ns, short, report }.run(roots, watch);
         shared.state().touched = None;
         result
     }
@@ -102,6 +119,7 @@ struct Collection<'a> {
     file_system: Digest,
     number: u32,
     now_ns: i64,
+    short: &'a BTreeSet<DeviceId>,
     report: CollectReport,
 }
 
@@ -138,7 +156,7 @@ impl Collection<'_> {
         // A whole tree was found, so whatever was lost was no part of it.
         shared.state().file_system(&self.file_system).suspect = None;
         watch(CollectStage::Marked);
-        let retention = Retention { shared, number, now_ns: self.now_ns, cutoff_ns };
+        let retention = Retention { shared, number, now_ns: self.now_ns, cutoff_ns, short: self.short };
         let sorted = retention.sort(&mut marks)?;
         (self.report.kept, self.report.kept_bytes) = (sorted.kept, sorted.kept_bytes);
         self.drop_garbage(&mut marks, sorted.goes, watch)?;

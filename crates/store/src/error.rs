@@ -79,6 +79,16 @@ pub enum StoreError {
         /// What was found.
         why: String,
     },
+    /// Who stores would be charged for more than they may be.
+    #[error("the limit of {limit} bytes is reached: {used} are used, and {wanted} more are wanted")]
+    OverQuota {
+        /// Bytes charged.
+        used: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes that this would have cost.
+        wanted: u64,
+    },
     /// Something that takes long and allows nothing beside it runs; to be tried again.
     #[error("a collection runs; try again")]
     Busy,

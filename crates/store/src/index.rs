@@ -2,11 +2,14 @@
 //! each a durable transaction that also records up to where the log is folded in.
 
 use crate::StoreError;
+use crate::charges::{Changes, Charge, Payer};
 use crate::record::Location;
 use crate::state::{BlockCopy, Entry, Frozen, Key, SignedKey};
+use holdfast_content::DeviceId;
 use holdfast_log::{Position, Storage, StorageFile, SyncSite};
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +20,11 @@ const NAME: &str = "index.redb";
 const NEW_NAME: &str = "index-new.redb";
 const SYNC: SyncSite = SyncSite("store: index");
 const ADOPTED: SyncSite = SyncSite("store: rebuilt index in its place");
-const BLOCKS: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("blocks");
+const BLOCKS: TableDefinition<&[u8; 36], &[u8; 24]> = TableDefinition::new("blocks 2");
+/// As it was before it said who stored a block: it is made anew from the segments.
+const BLOCKS_BEFORE: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("blocks");
+/// Number of the file system and device (big-endian), to blocks and bytes that it is charged for.
+const CHARGES: TableDefinition<&[u8; 8], &[u8; 16]> = TableDefinition::new("charges");
 const SIGNED: TableDefinition<&[u8; 60], &[u8; 4]> = TableDefinition::new("signed");
 /// Since when a block is dead, in nanoseconds since 1970.
 const DEAD: TableDefinition<&[u8; 36], i64> = TableDefinition::new("dead");
@@ -45,6 +52,12 @@ impl Index {
     /// it has one; nothing when it is damaged.
     pub(crate) fn open(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Option<Opened>, StoreError> {
         let opened = Index::open_file(storage, cache_bytes, NAME).and_then(|index| {
+            if index.is_of_older_form()? {
+                tracing::info!(
+                    "the block index does not say yet who stored what; it is made anew from the segments"
+                );
+                return Ok(None);
+            }
             let image = index.image()?;
             Ok(Some((index, image)))
         });
@@ -137,6 +150,50 @@ impl Index {
         self.condemned.store(true, Ordering::Release);
         let _ = remove_file(&*self.storage, *self.name.lock());
         StoreError::IndexDamaged(why.to_owned())
+    }
+
+    fn is_of_older_form(&self) -> Result<bool, StoreError> {
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            match transaction.open_table(BLOCKS_BEFORE) {
+                Ok(_) => Ok(true),
+                Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
+                Err(error) => Err(wrap(error)),
+            }
+        })
+    }
+
+    /// What everybody is charged for, as of the last checkpoint.
+    pub(crate) fn charges(&self) -> Result<BTreeMap<Payer, Charge>, StoreError> {
+        self.run(|database| {
+            let transaction = database.begin_read().map_err(wrap)?;
+            let table = match transaction.open_table(CHARGES) {
+                Ok(table) => table,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+                Err(error) => return Err(wrap(error)),
+            };
+            let found = table.iter().map_err(wrap)?.map(|found| {
+                let (key, value) = found.map_err(wrap)?;
+                Ok((decode_payer(key.value()), decode_charge(value.value())))
+            });
+            found.collect()
+        })
+    }
+
+    /// Puts these in the place of all charges.
+    pub(crate) fn write_charges(&self, charges: &BTreeMap<Payer, Charge>) -> Result<(), StoreError> {
+        self.run(|database| {
+            let mut transaction = database.begin_write().map_err(wrap)?;
+            transaction.set_quick_repair(true);
+            {
+                let mut table = transaction.open_table(CHARGES).map_err(wrap)?;
+                table.retain(|_, _| false).map_err(wrap)?;
+                for (payer, charge) in charges {
+                    table.insert(&encode_payer(*payer), &encode_charge(*charge)).map_err(wrap)?;
+                }
+            }
+            transaction.commit().map_err(wrap)
+        })
     }
 
     fn image(&self) -> Result<Option<Vec<u8>>, StoreError> {
@@ -288,17 +345,19 @@ impl Index {
     }
 
     /// Folds a frozen batch in, durably and all at once. Before that, `log_duplicates` hears of copies that are
-    /// not wanted because there is an older one.
+    /// not wanted because there is an older one. Tells what those are charged for now for whom that has changed.
     pub(crate) fn write(
         &self,
         frozen: &Frozen,
         log_duplicates: &mut dyn FnMut(Vec<BlockCopy>) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<(Payer, Charge)>, StoreError> {
         self.run(|database| {
             let mut transaction = database.begin_write().map_err(wrap)?;
             // Fast reopening after a crash matters more than the price of a rare commit.
             transaction.set_quick_repair(true);
             let mut duplicates = frozen.duplicates.clone();
+            let mut changes = Changes::default();
+            let mut charged = Vec::new();
             {
                 let mut table = transaction.open_table(BLOCKS).map_err(wrap)?;
                 // In key order, so that neighbouring entries share pages.
@@ -307,7 +366,9 @@ impl Index {
                 for key in keys {
                     let recent = &frozen.blocks[key];
                     let Some(mut entry) = recent.entry else {
-                        table.remove(&key.0).map_err(wrap)?;
+                        if let Some(older) = table.remove(&key.0).map_err(wrap)? {
+                            changes.uncharge(key, &decode_entry(older.value()));
+                        }
                         continue;
                     };
                     if !recent.settled {
@@ -319,7 +380,18 @@ impl Index {
                             entry = older.renewed(entry.age_ns);
                         }
                     }
-                    table.insert(&key.0, &encode_entry(&entry)).map_err(wrap)?;
+                    changes.charge(key, &entry);
+                    if let Some(older) = table.insert(&key.0, &encode_entry(&entry)).map_err(wrap)? {
+                        changes.uncharge(key, &decode_entry(older.value()));
+                    }
+                }
+                let mut table = transaction.open_table(CHARGES).map_err(wrap)?;
+                for (payer, change) in changes.iter() {
+                    let key = encode_payer(payer);
+                    let before = table.get(&key).map_err(wrap)?.map(|value| decode_charge(value.value()));
+                    let now = before.unwrap_or_default().plus(change);
+                    table.insert(&key, &encode_charge(now)).map_err(wrap)?;
+                    charged.push((payer, now));
                 }
                 let mut table = transaction.open_table(SIGNED).map_err(wrap)?;
                 for (key, length) in &frozen.signed {
@@ -334,7 +406,8 @@ impl Index {
             if !duplicates.is_empty() {
                 log_duplicates(duplicates)?;
             }
-            transaction.commit().map_err(wrap)
+            transaction.commit().map_err(wrap)?;
+            Ok(charged)
         })
     }
 }
@@ -392,22 +465,42 @@ fn wrap(error: impl Into<redb::Error>) -> StoreError {
     }
 }
 
-fn encode_entry(entry: &Entry) -> [u8; 20] {
-    let mut bytes = [0; 20];
+fn encode_payer((file_system, device): Payer) -> [u8; 8] {
+    (u64::from(file_system) << 32 | u64::from(device.0)).to_be_bytes()
+}
+
+fn decode_payer(bytes: &[u8; 8]) -> Payer {
+    let both = u64::from_be_bytes(*bytes);
+    ((both >> 32) as u32, DeviceId(both as u32))
+}
+
+fn encode_charge(charge: Charge) -> [u8; 16] {
+    (u128::from(charge.blocks) << 64 | u128::from(charge.bytes)).to_le_bytes()
+}
+
+fn decode_charge(bytes: &[u8; 16]) -> Charge {
+    let both = u128::from_le_bytes(*bytes);
+    Charge { blocks: (both >> 64) as u64, bytes: both as u64 }
+}
+
+fn encode_entry(entry: &Entry) -> [u8; 24] {
+    let mut bytes = [0; 24];
     bytes[..8].copy_from_slice(&entry.location.position.to_u64().to_le_bytes());
     let leaf = if entry.leaf { LEAF } else { 0 };
     bytes[8..12].copy_from_slice(&(entry.location.length | leaf).to_le_bytes());
-    bytes[12..].copy_from_slice(&entry.age_ns.to_le_bytes());
+    bytes[12..20].copy_from_slice(&entry.age_ns.to_le_bytes());
+    bytes[20..].copy_from_slice(&entry.owner.0.to_le_bytes());
     bytes
 }
 
-fn decode_entry(bytes: &[u8; 20]) -> Entry {
+fn decode_entry(bytes: &[u8; 24]) -> Entry {
     let position = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
     let length = u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes"));
     Entry {
         location: Location { position: Position::from_u64(position), length: length & !LEAF },
         leaf: length & LEAF != 0,
-        age_ns: i64::from_le_bytes(bytes[12..].try_into().expect("8 bytes")),
+        age_ns: i64::from_le_bytes(bytes[12..20].try_into().expect("8 bytes")),
+        owner: DeviceId(u32::from_le_bytes(bytes[20..].try_into().expect("4 bytes"))),
     }
 }
 

@@ -17,6 +17,7 @@
 //! it stores) and about time, which is an argument everywhere.
 #![forbid(unsafe_code)]
 
+mod charges;
 mod checkpoint;
 mod collect;
 mod error;
@@ -38,6 +39,7 @@ mod statistics;
 mod store;
 mod window;
 
+pub use charges::{Allowance, Charge};
 pub use collect::{CollectReport, CollectStage};
 pub use error::StoreError;
 pub use holdfast_crypto::Digest as FileSystemId;

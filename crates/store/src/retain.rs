@@ -17,9 +17,10 @@ use crate::index::Index;
 use crate::mark::Marks;
 use crate::state::{Entry, Key};
 use crate::store::{Shared, StoreConfig};
+use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Without a bound by the operator, so much dead content is kept: this part of all data ...
 const PART_KEPT: u64 = 10;
@@ -57,6 +58,8 @@ pub(crate) struct Retention<'a> {
     pub(crate) now_ns: i64,
     /// What nobody has relied on since is old.
     pub(crate) cutoff_ns: i64,
+    /// Whose dead content is not kept: they are near their limits, and are charged for it while it is here.
+    pub(crate) short: &'a BTreeSet<DeviceId>,
 }
 
 impl Retention<'_> {
@@ -84,7 +87,8 @@ impl Retention<'_> {
                 }
                 let since_ns = self.dead_since(&entry, dead_ns);
                 let length = u64::from(entry.location.length);
-                let stays = cut.as_ref().is_some_and(|cut| match since_ns.cmp(&cut.since_ns) {
+                let may_stay = cut.as_ref().filter(|_| !self.short.contains(&entry.owner));
+                let stays = may_stay.is_some_and(|cut| match since_ns.cmp(&cut.since_ns) {
                     Ordering::Greater => true,
                     Ordering::Equal if entry.leaf && length <= leaves_left => {
                         leaves_left -= length;

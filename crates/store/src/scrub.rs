@@ -38,12 +38,14 @@ pub struct ScrubReport {
     pub bad_count: u64,
     /// Blocks that the index knows but whose record is not where it says.
     pub index_errors: u64,
+    /// Devices that were charged for something else than what they stored; put right.
+    pub charge_errors: u64,
 }
 
 impl ScrubReport {
     /// Whether everything is as it was written.
     pub fn is_clean(&self) -> bool {
-        self.bad_count == 0 && self.index_errors == 0
+        self.bad_count == 0 && self.index_errors == 0 && self.charge_errors == 0
     }
 }
 
@@ -99,6 +101,7 @@ impl BlockStore {
             }
         }
         report.index_errors = self.check_index()?;
+        report.charge_errors = self.recount_charges()?;
         progress(total, total);
         Ok(report)
     }

@@ -3,6 +3,7 @@
 //! use the same ones.
 
 use crate::StoreError;
+use crate::charges::{Changes, Charges};
 use crate::holds::Hold;
 use crate::index::Index;
 use crate::pins::Pins;
@@ -10,6 +11,7 @@ use crate::record::{BlockRecord, DroppedRecord, HoldsRecord, Location, OrderingR
 use crate::record::{RenewRecord, SignedRecord, StoreRecord};
 use crate::window::Young;
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::Position;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -70,6 +72,8 @@ pub(crate) struct Entry {
     pub(crate) age_ns: i64,
     /// Whether it refers to nothing, so that the collector need not read it.
     pub(crate) leaf: bool,
+    /// Who stored it first, and so is charged for it.
+    pub(crate) owner: DeviceId,
 }
 
 impl Entry {
@@ -163,6 +167,8 @@ pub(crate) struct State {
     pub(crate) holds: BTreeMap<Digest, Vec<Hold>>,
     /// While it is found out whether a tree to be held is whole: nothing is taken back.
     pub(crate) holding: bool,
+    /// Who is charged for what.
+    pub(crate) charges: Charges,
     /// While a collection runs: blocks of its file system that were stored or relied on since it began.
     pub(crate) touched: Option<Touched>,
 }
@@ -288,7 +294,9 @@ impl State {
     pub(crate) fn apply_block(&mut self, record: &BlockRecord, location: Location) -> Key {
         let number = self.file_system(&record.file_system).number;
         let key = Key::new(number, &record.address);
-        let entry = Entry { location, age_ns: record.age_ns, leaf: record.references.is_empty() };
+        let leaf = record.references.is_empty();
+        let entry = Entry { location, age_ns: record.age_ns, leaf, owner: record.owner };
+        self.charge_stored(&key, &entry, record.replaces);
         let recent = match self.blocks.get(&key) {
             Some(Recent { entry: Some(older), settled }) if !record.replaces => {
                 if older.location != location {
@@ -305,6 +313,24 @@ impl State {
         }
         self.touch(number, &record.address);
         key
+    }
+
+    /// Charges for a copy that is not known to be a second one. (What only the index on disk knows is not looked up; its
+    /// next checkpoint tells.)
+    fn charge_stored(&mut self, key: &Key, entry: &Entry, replaces: bool) {
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key));
+        let known = self.blocks.get(key).or(frozen).copied();
+        let changes: &mut Changes = &mut self.charges.recent;
+        match known {
+            Some(Recent { entry: Some(older), .. }) if replaces => {
+                changes.uncharge(key, &older);
+                changes.charge(key, entry);
+            }
+            Some(Recent { entry: Some(_), .. }) => {}
+            // It takes the place of one that the index has.
+            None if replaces => {}
+            _ => changes.charge(key, entry),
+        }
     }
 
     /// A block the collector moved: as [`State::apply_block`], but nobody has relied on it.
@@ -353,7 +379,8 @@ impl State {
         }
         for (key, position) in pending {
             let found = self.get(index, &key)?;
-            if found.is_some_and(|entry| entry.location.position == position) {
+            if let Some(entry) = found.filter(|entry| entry.location.position == position) {
+                self.charges.recent.uncharge(&key, &entry);
                 self.blocks.insert(key, Recent { entry: None, settled: true });
                 self.young.keep(&key);
             }

@@ -1,5 +1,6 @@
 //! Opening the store; STORE, RETRIEVE, commit, checkpoints of the index.
 
+use crate::charges::Allowance;
 use crate::index::Index;
 use crate::record::{BlockRecord, COPIES_PER_RECORD, DroppedRecord, Location, RenewRecord, StoreRecord};
 use crate::state::{BlockCopy, Entry, Key, State, resolve};
@@ -94,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     /// Held by whoever moves the index's checkpoint or needs it to stand still.
     pub(crate) checkpointing: Mutex<()>,
+    /// Whose turn it is to weigh what they store against an allowance, and to store it.
+    pub(crate) turn: Mutex<()>,
     pub(crate) wanted: Mutex<Wanted>,
     pub(crate) wake: Condvar,
     /// Signalled when a batch has gone into the index.
@@ -159,7 +162,9 @@ impl BlockStore {
         let rebuilt = (rebuild || image.is_none()) && log_end > Position::START;
         let (index, state, from) = match old {
             Some(index) if !rebuild => {
-                (index, image.map_or_else(State::default, |(state, _)| state), applied)
+                let mut state = image.map_or_else(State::default, |(state, _)| state);
+                state.charges.settled = index.charges()?;
+                (index, state, applied)
             }
             old => {
                 drop(old);
@@ -174,6 +179,7 @@ impl BlockStore {
             index,
             state: Mutex::new(state),
             checkpointing: Mutex::new(()),
+            turn: Mutex::new(()),
             wanted: Mutex::default(),
             wake: Condvar::new(),
             flushed: Condvar::new(),
@@ -215,10 +221,30 @@ impl BlockStore {
         blocks: Vec<(Digest, StoredBlock)>,
         now_ns: i64,
     ) -> Result<(), StoreError> {
+        self.store_within(file_system, owner, blocks, None, now_ns)
+    }
+
+    /// [`BlockStore::store`] by somebody who may be charged for no more than an allowance: all that is not here
+    /// already fits, or nothing is stored. Then the index is consulted.
+    ///
+    /// # Errors
+    /// [`StoreError::OverQuota`]; as [`BlockStore::store`].
+    pub fn store_within(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+        allowance: Option<&Allowance>,
+        now_ns: i64,
+    ) -> Result<(), StoreError> {
         // Tags are made before the lock is taken.
         let tagged: Vec<_> = blocks.into_iter().map(|block| (BodyTag::of(&block.1.body), block)).collect();
         let shared = self.shared();
         shared.wait_for_room()?;
+        let _turn = allowance.map(|_| shared.turn.lock());
+        if let Some(allowance) = allowance {
+            shared.weigh(file_system, tagged.iter().map(|(_, block)| block), allowance)?;
+        }
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         let number = state.file_system(&file_system).number;
@@ -229,7 +255,10 @@ impl BlockStore {
             }
             let replaces = state.damaged.contains(&key);
             let damaged = if replaces { state.get(&shared.index, &key)? } else { None };
-            let known = state.blocks.get(&key).and_then(|recent| recent.entry);
+            let known = match allowance {
+                Some(_) => state.get(&shared.index, &key)?,
+                None => state.blocks.get(&key).and_then(|recent| recent.entry),
+            };
             if known.is_some() && !replaces {
                 shared.renew(state, file_system, vec![address], now_ns)?;
                 continue;
@@ -237,7 +266,8 @@ impl BlockStore {
             let record = BlockRecord {
                 file_system,
                 address,
-                owner,
+                // Whoever heals a block is not charged for it.
+                owner: damaged.map_or(owner, |damaged| damaged.owner),
                 stored_ns: now_ns,
                 age_ns: now_ns,
                 replaces,
@@ -252,7 +282,9 @@ impl BlockStore {
             if let Some(damaged) = damaged {
                 shared.log_dropped(state, vec![(key, damaged.location.position)])?;
             }
-            state.young.open(key, location.position, owner, now_ns, self.window_ns());
+            if !replaces {
+                state.young.open(key, location.position, owner, now_ns, self.window_ns());
+            }
         }
         shared.note_growth(state, shared.log.end());
         Ok(())

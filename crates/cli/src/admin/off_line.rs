@@ -196,7 +196,7 @@ fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalI
         }
         Change::Leave { group, users } => {
             let gone = belonging(members, group, users, true);
-            gone.into_iter().try_for_each(|user| changes::remove_member(members, group, user).map(drop))?;
+            gone.into_iter().try_for_each(|user| changes::remove_member(members, group, user))?;
         }
         Change::AddDevice { user, name, key } => {
             changes::add_device(members, user, name, PublicKey(*key))?;
@@ -205,7 +205,8 @@ fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalI
             changes::rotate_device(members, user, name, PublicKey(*key))?;
         }
         Change::RemoveDevice { user, name } => changes::remove_device(members, user, name)?,
-        Change::Show | Change::Prepare { .. } | Change::Submit { .. } => {}
+        Change::SetQuota { user, bytes } => changes::set_quota(members, user, *bytes)?,
+        Change::Show | Change::Usage | Change::Prepare { .. } | Change::Submit { .. } => {}
     }
     Ok(None)
 }

@@ -24,6 +24,8 @@ pub enum FsCommand {
     Group(GroupArgs),
     /// Devices (machines with a key of their own): add, list, remove.
     Device(DeviceArgs),
+    /// What users have stored, and may store.
+    Quota(crate::quota::Quota),
     /// Sign a prepared change with a superuser's key that is kept off line.
     Sign(FsSign),
     /// Bring a signed change into force.
@@ -130,8 +132,10 @@ pub enum UserCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast fs group add hf://HOST/FSID team anna ben --superuser superuser.key
-  holdfast fs group join hf://HOST/FSID team carla --superuser superuser.key
-  holdfast fs group leave hf://HOST/FSID team ben --superuser superuser.key")]
+  holdfast fs group join hf://HOST/FSID everybody @team @design --superuser superuser.key
+  holdfast fs group leave hf://HOST/FSID team ben --superuser superuser.key
+
+A member is a user, or a group named with an @: who belongs to that one then belongs to the outer one. At most 8 deep.")]
 pub struct GroupArgs {
     /// What to do.
     #[command(subcommand)]
@@ -149,14 +153,14 @@ pub enum GroupCommand {
         /// Name of the group.
         #[arg(value_name = "NAME")]
         name: String,
-        /// Its members.
-        #[arg(value_name = "USER")]
+        /// Its members: users, or groups named with an @.
+        #[arg(value_name = "MEMBER")]
         users: Vec<String>,
         /// Make no directory /NAME.
         #[arg(long)]
         no_directory: bool,
     },
-    /// List groups and their members.
+    /// List groups, their members, and who belongs to them by groups within them.
     List(Read),
     /// Remove a group. What it wrote stays.
     Remove {
@@ -167,9 +171,9 @@ pub enum GroupCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Make users members of a group.
+    /// Make users, or all of another group, members of a group.
     Join(Membership),
-    /// End users' membership in a group.
+    /// End the membership of users, or of another group, in a group.
     Leave(Membership),
 }
 
@@ -182,8 +186,8 @@ pub struct Membership {
     /// Name of the group.
     #[arg(value_name = "GROUP")]
     pub group: String,
-    /// Who.
-    #[arg(value_name = "USER", required = true)]
+    /// Who: users, or groups named with an @.
+    #[arg(value_name = "MEMBER", required = true)]
     pub users: Vec<String>,
 }
 

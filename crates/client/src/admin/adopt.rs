@@ -1,50 +1,63 @@
-//! Taking a user out of a group: what the user's devices hold of it goes over to the device that does it.
+//! Changes that put people out of groups: what their devices hold of those groups goes over to the device that makes the
+//! change.
 
-use super::changes;
+use super::Departure;
 use crate::engine::Engine;
 use crate::error::FsError;
 use crate::tree::{Base, ReadError, Transaction, each_file};
-use holdfast_content::{DeviceId, GroupId, Handle, PrincipalId, UserId};
+use holdfast_content::{DeviceId, GroupId, Handle, Membership, PrincipalId, UserId};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Files taken over in one operation.
 const BATCH: usize = 200;
 
-pub(super) fn remove_member(engine: &Engine, group: &str, user: &str) -> Result<usize, FsError> {
-    let progress = Arc::new(Mutex::new((0usize, false)));
+/// Who ceases to belong to which group.
+pub(super) type Leavers = BTreeMap<GroupId, BTreeSet<UserId>>;
+
+/// Changes the membership, once nobody whom the change puts out of a group holds anything of it.
+pub(super) fn change(
+    engine: &Engine,
+    change: impl Fn(&mut Membership) -> Result<(), FsError> + Clone + Send + 'static,
+) -> Result<Departure, FsError> {
+    let progress = Arc::new(Mutex::new((0usize, false, Vec::new())));
     let mut adopted = 0;
-    // All but the last batch come before the change, so that the change itself stays small; what the user's
-    // devices take back meanwhile is in the last one.
+    // All but the last batch come before the change, so that the change itself stays small; what the devices
+    // take back meanwhile is in the last one.
     loop {
-        let (group, user, result) = (group.to_owned(), user.to_owned(), progress.clone());
+        let (change, result) = (change.clone(), progress.clone());
         let edit = move |transaction: &mut Transaction<'_>| {
             let mut members = transaction.next_membership();
-            let (group, user) = changes::remove_member(&mut members, &group, &user)?;
-            let (count, last) = take_batch(transaction, group, user)?;
-            *result.lock() = (count, last);
+            change(&mut members)?;
+            let (leavers, left) = transaction.read_base(|base| {
+                let leavers = leavers(&base.membership, &members);
+                let left = named(&base.membership, &leavers);
+                Ok((leavers, left))
+            })?;
+            let (count, last) = take_batch(transaction, &leavers)?;
+            *result.lock() = (count, last, left);
             if last { transaction.set_members(members) } else { Ok(()) }
         };
         engine.modify(Arc::new(Mutex::new(edit)))?;
-        let (count, last) = *progress.lock();
+        let (count, last, left) = std::mem::take(&mut *progress.lock());
         adopted += count;
         if last {
             engine.flush_commits()?;
-            return Ok(adopted);
+            return Ok(Departure { adopted, left });
         }
     }
 }
 
-/// Takes over what the user's devices hold of the group, by a change under a warrant, which must come alone: so all of it
-/// is taken over before. Returns how many files that were.
-pub(super) fn take_over(engine: &Engine, group: GroupId, user: UserId) -> Result<usize, FsError> {
+/// Takes over what the devices of those who leave hold of the groups, before a change under a warrant, which must come
+/// alone. Returns how many files that were.
+pub(super) fn take_over(engine: &Engine, leavers: &Leavers) -> Result<usize, FsError> {
     let progress = Arc::new(Mutex::new((0usize, false)));
     let mut adopted = 0;
     loop {
-        let result = progress.clone();
+        let (leavers, result) = (leavers.clone(), progress.clone());
         let edit = move |transaction: &mut Transaction<'_>| {
-            *result.lock() = take_batch(transaction, group, user)?;
+            *result.lock() = take_batch(transaction, &leavers)?;
             Ok::<(), FsError>(())
         };
         engine.modify(Arc::new(Mutex::new(edit)))?;
@@ -57,22 +70,14 @@ pub(super) fn take_over(engine: &Engine, group: GroupId, user: UserId) -> Result
     }
 }
 
-/// Whether the user's devices hold anything of the group.
-pub(super) fn holds_any(
-    transaction: &Transaction<'_>,
-    group: GroupId,
-    user: UserId,
-) -> Result<bool, FsError> {
-    transaction.read_base(|base| Ok(!held_by(base, group, user, 1)?.is_empty()))
+/// Whether the devices of those who leave hold anything of the groups.
+pub(super) fn holds_any(transaction: &Transaction<'_>, leavers: &Leavers) -> Result<bool, FsError> {
+    transaction.read_base(|base| Ok(!held_by(base, leavers, 1)?.is_empty()))
 }
 
 /// Takes over some; how many, and whether these were all.
-fn take_batch(
-    transaction: &mut Transaction<'_>,
-    group: GroupId,
-    user: UserId,
-) -> Result<(usize, bool), FsError> {
-    let held = transaction.read_base(|base| held_by(base, group, user, BATCH + 1))?;
+fn take_batch(transaction: &mut Transaction<'_>, leavers: &Leavers) -> Result<(usize, bool), FsError> {
+    let held = transaction.read_base(|base| held_by(base, leavers, BATCH + 1))?;
     let batch = &held[..held.len().min(BATCH)];
     for file in batch {
         let inode = transaction.inode(*file)?;
@@ -81,22 +86,36 @@ fn take_batch(
     Ok((batch.len(), held.len() <= BATCH))
 }
 
-/// Files of a group whose inodes lie in tables of a user's devices; at most `limit`.
-fn held_by(base: &Base, group: GroupId, user: UserId, limit: usize) -> Result<Vec<Handle>, ReadError> {
-    let principal = PrincipalId::Group(group);
-    let devices: BTreeSet<DeviceId> = base
-        .membership
-        .devices
-        .iter()
-        .filter(|(_, device)| device.user == user && device.removed_at.is_none())
-        .map(|(id, _)| *id)
-        .collect();
+/// Who ceases to belong to which groups.
+pub(super) fn leavers(before: &Membership, next: &Membership) -> Leavers {
+    let groups = before.groups.keys().map(|group| (*group, before.who_leaves(*group, next)));
+    groups.filter(|(_, users)| !users.is_empty()).collect()
+}
+
+fn named(members: &Membership, leavers: &Leavers) -> Vec<(String, Vec<String>)> {
+    let names = |users: &BTreeSet<UserId>| {
+        let users = users.iter().filter_map(|user| members.users.get(user));
+        users.filter(|user| !user.removed).map(|user| user.name.clone()).collect()
+    };
+    let groups = leavers.iter().filter_map(|(id, users)| Some((members.groups.get(id)?, users)));
+    groups.map(|(group, users)| (group.name.clone(), names(users))).collect()
+}
+
+/// Files of groups whose inodes lie in tables of devices of those who leave; at most `limit`.
+fn held_by(base: &Base, leavers: &Leavers, limit: usize) -> Result<Vec<Handle>, ReadError> {
     let mut held = BTreeSet::new();
-    each_file(base, principal, &mut |file| {
-        if base.place(file)?.is_some_and(|place| devices.contains(&place.device)) {
-            held.insert(file);
+    for (group, users) in leavers {
+        let of_users = base.membership.devices.iter().filter(|(_, device)| users.contains(&device.user));
+        let devices: BTreeSet<DeviceId> = of_users.map(|(id, _)| *id).collect();
+        if held.len() >= limit {
+            break;
         }
-        Ok(held.len() < limit)
-    })?;
+        each_file(base, PrincipalId::Group(*group), &mut |file| {
+            if base.place(file)?.is_some_and(|place| devices.contains(&place.device)) {
+                held.insert(file);
+            }
+            Ok(held.len() < limit)
+        })?;
+    }
     Ok(held.into_iter().collect())
 }

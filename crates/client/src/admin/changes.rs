@@ -2,7 +2,7 @@
 //! ([`Membership::validate_successor`]); when they take effect is stamped where they are put into the order.
 
 use crate::error::FsError;
-use holdfast_content::{Device, DeviceId, Group, GroupId, Membership, User, UserId};
+use holdfast_content::{Device, DeviceId, Group, GroupId, Member, Membership, User, UserId};
 use holdfast_crypto::PublicKey;
 
 /// Adds a user, with a first device if a key is given.
@@ -81,23 +81,28 @@ pub fn rotate_device(
     insert_device(members, user, name, key)
 }
 
-/// Adds a group.
+/// Adds a group. Members are named as [`Membership::member_by_name`] has it: groups with an `@`.
 ///
 /// # Errors
 /// [`FsError::Exists`], [`FsError::NotFound`] for a member.
-pub fn add_group(members: &mut Membership, name: &str, users: &[String]) -> Result<GroupId, FsError> {
+pub fn add_group(members: &mut Membership, name: &str, names: &[String]) -> Result<GroupId, FsError> {
     if members.group_by_name(name).is_some() {
         return Err(FsError::Exists);
     }
-    let ids = users.iter().map(|user| members.user_by_name(user).ok_or(FsError::NotFound));
+    let found = names.iter().map(|name| members.member_by_name(name).ok_or(FsError::NotFound));
+    let found: Vec<Member> = found.collect::<Result<_, _>>()?;
+    let id = members.next_group();
     let group = Group {
         name: name.to_owned(),
-        members: ids.collect::<Result<_, _>>()?,
+        members: Default::default(),
         former: Default::default(),
         removed: false,
+        groups: Default::default(),
     };
-    let id = members.next_group();
     members.groups.insert(id, group);
+    for member in found {
+        members.admit(id, member);
+    }
     Ok(id)
 }
 
@@ -107,34 +112,42 @@ pub fn add_group(members: &mut Membership, name: &str, users: &[String]) -> Resu
 /// [`FsError::NotFound`].
 pub fn remove_group(members: &mut Membership, name: &str) -> Result<(), FsError> {
     let id = members.group_by_name(name).ok_or(FsError::NotFound)?;
-    members.groups.get_mut(&id).expect("it was just found").removed = true;
+    members.remove_group(id);
     Ok(())
 }
 
-/// Puts a user into a group.
+/// Makes a user, or an `@` group, a member of a group.
 ///
 /// # Errors
 /// [`FsError::NotFound`], [`FsError::Exists`].
-pub fn add_member(members: &mut Membership, group: &str, user: &str) -> Result<(), FsError> {
+pub fn add_member(members: &mut Membership, group: &str, member: &str) -> Result<(), FsError> {
     let group = members.group_by_name(group).ok_or(FsError::NotFound)?;
-    let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
-    let group = members.groups.get_mut(&group).expect("it was just found");
-    if group.members.insert(user) { Ok(()) } else { Err(FsError::Exists) }
+    let member = members.member_by_name(member).ok_or(FsError::NotFound)?;
+    if members.admit(group, member) { Ok(()) } else { Err(FsError::Exists) }
 }
 
-/// Takes a user out of a group. What the user's devices hold of it must be taken over by then.
+/// Takes a user, or an `@` group, out of a group. What devices of those who do not belong to it any more hold of it, or of
+/// groups around it, must be taken over by then.
 ///
 /// # Errors
 /// [`FsError::NotFound`].
-pub fn remove_member(
-    members: &mut Membership,
-    group: &str,
-    user: &str,
-) -> Result<(GroupId, UserId), FsError> {
+pub fn remove_member(members: &mut Membership, group: &str, member: &str) -> Result<(), FsError> {
     let group = members.group_by_name(group).ok_or(FsError::NotFound)?;
+    let member = members.member_by_name(member).ok_or(FsError::NotFound)?;
+    if members.expel(group, member) { Ok(()) } else { Err(FsError::NotFound) }
+}
+
+/// Limits what a user may store at the server; `None` ends the limit.
+///
+/// # Errors
+/// [`FsError::NotFound`].
+pub fn set_quota(members: &mut Membership, user: &str, bytes: Option<u64>) -> Result<(), FsError> {
     let user = members.user_by_name(user).ok_or(FsError::NotFound)?;
-    let removed = members.groups.get_mut(&group).is_some_and(|group| group.members.remove(&user));
-    if removed { Ok((group, user)) } else { Err(FsError::NotFound) }
+    match bytes {
+        Some(bytes) => members.quotas.insert(user, bytes),
+        None => members.quotas.remove(&user),
+    };
+    Ok(())
 }
 
 fn retire_device(members: &mut Membership, user: UserId, name: &str) -> Result<(), FsError> {

@@ -32,6 +32,15 @@ pub enum Home {
     None,
 }
 
+/// What a change led to that may have put people out of groups.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Departure {
+    /// Files of groups that were taken over from those who left them.
+    pub adopted: usize,
+    /// Groups, and who ceased to belong to each, directly or by a group within it; by name.
+    pub left: Vec<(String, Vec<String>)>,
+}
+
 /// Changes memberships through an engine that signs for device 0.
 pub struct Admin<'a> {
     engine: &'a Engine,
@@ -119,43 +128,61 @@ impl<'a> Admin<'a> {
         self.change(move |members| changes::rotate_device(members, &user, &name, key))
     }
 
-    /// Adds a group.
+    /// Adds a group. Members are named as [`Membership::member_by_name`] has it: groups with an `@`.
     ///
     /// # Errors
-    /// [`FsError::Exists`], [`FsError::NotFound`] for a member; as [`Engine::modify`].
-    pub fn add_group(&self, name: &str, users: &[&str], home: Home, now_ns: i64) -> Result<GroupId, FsError> {
+    /// [`FsError::Exists`], [`FsError::NotFound`] for a member, [`FsError::Invalid`]; as [`Engine::modify`].
+    pub fn add_group(
+        &self,
+        name: &str,
+        members: &[&str],
+        home: Home,
+        now_ns: i64,
+    ) -> Result<GroupId, FsError> {
         let owned_name = name.to_owned();
-        let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
-        let id = self.change(move |members| changes::add_group(members, &owned_name, &users))?;
+        let names: Vec<String> = members.iter().map(|member| (*member).to_owned()).collect();
+        let id = self.change(move |members| changes::add_group(members, &owned_name, &names))?;
         self.make_home(home, PrincipalId::Group(id), name, now_ns)?;
         Ok(id)
     }
 
-    /// Removes a group. What it owns stays readable and can no longer be changed.
+    /// Removes a group. What it owns stays readable and can no longer be changed. Who belonged to other groups by it
+    /// does no more, and loses what they hold of those.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
-    pub fn remove_group(&self, name: &str) -> Result<(), FsError> {
+    pub fn remove_group(&self, name: &str) -> Result<Departure, FsError> {
         let name = name.to_owned();
-        self.change(move |members| changes::remove_group(members, &name))
+        adopt::change(self.engine, move |members| changes::remove_group(members, &name))
     }
 
-    /// Puts a user into a group.
+    /// Makes a user, or an `@` group, a member of a group.
     ///
     /// # Errors
-    /// [`FsError::NotFound`], [`FsError::Exists`]; as [`Engine::modify`].
-    pub fn add_member(&self, group: &str, user: &str) -> Result<(), FsError> {
-        let (group, user) = (group.to_owned(), user.to_owned());
-        self.change(move |members| changes::add_member(members, &group, &user))
+    /// [`FsError::NotFound`], [`FsError::Exists`], [`FsError::Invalid`] if groups would be within each other in a circle
+    /// or too deep; as [`Engine::modify`].
+    pub fn add_member(&self, group: &str, member: &str) -> Result<(), FsError> {
+        let (group, member) = (group.to_owned(), member.to_owned());
+        self.change(move |members| changes::add_member(members, &group, &member))
     }
 
-    /// Takes a user out of a group, and over what the user's devices hold of it. Returns how many files were
-    /// taken over.
+    /// Takes a user, or an `@` group, out of a group. What devices of those who do not belong to it any more hold of
+    /// it, or of groups around it, is taken over.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
-    pub fn remove_member(&self, group: &str, user: &str) -> Result<usize, FsError> {
-        adopt::remove_member(self.engine, group, user)
+    pub fn remove_member(&self, group: &str, member: &str) -> Result<Departure, FsError> {
+        let (group, member) = (group.to_owned(), member.to_owned());
+        adopt::change(self.engine, move |members| changes::remove_member(members, &group, &member))
+    }
+
+    /// Limits what a user may store at the server; `None` ends the limit.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; as [`Engine::modify`].
+    pub fn set_quota(&self, user: &str, bytes: Option<u64>) -> Result<(), FsError> {
+        let user = user.to_owned();
+        self.change(move |members| changes::set_quota(members, &user, bytes))
     }
 
     /// Changes the membership; `change` gets it with the version it will have.

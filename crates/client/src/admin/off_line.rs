@@ -10,7 +10,8 @@
 //! is told from the file's own contents, completely ([`SigningRequest::words`]); what follows something else than the
 //! membership in force is worth nothing.
 
-use super::{adopt, make_home};
+use super::adopt::{self, Leavers};
+use super::make_home;
 use crate::engine::Engine;
 use crate::error::FsError;
 use crate::tree::Transaction;
@@ -23,6 +24,7 @@ use holdfast_crypto::{DigestKey, Domain, KeyHolder, NotSigned, Signature, decode
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::warrant::Change;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,14 +166,9 @@ impl SigningRequest {
         words(&self.present, &self.next())
     }
 
-    /// Who leaves which groups.
-    fn leaves(&self) -> Vec<(GroupId, UserId)> {
-        let next = self.next();
-        let left = |(id, group): (&GroupId, &holdfast_content::Group)| -> Vec<(GroupId, UserId)> {
-            let now = next.groups.get(id).map(|group| group.members.clone()).unwrap_or_default();
-            group.members.difference(&now).map(|user| (*id, *user)).collect()
-        };
-        self.present.groups.iter().flat_map(left).collect()
+    /// Who ceases to belong to which groups.
+    fn leavers(&self) -> Leavers {
+        adopt::leavers(&self.present, &self.next())
     }
 
     /// Signs it, wherever the superuser's key is.
@@ -206,33 +203,57 @@ fn words(before: &Membership, after: &Membership) -> Vec<String> {
             lines.push(format!("user {} is called {} from then on", then.name, now.name));
         }
     }
+    let group = |id: &GroupId| match after.groups.get(id) {
+        Some(group) => format!("@{}", group.name),
+        None => format!("group number {}", id.0),
+    };
     for (id, now) in &after.groups {
-        let names = |users: Vec<&UserId>| users.into_iter().map(user).collect::<Vec<_>>().join(", ");
+        let names = |users: Vec<&UserId>, groups: Vec<&GroupId>| {
+            users.into_iter().map(user).chain(groups.into_iter().map(group)).collect::<Vec<_>>().join(", ")
+        };
         let Some(then) = before.groups.get(id) else {
-            let members = match now.members.is_empty() {
+            let members = match now.members.is_empty() && now.groups.is_empty() {
                 true => "no members yet".to_owned(),
-                false => format!("members {}", names(now.members.iter().collect())),
+                false => {
+                    format!("members {}", names(now.members.iter().collect(), now.groups.iter().collect()))
+                }
             };
             lines.push(format!("group {} is added, with {members}", now.name));
             continue;
         };
-        if !then.removed && now.removed {
-            lines.push(format!("group {} is removed; what it wrote stays", now.name));
-        }
         if then.name != now.name {
             lines.push(format!("group {} is called {} from then on", then.name, now.name));
         }
-        let (joined, left) = (now.members.difference(&then.members), then.members.difference(&now.members));
-        let (joined, left): (Vec<_>, Vec<_>) = (joined.collect(), left.collect());
+        if !then.removed && now.removed {
+            // Those who belonged to it by groups within it are then its own, and those groups are not.
+            lines.push(format!("group {} is removed; what it wrote stays", now.name));
+            if now.groups.is_empty() && now.members == *before.effective_members(*id) {
+                continue;
+            }
+        }
+        let joined = names(
+            now.members.difference(&then.members).collect(),
+            now.groups.difference(&then.groups).collect(),
+        );
+        let left = names(
+            then.members.difference(&now.members).collect(),
+            then.groups.difference(&now.groups).collect(),
+        );
         if !joined.is_empty() {
-            lines.push(format!("group {}: {} joins", now.name, names(joined)));
+            lines.push(format!("group {}: {joined} joins", now.name));
         }
         if !left.is_empty() {
-            lines.push(format!(
-                "group {}: {} leaves, and may no longer write what is its",
-                now.name,
-                names(left)
-            ));
+            lines.push(format!("group {}: {left} leaves, and may no longer write what is its", now.name));
+        }
+    }
+    let with_quotas: BTreeSet<&UserId> = before.quotas.keys().chain(after.quotas.keys()).collect();
+    for id in with_quotas {
+        match (before.quotas.get(id), after.quotas.get(id)) {
+            (then, Some(now)) if then != Some(now) => {
+                lines.push(format!("user {} may store {now} bytes at the server", user(id)));
+            }
+            (Some(_), None) => lines.push(format!("user {} may store any amount at the server", user(id))),
+            _ => {}
         }
     }
     let described = |device: &Device| {
@@ -307,7 +328,7 @@ pub struct Submitted {
 /// [`Engine::modify`].
 pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<Submitted, FsError> {
     let signature = request.signature.ok_or_else(|| FsError::Invalid("it is not signed".to_owned()))?;
-    let leaves = request.leaves();
+    let leavers = request.leavers();
     let deadline = Instant::now() + PATIENCE;
     let mut adopted = 0;
     loop {
@@ -315,8 +336,9 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
             // Submitted before, by somebody who could not make the directory.
             break;
         }
-        for (group, user) in &leaves {
-            adopted += adopt::take_over(engine, *group, *user).map_err(|error| match error {
+        for (group, users) in &leavers {
+            let one = Leavers::from([(*group, users.clone())]);
+            adopted += adopt::take_over(engine, &one).map_err(|error| match error {
                 FsError::Access(_) => FsError::NotPermitted(format!(
                     "files of group {} are held by a device of a user who leaves it, and must be taken over by one who \
                      stays: submit it from a device of a member of that group, or of the superuser's",
@@ -325,12 +347,10 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
                 error => error,
             })?;
         }
-        let (change, leaving) = (request.change.clone(), leaves.clone());
+        let (change, leaving) = (request.change.clone(), leavers.clone());
         let edit = move |transaction: &mut Transaction<'_>| {
-            for (group, user) in &leaving {
-                if adopt::holds_any(transaction, *group, *user)? {
-                    return Err(FsError::Busy);
-                }
+            if adopt::holds_any(transaction, &leaving)? {
+                return Err(FsError::Busy);
             }
             transaction.enact(&change, signature)
         };

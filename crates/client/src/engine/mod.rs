@@ -13,6 +13,7 @@ mod past;
 mod pins;
 mod pump;
 mod queue;
+mod quota;
 mod reclaim;
 mod settle;
 mod shared;
@@ -132,6 +133,7 @@ pub struct Engine {
     pins: Arc<Pins>,
     locks: Arc<Locks>,
     pasts: past::Pasts,
+    quota: quota::Quota,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 

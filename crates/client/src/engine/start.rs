@@ -166,7 +166,8 @@ impl Engine {
         // The last one ends last: see `Engine::stop`.
         let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
         let pasts = Pasts::new(config.key.clone());
-        let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, pasts, threads });
+        let quota = Default::default();
+        let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, pasts, quota, threads });
         if is_away {
             tracing::warn!("no server answers; starting from what is known here");
             // Unless somebody asks, no connection is made.

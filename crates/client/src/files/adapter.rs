@@ -11,7 +11,7 @@ use holdfast_content::{
     PrincipalId, Reference, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace, Usage};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +104,8 @@ impl Backend for EngineBackend {
     }
 
     fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
-        Ok(self.view(self.0.modify(Arc::new(Mutex::new(PlanEdit(plan))))?))
+        let made = self.0.modify(Arc::new(Mutex::new(PlanEdit(plan))));
+        Ok(self.view(made.inspect_err(|error| self.0.note_quota(error))?))
     }
 
     fn latest(&self) -> Arc<dyn View> {
@@ -137,7 +138,7 @@ impl Backend for EngineBackend {
     }
 
     fn upload(&self, about: About) -> Box<dyn Upload + '_> {
-        Box::new(StoreUpload(self.0.store().upload_of(about)))
+        Box::new(StoreUpload { upload: self.0.store().upload_of(about), engine: self.0.clone() })
     }
 
     fn transfer_mode(&self) -> TransferMode {
@@ -164,6 +165,14 @@ impl Backend for EngineBackend {
         self.0.store().account().read(ino.0, bytes);
     }
 
+    fn room(&self, bytes: u64) -> Result<(), FsError> {
+        self.0.room(bytes)
+    }
+
+    fn quota(&self) -> Option<Usage> {
+        self.0.quota()
+    }
+
     fn has_written(&self, ino: Ino, bytes: usize) {
         self.0.store().account().written(ino.0, bytes);
     }
@@ -177,7 +186,7 @@ impl Backend for EngineBackend {
     }
 
     fn flush_commits(&self) -> Result<(), FsError> {
-        self.0.flush_commits()
+        self.0.flush_commits().inspect_err(|error| self.0.note_quota(error))
     }
 
     fn keep_commits(&self) -> Result<(), FsError> {
@@ -371,20 +380,24 @@ impl Changes for TransactionChanges<'_, '_> {
     }
 }
 
-struct StoreUpload(store::Upload);
+struct StoreUpload {
+    upload: store::Upload,
+    engine: Arc<Engine>,
+}
 
 impl BlockSink for StoreUpload {
     fn digest_key(&self) -> DigestKey {
-        self.0.digest_key()
+        self.upload.digest_key()
     }
 
     fn put(&mut self, block: Block) -> Reference {
-        self.0.put(block)
+        self.upload.put(block)
     }
 }
 
 impl Upload for StoreUpload {
     fn finish(self: Box<Self>, content: Option<&Content>) -> Result<Guard, FsError> {
-        Ok(Box::new(self.0.finish_as(content)?))
+        let finished = self.upload.finish_as(content);
+        Ok(Box::new(finished.inspect_err(|error| self.engine.note_quota(error))?))
     }
 }

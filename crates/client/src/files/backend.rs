@@ -10,7 +10,7 @@ use holdfast_content::{
     UserId,
 };
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace, Usage};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
@@ -217,6 +217,19 @@ pub trait Backend: Send + Sync {
 
     /// A program read bytes of a file; for statistics.
     fn has_read(&self, _ino: Ino, _bytes: usize) {}
+
+    /// Whether programs may write so many bytes more.
+    ///
+    /// # Errors
+    /// [`FsError::Quota`].
+    fn room(&self, _bytes: u64) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    /// What this user has at the server and may have, where there is a limit.
+    fn quota(&self) -> Option<Usage> {
+        None
+    }
 
     /// A program wrote bytes of a file; for statistics.
     fn has_written(&self, _ino: Ino, _bytes: usize) {}

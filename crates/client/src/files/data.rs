@@ -315,7 +315,7 @@ impl FileSystem {
     /// Writes all of `bytes`. They are this client's until flush, fsync or release publishes them.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`], [`FsError::Local`] (the spool), [`FsError::TooLarge`]; with
+    /// [`FsError::NoSpace`], [`FsError::Local`] (the spool), [`FsError::Quota`], [`FsError::TooLarge`]; with
     /// [`OpenFlags::synchronous`] as [`FileSystem::fsync`].
     pub fn write(
         &self,
@@ -330,6 +330,7 @@ impl FileSystem {
                 return Err(FsError::Invalid("the file is not open for writing".into()));
             }
             self.may_change()?;
+            self.backend.room(bytes.len() as u64)?;
             let moved;
             let pieces = {
                 let mut state = open.node.state();

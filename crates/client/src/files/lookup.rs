@@ -335,8 +335,8 @@ impl FileSystem {
         })
     }
 
-    /// Space: that of the local spool's disk, which everything written must pass. The server tells nobody
-    /// how much it has.
+    /// Space: what this user may store at the server, where there is a limit, and no more than the local spool's disk
+    /// has, which everything written must pass. Of its own disk the server tells nobody how much it has.
     ///
     /// # Errors
     /// [`FsError::Local`].
@@ -345,10 +345,17 @@ impl FileSystem {
             .map_err(|error| FsError::local("space of the spool", &error.into()))?;
         let unit = space.f_frsize.max(1);
         let in_blocks = |count: u64| (u128::from(count) * u128::from(unit) / 4096) as u64;
+        let (mut blocks, mut blocks_free) = (in_blocks(space.f_blocks), in_blocks(space.f_bavail));
+        if let Some(usage) = self.backend.quota()
+            && let Some(limit) = usage.limit
+        {
+            blocks = limit / 4096;
+            blocks_free = blocks_free.min(limit.saturating_sub(usage.bytes) / 4096);
+        }
         Ok(Statistics {
             block_bytes: 4096,
-            blocks: in_blocks(space.f_blocks),
-            blocks_free: in_blocks(space.f_bavail),
+            blocks,
+            blocks_free,
             files: 1 << 40,
             files_free: (1 << 40) - 1,
             name_bytes_max: NAME_BYTES_MAX as u32,

@@ -104,6 +104,7 @@ impl FileSystem {
     ) -> Result<Made, FsError> {
         self.settle_in(caller, &[(parent, name)])?;
         self.may_change()?;
+        self.backend.room(0)?;
         check_name(name)?;
         if is_folder(parent, name) {
             return Err(FsError::Exists);

@@ -300,10 +300,7 @@ fn may_hold(membership: &Membership, device: DeviceId, principal: PrincipalId) -
     let Some(user) = membership.devices.get(&device).map(|device| device.user) else { return false };
     match principal {
         PrincipalId::User(owner) => user == owner || user == UserId::SUPERUSER,
-        PrincipalId::Group(group) => {
-            user == UserId::SUPERUSER
-                || membership.groups.get(&group).is_some_and(|group| group.members.contains(&user))
-        }
+        PrincipalId::Group(group) => user == UserId::SUPERUSER || membership.is_member(group, user),
         PrincipalId::Members | PrincipalId::Device(_) => false,
     }
 }

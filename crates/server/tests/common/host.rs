@@ -29,6 +29,7 @@ pub fn settings() -> HostSettings {
         lease_term: Duration::ZERO,
         leases_note: None,
         history: "0".parse().expect("a rule"),
+        user_quota: None,
         store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }

@@ -84,9 +84,14 @@ pub fn creation(server: PublicKey, people: u32) -> Request {
 
 /// The request that creates the file system of another superuser.
 pub fn creation_by(key: SigningKey, server: PublicKey, people: u32) -> Request {
-    let file_system = key.public().file_system_id();
     let mut membership = membership(1, people);
     membership.devices.get_mut(&DeviceId::SUPERUSER).unwrap().key = key.public();
+    creation_of(key, server, &membership)
+}
+
+/// The request that creates a file system with this membership.
+pub fn creation_of(key: SigningKey, server: PublicKey, membership: &Membership) -> Request {
+    let file_system = key.public().file_system_id();
     let block = membership.to_block(&DigestKey::WELL_KNOWN).unwrap();
     let reference = block.reference();
     let keys = ServerKeys { file_system, sequence: 1, keys: vec![server] };

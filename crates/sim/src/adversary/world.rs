@@ -125,6 +125,7 @@ struct Running {
 
 fn open(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool) -> Running {
     let settings = HostSettings {
+        user_quota: None,
         create: CreatePolicy::Anyone,
         abort_after: ABORT_AFTER,
         checkpoint_records: 64,

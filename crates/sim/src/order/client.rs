@@ -250,15 +250,15 @@ impl Client {
         self.signer.as_ref().is_none_or(|signer| signer.floor().view.slots.is_empty())
     }
 
-    /// A membership in which the group is called otherwise. The superuser's own device needs no warrant; to others it was
-    /// given for the membership that they know to be in force, which may be no more.
+    /// A membership in which the groups are called otherwise. The superuser's own device needs no warrant; to others it
+    /// was given for the membership that they know to be in force, which may be no more.
     fn new_members(&self) -> Vec<Delta> {
         let floor = self.signer.as_ref().expect("idle").floor();
         let mut members: Membership = tables::members(&self.blocks, &floor.view);
         let version = holdfast_protocol::order::last_vector(&floor.view).get(PrincipalId::Members) + 1;
         members.version = version;
-        for group in members.groups.values_mut() {
-            group.name = format!("everyone {version} {}", self.counter);
+        for (id, group) in &mut members.groups {
+            group.name = format!("group {} {version} {}", id.0, self.counter);
         }
         members.warrant = None;
         if self.device != DeviceId::SUPERUSER {

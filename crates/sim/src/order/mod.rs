@@ -31,16 +31,21 @@ pub fn server_key() -> SigningKey {
     SigningKey::from_seed(&[0xff; 32])
 }
 
-/// The superuser and `users` people with a device each, all in one group.
+/// The superuser and `users` people with a device each, all in one group: the first by themselves, the others by a group
+/// within it.
 pub fn membership(users: u32) -> Membership {
     let mut membership = Membership::founding("simulated", "root", device_key(DeviceId(0)).public());
-    let group = Group {
-        name: "everyone".to_owned(),
-        members: (1..=users).map(UserId).collect(),
+    let group = |name: &str, members: &[u32], groups: &[u32]| Group {
+        name: name.to_owned(),
+        members: members.iter().copied().map(UserId).collect(),
         former: Default::default(),
         removed: false,
+        groups: groups.iter().copied().map(GroupId).collect(),
     };
-    membership.groups.insert(GroupId(1), group);
+    let people: Vec<u32> = (1..=users).collect();
+    let (first, others) = people.split_at(people.len().min(1));
+    membership.groups.insert(GroupId(1), group("everyone", first, &[2]));
+    membership.groups.insert(GroupId(2), group("others", others, &[]));
     for id in 1..=users {
         let name = format!("user{id}");
         membership.users.insert(UserId(id), User { name: name.clone(), removed: false });

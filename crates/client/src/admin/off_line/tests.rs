@@ -22,9 +22,11 @@ fn present() -> Membership {
         members: [UserId(1), UserId(2)].into(),
         former: Default::default(),
         removed: false,
+        groups: Default::default(),
     };
     members.groups.insert(GroupId(1), group("staff"));
     members.groups.insert(GroupId(2), group("guests"));
+    members.quotas.insert(UserId(2), 9);
     members
 }
 
@@ -106,7 +108,14 @@ fn a_change_that_may_not_follow_is_no_request() {
 #[test]
 fn everything_is_told() {
     type Edit = fn(&mut Membership);
-    let edits: [(Edit, &str); 12] = [
+    let edits: [(Edit, &str); 16] = [
+        (
+            |m| assert!(m.groups.get_mut(&GroupId(1)).expect("there").groups.insert(GroupId(2))),
+            "group staff: @guests joins",
+        ),
+        (|m| assert!(m.quotas.insert(UserId(3), 7).is_none()), "user carl may store 7 bytes"),
+        (|m| m.remove_group(GroupId(1)), "group staff is removed"),
+        (|m| assert!(m.quotas.remove(&UserId(2)).is_some()), "user ben may store any amount"),
         (|m| m.name = "others".to_owned(), "the file system is called others"),
         (|m| m.users.get_mut(&UserId(3)).expect("there").removed = true, "user carl is removed"),
         (
@@ -157,5 +166,5 @@ fn everything_is_told() {
         members.groups.get_mut(&GroupId(1)).expect("there").members.remove(&UserId(2));
     });
     assert_eq!(both.words().len(), 2);
-    assert_eq!(both.leaves(), [(GroupId(1), UserId(2))]);
+    assert_eq!(both.leavers(), [(GroupId(1), [UserId(2)].into())].into());
 }

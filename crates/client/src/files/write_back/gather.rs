@@ -329,6 +329,9 @@ impl Shared {
     /// What `fsync` waits for: everything is at the server, durably, and the server's receipts for it are here.
     pub(super) fn flush_gathered(&self) -> Result<(), FsError> {
         self.drain()?;
+        if let Some(error) = self.local.lock().given_up.take() {
+            return Err(error);
+        }
         self.flush_straight()?;
         self.inner.flush_commits()
     }

@@ -37,7 +37,7 @@ use holdfast_content::{
     Membership, PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
+use holdfast_protocol::message::{LockHolder, LockMode, LockSpace, Usage};
 use journal::{Journal, Numbers, Placed, Writing};
 use overlay::{LiveView, Overlay, Planning};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -152,6 +152,8 @@ struct Local {
     trouble: Option<FsError>,
     /// How often there was any.
     troubles: u64,
+    /// Why something was given up, until an fsync has said so.
+    given_up: Option<FsError>,
     gathering: gather::Gathering,
     /// Nothing more will be sent: the order was found wrong, or this machine failed.
     ended: Option<FsError>,
@@ -240,6 +242,7 @@ impl WriteBack {
             told: damage.collect(),
             trouble: None,
             troubles: 0,
+            given_up: None,
             gathering: gather::Gathering::default(),
             ended: None,
             stopping: false,
@@ -761,6 +764,14 @@ impl Backend for WriteBack {
 
     fn has_read(&self, ino: Ino, bytes: usize) {
         self.shared.inner.has_read(ino, bytes);
+    }
+
+    fn room(&self, bytes: u64) -> Result<(), FsError> {
+        self.shared.inner.room(bytes)
+    }
+
+    fn quota(&self) -> Option<Usage> {
+        self.shared.inner.quota()
     }
 
     fn has_written(&self, ino: Ino, bytes: usize) {

@@ -300,6 +300,7 @@ fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
     let placed = {
         let mut local = shared.local.lock();
         finish(&mut local, batch, None);
+        local.given_up = Some(error.clone());
         local.placed.clone()
     };
     if let Err(error) = shared.journal.done(last, &placed) {

@@ -1,0 +1,175 @@
+//! A mount that meets its quota: programs hear so, nothing that was acknowledged is lost, others are not concerned, and
+//! after something is deleted and collected it goes on.
+
+mod common;
+
+use common::*;
+use holdfast_server::ServerConfig;
+use holdfast_server::control::{Outcome, Task, perform};
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// Bytes that neither compress nor repeat.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Writes a file and waits until it is durable.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn is_quota(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::DQUOT.raw_os_error())
+}
+
+/// What is stored, by whom, as the command prints it.
+fn listed(world: &World, who: &str) -> Vec<serde_json::Value> {
+    let mut list = world.holdfast(who);
+    list.args(["fs", "quota", "list", &world.url, "--json", "--key"]).arg(world.key(who));
+    serde_json::from_str(&run(&mut list)).expect("JSON")
+}
+
+fn used(world: &World, who: &str) -> u64 {
+    listed(world, who)[0]["bytes"].as_u64().expect("a number")
+}
+
+/// Collects all garbage, however young.
+fn collect(world: &mut World) {
+    world.stop_server();
+    let mut config = ServerConfig::new(world.data(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    config.gc_window = Duration::ZERO;
+    config.keep_deleted = Duration::ZERO;
+    config.history = "0".parse().expect("a rule");
+    let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
+    let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };
+    for (_, report) in reports {
+        assert!(report.expect("collected").dropped > 0);
+    }
+    world.start_server();
+}
+
+#[test]
+fn a_mount_meets_its_quota_and_goes_on() {
+    let mut world = World::new(&["anna", "ben"]);
+    let url = world.url.clone();
+    let said = world.administer(&["fs", "quota", "set", &url, "anna", "8M"]);
+    assert!(said.contains("anna") && said.contains("8.00 MiB"), "{said}");
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    let space = rustix::fs::statvfs(&anna).expect("statvfs");
+    assert_eq!(space.f_blocks * space.f_frsize, 8 * MIB as u64);
+    let first = noise(1, 2 * MIB);
+    write(&anna.join("anna/first"), &first).expect("there is room");
+    // The group's directory makes no difference: who writes is charged.
+    write(&anna.join("team/second"), &noise(2, 2 * MIB)).expect("there is room");
+    let before = used(&world, "anna");
+    assert!(before > 4 * MIB as u64 && before < 5 * MIB as u64, "{before}");
+
+    // A database.
+    let database = anna.join("anna/data.db");
+    let fill = "import sqlite3, sys, os
+base = sqlite3.connect(sys.argv[1])
+base.execute('create table t (n integer, data blob)')
+base.commit()
+rows = 0
+try:
+    for n in range(200):
+        base.execute('insert into t values (?, ?)', (n, os.urandom(100000)))
+        base.commit()
+        rows = n + 1
+except sqlite3.Error as error:
+    print(rows, error)
+";
+    let filled = run(Command::new("python3").args(["-c", fill]).arg(&database));
+    let rows: u64 = filled.split(' ').next().and_then(|rows| rows.parse().ok()).expect("it met the limit");
+    assert!(rows > 2 && rows < 60, "{filled}");
+
+    // cp, of something that does not fit.
+    let large = world.path("large");
+    fs::write(&large, noise(3, 16 * MIB)).expect("written");
+    let output = Command::new("cp").arg(&large).arg(anna.join("anna/large")).output().expect("cp runs");
+    assert!(!output.status.success() && text(&output).contains("quota"), "{}", text(&output));
+    fs::remove_file(anna.join("anna/large")).expect("removed");
+
+    // Writing is refused from here on, and so is git; reading goes on, and so do others.
+    let refused = write(&anna.join("anna/more"), &noise(4, 2 * MIB)).expect_err("there is no room");
+    assert!(is_quota(&refused), "{refused}");
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.args(["-C"]).arg(anna.join("team")).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+        git.args(arguments).output().expect("git runs")
+    };
+    let added = [git(&["init", "-q"]), git(&["add", "second"]), git(&["commit", "-qm", "x"])];
+    assert!(!added.iter().all(|output| output.status.success()), "there is no room for a repository");
+    assert_eq!(fs::read(anna.join("anna/first")).expect("read"), first);
+    write(&ben.join("team/bens"), &noise(5, 12 * MIB)).expect("he has no limit");
+    assert_eq!(fs::read(ben.join("team/second")).expect("read"), noise(2, 2 * MIB));
+    let theirs = listed(&world, "ben");
+    assert_eq!((theirs.len(), &theirs[0]["limit"]), (1, &serde_json::Value::Null));
+    let all = listed(&world, "superuser");
+    let names: Vec<_> = all.iter().map(|user| user["user"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["superuser", "anna", "ben"]);
+    assert!(used(&world, "anna") <= 9 * MIB as u64);
+
+    // Deleting is possible, and counts once it is collected; what is acknowledged by then is there.
+    let full = used(&world, "anna");
+    fs::remove_file(anna.join("team/second")).expect("removed");
+    let _ = fs::remove_dir_all(anna.join("team/.git"));
+    let _ = fs::remove_file(anna.join("anna/more"));
+    fs::File::open(anna.join("anna")).and_then(|folder| folder.sync_all()).expect("synced");
+    collect(&mut world);
+    eventually("space is back", || used(&world, "anna") + 2 * MIB as u64 <= full);
+    let check = "import sqlite3, sys
+base = sqlite3.connect(sys.argv[1])
+print(base.execute('select count(*) from t').fetchone()[0], base.execute('pragma integrity_check').fetchone()[0])
+";
+    // A database that was cut short may have to write before it can be read.
+    let checked = run(Command::new("python3").args(["-c", check]).arg(&database));
+    assert!(checked.starts_with(&format!("{rows} ok")), "{checked} after {filled}");
+
+    eventually("and can be written to", || write(&anna.join("anna/again"), &noise(6, MIB)).is_ok());
+    assert_eq!(fs::read(anna.join("anna/again")).expect("read"), noise(6, MIB));
+    assert_eq!(fs::read(anna.join("anna/first")).expect("read"), first);
+    // More, by the superuser's leave, at once.
+    assert!(write(&anna.join("anna/much"), &noise(7, 12 * MIB)).is_err_and(|error| is_quota(&error)));
+    world.administer(&["fs", "quota", "set", &url, "anna", "none"]);
+    eventually("there is no limit", || write(&anna.join("anna/much"), &noise(7, 12 * MIB)).is_ok());
+    for who in ["anna", "ben"] {
+        assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
+    }
+}
+
+/// The operator's limit counts without the superuser's, and its figures say whose data it is.
+#[test]
+fn the_operators_limit() {
+    let mut world = World::new(&["anna"]);
+    world.stop_server();
+    world.start_server_with(&["--user-quota", "4M"]);
+    let anna = world.mount("anna");
+    let first = noise(1, 2 * MIB);
+    write(&anna.join("anna/first"), &first).expect("there is room");
+    eventually("the limit is met", || {
+        write(&anna.join("anna/more"), &noise(2, 6 * MIB)).is_err_and(|error| is_quota(&error))
+    });
+    assert_eq!(listed(&world, "anna")[0]["limit"], 4 * MIB);
+    assert_eq!(fs::read(anna.join("anna/first")).expect("read"), first);
+    fs::remove_file(anna.join("anna/first")).expect("deleting is possible");
+    assert!(!world.status("anna").contains("ALARM"));
+}

@@ -1,0 +1,98 @@
+//! Who may be charged for how much (SUNDR section 4). The store counts; here is whose devices are one user's, and what
+//! limits them: the membership in force, which the superuser signs, and this server's operator. The lower one counts.
+
+use super::FileSystem;
+use crate::host::Host;
+use crate::refusal::Refused;
+use holdfast_content::{DeviceId, Membership, UserId};
+use holdfast_protocol::message::{ServerError, Usage};
+use holdfast_store::{Allowance, Charge};
+use std::collections::BTreeSet;
+
+/// Beyond a limit, this part of it is left for tables and directories, without which nothing can be deleted ...
+const RESERVE_PART: u64 = 16;
+/// ... but at least and at most so many bytes.
+const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// Who uses more than this part of their limit, in percent, is near it.
+const NEAR_PERCENT: u64 = 75;
+
+impl FileSystem {
+    /// What storing may come to for a device's user; `None`: there is no limit.
+    pub(crate) fn allowance(&self, host: &Host, device: DeviceId) -> Option<Allowance> {
+        let ledger = self.ledger.lock();
+        let members = ledger.sequencer().membership();
+        let user = members.devices.get(&device)?.user;
+        let bytes = limit(members, user, host)?;
+        let reserve = (bytes / RESERVE_PART).clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end());
+        Some(Allowance { devices: devices_of(members, user), bytes, reserve })
+    }
+
+    /// Stores what rides along with an operation. If its user may not be charged for it, the operation is given up
+    /// before its author hears so: a late copy is not to be taken once there is room.
+    pub(super) fn take_attached(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        number: Option<u64>,
+        given: super::Blocks,
+        allowance: Option<Allowance>,
+    ) -> Result<(), Refused> {
+        let refused = match host.store_attached(self.id, device, given, allowance) {
+            Err(Refused::Client(error @ ServerError::OverQuota { .. })) => error,
+            other => return other,
+        };
+        if let Some(number) = number {
+            self.current(host)?.step(&host.store, |sequencer| Ok(sequencer.give_up(device, number)))?;
+            host.commit()?;
+            self.tell_waiters();
+        }
+        Err(refused.into())
+    }
+
+    /// Devices of users who are near their limits.
+    pub(crate) fn near_limits(&self, host: &Host) -> BTreeSet<DeviceId> {
+        let limited: Vec<(Vec<DeviceId>, u64)> = {
+            let ledger = self.ledger.lock();
+            let members = ledger.sequencer().membership();
+            let limits = members.users.keys().map(|user| (*user, limit(members, *user, host)));
+            limits.filter_map(|(user, limit)| Some((devices_of(members, user), limit?))).collect()
+        };
+        let near = limited.into_iter().filter(|(devices, limit)| {
+            host.store.charged(self.id, devices).bytes > limit / 100 * NEAR_PERCENT
+        });
+        near.flat_map(|(devices, _)| devices).collect()
+    }
+
+    /// What a device's user is charged for; the superuser is told everybody's.
+    pub(crate) fn usage(&self, host: &Host, device: DeviceId) -> Result<Vec<Usage>, Refused> {
+        let users: Vec<(UserId, Vec<DeviceId>, Option<u64>)> = {
+            let ledger = self.ledger.lock();
+            let members = ledger.sequencer().membership();
+            let asks = members.devices.get(&device).map(|device| device.user);
+            let told = |user: &&UserId| asks == Some(**user) || asks == Some(UserId::SUPERUSER);
+            let users = members.users.keys().filter(told);
+            users.map(|user| (*user, devices_of(members, *user), limit(members, *user, host))).collect()
+        };
+        // Everybody's figures are exact; one's own are asked for often.
+        let exact = if users.len() > 1 { Some(host.store.charges(self.id)?) } else { None };
+        let charge = |devices: &[DeviceId]| match &exact {
+            Some(charges) => devices.iter().filter_map(|device| charges.get(device).copied()).sum(),
+            None => host.store.charged(self.id, devices),
+        };
+        let shown = users.into_iter().map(|(user, devices, limit)| {
+            let Charge { blocks, bytes } = charge(&devices);
+            Usage { user, blocks, bytes, limit }
+        });
+        Ok(shown.collect())
+    }
+}
+
+/// All devices of a user, also those removed: what they stored is the user's.
+fn devices_of(members: &Membership, user: UserId) -> Vec<DeviceId> {
+    members.devices.iter().filter(|(_, device)| device.user == user).map(|(id, _)| *id).collect()
+}
+
+fn limit(members: &Membership, user: UserId, host: &Host) -> Option<u64> {
+    let signed = members.quotas.get(&user).copied();
+    signed.into_iter().chain(host.user_quota()).min()
+}

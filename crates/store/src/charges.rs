@@ -1,0 +1,219 @@
+//! Who is charged for which blocks (SUNDR section 4: "each user for precisely the blocks written by that user").
+//!
+//! Invariants:
+//! - a block is charged to whoever stored it first, for as long as the index has it: neither a second STORE, nor an
+//!   "I have it", a hold or a pin of somebody else moves or doubles the charge, nor does the collector when it moves a
+//!   block, or whoever heals a damaged one;
+//! - what is charged follows from the index alone. The totals are written in the transaction that changes it, so no
+//!   crash parts them; a rebuilt index brings them back, and scrub compares;
+//! - between two checkpoints of the index a block that only the index on disk knows may be charged twice. Nobody is
+//!   refused for that: before a refusal the index is brought up to date.
+//!
+//! Attack answered: a member who has others pay, or stores without being charged, or frees what others stored.
+
+use crate::StoreError;
+use crate::state::{Entry, Key};
+use crate::store::{BlockStore, Shared};
+use holdfast_content::{BlockKind, DeviceId, StoredBlock};
+use holdfast_crypto::Digest;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// Bytes of the head of a block's record beside its references.
+const HEAD_BYTES: usize = 91;
+
+/// What somebody is charged for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Charge {
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes in the log.
+    pub bytes: u64,
+}
+
+impl Charge {
+    pub(crate) fn plus(self, change: Change) -> Charge {
+        Charge {
+            blocks: self.blocks.saturating_add_signed(change.blocks),
+            bytes: self.bytes.saturating_add_signed(change.bytes),
+        }
+    }
+}
+
+impl std::iter::Sum for Charge {
+    fn sum<I: Iterator<Item = Charge>>(charges: I) -> Charge {
+        charges.fold(Charge::default(), |all, one| Charge {
+            blocks: all.blocks.saturating_add(one.blocks),
+            bytes: all.bytes.saturating_add(one.bytes),
+        })
+    }
+}
+
+/// How much whoever stores may be charged for in all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Allowance {
+    /// Devices that are charged together: those of one user.
+    pub devices: Vec<DeviceId>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes beyond, for blocks other than chunks: who has reached the limit must be able to delete, which takes new
+    /// tables and directories before it gives anything back.
+    pub reserve: u64,
+}
+
+/// By file system's number and device.
+pub(crate) type Payer = (u32, DeviceId);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Change {
+    blocks: i64,
+    bytes: i64,
+}
+
+/// Changes of charges, by who is charged.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Changes(BTreeMap<Payer, Change>);
+
+impl Changes {
+    pub(crate) fn charge(&mut self, key: &Key, entry: &Entry) {
+        self.add(key, entry, 1);
+    }
+
+    pub(crate) fn uncharge(&mut self, key: &Key, entry: &Entry) {
+        self.add(key, entry, -1);
+    }
+
+    fn add(&mut self, key: &Key, entry: &Entry, sign: i64) {
+        let change = self.0.entry((key.file_system(), entry.owner)).or_default();
+        change.blocks += sign;
+        change.bytes += sign * i64::from(entry.location.length);
+    }
+
+    /// Who is charged for something else than before, and what that comes to after what it came to.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Payer, Change)> {
+        self.0
+            .iter()
+            .filter(|(_, change)| **change != Change::default())
+            .map(|(payer, change)| (*payer, *change))
+    }
+}
+
+/// All charges: those of the index's checkpoint, and what has changed since.
+#[derive(Default)]
+pub(crate) struct Charges {
+    pub(crate) settled: BTreeMap<Payer, Charge>,
+    /// Of the batch on its way into the index.
+    pub(crate) frozen: Changes,
+    pub(crate) recent: Changes,
+}
+
+impl Charges {
+    fn of(&self, payer: Payer) -> Charge {
+        let settled = self.settled.get(&payer).copied().unwrap_or_default();
+        let change = |changes: &Changes| changes.0.get(&payer).copied().unwrap_or_default();
+        settled.plus(change(&self.frozen)).plus(change(&self.recent))
+    }
+
+    /// The batch has gone into the index.
+    pub(crate) fn settle(&mut self, charged: Vec<(Payer, Charge)>) {
+        self.settled.extend(charged);
+        self.frozen = Changes::default();
+    }
+
+    fn together(&self, file_system: u32, devices: &[DeviceId]) -> Charge {
+        devices.iter().map(|device| self.of((file_system, *device))).sum()
+    }
+}
+
+/// What a block that is not here will be charged at.
+fn price(block: &StoredBlock) -> u64 {
+    let head = HEAD_BYTES + 32 * block.references.len();
+    u64::from(holdfast_log::stored_length(head, block.body.len()))
+}
+
+impl BlockStore {
+    /// What each device is charged for, of those that are charged for anything. Brings the index up to date first.
+    ///
+    /// # Errors
+    /// The log or the index failed.
+    pub fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, StoreError> {
+        self.checkpoint()?;
+        let state = self.state();
+        let Some(number) = state.number(&file_system) else { return Ok(BTreeMap::new()) };
+        let payers = state.charges.settled.range((number, DeviceId(0))..=(number, DeviceId(u32::MAX)));
+        let charges = payers.map(|(payer, charge)| (payer.1, *charge));
+        Ok(charges.filter(|(_, charge)| *charge != Charge::default()).collect())
+    }
+
+    /// What these devices are charged for together, at once: what the index has still to be told may be in it twice.
+    pub fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Charge {
+        let state = self.state();
+        state.number(&file_system).map_or(Charge::default(), |number| state.charges.together(number, devices))
+    }
+
+    /// Counts all charges anew, from the index, and puts right what is wrong. How many were.
+    ///
+    /// # Errors
+    /// The log or the index failed.
+    pub(crate) fn recount_charges(&self) -> Result<u64, StoreError> {
+        let shared = self.shared();
+        let _checkpointing = shared.checkpointing.lock();
+        shared.checkpoint_held()?;
+        let mut counted = Changes::default();
+        shared.index.visit(&mut |key, entry| {
+            counted.charge(&key, &entry);
+            Ok(())
+        })?;
+        let counted: BTreeMap<Payer, Charge> =
+            counted.iter().map(|(payer, change)| (payer, Charge::default().plus(change))).collect();
+        let kept = shared.index.charges()?;
+        let payers: BTreeSet<&Payer> = counted.keys().chain(kept.keys()).collect();
+        let of = |charges: &BTreeMap<Payer, Charge>, payer| charges.get(payer).copied().unwrap_or_default();
+        let wrong = payers.into_iter().filter(|payer| of(&counted, payer) != of(&kept, payer)).count() as u64;
+        if wrong > 0 {
+            shared.index.write_charges(&counted)?;
+            shared.state().charges.settled = counted;
+        }
+        Ok(wrong)
+    }
+}
+
+impl Shared {
+    /// Makes sure that what of `blocks` is not here yet may be charged. Called with [`Shared::turn`] held until it is
+    /// stored, so that nothing comes between, and without the state locked.
+    pub(crate) fn weigh<'a>(
+        &self,
+        file_system: Digest,
+        blocks: impl Iterator<Item = &'a (Digest, StoredBlock)>,
+        allowance: &Allowance,
+    ) -> Result<(), StoreError> {
+        let number = self.state().number(&file_system);
+        let (mut chunks, mut all) = (0, 0);
+        let mut seen = HashSet::new();
+        for (address, block) in blocks.filter(|(address, _)| seen.insert(*address)) {
+            let known = match number {
+                Some(number) => self.look_up(&Key::new(number, address))?.is_some(),
+                None => false,
+            };
+            if !known {
+                all += price(block);
+                chunks += if block.kind == BlockKind::Chunk { price(block) } else { 0 };
+            }
+        }
+        let Some(number) = number else { return fits(0, chunks, all, allowance) };
+        let used = || self.state().charges.together(number, &allowance.devices).bytes;
+        fits(used(), chunks, all, allowance).or_else(|_| {
+            // It may have been told of copies that it has.
+            self.checkpoint()?;
+            fits(used(), chunks, all, allowance)
+        })
+    }
+}
+
+fn fits(used: u64, chunks: u64, all: u64, allowance: &Allowance) -> Result<(), StoreError> {
+    let limit = allowance.bytes;
+    let within = chunks == 0 || used.saturating_add(all) <= limit;
+    match within && used.saturating_add(all) <= limit.saturating_add(allowance.reserve) || all == 0 {
+        true => Ok(()),
+        false => Err(StoreError::OverQuota { used, limit, wanted: all }),
+    }
+}
