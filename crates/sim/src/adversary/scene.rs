@@ -157,6 +157,9 @@ impl Scene {
         ] {
             let outcome = Outcome::Returned(mount.call(&call)?);
             tree.round(0, vec![Event { who, call, outcome }]).expect("there is one branch");
+            while !look(&machines[ROOT].link)?.view.pending.is_empty() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
         }
         drop((alice, bob, dave));
         let today = server.image();

@@ -16,6 +16,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+/// Looks until the second half of an operation is given up on.
+const SETTLED_AFTER: u32 = 500;
+
 /// How many lies were told.
 #[derive(Clone, Default)]
 pub struct Told(Arc<AtomicU64>);
@@ -149,7 +152,19 @@ impl Stage {
     /// # Panics
     /// If it is refused.
     pub fn does(&mut self, who: usize, call: Call) -> Seen {
-        self.call(who, call).unwrap_or_else(|refusal| panic!("{} is told the truth: {refusal:?}", NAMES[who]))
+        let seen = self
+            .call(who, call)
+            .unwrap_or_else(|refusal| panic!("{} is told the truth: {refusal:?}", NAMES[who]));
+        // An answer comes with the first half; the second is on its way.
+        let device = DeviceId(who as u32);
+        for _ in 0..SETTLED_AFTER {
+            let shown = self.view(who, self.lives[who]).view;
+            if shown.pending.iter().all(|entry| entry.dead || entry.forecast.device != device) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        seen
     }
 
     /// Tells the oracle of overlapping calls.

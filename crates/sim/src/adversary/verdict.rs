@@ -530,11 +530,13 @@ pub fn table(rows: &Rows) -> String {
     let mut text =
         format!("| the server... | {} |\n|---|{}\n", columns.join(" | "), "---|".repeat(columns.len()));
     for (behaviour, verdicts) in rows {
-        let cell = |verdict: &Result<Verdict, String>| match verdict {
+        let cell = |(doing, verdict): (&Doing, &Result<Verdict, String>)| match verdict {
+            // Without a memory, which contradiction is met first depends on what happened to overlap.
+            Ok(Verdict::Alarm(_, When::AtOnce)) if *doing == Doing::FirstMount => "alarm".to_owned(),
             Ok(verdict) => verdict.to_string(),
             Err(why) => format!("WRONG: {why}"),
         };
-        let cells: Vec<String> = verdicts.iter().map(cell).collect();
+        let cells: Vec<String> = Doing::ALL.iter().zip(verdicts).map(cell).collect();
         text.push_str(&format!("| {} | {} |\n", behaviour.words(), cells.join(" | ")));
     }
     text
