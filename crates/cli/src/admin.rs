@@ -151,6 +151,8 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
     match command {
         FsCommand::Create(arguments) => create(arguments, directories, format),
         FsCommand::Revoke(arguments) => crate::revoked::revoke(arguments, format),
+        FsCommand::Bundle(arguments) => crate::recovery::bundle::run(arguments, directories, format),
+        FsCommand::Rebuild(arguments) => crate::recovery::rebuild::run(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
         FsCommand::User(arguments) => match &arguments.command {
             UserCommand::List(read) => {

@@ -30,6 +30,7 @@ mod publish;
 mod pull;
 mod reading;
 mod reclaim;
+mod recovery;
 mod release;
 mod revoked;
 mod salvage;

@@ -28,6 +28,8 @@ pub const PARCELS_PLAIN_BYTES_MAX: usize = 16 << 20;
 pub const ATTACHED_PLAIN_BYTES_MAX: usize = 4 << 20;
 /// Most heads in `Witnessed`, and so most witnesses that a server asks.
 pub const HEADS_MAX: usize = 16;
+/// Most leaves in `Leaves`.
+pub const LEAVES_MAX: usize = 16_384;
 /// Most addresses in `RetrieveTree::have`.
 pub const TREE_HAVE_MAX: usize = 16;
 
@@ -338,6 +340,13 @@ pub enum Request {
     NameSnapshot(Signed<Snapshot>),
     /// Takes a name away. Answered by `Done`, also if it is gone already.
     EndSnapshot(Signed<SnapshotEnd>),
+    /// Asks for leaves of the log of updates, to be kept for the day when the server is lost. Answered by `Leaves`.
+    Leaves {
+        /// The first.
+        first: u64,
+        /// How many at most.
+        count: u32,
+    },
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -520,6 +529,8 @@ pub enum Response {
     },
     /// Answer to `Past`: `None` if it is not kept.
     Past(Option<Box<PastReply>>),
+    /// Answer to `Leaves`: those there are, at most [`LEAVES_MAX`].
+    Leaves(Vec<Digest>),
 }
 
 /// A head of the log of updates that witnesses have co-signed, and what ties it to what the client has accepted.

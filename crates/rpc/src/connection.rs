@@ -97,6 +97,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::Past { .. }
             | Request::NameSnapshot(_)
             | Request::EndSnapshot(_)
+            | Request::Leaves { .. }
     )
 }
 

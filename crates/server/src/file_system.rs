@@ -15,6 +15,7 @@ mod history;
 mod leases;
 mod ledger;
 mod locks;
+mod rebuild;
 
 pub(crate) use leases::{Claim, LeasesNote, NotedSession};
 pub(crate) use locks::LocksNote;
@@ -250,6 +251,7 @@ impl FileSystem {
             if !self.is_free(host, &ledger, device, certificate.value()) {
                 return Err(ServerError::Busy.into());
             }
+            ledger.must_prove(log_size)?;
             let size = ledger.sequencer().log_size();
             let updated = ledger
                 .step(&host.store, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;
