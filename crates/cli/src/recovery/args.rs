@@ -35,6 +35,7 @@ pub struct Bundle {
   holdfast fs rebuild --data /srv/holdfast anna.bundle ben.bundle --superuser superuser.key
   holdfast server --data /srv/holdfast
   holdfast fs rebuild --data /srv/holdfast carla.bundle
+  holdfast fs rebuild --data /srv/holdfast more.bundle --blocks-only
 
 Makes the data directory of a server that was lost anew, from bundles (`holdfast fs bundle`) of those who used the file
 system. Nothing in a bundle is believed: what comes out is signed by members, and every byte is what the signatures say.
@@ -57,6 +58,10 @@ pub struct Rebuild {
     /// The superuser's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
     #[arg(long, value_name = "KEY")]
     pub superuser: Option<PathBuf>,
+    /// Take only blocks that are missing, and nothing of the order: from whoever came too late, or is of the other side of
+    /// a fork.
+    #[arg(long)]
+    pub blocks_only: bool,
     /// Write the addresses of blocks that are missing to this file, for `holdfast fs bundle --lost`; never overwritten.
     #[arg(long, value_name = "FILE")]
     pub lost: Option<PathBuf>,

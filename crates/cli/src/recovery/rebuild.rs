@@ -55,17 +55,28 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
     }
     let (file_system, superuser) = same_file_system(&bundles)?;
     share_memberships(&mut bundles);
-    judged(&bundles, &arguments.data)?;
+    if !arguments.blocks_only {
+        judged(&bundles, &arguments.data)?;
+    }
 
     let mut config = ServerConfig::new(&arguments.data, SocketAddr::from(([0, 0, 0, 0], 0)));
     config.lease_term = Duration::from_secs(arguments.lease);
     let site = Arc::new(Site::open(&config, file_system)?);
     let present = site.present()?;
-    let mut combined = combined(&bundles, present.as_ref(), &arguments.data)?;
+    if arguments.blocks_only && present.is_none() {
+        let message = format!("{}: nothing of this file system is there yet", arguments.data.display());
+        return Err(Failure::new(Exit::NoInput, message).hint("rebuild it first, without --blocks-only"));
+    }
+    // Those that say something about the order.
+    let telling = if arguments.blocks_only { 0 } else { bundles.len() };
+    let mut combined = combined(&bundles[..telling], present.as_ref(), &arguments.data)?;
     if let Some(present) = &present {
         combined.keep_given_up(&present.given_up);
     }
-    let server_keys = server_keys(arguments, &bundles, present.as_ref(), superuser, site.server_key())?;
+    let server_keys = match &present {
+        Some(present) if arguments.blocks_only => present.server_keys.clone(),
+        present => server_keys(arguments, &bundles, present.as_ref(), superuser, site.server_key())?,
+    };
     let bundles = Arc::new(bundles);
     let source = Arc::new(Known { site: site.clone(), bundles: bundles.clone() });
     let members = membership(&combined, superuser, &*source)?;
@@ -76,9 +87,12 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
         )
         .hint("one of them was altered, or its device lies: leave out one after the other")
     })?;
-    let nodes = nodes(&bundles, &site, &combined)?;
-    let log_is_proven = log_end(&bundles, present.as_ref(), &combined, &nodes)?;
-    let devices = standings(&bundles, &combined, &members, &nodes, &arguments.data)?;
+    let nodes = nodes(&bundles[..telling], &site, &combined)?;
+    let log_is_proven = log_end(&bundles[..telling], present.as_ref(), &combined, &nodes)?;
+    let devices = match arguments.blocks_only {
+        true => Vec::new(),
+        false => standings(&bundles, &combined, &members, &nodes, &arguments.data)?,
+    };
 
     bar.set_message("collecting blocks");
     let slots = combined.view.slots.values();
@@ -117,7 +131,7 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
         devices,
     };
     bar.set_message("writing the order");
-    if !is_nothing_new(&combined, present.as_ref()) {
+    if !arguments.blocks_only && !is_nothing_new(&combined, present.as_ref()) {
         let sequencer = Sequencer::rebuilt(superuser, combined, members, 0);
         site.settle(&sequencer, &server_keys, &nodes)?;
     }
