@@ -184,6 +184,8 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
         FsCommand::Sign(arguments) => off_line::sign(arguments, directories, format),
         FsCommand::Submit(arguments) => off_line::submit(arguments, directories, format),
         FsCommand::Revoke(arguments) => crate::revoked::revoke(arguments, format),
+        FsCommand::Bundle(arguments) => crate::recovery::bundle::run(arguments, directories, format),
+        FsCommand::Rebuild(arguments) => crate::recovery::rebuild::run(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
         FsCommand::Quota(arguments) => crate::quota::run(arguments, directories, format),
         FsCommand::User(arguments) => match &arguments.command {

@@ -218,6 +218,8 @@ pub enum Order {
     View,
     /// Tell what this device has accepted: a [`holdfast_protocol::floor::Floor`], in hexadecimal.
     Floor,
+    /// The same as it stands at this moment, without waiting for what is under way.
+    Accepted,
 }
 
 /// Orders of one kind of process.

@@ -5,6 +5,8 @@ pub mod merge;
 mod statement;
 mod verify;
 
+pub use statement::accepted;
+
 use crate::args::{Evidence, EvidenceCommand, Which};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};

@@ -31,6 +31,7 @@ mod pull;
 mod quota;
 mod reading;
 mod reclaim;
+mod recovery;
 mod release;
 mod revoked;
 mod salvage;

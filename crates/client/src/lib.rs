@@ -10,6 +10,7 @@ pub mod interrupt;
 pub mod pinned;
 pub mod processes;
 pub mod reader;
+pub mod rebuild;
 pub mod remote;
 pub mod state;
 pub mod statement;

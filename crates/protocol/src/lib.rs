@@ -3,10 +3,10 @@
 //!
 //! What is signed, and what the signatures mean, is in [`certificate`] and [`structure`]; what a client checks
 //! before it believes a server is in `check`; the server's side is in `sequencer`; the client's life of one
-//! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what the
-//! superuser signs off-line is in [`warrant`]; what signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client checks before it
-//! believes one, is in [`history`]. Advisory locks and leases, which are not signed, are in [`locks`] and
-//! [`leases`].
+//! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what the superuser signs off-line is in
+//! [`warrant`]; what signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client
+//! checks before it believes one, is in [`history`]; what a lost server's order was, from what its clients know, is in
+//! [`rebuild`]. Advisory locks and leases, which are not signed, are in [`locks`] and [`leases`].
 #![forbid(unsafe_code)]
 
 pub mod alarm;
@@ -24,6 +24,7 @@ pub mod mandate;
 pub mod members;
 pub mod message;
 pub mod order;
+pub mod rebuild;
 pub mod sequencer;
 pub mod signed;
 pub mod signer;

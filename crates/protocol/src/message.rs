@@ -28,6 +28,8 @@ pub const PARCELS_PLAIN_BYTES_MAX: usize = 16 << 20;
 pub const ATTACHED_PLAIN_BYTES_MAX: usize = 4 << 20;
 /// Most heads in `Witnessed`, and so most witnesses that a server asks.
 pub const HEADS_MAX: usize = 16;
+/// Most leaves in `Leaves`.
+pub const LEAVES_MAX: usize = 16_384;
 /// Most addresses in `RetrieveTree::have`.
 pub const TREE_HAVE_MAX: usize = 16;
 
@@ -340,6 +342,13 @@ pub enum Request {
     EndSnapshot(Signed<SnapshotEnd>),
     /// Asks what this device's user is charged for; of the superuser, what everybody is. Answered by `Usage`.
     Usage,
+    /// Asks for leaves of the log of updates, to be kept for the day when the server is lost. Answered by `Leaves`.
+    Leaves {
+        /// The first.
+        first: u64,
+        /// How many at most.
+        count: u32,
+    },
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -524,6 +533,8 @@ pub enum Response {
     Past(Option<Box<PastReply>>),
     /// Answer to `Usage`, in order of user.
     Usage(Vec<Usage>),
+    /// Answer to `Leaves`: those there are, at most [`LEAVES_MAX`].
+    Leaves(Vec<Digest>),
 }
 
 /// What a user is charged for: the blocks that devices of theirs stored first, as they rest at the server.

@@ -98,6 +98,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::Past { .. }
             | Request::NameSnapshot(_)
             | Request::EndSnapshot(_)
+            | Request::Leaves { .. }
     )
 }
 

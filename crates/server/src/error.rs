@@ -61,7 +61,7 @@ impl OpenError {
     pub(crate) fn is_of_one_file_system(&self) -> bool {
         match self {
             OpenError::Ordering { .. } | OpenError::Store(StoreError::OrderingDamaged { .. }) => true,
-            OpenError::Tree(TreeError::Damaged { .. } | TreeError::Form(_)) => true,
+            OpenError::Tree(TreeError::Damaged { .. } | TreeError::Lost { .. } | TreeError::Form(_)) => true,
             OpenError::Tree(TreeError::Io { error, .. }) => error.kind() == std::io::ErrorKind::NotFound,
             _ => false,
         }

@@ -16,6 +16,7 @@ mod leases;
 mod ledger;
 mod locks;
 mod quotas;
+mod rebuild;
 
 pub(crate) use leases::{Claim, LeasesNote, NotedSession};
 pub(crate) use locks::LocksNote;
@@ -259,6 +260,7 @@ impl FileSystem {
             if !self.is_free(host, &ledger, device, certificate.value()) {
                 return Err(ServerError::Busy.into());
             }
+            ledger.must_prove(log_size)?;
             let size = ledger.sequencer().log_size();
             let updated = ledger
                 .step(&host.store, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;

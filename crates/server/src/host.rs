@@ -100,7 +100,7 @@ pub struct Host {
     damaged: BTreeMap<Digest, String>,
     creating: Mutex<()>,
     pub(crate) locks_note: LocksNote,
-    leases_note: LeasesNote,
+    pub(crate) leases_note: LeasesNote,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) parcels: ParcelLimits,
@@ -585,6 +585,7 @@ impl Host {
             Request::Past { log_size, known } => file_system.past(self, log_size, known),
             Request::NameSnapshot(snapshot) => file_system.name_snapshot(self, caller, device, snapshot),
             Request::EndSnapshot(end) => file_system.end_snapshot(self, caller, device, end),
+            Request::Leaves { first, count } => file_system.leaves(self, first, count),
             Request::Hello { .. }
             | Request::Ping
             | Request::CreateFileSystem { .. }

@@ -20,6 +20,7 @@ mod holds;
 mod host;
 mod maintenance;
 mod parcels;
+pub mod rebuild;
 mod refusal;
 mod server;
 mod service;

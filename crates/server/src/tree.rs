@@ -21,7 +21,11 @@ use std::sync::Arc;
 const NODES_SYNCED: SyncSite = SyncSite("server: log-tree nodes before checkpoint");
 const FILE_CREATED: SyncSite = SyncSite("server: log-tree file created");
 const HEADER: [u8; 32] = *b"holdfast log-tree nodes, form 1\n";
+/// Of a file made when a lost server was rebuilt, in which slots of nodes that nobody knew are empty.
+const HEADER_WITH_GAPS: [u8; 32] = *b"holdfast log-tree nodes, gaps 1\n";
 const SLOT_BYTES: u64 = 32;
+/// Bytes written at a time.
+const WRITE_BYTES: usize = 1 << 20;
 
 /// Why nodes cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +43,16 @@ pub enum TreeError {
     /// Medium: the file is of a newer or unknown form.
     #[error("{0} is not a file of log-tree nodes that this program knows: use the newer program")]
     Form(String),
+    /// The server was lost, and nobody from whom it was rebuilt knew this operation.
+    #[error(
+        "operation {leaf} of the log of updates was lost with the server, and nobody from whom it was rebuilt knew it: a \
+         device that saw the file system last at about that time cannot be shown that nothing else has changed. Rebuild \
+         it once more with what that device's machine has (`holdfast fs bundle`), or enrol a new key for the device"
+    )]
+    Lost {
+        /// Its place.
+        leaf: u64,
+    },
     /// Medium: nodes are lost or altered and cannot be made again.
     #[error("{file}: log-tree nodes are damaged: {why}; restore the file from a backup")]
     Damaged {
@@ -54,6 +68,8 @@ pub(crate) struct Tree {
     hash: TreeHash,
     name: String,
     file: Arc<dyn StorageFile>,
+    /// Whether nodes may be lost for good.
+    has_gaps: bool,
     /// Leaves whose nodes are in the file.
     stored: u64,
     /// Nodes completed since.
@@ -110,10 +126,11 @@ impl Tree {
         if stored == 0 && read < header.len() {
             // Created but never used.
             file.write_at(0, &HEADER).map_err(failed("writing"))?;
-        } else if header != HEADER {
+        } else if header != HEADER && header != HEADER_WITH_GAPS {
             return Err(TreeError::Form(name));
         }
-        let mut tree = Tree { hash, name, file, stored, fresh: fresh.into_iter().collect() };
+        let has_gaps = header == HEADER_WITH_GAPS;
+        let mut tree = Tree { hash, name, file, has_gaps, stored, fresh: fresh.into_iter().collect() };
         tree.check_peaks(peaks, head)?;
         Ok(tree)
     }
@@ -134,6 +151,7 @@ impl Tree {
         match self.checked_proof(old, new) {
             Ok(Some(proof)) => return Ok(Some(proof)),
             Ok(None) | Err(TreeError::Damaged { .. }) => {}
+            // (What is lost cannot be mended.)
             Err(error) => return Err(error),
         }
         tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
@@ -188,8 +206,10 @@ impl Tree {
         if index >= size || self.prove(size, new)?.is_none() {
             return Ok(None);
         }
-        if let Ok(Some(found)) = self.checked_inclusion(index, size, new) {
-            return Ok(Some(found));
+        match self.checked_inclusion(index, size, new) {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Err(error @ TreeError::Lost { .. }) => return Err(error),
+            _ => {}
         }
         tracing::error!(file = self.name, "log-tree nodes are damaged; making them again from the leaves");
         self.mend()?;
@@ -223,6 +243,16 @@ impl Tree {
         self.node(0, index)
     }
 
+    /// Whether nodes may be lost for good, so that what is asked for may have no proof.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.has_gaps
+    }
+
+    /// A node that is complete.
+    pub(crate) fn node_at(&self, level: u8, index: u64) -> Result<Digest, TreeError> {
+        self.node(level, index)
+    }
+
     fn node(&self, level: u8, index: u64) -> Result<Digest, TreeError> {
         if let Some(node) = self.fresh.get(&(level, index)) {
             return Ok(*node);
@@ -237,7 +267,60 @@ impl Tree {
         if read < bytes.len() {
             return Err(self.damaged(format!("it ends before node {index} of level {level}")));
         }
-        Ok(Digest(bytes))
+        match Digest(bytes) {
+            Digest::ZERO if self.has_gaps => Err(self.unknown(level, index)),
+            node => Ok(node),
+        }
+    }
+
+    /// Why there is nothing in a node's slot: a leaf below it is lost, or the file is damaged.
+    fn unknown(&self, level: u8, index: u64) -> TreeError {
+        let lost = (index << level..(index + 1) << level).find(|leaf| self.slot_is_empty(*leaf));
+        match lost {
+            Some(leaf) => TreeError::Lost { leaf },
+            None => self.damaged(format!("node {index} of level {level} is not there")),
+        }
+    }
+
+    fn slot_is_empty(&self, leaf: u64) -> bool {
+        let mut bytes = [0; 32];
+        let at = HEADER.len() as u64 + slot(0, leaf) * SLOT_BYTES;
+        self.file.read_at(at, &mut bytes).is_ok_and(|read| read == bytes.len() && bytes == Digest::ZERO.0)
+    }
+
+    /// Writes and syncs the file of a log of `size` leaves of which some nodes are known; slots of others are left empty.
+    pub(crate) fn write_anew(
+        storage: &Arc<dyn Storage>,
+        file_system: &Digest,
+        size: u64,
+        known: &dyn Fn(u8, u64) -> Option<Digest>,
+    ) -> Result<(), TreeError> {
+        let name = format!("tree-{file_system}");
+        let failed = |action: &'static str| {
+            let file = name.clone();
+            move |error: io::Error| TreeError::Io { action, file, error }
+        };
+        let file = match storage.open(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                storage.create(&name).map_err(failed("creating"))?
+            }
+            other => other.map_err(failed("opening"))?,
+        };
+        let mut at = 0;
+        let whole = (0..size).all(|leaf| known(0, leaf).is_some());
+        let mut bytes = if whole { HEADER } else { HEADER_WITH_GAPS }.to_vec();
+        for leaf in 0..size {
+            for level in 0..=leaf.trailing_ones() as u8 {
+                bytes.extend(known(level, leaf >> level).unwrap_or(Digest::ZERO).0);
+            }
+            if bytes.len() >= WRITE_BYTES || leaf + 1 == size {
+                file.write_at(at, &bytes).map_err(failed("writing"))?;
+                at += bytes.len() as u64;
+                bytes.clear();
+            }
+        }
+        file.sync(NODES_SYNCED).map_err(failed("syncing"))?;
+        storage.sync_dir(FILE_CREATED).map_err(failed("syncing the directory of"))
     }
 
     /// Writes and syncs what a checkpoint is about to forget.
@@ -291,12 +374,23 @@ impl Tree {
         }
     }
 
-    /// Makes all inner nodes in the file again from the leaves.
+    /// Makes inner nodes in the file again from the leaves, as far as these are known.
     fn mend(&self) -> Result<(), TreeError> {
-        let mut frontier = Frontier::default();
+        // Roots of the complete subtrees so far, largest first; none where a leaf below is lost.
+        let mut peaks: Vec<Option<Digest>> = Vec::new();
         for leaf in 0..self.stored {
-            for ((level, index), node) in frontier.append_to(self.hash, self.node(0, leaf)?) {
-                if level > 0 && self.node(level, index)? != node {
+            let mut root = match self.node(0, leaf) {
+                Ok(leaf) => Some(leaf),
+                Err(TreeError::Lost { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            for level in 1..=leaf.trailing_ones() as u8 {
+                let left = peaks.pop().expect("a peak for each bit of the size");
+                root = left.zip(root).map(|(left, right)| (self.hash.0)(left, right));
+                let index = leaf >> level;
+                if let Some(node) = root
+                    && !matches!(self.node(level, index), Ok(known) if known == node)
+                {
                     let at = HEADER.len() as u64 + slot(level, index) * SLOT_BYTES;
                     self.file.write_at(at, &node.0).map_err(|error| TreeError::Io {
                         action: "writing",
@@ -305,6 +399,7 @@ impl Tree {
                     })?;
                 }
             }
+            peaks.push(root);
         }
         Ok(())
     }
@@ -416,5 +511,64 @@ mod tests {
         assert!(matches!(model.open(&storage, 37), Err(TreeError::Form(_))));
         disk.delete(&name);
         assert!(matches!(model.open(&storage, 37), Err(TreeError::Io { .. })));
+    }
+    /// Proves: where a rebuilt log has gaps, every proof that does not need them is given and verifies, the others are
+    /// refused with the lost operation, and this stays so when the log grows, is opened again, and inner nodes are damaged.
+    #[test]
+    fn gaps_are_refused_and_nothing_else() {
+        let (disk, storage, mut model, mut tree) = model();
+        model.grow(&mut tree, 37);
+        drop(tree);
+        let mut all = BTreeMap::new();
+        let mut frontier = Frontier::default();
+        for number in 1..=37u64 {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            all.extend(frontier.append(Digest(bytes)));
+        }
+        let lost = 21;
+        // What lies above the lost leaf is known only where it is a peak.
+        let is_lost = |level: u8, index: u64| level < 5 && lost >> level == index;
+        let known = |level, index| all.get(&(level, index)).copied().filter(|_| !is_lost(level, index));
+        Tree::write_anew(&storage, &Digest::ZERO, 37, &known).unwrap();
+        let check = |model: &Model, tree: &Tree| {
+            let new = *model.heads.last().unwrap();
+            let mut refused = 0;
+            for old in &model.heads {
+                match tree.prove(old.size, new) {
+                    Ok(proof) => assert!(verify_consistency(*old, new, &proof.unwrap()), "{}", old.size),
+                    Err(TreeError::Lost { leaf }) => {
+                        assert_eq!(leaf, lost);
+                        refused += 1;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            // Nobody who is behind the first 32 can do without a node above the lost leaf.
+            assert!((1..=31).contains(&refused), "{refused}");
+            assert!(matches!(tree.leaf(lost), Err(TreeError::Lost { .. })));
+        };
+        let mut tree = model.open(&storage, 37).unwrap();
+        assert!(tree.has_gaps());
+        check(&model, &tree);
+        model.grow(&mut tree, 30);
+        check(&model, &tree);
+        tree.persist().unwrap();
+        drop(tree);
+        disk.restart(Crash::PowerLoss);
+        let name = format!("tree-{}", Digest::ZERO);
+        disk.corrupt(&name, 32 + slot(1, 20) * SLOT_BYTES + 3);
+        let tree = model.open(&disk.storage(), 67).unwrap();
+        check(&model, &tree);
+
+        // Brought later, it is whole.
+        let whole = |level, index| all.get(&(level, index)).copied();
+        let mut model = Model { heads: model.heads[..38].to_vec(), frontier };
+        Tree::write_anew(&disk.storage(), &Digest::ZERO, 37, &whole).unwrap();
+        let mut tree = model.open(&disk.storage(), 37).unwrap();
+        assert!(!tree.has_gaps());
+        model.check(&tree);
+        model.grow(&mut tree, 3);
+        model.check(&tree);
     }
 }

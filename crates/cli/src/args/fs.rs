@@ -32,6 +32,10 @@ pub enum FsCommand {
     Submit(FsSubmit),
     /// Make a certificate that ends a file system for good, once it is found.
     Revoke(FsRevoke),
+    /// Write all that this machine knows of a file system to a file, for the rebuilding of a lost server.
+    Bundle(crate::recovery::args::Bundle),
+    /// Make the data directory of a lost server anew, from the bundles of those who used it.
+    Rebuild(crate::recovery::args::Rebuild),
 }
 
 /// `holdfast fs create`

@@ -44,18 +44,27 @@ pub fn run(which: &str, key: Option<&Path>, to: &Path, directories: &Directories
 /// What this machine has accepted of a file system: asked of the process that serves it (`which` is a mount or an
 /// address), or read from the state (`which` is an address, with `key`). Without blocks but the membership.
 pub fn of(which: &str, key: Option<&Path>, directories: &Directories) -> Outcome<Statement> {
+    ordered(which, key, directories, &Order::Floor)
+}
+
+/// The same as it stands at this moment: nothing that is under way is waited for, as its server may be lost.
+pub fn accepted(which: &str, key: Option<&Path>, directories: &Directories) -> Outcome<Statement> {
+    ordered(which, key, directories, &Order::Accepted)
+}
+
+fn ordered(which: &str, key: Option<&Path>, directories: &Directories, order: &Order) -> Outcome<Statement> {
     let floor = match key {
         Some(key) => {
             let which = Which { url: Some(which.to_owned()), key: Some(key.to_owned()) };
             let state_dir = states(&which, directories)?.remove(0);
             match Client::connect(&state_dir)? {
-                Some(process) => asked(&process.call::<String>(&Order::Floor)?)?,
+                Some(process) => asked(&process.call::<String>(order)?)?,
                 None => read(&state_dir)?,
             }
         }
         None => {
             let mut found = processes(Some(which), directories)?;
-            asked(&found.remove(0).call::<String>(&Order::Floor)?)?
+            asked(&found.remove(0).call::<String>(order)?)?
         }
     };
     let cache = cache(&floor.file_system, directories)?;

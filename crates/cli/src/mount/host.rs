@@ -217,6 +217,7 @@ impl Host {
                 let _ = self.engine.flush_commits();
                 answer(Ok(live::encode(&*self.engine.floor())))
             }
+            Order::Accepted => answer(Ok(live::encode(&*self.engine.floor()))),
             Order::Pin { path } => {
                 // What was made here just now is pinned with the rest.
                 behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);

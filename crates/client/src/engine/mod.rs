@@ -5,6 +5,7 @@
 //! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
 mod commits;
+mod leaf_keeper;
 mod leases;
 mod locks;
 mod notes;
@@ -370,6 +371,9 @@ impl Engine {
         self.shared.queue.stop();
         if let Some(vigil) = self.shared.vigil.get() {
             vigil.stop();
+        }
+        if let Some(keeper) = self.shared.leaf_keeper.get() {
+            keeper.stop();
         }
         self.pins.stop();
         self.locks.stop();

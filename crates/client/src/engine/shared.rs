@@ -1,6 +1,7 @@
 //! What callers and the pump share.
 
 use super::commits::Commits;
+use super::leaf_keeper::LeafKeeper;
 use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
@@ -80,6 +81,8 @@ pub(super) struct Shared {
     pub leases: Leases,
     /// Set once, when the engine has begun.
     pub vigil: OnceLock<Arc<Vigil>>,
+    /// The same; where leaves of the log are kept.
+    pub leaf_keeper: OnceLock<Arc<LeafKeeper>>,
 }
 
 impl Shared {
@@ -118,6 +121,7 @@ impl Shared {
             notices: Notices::default(),
             leases,
             vigil: OnceLock::new(),
+            leaf_keeper: OnceLock::new(),
         }
     }
 
@@ -310,6 +314,9 @@ impl Shared {
 
     /// Takes a new view as the latest.
     pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>) -> Place {
+        if let Some(keeper) = self.leaf_keeper.get() {
+            keeper.note(&floor);
+        }
         let mut latest = self.latest.write();
         *latest = Place { sequence: latest.sequence + 1, base, floor };
         latest.clone()

@@ -1,5 +1,6 @@
 //! From a key and an address to a running engine.
 
+use super::leaf_keeper::LeafKeeper;
 use super::pump::Pump;
 use super::shared::Shared;
 use super::vigil::{Vigil, WitnessPolicy};
@@ -73,7 +74,8 @@ impl Engine {
             Err(error) if !(starts_away && error.is_transient()) => return Err(explain(error, &config)),
             _ => {}
         }
-        Engine::start_on(config, remote, log, state, signed)
+        let state_dir = config.state_dir.clone();
+        Engine::start_on(config, remote, log, state, signed)?.keep_leaves(&state_dir)
     }
 
     /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
@@ -197,6 +199,22 @@ impl Engine {
 }
 
 impl Engine {
+    /// From now on leaves of the log are kept beside the state.
+    fn keep_leaves(self: Arc<Self>, state_dir: &Path) -> Result<Arc<Engine>, StartError> {
+        match LeafKeeper::open(state_dir) {
+            Ok(keeper) => {
+                let keeper = Arc::new(keeper);
+                keeper.note(&self.shared.latest.read().floor.clone());
+                let _ = self.shared.leaf_keeper.set(keeper.clone());
+                let shared = self.shared.clone();
+                let thread = spawn("leaves", move || keeper.run(&shared))?;
+                self.threads.lock().insert(0, thread);
+            }
+            Err(error) => tracing::warn!(%error, "leaves of the log cannot be kept"),
+        }
+        Ok(self)
+    }
+
     /// From now on the newest head must not be too old.
     fn keep_vigil(
         self: Arc<Self>,

@@ -9,7 +9,7 @@ use super::{Counters, Kin, TransferConfig, unexpected};
 use crate::evidence::Evidence;
 use crate::interrupt;
 use crate::remote::{Remote, call_patiently};
-use holdfast_content::{Block, BlockError, BlockKind, Reference, SourceError, StoredBlock};
+use holdfast_content::{BODY_BYTES_MAX, Block, BlockError, BlockKind, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{Request, Response};
 use lru::LruCache;
@@ -159,6 +159,16 @@ impl Shared {
                 Ok(None)
             }
         }
+    }
+
+    /// A block that is here, of whatever kind, verified.
+    pub(super) fn kept(&self, address: &Digest) -> Option<Arc<Block>> {
+        let found = self.memory.lock().get(address);
+        found.or_else(|| {
+            let located = self.disk.lock().as_mut().and_then(|disk| disk.locate(address))?;
+            let block = located.read()?.open_any(&self.key, *address, BODY_BYTES_MAX);
+            block.ok().map(Arc::new)
+        })
     }
 
     pub(super) fn cache(&self, address: Digest, block: &StoredBlock) {

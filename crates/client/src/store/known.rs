@@ -11,10 +11,11 @@ use holdfast_content::{
     Block, BlockKind, BlockSource, Content, ContentError, ExtentMap, Extents, Handle, Reference, SourceError,
 };
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_protocol::message::TreeData;
+use holdfast_protocol::message::{AddressedBlock, TreeData};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 /// If more than this is missing of a file, it is fetched as it is read, as likely not all of it is.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
@@ -243,6 +244,10 @@ impl VerifiedStore {
 pub(super) enum Keep {
     /// A block for the persistent cache.
     Block(Digest, holdfast_content::StoredBlock),
+    /// Blocks that were sent, for the same.
+    Blocks(Vec<AddressedBlock>),
+    /// Tells when everything before it has been done.
+    Settle(SyncSender<()>),
     /// A version of a file for the index.
     Version { handle: Handle, path: Vec<u8>, content: Content, size: u64 },
 }
@@ -251,6 +256,12 @@ impl Keep {
     pub(super) fn carry_out(self, shared: &Shared) {
         match self {
             Keep::Block(address, block) => shared.cache(address, &block),
+            Keep::Blocks(blocks) => {
+                blocks.iter().for_each(|block| shared.cache(block.address, &block.block));
+            }
+            Keep::Settle(done) => {
+                let _ = done.try_send(());
+            }
             Keep::Version { handle, path, content, size } => shared.remember(handle, path, &content, size),
         }
     }

@@ -68,6 +68,8 @@ const EXPECTED_MAX: usize = 65_536;
 const HANGING_MAX: usize = 32_768;
 /// Blocks of the tree of files, as opposed to data, that were sent or fetched lately.
 const RECENT_MAX: usize = 128;
+/// How long what is to be cached is waited for at the end.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// Blocks that the server was found not to have.
 const ABSENT_MAX: usize = 4096;
 
@@ -445,8 +447,12 @@ impl VerifiedStore {
         }
     }
 
-    /// Lets go of the persistent cache.
+    /// Lets go of the persistent cache, once what was sent and fetched until now is in it.
     pub(crate) fn close_cache(&self) {
+        let (done, settled) = sync_channel(1);
+        if self.lanes.keep.try_send(Keep::Settle(done)).is_ok() {
+            let _ = settled.recv_timeout(CLOSE_PATIENCE);
+        }
         *self.shared.disk.lock() = None;
     }
 

@@ -678,6 +678,42 @@ impl VerifiedStore {
         (0..sent).try_for_each(|_| interrupt::receive(&results).unwrap_or(Err(RpcError::Closed)))
     }
 
+    /// After the server was away: stores again what `roots` reach of what it had acknowledged and does not have. One that
+    /// was rebuilt lacks whatever no operation referred to when it was lost.
+    ///
+    /// # Errors
+    /// [`RpcError`].
+    pub fn reassure(&self, roots: Vec<Digest>) -> Result<(), RpcError> {
+        let (mut open, mut seen, mut doubtful) = (roots, HashSet::new(), Vec::new());
+        while let Some(address) = open.pop() {
+            if !seen.insert(address) {
+                continue;
+            }
+            let unsent = self.collect_one(&address);
+            let is_doubtful = unsent.is_none() && self.shared.acknowledged.lock().contains(&address);
+            let block = unsent.or_else(|| is_doubtful.then(|| self.shared.kept(&address)).flatten());
+            let Some(block) = block else { continue };
+            open.extend(block.references());
+            if is_doubtful {
+                doubtful.push(block);
+            }
+        }
+        for batch in doubtful.chunks(BATCH_MAX) {
+            let addresses = batch.iter().map(|block| block.reference().address).collect();
+            let request = Request::Present(addresses);
+            let here = match call_patiently(&*self.shared.remote, &request, self.shared.deadline)? {
+                Response::Present(here) => here,
+                other => return Err(unexpected("Present", &other)),
+            };
+            let missing = batch.iter().enumerate().filter(|(place, _)| !here.get(*place));
+            let missing: Vec<Arc<Block>> = missing.map(|(_, block)| block.clone()).collect();
+            self.store_all(&missing)?;
+        }
+        // Of the rest nothing is taken for granted any more.
+        self.shared.acknowledged.lock().clear();
+        Ok(())
+    }
+
     /// Tells that the server has taken blocks that rode along with an operation.
     pub fn acknowledge(&self, riding: &Riding) {
         let parcels: usize = riding.attached.parcels.iter().map(Parcel::message_bytes).sum();
@@ -686,8 +722,8 @@ impl VerifiedStore {
             self.shared.packed(&riding.blocks, parcels);
         }
         self.shared.sent(&riding.blocks, parcels + blocks);
-        for block in &riding.attached.blocks {
-            let _ = self.lanes.keep.try_send(Keep::Block(block.address, block.block.clone()));
+        if !riding.attached.blocks.is_empty() {
+            let _ = self.lanes.keep.try_send(Keep::Blocks(riding.attached.blocks.clone()));
         }
     }
 }

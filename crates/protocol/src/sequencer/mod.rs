@@ -22,12 +22,14 @@ use crate::handles;
 use crate::log_tree::{Frontier, Node, leaf};
 use crate::message::{Receipt, ServerError, ViewReply};
 use crate::order::forecast;
+use crate::rebuild::Combined;
 use crate::signed::{Signable, Signed, Verified};
 use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::{Digest, PublicKey};
 use record::State;
 pub use record::{OrderingRecord, RestoreError};
+use std::collections::BTreeMap;
 
 /// An answer, with what must be durable before it leaves and the log nodes to keep for consistency proofs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -204,6 +206,46 @@ impl Sequencer {
         }
         sequencer.state.arrived_now(now_ms);
         Ok((sequencer, nodes))
+    }
+
+    /// The machine of a file system whose server was lost, from what its clients know ([`crate::rebuild`]), which has
+    /// been checked. `membership` is the one that the view names.
+    pub fn rebuilt(
+        superuser: PublicKey,
+        combined: Combined,
+        membership: Membership,
+        abort_after_ms: u64,
+    ) -> Sequencer {
+        let Combined { view, frontier, given_up, newest: _ } = combined;
+        // Nobody will be given the answer to an operation again that is dead.
+        let dead = |entry: PendingEntry| record::Slow {
+            certificate: entry.certificate,
+            forecast: entry.forecast,
+            dead: true,
+            arrived_ms: 0,
+            reply: None,
+            membership: None,
+        };
+        let state = State {
+            file_system: superuser.file_system_id(),
+            superuser,
+            membership,
+            slots: view.slots,
+            pending: view.pending.into_iter().map(dead).collect(),
+            frontier,
+            burnt: given_up,
+        };
+        Sequencer { state, abort_after_ms }
+    }
+
+    /// The highest number of each device that was refused, while it is above its slot's.
+    pub fn refused(&self) -> &BTreeMap<DeviceId, u64> {
+        &self.state.burnt
+    }
+
+    /// The right edge of the log of updates.
+    pub fn frontier(&self) -> &Frontier {
+        &self.state.frontier
     }
 
     /// The whole state; replaces all earlier records.
@@ -388,7 +430,7 @@ impl Sequencer {
     }
 
     /// The last committed structure of each device.
-    pub fn slots(&self) -> &std::collections::BTreeMap<DeviceId, Signed<Structure>> {
+    pub fn slots(&self) -> &BTreeMap<DeviceId, Signed<Structure>> {
         &self.state.slots
     }
 

@@ -241,11 +241,7 @@ impl LeasesNote {
                 *term_ms,
                 sessions.iter().filter(|noted| noted.file_system == file_system).copied().collect(),
             ),
-            // Somebody, of a device that nobody has.
-            Err(()) => {
-                let nobody = NotedSession { file_system, device: u32::MAX, run: 0, delegation: true };
-                (self.term_ms.max(TERM_MS), vec![nobody])
-            }
+            Err(()) => (self.term_ms.max(TERM_MS), vec![nobody(file_system)]),
         }
     }
 
@@ -278,6 +274,15 @@ impl LeasesNote {
         Ok(())
     }
 
+    /// Notes, durably, that somebody may hold any lease of a file system: its server was lost.
+    pub fn note_unknown(&self, host: &Host, file_system: Digest) -> std::io::Result<()> {
+        let present = host.file_systems();
+        let mut sessions: BTreeSet<NotedSession> =
+            present.iter().flat_map(|file_system| file_system.noted_sessions()).collect();
+        sessions.insert(nobody(file_system));
+        self.write(&sessions)
+    }
+
     /// Takes the note away: nobody holds a lease.
     pub fn clear(&self) {
         let mut noted = self.noted.lock();
@@ -300,6 +305,11 @@ impl LeasesNote {
         std::fs::rename(&new, path)?;
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     }
+}
+
+/// Somebody, of a device that nobody has.
+fn nobody(file_system: Digest) -> NotedSession {
+    NotedSession { file_system, device: u32::MAX, run: 0, delegation: true }
 }
 
 fn parse(text: &str) -> Option<(u64, Vec<NotedSession>)> {

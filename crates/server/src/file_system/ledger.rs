@@ -4,7 +4,7 @@
 use crate::error::OpenError;
 use crate::history_file::{HistoryFile, Keeping};
 use crate::refusal::Refused;
-use crate::tree::Tree;
+use crate::tree::{Tree, TreeError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, decode, encode};
@@ -12,6 +12,7 @@ use holdfast_log::Storage;
 use holdfast_protocol::history::{Archive, Noting};
 use holdfast_protocol::log_tree::Node;
 use holdfast_protocol::message::{ServerError, ServerKeys};
+use holdfast_protocol::rebuild::{KnownNodes, Nodes};
 use holdfast_protocol::sequencer::{OrderingRecord, Refusal, Sequencer, Step};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{LogHead, Structure};
@@ -199,6 +200,29 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// Puts an order in the place of whatever there is of this file system, durable with the next commit. What is in
+    /// memory of it is not to be used afterwards.
+    pub(super) fn replace(
+        store: &BlockStore,
+        storage: &Arc<dyn Storage>,
+        sequencer: &Sequencer,
+        server_keys: &Signed<ServerKeys>,
+        nodes: &Nodes,
+        before: Option<&Ledger>,
+    ) -> Result<(), Refused> {
+        let id = sequencer.file_system();
+        let leaves = sequencer.log_size();
+        Tree::write_anew(storage, &id, leaves, &|level, index| nodes.get(level, index))?;
+        let checkpoint = Checkpoint {
+            format: FORMAT,
+            leaves,
+            sequencer: sequencer.checkpoint(),
+            server_keys: server_keys.clone(),
+            former: before.map(|ledger| ledger.former.clone()).unwrap_or_default(),
+        };
+        Ok(store.ordering_checkpoint(id, &encode(&checkpoint))?)
+    }
+
     pub(super) fn sequencer(&self) -> &Sequencer {
         &self.sequencer
     }
@@ -298,6 +322,15 @@ impl Ledger {
         Ok(self.tree.prove(old, new)?.unwrap_or_default())
     }
 
+    /// Makes sure, where nodes may be lost, that whoever has seen `old` operations can be shown the present log: nothing is
+    /// to be ordered for a device that could not be answered.
+    pub(super) fn must_prove(&self, old: u64) -> Result<(), Refused> {
+        match self.tree.has_gaps() {
+            true => self.prove(old, self.log_head()).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// Size and root of the log of updates.
     pub(super) fn log_head(&self) -> LogHead {
         self.sequencer.log_head()
@@ -306,6 +339,33 @@ impl Ledger {
     /// Leaves of the log of updates, which has them all.
     pub(super) fn leaves(&self, range: std::ops::Range<u64>) -> Result<Vec<Digest>, Refused> {
         Ok(range.map(|index| self.tree.leaf(index)).collect::<Result<_, _>>()?)
+    }
+
+    /// Leaves of the log of updates from `first` on, up to the first that is lost.
+    pub(super) fn some_leaves(&self, first: u64, count: u64) -> Result<Vec<Digest>, Refused> {
+        let end = self.sequencer.log_size().min(first.saturating_add(count));
+        let mut leaves = Vec::new();
+        for index in first..end {
+            match self.tree.leaf(index) {
+                Ok(leaf) => leaves.push(leaf),
+                Err(TreeError::Lost { .. }) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(leaves)
+    }
+
+    /// Tells all leaves that are known, and what is known above those that are not.
+    pub(super) fn offer_nodes(&self, known: &mut KnownNodes) {
+        let size = self.sequencer.log_size();
+        known.offer_frontier(self.sequencer.frontier());
+        for leaf in 0..size {
+            for level in 0..=leaf.trailing_ones() as u8 {
+                if let Ok(node) = self.tree.node_at(level, leaf >> level) {
+                    known.offer(level, leaf >> level, node);
+                }
+            }
+        }
     }
 
     /// A leaf, and proof that it is in the log of `size` leaves; `None` if there is no such log yet.

@@ -156,7 +156,7 @@ impl LocksNote {
     }
 
     /// Makes the note, durably, before the first lock is granted.
-    fn set(&self) -> std::io::Result<()> {
+    pub(super) fn set(&self) -> std::io::Result<()> {
         let mut is_set = self.is_set.lock();
         let Some(path) = self.path.as_ref().filter(|_| !*is_set) else { return Ok(()) };
         File::create(path)?.sync_all()?;

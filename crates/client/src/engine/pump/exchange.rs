@@ -30,11 +30,12 @@ impl Pump {
     ) -> Result<VecDeque<Effect>, End> {
         let mut pause = Duration::from_millis(20);
         let committing = matches!(request, Request::Commit { .. });
+        let mut was_away = false;
         loop {
             if self.shared.queue.is_stopped() && !committing {
                 return Err(End::Stopped);
             }
-            let error = match self.exchange(&request, operation) {
+            let error = match self.reassured(&request, operation, &mut was_away) {
                 Ok(Response::View(reply)) => return self.accept(*reply, operation),
                 Ok(Response::Committed(receipt)) => return self.step(Event::Committed(receipt)),
                 Ok(Response::Refused) => {
@@ -53,6 +54,7 @@ impl Pump {
                 return Ok(effects);
             }
             tracing::debug!(%error, "no answer; asking again");
+            was_away |= !matches!(error, RpcError::Server(_));
             if let RpcError::Server(ServerError::NoSpace | ServerError::Storage(_)) = &error {
                 self.tell_waiting(operation, &FsError::from(&error));
             }
@@ -96,6 +98,21 @@ impl Pump {
         }
     }
 
+    /// One attempt. If the server has been away, it may have lost what it acknowledged before and nothing refers to yet,
+    /// and have been rebuilt: it is asked first.
+    fn reassured(
+        &mut self,
+        request: &Request,
+        operation: &mut Operation,
+        was_away: &mut bool,
+    ) -> Result<Response, RpcError> {
+        if *was_away {
+            self.shared.store.reassure(roots_of(request, operation))?;
+            *was_away = false;
+        }
+        self.exchange(request, operation)
+    }
+
     /// One attempt, with the blocks that belong to the request.
     pub(super) fn exchange(
         &mut self,
@@ -103,11 +120,7 @@ impl Pump {
         operation: &mut Operation,
     ) -> Result<Response, RpcError> {
         let mut request = request.clone();
-        let roots = match &request {
-            Request::Fast { structure, .. } | Request::Commit { structure, .. } => roots(&structure.value),
-            _ => operation.plan.iter().flat_map(Plan::declared).collect(),
-        };
-        let unsent = self.shared.store.collect(roots);
+        let unsent = self.shared.store.collect(roots_of(&request, operation));
         let mut packed_attempts = PACKED_ATTEMPTS;
         let response = loop {
             let plain = packed_attempts == 0;
@@ -251,6 +264,14 @@ impl Pump {
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+}
+
+/// What the blocks of a request hang from.
+fn roots_of(request: &Request, operation: &Operation) -> Vec<Digest> {
+    match request {
+        Request::Fast { structure, .. } | Request::Commit { structure, .. } => roots(&structure.value),
+        _ => operation.plan.iter().flat_map(Plan::declared).collect(),
     }
 }
 

@@ -1,0 +1,72 @@
+//! The command line of `holdfast fs bundle` and `holdfast fs rebuild`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// `holdfast fs bundle`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast fs bundle ~/shared --to anna.bundle
+  holdfast fs bundle hf://HOST/FSID --key ~/.config/holdfast/key --to anna.bundle
+  holdfast fs bundle ~/shared --to more.bundle --lost lost.txt
+
+For the day when the server is lost: the file holds what this device has seen and signed, the log of updates as far as
+this machine kept it, and every block of the file system that is in this machine's cache. Whoever has the file can read
+those files; there is no key in it. Bring it to whoever rebuilds the server (`holdfast fs rebuild`). The mount may stay:
+it goes on with the rebuilt server as if nothing had happened, and sends what waits here by itself.")]
+pub struct Bundle {
+    /// A mount, or an address: hf://HOST:PORT/FSID
+    #[arg(value_name = "MOUNT-OR-URL")]
+    pub which: String,
+    /// The device's key, if it is not mounted: a private or public key file, or agent:SHA256:... or agent:COMMENT.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<PathBuf>,
+    /// File to write; never overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
+    /// Take only the blocks in this list, which `holdfast fs rebuild --lost` wrote.
+    #[arg(long, value_name = "FILE")]
+    pub lost: Option<PathBuf>,
+}
+
+/// `holdfast fs rebuild`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast fs rebuild --data /srv/holdfast anna.bundle ben.bundle --superuser superuser.key
+  holdfast server --data /srv/holdfast
+  holdfast fs rebuild --data /srv/holdfast carla.bundle
+  holdfast fs rebuild --data /srv/holdfast more.bundle --blocks-only
+
+Makes the data directory of a server that was lost anew, from bundles (`holdfast fs bundle`) of those who used the file
+system. Nothing in a bundle is believed: what comes out is signed by members, and every byte is what the signatures say.
+The directory may hold a backup, an earlier rebuild, or other file systems; no server may run on it.
+
+Collect from EVERYBODY whose device may have been the last to do anything: a device that has seen more than what is
+rebuilt will refuse the server with an alarm, as it must. Until somebody has changed something on the rebuilt server,
+such a device can still bring its bundle: stop the server and rebuild once more. What is missing is listed, and can be
+brought later in the same way, at any time.
+
+The new server has a key of its own, which the superuser must sign (--superuser), unless DIR/server-key is that of the
+lost server.")]
+pub struct Rebuild {
+    /// Data directory; made when it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Bundles.
+    #[arg(value_name = "BUNDLE", required = true)]
+    pub bundles: Vec<PathBuf>,
+    /// The superuser's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    #[arg(long, value_name = "KEY")]
+    pub superuser: Option<PathBuf>,
+    /// Take only blocks that are missing, and nothing of the order: from whoever came too late, or is of the other side of
+    /// a fork.
+    #[arg(long)]
+    pub blocks_only: bool,
+    /// Write the addresses of blocks that are missing to this file, for `holdfast fs bundle --lost`; never overwritten.
+    #[arg(long, value_name = "FILE")]
+    pub lost: Option<PathBuf>,
+    /// Seconds that changes wait at first for clients that may still rely on leases of the lost server: as its `--lease`
+    /// was, or 0 if it has been gone for longer than that.
+    #[arg(long, value_name = "SECONDS", default_value_t = holdfast_protocol::leases::TERM_MS / 1000, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub lease: u64,
+}

@@ -1,0 +1,128 @@
+//! Keeps the leaves of the log of updates on this machine ([`crate::rebuild::leaves`]), so that a lost server can be
+//! rebuilt and prove to every device that it shows a longer log of the same operations.
+//!
+//! What views show is noted when they are accepted, own operations with that: it is there even if the server is lost in the
+//! next moment. Now and then the gaps are asked for, and all of it is held against the head that was accepted. Nothing
+//! waits for this, and what goes wrong here is only logged.
+
+use super::shared::Shared;
+use crate::rebuild::leaves::LeafFile;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::message::{LEAVES_MAX, Request, Response};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// How often it is looked whether there is something new, and how soon at first.
+const PAUSE: Duration = Duration::from_secs(3);
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// The longest pause while leaves cannot be had.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
+/// How long one question may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct LeafKeeper {
+    kept: Mutex<Kept>,
+    stopped: Mutex<bool>,
+    stop: Condvar,
+}
+
+struct Kept {
+    file: LeafFile,
+    /// Those behind the verified ones that this process has written.
+    noted: BTreeSet<u64>,
+}
+
+impl LeafKeeper {
+    pub fn open(state_dir: &Path) -> io::Result<LeafKeeper> {
+        let kept = Kept { file: LeafFile::open(state_dir)?, noted: BTreeSet::new() };
+        Ok(LeafKeeper { kept: Mutex::new(kept), stopped: Mutex::default(), stop: Condvar::new() })
+    }
+
+    /// A view was accepted.
+    pub fn note(&self, floor: &Floor) {
+        if let Err(error) = self.kept.lock().note(floor) {
+            tracing::debug!(%error, "leaves of the log could not be kept");
+        }
+    }
+
+    /// Fills gaps until it is stopped.
+    pub fn run(&self, shared: &Shared) {
+        let mut pause = PAUSE_FIRST;
+        while !self.pause(pause) {
+            pause = match self.fill(shared) {
+                Ok(()) => PAUSE,
+                Err(why) => {
+                    tracing::debug!(why, "leaves of the log are missing here");
+                    (pause * 2).clamp(PAUSE, PAUSE_MAX)
+                }
+            };
+        }
+    }
+
+    pub fn stop(&self) {
+        *self.stopped.lock() = true;
+        self.stop.notify_all();
+    }
+
+    /// Whether it is to end.
+    fn pause(&self, pause: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        if !*stopped {
+            self.stop.wait_for(&mut stopped, pause);
+        }
+        *stopped
+    }
+
+    fn fill(&self, shared: &Shared) -> Result<(), String> {
+        let failed = |error: io::Error| error.to_string();
+        let floor = shared.latest.read().floor.clone();
+        let head = floor.log();
+        if self.kept.lock().file.verified() >= head.size {
+            return Ok(());
+        }
+        loop {
+            let gap = self.kept.lock().file.first_gap(head.size).map_err(failed)?;
+            let Some((first, end)) = gap else { break };
+            if !shared.remote.is_connected() || *self.stopped.lock() {
+                return Ok(());
+            }
+            let count = (end - first).min(LEAVES_MAX as u64) as u32;
+            let leaves = match shared.remote.call(Request::Leaves { first, count }, PATIENCE) {
+                Ok(Response::Leaves(leaves)) => leaves,
+                Ok(Response::Error(error)) => return Err(error.to_string()),
+                Ok(_) => return Err("the server answered something else".to_owned()),
+                Err(error) => return Err(error.to_string()),
+            };
+            if leaves.is_empty() || leaves.len() > count as usize {
+                return Err(format!("the server does not have leaf {first}"));
+            }
+            self.kept.lock().file.write(first, &leaves).map_err(failed)?;
+        }
+        let mut kept = self.kept.lock();
+        if !kept.file.verify(head).map_err(failed)? {
+            kept.noted.clear();
+            return Err("they do not make the head that was accepted".to_owned());
+        }
+        kept.noted = kept.noted.split_off(&head.size);
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn note(&mut self, floor: &Floor) -> io::Result<()> {
+        let from = self.file.verified();
+        let slots = floor.view.slots.values().map(|slot| &slot.value.forecast);
+        let pending = floor.view.pending.iter().map(|entry| &entry.forecast);
+        for forecast in slots.chain(pending) {
+            let at = forecast.log.size;
+            if at >= from && !self.noted.contains(&at) {
+                self.file.note(forecast)?;
+                self.noted.insert(at);
+            }
+        }
+        Ok(())
+    }
+}

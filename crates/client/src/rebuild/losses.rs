@@ -1,0 +1,92 @@
+//! Which files are not whole, where blocks are lost: by path, with who wrote them last, since that machine may still have
+//! what is missing.
+
+use crate::statement::Branch;
+use holdfast_content::{Content, Handle, InodeKind};
+use holdfast_crypto::Digest;
+use serde::Serialize;
+use std::collections::{BTreeSet, HashSet};
+
+/// Most names of one directory.
+const NAMES_MAX: u64 = u64::MAX;
+
+/// What is lost of something that has a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lost {
+    /// So many bytes of its content.
+    Bytes(u64),
+    /// Where its content lies, and so all of it.
+    Content,
+    /// The names in it, and so whatever it held.
+    Names,
+    /// All there was to know about it.
+    Everything,
+}
+
+/// Something that is not whole.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Loss {
+    /// From the root; what is no text is replaced.
+    pub path: String,
+    /// What of it.
+    pub lost: Lost,
+    /// The device that wrote it last, if that is known.
+    pub writer: Option<u32>,
+}
+
+/// Everything in `branch` that is not whole, at most `most`, when the blocks `missing` are; whether that is all.
+pub fn losses(branch: &Branch, missing: &HashSet<Digest>, most: usize) -> (Vec<Loss>, bool) {
+    let mut found = Vec::new();
+    let mut entered = BTreeSet::new();
+    let mut open: Vec<(Vec<String>, Handle)> = vec![(Vec::new(), Handle::ROOT)];
+    if let Some((lost, writer)) = of(branch, Handle::ROOT, missing) {
+        found.push(Loss { path: "/".to_owned(), lost, writer });
+    }
+    while let Some((path, directory)) = open.pop() {
+        if !entered.insert(directory) {
+            continue;
+        }
+        // What cannot be read was told when its name was found.
+        let Ok(names) = branch.names(directory, NAMES_MAX) else { continue };
+        for (name, entry) in names {
+            let mut path = path.clone();
+            path.push(String::from_utf8_lossy(&name).into_owned());
+            if let Some((lost, writer)) = of(branch, entry.handle, missing) {
+                if found.len() >= most {
+                    return (found, false);
+                }
+                found.push(Loss { path: path.join("/"), lost, writer });
+            }
+            if entry.kind == InodeKind::Directory {
+                open.push((path, entry.handle));
+            }
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    (found, true)
+}
+
+/// What is lost of a file, and who wrote it.
+fn of(branch: &Branch, file: Handle, missing: &HashSet<Digest>) -> Option<(Lost, Option<u32>)> {
+    let Ok(inode) = branch.base().inode(file) else { return Some((Lost::Everything, None)) };
+    let lost = match &inode.content {
+        Content::Extents(map) => {
+            let mut bytes = 0u64;
+            let visited = map.visit(branch.base().source(), 0..u64::MAX, &mut |_, extent| {
+                if missing.contains(&extent.reference.address) {
+                    bytes += u64::from(extent.length);
+                }
+                Ok(true)
+            });
+            match visited {
+                Ok(()) if bytes == 0 => None,
+                Ok(()) => Some(Lost::Bytes(bytes)),
+                Err(_) => Some(Lost::Content),
+            }
+        }
+        Content::Directory(_) => branch.names(file, NAMES_MAX).is_err().then_some(Lost::Names),
+        _ => None,
+    };
+    Some((lost?, Some(inode.writer.0)))
+}

@@ -1,0 +1,311 @@
+//! What a lost server's order was, put together from what its clients have accepted (SUNDR, section 1: "a SUNDR server can
+//! recover file system data from untrusted clients' file caches").
+//!
+//! Each source tells a view with the right edge of its log. The longest log is the present; structures that others know
+//! of, and that it only announces, complete it. Nothing is believed because somebody says so: what comes out is a view,
+//! to be checked as any view is ([`Combined::check`]), by somebody who has seen nothing and by each source in turn, with
+//! the very checks that clients will make.
+//!
+//! Invariants:
+//! - what any source has accepted as committed is committed in the result, or the result is refused;
+//! - what is pending is dead in the result. Its author may be gone for good, and its answer is lost; if nobody here has
+//!   its structure, nobody here was told that it is committed. Its author, if it still waits, makes it again;
+//! - numbers that a source has given up stay given up.
+//!
+//! Attack answered: a bad client that brings an invented or an older state. It can add what is validly signed and nothing
+//! else; where two sources cannot both be right, the two are named, and somebody must choose.
+
+mod nodes;
+#[cfg(test)]
+mod tests;
+
+pub use nodes::{KnownNodes, Nodes};
+
+use crate::alarm::{Alarm, Operation};
+use crate::check::{check_look, membership_wanted};
+use crate::floor::Floor;
+use crate::log_tree::{Frontier, consistency_proof, leaf};
+use crate::members::Members;
+use crate::message::ViewReply;
+use crate::signed::Signed;
+use crate::structure::{LogHead, PendingEntry, Structure, View};
+use holdfast_content::{DeviceId, Reference};
+use holdfast_crypto::{Digest, PublicKey};
+use std::collections::BTreeMap;
+
+/// In whose place a view is checked by somebody who has seen nothing.
+const NOBODY: DeviceId = DeviceId(u32::MAX);
+
+/// What one client has accepted, or an older server's data holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The view.
+    pub view: &'a View,
+    /// The right edge of its log.
+    pub frontier: &'a Frontier,
+    /// The client's floor; `None` for a server's data.
+    pub floor: Option<&'a Floor>,
+}
+
+impl<'a> From<&'a Floor> for Source<'a> {
+    fn from(floor: &'a Floor) -> Source<'a> {
+        Source { view: &floor.view, frontier: &floor.frontier, floor: Some(floor) }
+    }
+}
+
+/// Two sources that cannot both be right.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Disagreement {
+    /// Which two, by their places among the sources.
+    pub between: (usize, usize),
+    /// What about, in words.
+    pub what: String,
+}
+
+/// What a set of sources comes to; nothing of it has been verified.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Combined {
+    /// The view.
+    pub view: View,
+    /// The right edge of its log.
+    pub frontier: Frontier,
+    /// Which source has the longest log.
+    pub newest: usize,
+    /// The highest number that each device has given up.
+    pub given_up: BTreeMap<DeviceId, u64>,
+}
+
+/// What is pending, with the source that says so.
+type Announced<'a> = BTreeMap<(DeviceId, u64), (&'a PendingEntry, usize)>;
+
+/// Combines what several sources know. `None` if there is none that has seen anything.
+///
+/// # Errors
+/// [`Disagreement`]: the first that is found. None of those found here can come about with an honest server.
+pub fn combine(sources: &[Source<'_>]) -> Result<Option<Combined>, Disagreement> {
+    let seen = sources.iter().enumerate().filter(|(_, source)| !source.view.slots.is_empty());
+    // Of several with one log, any will do.
+    let Some((newest, base)) = seen.max_by_key(|(_, source)| source.view.log.size) else { return Ok(None) };
+    let head = base.view.log;
+    let mut announced: Announced<'_> = BTreeMap::new();
+    for (place, source) in sources.iter().enumerate().filter(|(_, source)| source.view.log.size == head.size)
+    {
+        if source.view.log != head {
+            let what = format!("each has {} operations, and not the same ones", head.size);
+            return Err(Disagreement { between: (newest, place), what });
+        }
+        for entry in &source.view.pending {
+            let operation = operation(entry);
+            match announced.get(&(operation.device, operation.number)) {
+                Some((known, other)) if known.forecast != entry.forecast => {
+                    let what = format!("{} was announced differently", words(operation));
+                    return Err(Disagreement { between: (*other, place), what });
+                }
+                // That it is dead is the stronger word.
+                Some((known, _)) if known.dead => {}
+                _ => drop(announced.insert((operation.device, operation.number), (entry, place))),
+            }
+        }
+    }
+    let slots = slots(sources, newest, head, &announced)?;
+    let number = |device: &DeviceId| slots.get(device).map_or(0, |slot| slot.value.number());
+    let open =
+        announced.values().filter(|(entry, _)| operation(entry).number > number(&operation(entry).device));
+    let mut pending: Vec<PendingEntry> =
+        open.map(|(entry, _)| PendingEntry { dead: true, ..(*entry).clone() }).collect();
+    pending.sort_by_key(|entry| entry.forecast.log.size);
+    let mut given_up = BTreeMap::new();
+    for floor in sources.iter().filter_map(|source| source.floor) {
+        let last = floor.voids.0.values().max().copied().unwrap_or(0);
+        if last > number(&floor.device) {
+            given_up.insert(floor.device, last);
+        }
+    }
+    let slots: BTreeMap<DeviceId, Signed<Structure>> =
+        slots.into_iter().map(|(device, slot)| (device, slot.clone())).collect();
+    let view = View { slots, pending, log: head };
+    Ok(Some(Combined { view, frontier: base.frontier.clone(), newest, given_up }))
+}
+
+/// The newest structure of each device that any source has accepted.
+fn slots<'a>(
+    sources: &[Source<'a>],
+    newest: usize,
+    head: LogHead,
+    announced: &Announced<'_>,
+) -> Result<BTreeMap<DeviceId, &'a Signed<Structure>>, Disagreement> {
+    let mut slots: BTreeMap<DeviceId, (&Signed<Structure>, usize)> = BTreeMap::new();
+    let all = sources.iter().enumerate();
+    let (first, rest): (Vec<_>, Vec<_>) = all.partition(|(_, source)| source.view.log.size == head.size);
+    for (place, source) in first.into_iter().chain(rest) {
+        let is_newest = source.view.log.size == head.size;
+        for (device, slot) in &source.view.slots {
+            let of = Operation { device: *device, number: slot.value.number() };
+            if let Some((known, other)) = slots.get(device) {
+                if known.value.number() > of.number {
+                    continue;
+                }
+                if known.value.number() == of.number {
+                    if *known == slot {
+                        continue;
+                    }
+                    let what = format!("{} is not the same in both", words(of));
+                    return Err(Disagreement { between: (*other, place), what });
+                }
+            }
+            match announced.get(&(of.device, of.number)) {
+                Some((entry, other)) if entry.dead => {
+                    let what = format!("{} is dead in one and committed in the other", words(of));
+                    return Err(Disagreement { between: (*other, place), what });
+                }
+                Some((entry, other)) if entry.forecast != slot.value.forecast => {
+                    let what = format!("{} was announced otherwise than it came", words(of));
+                    return Err(Disagreement { between: (*other, place), what });
+                }
+                Some(_) => {}
+                None if is_newest => {}
+                None => {
+                    let what = format!(
+                        "{} is committed in the one with fewer operations, and unknown to the other",
+                        words(of)
+                    );
+                    return Err(Disagreement { between: (newest, place), what });
+                }
+            }
+            slots.insert(*device, (slot, place));
+        }
+    }
+    Ok(slots.into_iter().map(|(device, (slot, _))| (device, slot)).collect())
+}
+
+fn operation(entry: &PendingEntry) -> Operation {
+    let certificate = &entry.certificate.value;
+    Operation { device: certificate.device, number: certificate.number }
+}
+
+fn words(operation: Operation) -> String {
+    format!("operation {} of device {}", operation.number, operation.device.0)
+}
+
+/// How far the end of the log is more than somebody's word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogEnd {
+    /// It follows from what the author of the last structure has signed, and from the operations shown after that one.
+    Proven,
+    /// Not enough of the log is known to tell. If it is made up, no other device can be shown that it extends its own.
+    Unproven,
+    /// It is made up.
+    False(String),
+}
+
+/// What a source makes of the combined view.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It goes on as if nothing had happened.
+    GoesOn,
+    /// The nodes of the log that would prove to it that the view extends its own are lost.
+    Unproven,
+    /// It would raise this alarm.
+    Alarms(Box<Alarm>),
+}
+
+impl Combined {
+    /// Numbers that an earlier server has refused stay so.
+    pub fn keep_given_up(&mut self, refused: &BTreeMap<DeviceId, u64>) {
+        for (device, number) in refused {
+            let last = self.view.slots.get(device).map_or(0, |slot| slot.value.number());
+            if *number > last {
+                let known = self.given_up.entry(*device).or_default();
+                *known = (*known).max(*number);
+            }
+        }
+    }
+
+    /// The membership block that the view names.
+    ///
+    /// # Errors
+    /// [`Alarm`]: the view is not one of this superuser's.
+    pub fn membership_wanted(&self, superuser: PublicKey) -> Result<Reference, Alarm> {
+        membership_wanted(&Floor::new(superuser, NOBODY), &self.view)
+    }
+
+    /// Checks the view as somebody would who has seen nothing: signatures, one order, nothing hidden, records that come
+    /// true.
+    ///
+    /// # Errors
+    /// [`Alarm`].
+    pub fn check(&self, superuser: PublicKey, members: &dyn Members) -> Result<(), Alarm> {
+        check_look(&Floor::new(superuser, NOBODY), members, &self.reply()).map(drop)
+    }
+
+    /// What a client at `floor` will make of it.
+    pub fn standing(&self, floor: &Floor, members: &dyn Members, nodes: &Nodes) -> Standing {
+        let known = floor.log();
+        let proof =
+            consistency_proof(known.size, self.view.log.size, &mut |level, index| nodes.get(level, index));
+        let Some(consistency) = proof else {
+            return match known.size > self.view.log.size {
+                true => Standing::Alarms(Box::new(Alarm::LogNotExtended { known, found: self.view.log })),
+                false => Standing::Unproven,
+            };
+        };
+        match check_look(floor, members, &ViewReply { consistency, ..self.reply() }) {
+            Ok(_) => Standing::GoesOn,
+            Err(alarm) => Standing::Alarms(Box::new(alarm)),
+        }
+    }
+
+    /// Whether the log ends as the signed structures say: a structure binds the log before it, and every operation behind
+    /// the last one is announced; but for one of the newest source's own, which it remembers to have offered.
+    pub fn log_end(&self, sources: &[Source<'_>], nodes: &Nodes) -> LogEnd {
+        let slots = self.view.slots.values().map(|slot| &slot.value.forecast);
+        let Some(last) = slots.max_by_key(|forecast| forecast.log.size) else {
+            return LogEnd::False("nobody has done anything".to_owned());
+        };
+        let mut leaves = vec![leaf(last.certificate, last.digest())];
+        let size = |leaves: &[Digest]| last.log.size.saturating_add(leaves.len() as u64);
+        for entry in &self.view.pending {
+            if entry.forecast.log.size == size(&leaves) {
+                leaves.push(leaf(entry.forecast.certificate, entry.forecast.digest()));
+            }
+        }
+        let floor = sources.get(self.newest).and_then(|newest| newest.floor);
+        if size(&leaves).checked_add(1) == Some(self.view.log.size) {
+            let open = floor.and_then(|floor| {
+                let open = floor.offered.iter().rev().take_while(|(number, _)| **number > floor.last());
+                open.into_iter().find_map(|(_, offered)| Some(leaf(offered.certificate, offered.forecast?)))
+            });
+            leaves.extend(open);
+        }
+        if size(&leaves) != self.view.log.size {
+            let shown = size(&leaves);
+            return LogEnd::False(format!(
+                "it has {} operations, and those shown make {shown}",
+                self.view.log.size
+            ));
+        }
+        let before =
+            |source: &Source<'_>| (source.frontier.head() == last.log).then(|| source.frontier.clone());
+        let Some(mut frontier) = sources.iter().find_map(before).or_else(|| nodes.frontier_at(last.log.size))
+        else {
+            return LogEnd::Unproven;
+        };
+        if frontier.head() != last.log {
+            return LogEnd::False("it is not the log that its last structure follows on".to_owned());
+        }
+        leaves.into_iter().for_each(|leaf| drop(frontier.append(leaf)));
+        match frontier == self.frontier {
+            true => LogEnd::Proven,
+            false => LogEnd::False("its last operations are not those that are shown".to_owned()),
+        }
+    }
+
+    fn reply(&self) -> ViewReply {
+        ViewReply {
+            view: self.view.clone(),
+            peaks: self.frontier.peaks().to_vec(),
+            consistency: Vec::new(),
+            blocks: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A data directory made again for a file system whose server was lost, from what its clients brought: blocks first, and
+//! when all of them are durable, the order that refers to them. What was brought has been checked by the caller; here
+//! it is only kept. A rebuild that breaks off has changed nothing but that some blocks are there already.
+
+use crate::config::ServerConfig;
+use crate::error::OpenError;
+use crate::host::Host;
+use crate::refusal::Refused;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, PublicKey};
+use holdfast_protocol::log_tree::Frontier;
+use holdfast_protocol::message::{ServerError, ServerKeys};
+use holdfast_protocol::rebuild::{KnownNodes, Nodes};
+use holdfast_protocol::sequencer::Sequencer;
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::View;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Why it cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum RebuildError {
+    /// The data directory cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is an order of this file system, and it is damaged.
+    #[error("the order that is there of this file system is damaged: {0}; rebuild into another directory")]
+    Damaged(String),
+    /// The disk is full.
+    #[error("the disk is full")]
+    NoSpace,
+    /// The storage failed.
+    #[error("{0}")]
+    Storage(String),
+}
+
+impl From<Refused> for RebuildError {
+    fn from(refused: Refused) -> RebuildError {
+        match refused.into_error() {
+            ServerError::NoSpace => RebuildError::NoSpace,
+            other => RebuildError::Storage(other.to_string()),
+        }
+    }
+}
+
+/// What a data directory has of a file system.
+#[derive(Clone, Debug)]
+pub struct Present {
+    /// Its superuser.
+    pub superuser: PublicKey,
+    /// The view it would show.
+    pub view: View,
+    /// The right edge of its log.
+    pub frontier: Frontier,
+    /// The list of server keys.
+    pub server_keys: Signed<ServerKeys>,
+    /// The highest number of each device that was refused, while it is above its last.
+    pub given_up: BTreeMap<DeviceId, u64>,
+}
+
+/// A data directory being rebuilt. No server runs on it meanwhile.
+pub struct Site {
+    host: Arc<Host>,
+    file_system: Digest,
+}
+
+impl Site {
+    /// Opens the data directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`RebuildError`]; also where a server runs on it.
+    pub fn open(config: &ServerConfig, file_system: Digest) -> Result<Site, RebuildError> {
+        let (host, _, _) = crate::server::open_host(config)?;
+        match host.damaged().get(&file_system) {
+            Some(why) => Err(RebuildError::Damaged(why.clone())),
+            None => Ok(Site { host, file_system }),
+        }
+    }
+
+    /// The key of the server that will serve it.
+    pub fn server_key(&self) -> PublicKey {
+        self.host.server_key()
+    }
+
+    /// What is there of the file system already, from an earlier rebuild or a backup.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub fn present(&self) -> Result<Option<Present>, RebuildError> {
+        let Some(found) = self.host.file_systems().into_iter().find(|one| one.id == self.file_system) else {
+            return Ok(None);
+        };
+        let (sequencer, server_keys) = found.order(&self.host)?;
+        Ok(Some(Present {
+            superuser: sequencer.superuser(),
+            view: sequencer.look().view,
+            frontier: sequencer.frontier().clone(),
+            server_keys,
+            given_up: sequencer.refused().clone(),
+        }))
+    }
+
+    /// Tells what nodes of the log of updates are there already.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub fn offer_nodes(&self, known: &mut KnownNodes) -> Result<(), RebuildError> {
+        match self.host.file_systems().into_iter().find(|one| one.id == self.file_system) {
+            Some(found) => Ok(found.offer_nodes(&self.host, known)?),
+            None => Ok(()),
+        }
+    }
+
+    /// A block that is there already; one that is damaged counts as absent.
+    pub fn block(&self, address: Digest) -> Option<StoredBlock> {
+        self.host.store.retrieve(self.file_system, address).ok().flatten().map(|(_, block)| block)
+    }
+
+    /// Keeps blocks whose addresses have been checked, durably with the next [`Site::flush`]. They are charged to the
+    /// superuser: who stored them first is not known any more.
+    ///
+    /// # Errors
+    /// The storage failed, or is full.
+    pub fn store(&self, blocks: Vec<(Digest, StoredBlock)>) -> Result<(), RebuildError> {
+        Ok(self.host.store_attached(self.file_system, DeviceId::SUPERUSER, blocks, None)?)
+    }
+
+    /// Makes durable what was stored.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub fn flush(&self) -> Result<(), RebuildError> {
+        Ok(self.host.commit()?)
+    }
+
+    /// The last step: makes this the order of the file system, durably. The directory is ready for a server.
+    ///
+    /// # Errors
+    /// The storage failed, or is full.
+    pub fn settle(
+        &self,
+        sequencer: &Sequencer,
+        server_keys: &Signed<ServerKeys>,
+        nodes: &Nodes,
+    ) -> Result<(), RebuildError> {
+        Ok(self.host.replace_order(sequencer, server_keys, nodes)?)
+    }
+}
