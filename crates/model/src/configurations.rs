@@ -57,9 +57,6 @@ const FETCHES: &[Kind] = &[Kind::Fetch];
 /// User 2's device B is replaced by C.
 const ROTATION: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(3) }];
 
-/// The same, and a fetch, by somebody who has a warrant for it.
-const WARRANTED: &[Kind] = &[Kind::Fetch, Kind::Rotate { old: DeviceId(2), new: DeviceId(3) }];
-
 fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
     let plan = |(device, operations, kinds, crashes): &(u32, u64, &[Kind], u32)| honest::Plan {
         device: DeviceId(*device),
@@ -195,24 +192,6 @@ fn honest_ones() -> Vec<Named> {
                 ..honest(2, &[(0, 2, ROTATION, 0), (1, 1, WRITES, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
             },
         ),
-        holds(
-            "honest-warrant-small",
-            "A, which has fetched, replaces B by C under a warrant; B writes; slow path, aborts",
-            true,
-            Config { fast: false, waits: false, ..honest(2, &[(1, 2, WARRANTED, 0), (2, 1, WRITES, 0)]) },
-        ),
-        holds(
-            "honest-warrants",
-            "the superuser and A, under a warrant, both replace B by C; B and C write; fast and slow, aborts",
-            false,
-            Config {
-                waits: false,
-                ..honest(
-                    2,
-                    &[(0, 1, ROTATION, 0), (1, 2, WARRANTED, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)],
-                )
-            },
-        ),
         Named {
             name: "honest-reserved",
             about: "numbers are reserved instead of persisted one by one; a crash of one",
@@ -346,18 +325,6 @@ fn lying_ones() -> Vec<Named> {
             "the superuser replaces B by C, B and C write; slow, void, aborts",
             true,
             Config { aborts: true, ..lying(2, &[(0, 1, ROTATION), (2, 1, WRITES), (3, 1, WRITES)]) },
-        ),
-        entry(
-            "lying-warrant-small",
-            "A, which has fetched, replaces B by C under a warrant, B writes; slow, void, aborts",
-            true,
-            Config { aborts: true, ..lying(2, &[(1, 2, WARRANTED), (2, 1, WRITES)]) },
-        ),
-        entry(
-            "lying-warrant",
-            "A, which has fetched, replaces B by C under a warrant, B and C write; slow, void, aborts",
-            false,
-            Config { aborts: true, ..lying(2, &[(1, 2, WARRANTED), (2, 1, WRITES), (3, 1, WRITES)]) },
         ),
         breaks(
             "lying-power-loss",

@@ -20,7 +20,6 @@ use holdfast_protocol::order::last_vector;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::signer::{Effect, Event, Signer, Tables};
 use holdfast_protocol::structure::{Outcome, Structure, View};
-use holdfast_protocol::warrant;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -217,15 +216,6 @@ impl World {
                 next.devices.insert(new, Device { user, name, key, removed_at: None });
                 let vector = last_vector(&floor.view);
                 let next = before.succeeded_by(next, vector.get(PrincipalId::Members) + 1);
-                // Device 0 does it by itself, others under a warrant.
-                let next = match floor.device {
-                    DeviceId::SUPERUSER => next,
-                    _ => {
-                        let change = warrant::Change::new(floor.file_system, &handle, &next);
-                        let signature = Signed::new(change.clone(), self.key(DeviceId::SUPERUSER)).signature;
-                        change.enacted(next.version, signature)
-                    }
-                };
                 let mut sink = &self.blocks;
                 let reference = sink.put(next.to_block(&DigestKey::WELL_KNOWN).expect("valid"));
                 vec![Delta::SetMembers { reference }]

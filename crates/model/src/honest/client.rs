@@ -4,7 +4,7 @@ use super::Mail;
 use super::server::Server;
 use crate::intern::Interner;
 use crate::world::{Kind, Operation, World, name, sent};
-use holdfast_content::{DeviceId, Fate, Membership, PrincipalId, Warrant};
+use holdfast_content::{DeviceId, Fate, Membership, PrincipalId};
 use holdfast_protocol::certificate::{Certificate, Delta};
 use holdfast_protocol::check::Accepted;
 use holdfast_protocol::message::{Request, Response};
@@ -280,21 +280,11 @@ impl Clients {
     }
 }
 
-/// Whether an operation takes effect at its place: a change of membership only at the version it was planned for, and
-/// under a warrant only right after the one that it follows.
+/// Whether an operation takes effect at its place: a change of membership only at the version it was planned for.
 pub(super) fn fitting(world: &mut World, folding: &Folding) -> Outcome {
     let version = folding.accepted.forecast.vector.get(PrincipalId::Members);
     let fits = folding.certificate.deltas.iter().all(|delta| match delta {
-        Delta::SetMembers { reference } => {
-            let planned = world.membership_at(reference);
-            let due = |warrant: Warrant| {
-                let present = folding.accepted.view.handle(PrincipalId::Members);
-                present.is_some_and(|(_, present)| {
-                    (present.version, present.reference.address) == (warrant.version, warrant.follows)
-                })
-            };
-            planned.version == version && planned.warrant.is_none_or(due)
-        }
+        Delta::SetMembers { reference } => world.membership_at(reference).version == version,
         _ => true,
     });
     if fits { Outcome::Done } else { Outcome::Nothing }
