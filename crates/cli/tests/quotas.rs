@@ -77,10 +77,10 @@ fn a_mount_meets_its_quota_and_goes_on() {
     assert_eq!(space.f_blocks * space.f_frsize, 8 * MIB as u64);
     let first = noise(1, 2 * MIB);
     write(&anna.join("anna/first"), &first).expect("there is room");
-    // The group's directory makes no difference: who writes is charged.
+    // Several files of a directory that nobody else writes in.
     let seconds: Vec<String> = (0..4).map(|number| format!("second{number}")).collect();
     for (name, seed) in seconds.iter().zip(20..) {
-        write(&anna.join("team").join(name), &noise(seed, MIB / 2)).expect("there is room");
+        write(&anna.join("anna").join(name), &noise(seed, MIB / 2)).expect("there is room");
     }
     let before = used(&world, "anna");
     assert!(before > 4 * MIB as u64 && before < 5 * MIB as u64, "{before}");
@@ -116,14 +116,14 @@ except sqlite3.Error as error:
     assert!(is_quota(&refused), "{refused}");
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
-        git.args(["-C"]).arg(anna.join("team")).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+        git.args(["-C"]).arg(anna.join("anna")).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
         git.args(arguments).output().expect("git runs")
     };
     let added = [git(&["init", "-q"]), git(&["add", "second0"]), git(&["commit", "-qm", "x"])];
     assert!(!added.iter().all(|output| output.status.success()), "there is no room for a repository");
     assert_eq!(fs::read(anna.join("anna/first")).expect("read"), first);
     write(&ben.join("team/bens"), &noise(5, 12 * MIB)).expect("he has no limit");
-    assert_eq!(fs::read(ben.join("team/second1")).expect("read"), noise(21, MIB / 2));
+    assert_eq!(fs::read(ben.join("anna/second1")).expect("read"), noise(21, MIB / 2));
     let theirs = listed(&world, "ben");
     assert_eq!((theirs.len(), &theirs[0]["limit"]), (1, &serde_json::Value::Null));
     let all = listed(&world, "superuser");
@@ -133,8 +133,8 @@ except sqlite3.Error as error:
 
     // Deleting is possible, and counts once it is collected; what is acknowledged by then is there.
     let full = used(&world, "anna");
-    seconds.iter().for_each(|name| fs::remove_file(anna.join("team").join(name)).expect("removed"));
-    let _ = fs::remove_dir_all(anna.join("team/.git"));
+    seconds.iter().for_each(|name| fs::remove_file(anna.join("anna").join(name)).expect("removed"));
+    let _ = fs::remove_dir_all(anna.join("anna/.git"));
     let _ = fs::remove_file(anna.join("anna/more"));
     fs::File::open(anna.join("anna")).and_then(|folder| folder.sync_all()).expect("synced");
     // The table of the group that he signed last has them, and stands until he has seen that it is outdated.
