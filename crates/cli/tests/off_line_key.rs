@@ -1,7 +1,7 @@
 //! A superuser's key that is never on line: changes are prepared by a member, signed on a machine that reaches no server, and
 //! submitted by a member.
 
-mod common;
+use crate::common;
 
 use common::{World, eventually, run, text};
 use std::fs;

@@ -1,7 +1,7 @@
 //! A mount that meets its quota: programs hear so, nothing that was acknowledged is lost, others are not concerned, and
 //! after something is deleted and collected it goes on.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_server::ServerConfig;

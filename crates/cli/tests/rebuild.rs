@@ -1,6 +1,6 @@
 //! A server is lost with its disk, and made again from what its clients have: bundles of mounts and caches.
 
-mod common;
+use crate::common;
 
 use common::{World, run, text};
 use std::fs;
@@ -109,7 +109,7 @@ fn a_lost_server_comes_back() {
     let before = sums(&anna);
     world.umount("ben");
 
-    for round in 0..1 {
+    for round in 0..2 {
         // Leaves of what others did are asked for now and then.
         std::thread::sleep(std::time::Duration::from_secs(5));
         lose_server(&mut world);
