@@ -11,6 +11,7 @@ use super::frames::{self, HEADER_BYTES, Header};
 use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, WantedSocket};
 use holdfast_components::{Answer, Asker, ComponentError, Context, Patience, Refusal, Request};
 use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, encode};
+use holdfast_protocol::message::Welcome;
 use holdfast_rpc::{
     Connection, Connector, Lane, ServerAddress, ServerProof, Sockets, Soon, Transport, ask_over,
     assume_bbr_is_missing,
@@ -111,6 +112,8 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
         io::Result::Ok(())
     });
     let under_way: Arc<Mutex<HashMap<u64, AbortHandle>>> = Arc::default();
+    // The greeting that was told last: an answer may be signed by a key that only a newer one lists.
+    let greeted: Arc<Mutex<Option<Welcome>>> = Arc::default();
     let end = loop {
         let mut header = [0; HEADER_BYTES];
         if let Err(error) = reader.read_exact(&mut header).await {
@@ -124,6 +127,7 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
             break Err(error);
         }
         let (connection, out, ended) = (connection.clone(), out.clone(), under_way.clone());
+        let greeted = greeted.clone();
         let task = match kind {
             frames::CALL if body.len() >= 10 => tokio::spawn(async move {
                 let lane = if body[0] == 0 { Lane::Control } else { Lane::Bulk };
@@ -135,6 +139,13 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
                     Err(error) => (frames::FAILED, id, encode(&error)),
                 };
                 ended.lock().remove(&id);
+                {
+                    let (mut greeted, now) = (greeted.lock(), connection.welcome());
+                    if *greeted != now {
+                        let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
+                        *greeted = now;
+                    }
+                }
                 let _ = out.send(outgoing);
             }),
             frames::WAIT if body.len() == 8 => tokio::spawn(async move {
