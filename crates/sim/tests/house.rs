@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["release"],
     &["cli"],
     &["sim", "link", "model"],
-    &["bench", "exercise"],
+    &["bench", "exercise", "fuzz"],
 ];
 
 /// Licences that let Holdfast stay MIT OR Apache-2.0.
