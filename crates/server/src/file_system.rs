@@ -110,6 +110,9 @@ impl FileSystem {
         // for known that is not, and its next wish tells.
         let first_epoch = clock.wall_ns().unsigned_abs();
         let sequencer = ledger.sequencer();
+        // What a removed device still shows its user is nobody's concern.
+        let is_member = |session: &&NotedSession| sequencer.membership().is_active(session.id().device);
+        let holders: Vec<NotedSession> = holders.iter().filter(is_member).copied().collect();
         FileSystem {
             id: sequencer.file_system(),
             superuser: sequencer.superuser(),
@@ -118,7 +121,7 @@ impl FileSystem {
             settled: Notify::new(),
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
             lock_changes: Notify::new(),
-            leases: Leases::new(before.lease_ms, first_epoch, holders, now_ms + left_ms),
+            leases: Leases::new(before.lease_ms, first_epoch, &holders, now_ms + left_ms),
             heads: Mutex::default(),
         }
     }
