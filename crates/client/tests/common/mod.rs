@@ -332,6 +332,12 @@ impl Server {
                 Response::Done
             }
             Request::Pin { .. } | Request::Snapshot | Request::Ping => Response::Done,
+            Request::Present(addresses) => {
+                let there = |address: &Digest| state.blocks.contains_key(address);
+                Response::Present(addresses.iter().map(there).collect())
+            }
+            // For the day when the server is lost, which this one never is.
+            Request::Leaves { .. } => Response::Leaves(Vec::new()),
             other => panic!("not served here: {other:?}"),
         }
     }

@@ -181,7 +181,7 @@ pub(crate) struct NotedSession {
 }
 
 impl NotedSession {
-    fn id(&self) -> SessionId {
+    pub(super) fn id(&self) -> SessionId {
         SessionId { device: DeviceId(self.device), run: self.run }
     }
 
