@@ -128,8 +128,8 @@ fn every_change_with_the_key_off_line() {
     for who in ["alice", "new"] {
         assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
     }
-    // The server's records say the same after a crash, and a client that has seen nothing believes them.
-    world.kill_server();
+    // The server's records say the same when it starts anew, and a client that has seen nothing believes them.
+    world.stop_server();
     world.start_server();
     world.keygen("eve");
     change(&world, "dora", "10", &["user", "add", &url, "eve", &public(&world, "eve"), "--no-directory"]);
