@@ -6,10 +6,11 @@
 //! waits for this, and what goes wrong here is only logged.
 
 use super::shared::Shared;
+use super::stop::Stop;
 use crate::rebuild::leaves::LeafFile;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{LEAVES_MAX, Request, Response};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -25,8 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct LeafKeeper {
     kept: Mutex<Kept>,
-    stopped: Mutex<bool>,
-    stop: Condvar,
+    stop: Stop,
 }
 
 struct Kept {
@@ -38,7 +38,7 @@ struct Kept {
 impl LeafKeeper {
     pub fn open(state_dir: &Path) -> io::Result<LeafKeeper> {
         let kept = Kept { file: LeafFile::open(state_dir)?, noted: BTreeSet::new() };
-        Ok(LeafKeeper { kept: Mutex::new(kept), stopped: Mutex::default(), stop: Condvar::new() })
+        Ok(LeafKeeper { kept: Mutex::new(kept), stop: Stop::default() })
     }
 
     /// A view was accepted.
@@ -51,7 +51,7 @@ impl LeafKeeper {
     /// Fills gaps until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pause = PAUSE_FIRST;
-        while !self.pause(pause) {
+        while !self.stop.pause(pause) {
             pause = match self.fill(shared) {
                 Ok(()) => PAUSE,
                 Err(why) => {
@@ -63,17 +63,7 @@ impl LeafKeeper {
     }
 
     pub fn stop(&self) {
-        *self.stopped.lock() = true;
-        self.stop.notify_all();
-    }
-
-    /// Whether it is to end.
-    fn pause(&self, pause: Duration) -> bool {
-        let mut stopped = self.stopped.lock();
-        if !*stopped {
-            self.stop.wait_for(&mut stopped, pause);
-        }
-        *stopped
+        self.stop.ask();
     }
 
     fn fill(&self, shared: &Shared) -> Result<(), String> {
@@ -86,7 +76,7 @@ impl LeafKeeper {
         loop {
             let gap = self.kept.lock().file.first_gap(head.size).map_err(failed)?;
             let Some((first, end)) = gap else { break };
-            if !shared.remote.is_connected() || *self.stopped.lock() {
+            if !shared.remote.is_connected() || self.stop.is_asked() {
                 return Ok(());
             }
             let count = (end - first).min(LEAVES_MAX as u64) as u32;

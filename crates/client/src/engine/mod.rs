@@ -21,6 +21,7 @@ mod shared;
 mod snapshot;
 mod start;
 mod status;
+mod stop;
 mod vigil;
 mod wishes;
 

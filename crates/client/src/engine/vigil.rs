@@ -11,6 +11,7 @@
 use super::leases::now_ms;
 use super::queue::{Learned, Lesson};
 use super::shared::Shared;
+use super::stop::Stop;
 use crate::error::{FrozenReport, FsError};
 use crate::evidence::now_ns;
 use holdfast_checkpoint::freshness::{Freshness, Standing, default_quorum};
@@ -19,7 +20,7 @@ use holdfast_checkpoint::note::VerifierKey;
 use holdfast_crypto::encode;
 use holdfast_protocol::message::{HEADS_MAX, Request, Response, WitnessedHead};
 use holdfast_protocol::structure::LogHead;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,8 +99,7 @@ pub(super) struct Vigil {
     policy: WitnessPolicy,
     state: Mutex<State>,
     hooks: Mutex<Vec<StaleHook>>,
-    stopped: Mutex<bool>,
-    stop: Condvar,
+    stop: Stop,
 }
 
 struct State {
@@ -116,13 +116,7 @@ impl Vigil {
         let freshness =
             Freshness::new(policy.witnesses.len(), policy.quorum(), policy.stale_after, wall_ms, now_ms());
         let state = State { freshness, newest: None, notes: BTreeMap::new(), trouble: None, was_stale: None };
-        Vigil {
-            policy,
-            state: Mutex::new(state),
-            hooks: Mutex::default(),
-            stopped: Mutex::default(),
-            stop: Condvar::new(),
-        }
+        Vigil { policy, state: Mutex::new(state), hooks: Mutex::default(), stop: Stop::default() }
     }
 
     fn standing(&self) -> Standing {
@@ -211,7 +205,7 @@ impl Vigil {
     pub fn begin(&self, shared: &Shared) {
         let end = Instant::now() + self.policy.stale_after.min(START_PATIENCE);
         while self.look(shared) && self.standing().is_stale && Instant::now() < end {
-            if self.pause(PAUSE_MIN) {
+            if self.stop.pause(PAUSE_MIN) {
                 return;
             }
         }
@@ -224,24 +218,14 @@ impl Vigil {
         loop {
             self.tell();
             let pause = if self.standing().is_stale { PAUSE_MIN.max(pause / 4) } else { pause };
-            if self.pause(pause) || !self.look(shared) {
+            if self.stop.pause(pause) || !self.look(shared) {
                 return;
             }
         }
     }
 
     pub fn stop(&self) {
-        *self.stopped.lock() = true;
-        self.stop.notify_all();
-    }
-
-    /// Whether it is to end.
-    fn pause(&self, pause: Duration) -> bool {
-        let mut stopped = self.stopped.lock();
-        if !*stopped {
-            self.stop.wait_for(&mut stopped, pause);
-        }
-        *stopped
+        self.stop.ask();
     }
 
     /// One question, and a second one on a newer view if the answer is old: what witnesses have signed lately may be
