@@ -3,15 +3,25 @@
 //! A FUSE mount outlives the process that served it and then answers nothing but errors. So the process that
 //! mounts starts a small one beside it, which does nothing but wait for the end of a pipe. When that comes, and
 //! mounts are left, it takes them away.
+//!
+//! A process that is killed may be unable to end: while one of its threads tells the kernel to forget a name, the kernel
+//! may wait for an answer of this very process, and so hold everybody who comes near that directory. So the process
+//! beside it looks now and then whether the watched one is dying, and if that takes long, ends the connections of its
+//! mounts.
 
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, parent_id};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often it is looked whether the watched process is dying; one that is dying twice in a row is helped.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Serialize, Deserialize)]
 enum Note {
@@ -76,20 +86,79 @@ impl Watcher {
 /// Its input is not what a mounting process writes.
 pub fn watch() -> Outcome {
     let malformed = |error: io::Error| Failure::new(Exit::Usage, format!("not for people to use: {error}"));
-    let mut mounted: Vec<PathBuf> = Vec::new();
-    for line in io::stdin().lock().lines() {
-        let note =
-            serde_json::from_str(&line.map_err(malformed)?).map_err(|error| malformed(error.into()))?;
-        match note {
-            Note::Mounted(directory) => mounted.push(directory),
-            Note::Unmounted(directory) => mounted.retain(|other| *other != directory),
+    let watched = parent_id();
+    let (send, notes) = mpsc::channel();
+    let read = move || {
+        for line in io::stdin().lock().lines() {
+            let note = line.and_then(|line| serde_json::from_str::<Note>(&line).map_err(io::Error::from));
+            let is_last = note.is_err();
+            if send.send(note).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("notes".to_owned()).spawn(read).map_err(malformed)?;
+    let mut mounted: Vec<Seen> = Vec::new();
+    let mut was_dying = false;
+    loop {
+        match notes.recv_timeout(LOOK) {
+            Ok(note) => match note.map_err(malformed)? {
+                Note::Mounted(directory) => mounted.push(Seen::now(directory)),
+                Note::Unmounted(directory) => mounted.retain(|seen| seen.directory != directory),
+            },
+            Err(RecvTimeoutError::Timeout) => {
+                let is_dying = is_dying(watched);
+                if is_dying && was_dying {
+                    mounted.iter().for_each(Seen::abort);
+                }
+                was_dying = is_dying;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    for directory in mounted {
+    for Seen { directory, .. } in mounted {
         let ours = mountpoint::mounted_at(&directory)?.is_some_and(|mount| mount.is_holdfast());
         if ours && mountpoint::is_dead(&directory) {
             mountpoint::unmount(&directory, mountpoint::Manner::Lazily)?;
         }
     }
     Ok(())
+}
+
+/// A mount of the watched process.
+struct Seen {
+    directory: PathBuf,
+    /// Number of its FUSE connection, if it is one.
+    connection: Option<u32>,
+}
+
+impl Seen {
+    /// As the kernel's table of mounts has it.
+    fn now(directory: PathBuf) -> Seen {
+        let mount = mountpoint::mounted_at(&directory).ok().flatten();
+        let connection =
+            mount.filter(|mount| mount.kind == mountpoint::KIND).and_then(|mount| mount.connection);
+        Seen { directory, connection }
+    }
+
+    /// Ends the connection, unless its number has become another file system's.
+    fn abort(&self) {
+        let Some(connection) = self.connection else { return };
+        let table = mountpoint::mounted().unwrap_or_default();
+        let is_anothers = |mount: &mountpoint::Mounted| {
+            mount.connection == Some(connection) && mount.kind != mountpoint::KIND
+        };
+        if !table.iter().any(is_anothers) {
+            let _ = mountpoint::abort(&self.directory, connection);
+        }
+    }
+}
+
+/// Whether a process was killed, or has ended but for some of its threads.
+fn is_dying(process: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/status")) else { return false };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
+    let kill = 1_u64 << (rustix::process::Signal::KILL.as_raw() - 1);
+    let pending = |name: &str| u64::from_str_radix(field(name), 16).is_ok_and(|signals| signals & kill != 0);
+    field("State:").starts_with(['Z', 'X']) || pending("SigPnd:") || pending("ShdPnd:")
 }

@@ -22,6 +22,9 @@ pub const IMAGE_SOURCE: &str = "hf+image:";
 pub struct Mounted {
     /// Kernel's number of the mount; never used for two mounts at once.
     pub id: u64,
+    /// Kernel's number of the file system that is mounted, if it has no device of its own: then it is also the number of
+    /// its FUSE connection.
+    pub connection: Option<u32>,
     /// Where.
     pub directory: PathBuf,
     /// File system type, such as [`KIND`].
@@ -184,6 +187,26 @@ pub fn is_dead(path: &Path) -> bool {
     rustix::fs::statfs(path).is_err_and(|error| error == Errno::NOTCONN || error == Errno::CONNABORTED)
 }
 
+/// Where the kernel offers to end FUSE connections by their number.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Ends the FUSE connection of the mount at `path`: everybody who waits for an answer gets an error, for ever. For a
+/// mount whose process cannot end because one of its threads waits, in the kernel, for an answer by itself.
+///
+/// # Errors
+/// The kernel offers no way: its control file system is not mounted, and unmounting by force needs privileges.
+pub fn abort(path: &Path, connection: u32) -> io::Result<()> {
+    let switch = Path::new(CONNECTIONS).join(connection.to_string()).join("abort");
+    match std::fs::write(&switch, b"1") {
+        Ok(()) => Ok(()),
+        // By force, the same happens; only root may, and only while it is mounted there.
+        Err(error) => {
+            rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
+                .map_err(|_| io::Error::new(error.kind(), format!("{}: {error}", switch.display())))
+        }
+    }
+}
+
 /// Ends the topmost mount at `path`, by ourselves where we may, else through fusermount3.
 ///
 /// # Errors
@@ -266,11 +289,14 @@ fn holders(path: &Path) -> Vec<String> {
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let directory = fields.nth(3)?;
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?;
+    let connection = device.strip_prefix("0:").and_then(|minor| minor.parse().ok());
+    let directory = fields.nth(1)?;
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = String::from_utf8_lossy(&unescape(rest.next()?)).into_owned();
-    Some(Mounted { id, directory: PathBuf::from(OsString::from_vec(unescape(directory))), kind, source })
+    let directory = PathBuf::from(OsString::from_vec(unescape(directory)));
+    Some(Mounted { id, connection, directory, kind, source })
 }
 
 /// Undoes the kernel's octal escapes (`\040` for a space).
@@ -307,7 +333,7 @@ mod tests {
         let line =
             br"512 29 0:61 / /mnt/my\040files rw,nosuid shared:9 master:1 - fuse.holdfast hf rw,user_id=0";
         let mount = parse_line(line).expect("a line");
-        assert_eq!(mount.id, 512);
+        assert_eq!((mount.id, mount.connection), (512, Some(61)));
         assert_eq!(mount.directory, Path::new("/mnt/my files"));
         assert!(mount.is_holdfast());
         assert_eq!(mount.source, "hf");

@@ -39,12 +39,12 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Waits for something that must happen soon.
+/// Waits for something that must happen soon, on however busy a machine.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "did not happen within a minute: {what}");
+        assert!(start.elapsed() < Duration::from_secs(180), "did not happen within three minutes: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -232,7 +232,17 @@ impl World {
     pub fn umount(&mut self, who: &str) {
         let at = self.mounted.iter().position(|(name, _)| name == who).expect("it is mounted");
         let (_, directory) = self.mounted.remove(at);
+        let process = self.mount_process(who);
         run(self.holdfast(who).arg("umount").arg(&directory));
+        // Its state and cache are free once the process is gone, which the command does not wait for.
+        let is_last = !self.mounted.iter().any(|(name, _)| name == who);
+        let start = Instant::now();
+        while is_last && process.is_some_and(|process| Path::new(&format!("/proc/{process}")).exists()) {
+            if start.elapsed() > Duration::from_secs(30) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// What `holdfast status` says for `who`'s mount.

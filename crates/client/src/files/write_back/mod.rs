@@ -521,7 +521,8 @@ impl Shared {
                     }
                     return Ok(handle);
                 }
-                (None, _) if attempt == 0 && self.is_away() => {
+                // Who gathers only for as long as the server is there waits for it, as for any other operation.
+                (None, _) if attempt == 0 && self.is_away() && !self.options.gathers => {
                     let why = "new files need numbers from the server, and it is away".to_owned();
                     return Err(FsError::Unreachable(why));
                 }
