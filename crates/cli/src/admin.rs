@@ -28,8 +28,9 @@ use std::time::Duration;
 const ATTEMPTS: u32 = 100;
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an administrative command waits for the server.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// How long an administrative command waits for the server: longer than a server that has crashed waits for leases of
+/// mounts that do not come back (their term, 45 s).
+pub const DEADLINE: Duration = Duration::from_secs(75);
 
 /// What the superuser is called.
 const SUPERUSER_NAME: &str = "superuser";
@@ -185,6 +186,7 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
         FsCommand::Submit(arguments) => off_line::submit(arguments, directories, format),
         FsCommand::Revoke(arguments) => crate::revoked::revoke(arguments, format),
         FsCommand::Bundle(arguments) => crate::recovery::bundle::run(arguments, directories, format),
+        FsCommand::Restored(arguments) => crate::recovery::restored::run(arguments, directories, format),
         FsCommand::Rebuild(arguments) => crate::recovery::rebuild::run(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
         FsCommand::Quota(arguments) => crate::quota::run(arguments, directories, format),

@@ -209,6 +209,10 @@ pub struct Server {
     /// Seconds between heads.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub witness_every: u64,
+    /// The data directory was put back from a backup: serve nothing until each superuser has declared that (`holdfast fs
+    /// restored`). Needed once; it is remembered in the directory.
+    #[arg(long)]
+    pub restored: bool,
     /// Face the network in the process that holds the key and the data, where sandboxes cannot be made (some
     /// containers). A hole in TLS, QUIC or framing is then a hole in all of it.
     #[arg(long)]

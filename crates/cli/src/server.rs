@@ -57,6 +57,7 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
     config.history = arguments.history.clone();
     config.user_quota = arguments.user_quota;
+    config.is_restored = arguments.restored;
     config.parcels.level_max = arguments.parcel_level;
     config.witnesses = arguments.witness.clone();
     config.witness_every = Duration::from_secs(arguments.witness_every);

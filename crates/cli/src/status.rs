@@ -180,13 +180,15 @@ fn examine(status: ProcessStatus) -> Process {
         let what = frozen.get("what").and_then(Value::as_str).unwrap_or("the server's order is wrong");
         let last = frozen.get("last_good_operation").and_then(Value::as_u64).unwrap_or(0);
         let noticed = frozen.get("noticed_ns").and_then(Value::as_i64).unwrap_or(0);
-        alarms.push(format!(
+        let is_restored = frozen.get("is_restored").and_then(Value::as_bool).unwrap_or(false);
+        let told = format!(
             "WRONG ORDER, noticed {}: {}. Everything is stopped (EIO): nothing this server shows is believed. \
              Your last good operation was number {last}. Unsaved data is kept (`holdfast salvage`). Compare notes \
              with the other members before you trust this server again.",
             moment(noticed),
             what.trim_end_matches('.')
-        ));
+        );
+        alarms.extend((!is_restored).then_some(told));
     }
     // What was fetched ahead may be wrong before anybody knows of what file it is.
     let (named, nameless): (Vec<_>, Vec<_>) =
@@ -257,7 +259,14 @@ impl Process {
         if lines.is_empty() {
             lines.push("(no mount)".to_owned());
         }
-        let state = if self.alarms.iter().any(|alarm| alarm.starts_with("WRONG ORDER")) {
+        let restored = self
+            .status
+            .engine
+            .get("frozen")
+            .filter(|frozen| frozen.get("is_restored").and_then(Value::as_bool).unwrap_or(false));
+        let state = if let Some(what) = restored.and_then(|frozen| frozen.get("what")?.as_str()) {
+            format!("stopped: {what}")
+        } else if self.alarms.iter().any(|alarm| alarm.starts_with("WRONG ORDER")) {
             "FROZEN: the server broke the order of operations".to_owned()
         } else if self.status.engine.get("key_trouble").is_some_and(Value::is_string) {
             format!("waiting for this device's key: {}", text("key_trouble"))
@@ -281,6 +290,9 @@ impl Process {
             ],
             vec!["  Log and state".to_owned(), self.status.state_dir.display().to_string()],
         ];
+        if let Some(restored) = self.status.engine.get("restored").and_then(Value::as_str) {
+            rows.push(vec!["  Restored".to_owned(), restored.to_owned()]);
+        }
         if let Some(head) = self.status.engine.get("head").and_then(describe_head) {
             rows.push(vec!["  Newest head".to_owned(), head]);
         }

@@ -170,7 +170,7 @@ fn nobody_is_framed() {
     let mut forged = b.clone();
     forged.floor.superuser = SigningKey::from_seed(&[0x77; 32]).public();
     assert!(matches!(judge(&[&forged]), Err(Unusable::Forged { .. })));
-    forged.floor.file_system = forged.floor.superuser.file_system_id();
+    forged.floor.epoch = forged.floor.superuser.file_system_id();
     assert!(matches!(judge(&[&forged]), Err(Unusable::Forged { .. })));
     let mut forged = b.clone();
     forged.blocks.clear();

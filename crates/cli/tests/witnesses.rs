@@ -375,7 +375,7 @@ fn evidence_is_judged_anywhere() {
         (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]), SigningKey::from_seed(&[3; 32]));
     let device = holdfast_content::DeviceId(4);
     let mut floor = Floor::new(superuser.public(), device);
-    let id = floor.file_system;
+    let id = floor.file_system();
     let list = ServerKeys { file_system: id, sequence: 1, keys: vec![server.public()] };
     let note = |key: &SigningKey, root: u8| {
         Checkpoint::signed(&id, LogHead { size: 9, root: Digest([root; 32]) }, key).to_string()

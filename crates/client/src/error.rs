@@ -216,10 +216,15 @@ pub struct FrozenReport {
     pub evidence: Option<PathBuf>,
     /// Whether the state of this machine is to blame (a clone, one that was put back), and not the server.
     pub is_local: bool,
+    /// Whether nobody is to blame: a restore of the server was declared, and is taken up at the next start.
+    pub is_restored: bool,
 }
 
 impl std::fmt::Display for FrozenReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_restored {
+            return write!(f, "{}", self.what);
+        }
         let (why, then) = match self.is_local {
             true => (
                 "this device's state and what its key has signed do not fit together, so it signs no more",

@@ -146,6 +146,11 @@ impl Evidence {
         self.keep("order", explanation, Proof::Statement(Box::new(statement)))
     }
 
+    /// Keeps what was lost by a declared restore of the server.
+    pub fn keep_lost(&self, explanation: String, statement: Statement) -> Option<PathBuf> {
+        self.keep("lost", explanation, Proof::Statement(Box::new(statement)))
+    }
+
     /// Keeps proof of another history.
     pub fn keep_head(
         &self,

@@ -19,7 +19,7 @@ pub mod tree;
 
 pub use engine::{
     Engine, EngineConfig, HeadStatus, LockPlace, Notice, PastState, PastTree, Pin, Reclaimed, ReclaimedFile,
-    Snapshot, Status, WhenStale, WitnessPolicy,
+    RestoreReport, Snapshot, Status, WhenStale, WitnessPolicy,
 };
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};

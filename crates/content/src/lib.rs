@@ -42,7 +42,8 @@ pub use map::{
     Proof, REFERENCES_PER_VALUE_MAX, Shape, VALUE_BYTES_MAX, Value,
 };
 pub use membership::{
-    Device, GROUP_DEPTH_MAX, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Member, Membership, User, Warrant,
+    Device, GROUP_DEPTH_MAX, Group, ID_MAX, MEMBER_NAME_BYTES_MAX, Member, Membership, RESTORES_MAX, Restore,
+    User, Warrant,
 };
 pub use memory::{BlockBatch, MemoryBlocks};
 pub use parcel::{

@@ -7,9 +7,11 @@
 //! Attack answered: a key or id that comes back to life as somebody else's.
 
 mod nesting;
+mod restore;
 mod wire;
 
 pub use nesting::{GROUP_DEPTH_MAX, Member};
+pub use restore::{RESTORES_MAX, Restore};
 
 use crate::error::{ContentError, Malformed, within};
 use crate::live::misuse;
@@ -22,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const MEMBER_NAME_BYTES_MAX: usize = 64;
 /// Highest id of a user, group or device: what fits the inode numbers programs see.
 pub const ID_MAX: u32 = (1 << 22) - 1;
-/// Highest version: above it are marks of what else is there.
+/// Highest version: in the bits above it are marks of what else is there.
 const VERSION_MAX: u64 = (1 << 61) - 1;
 
 /// Everybody who takes part.
@@ -40,6 +42,8 @@ pub struct Membership {
     pub devices: BTreeMap<DeviceId, Device>,
     /// How many bytes of blocks users may have stored at a server; those who are not named, any number.
     pub quotas: BTreeMap<UserId, u64>,
+    /// The restores that the superuser has declared, first to last.
+    pub restores: Vec<Restore>,
     /// What the superuser signed for it off-line, if it did not come about by an operation of device 0. It is in the block,
     /// and not part of what the membership says.
     pub warrant: Option<Warrant>,
@@ -111,6 +115,7 @@ impl Membership {
             devices: [(DeviceId::SUPERUSER, device)].into(),
             warrant: None,
             quotas: BTreeMap::new(),
+            restores: Vec::new(),
         }
     }
 
@@ -276,6 +281,7 @@ impl Membership {
         self.validate_nesting()?;
         let nobody = self.quotas.keys().any(|user| !self.users.contains_key(user));
         rule(nobody, "a limit is that of no user")?;
+        within("restores", self.restores.len() as u64, 0, RESTORES_MAX as u64)?;
         let mut keys = BTreeSet::new();
         let mut device_names = BTreeSet::new();
         for (id, device) in &self.devices {
@@ -307,6 +313,7 @@ impl Membership {
         let rule = |broken: bool, text: &str| if broken { Err(Malformed::Rule(text.into())) } else { Ok(()) };
         let version = self.version.saturating_add(1);
         within("version of membership", next.version, version, VERSION_MAX)?;
+        rule(!next.restores.starts_with(&self.restores), "a declared restore was erased")?;
         for (id, user) in &self.users {
             match next.users.get(id) {
                 None => rule(true, "a user was erased")?,
@@ -359,10 +366,12 @@ impl Membership {
             }
             let (format, body) = block.body().split_first().ok_or(Malformed::Truncated)?;
             let (warrant, membership) = match *format {
-                wire::PLAIN..=wire::WITH_QUOTAS => (None, holdfast_crypto::decode(body)),
+                wire::PLAIN..=wire::WITH_QUOTAS | wire::WITH_RESTORES => {
+                    (None, holdfast_crypto::decode(body))
+                }
                 wire::WARRANTED => holdfast_crypto::decode::<(Warrant, Membership)>(body)
                     .map_or_else(|error| (None, Err(error)), |(warrant, next)| (Some(warrant), Ok(next))),
-                found => return Err(Malformed::UnknownFormat { found, known: wire::WARRANTED }),
+                found => return Err(Malformed::UnknownFormat { found, known: wire::WITH_RESTORES }),
             };
             let membership = membership.map_err(|error| Malformed::Rule(error.why))?;
             let membership = Membership { warrant, ..membership };

@@ -246,7 +246,17 @@ fn memberships() {
     let undated = membership.undated();
     assert_eq!((undated.version, undated.devices[&DeviceId(1)].removed_at), (0, Some(0)));
     assert_eq!(undated.groups[&GroupId(3)].former[&UserId(1)], 2, "an earlier date stays");
-    assert_eq!(undated.dated(3), Membership { warrant: None, ..membership });
+    assert_eq!(undated.dated(3), Membership { warrant: None, ..membership.clone() });
+
+    membership.warrant = None;
+    let signature = SigningKey::from_seed(&[0; 32]).sign(Domain::Restore, b"whatever");
+    let (root, base) = (Digest([8; 32]), Digest([9; 32]));
+    membership.restores = vec![Restore { size: 7, root, base, declared_ns: 1, nonce: [6; 16], signature }];
+    let block = membership.to_block(&KEY).unwrap();
+    golden_block("membership-restored", &block);
+    assert_eq!(Membership::from_block(&block).unwrap(), membership);
+    let erased = Membership { version: 4, restores: Vec::new(), ..membership.clone() };
+    assert!(membership.validate_successor(&erased).is_err(), "a restore stays declared");
 }
 
 #[test]

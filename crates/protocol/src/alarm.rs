@@ -36,6 +36,8 @@ pub enum Blame {
     Device(DeviceId),
     /// Local state is missing or older than what this device has signed: restored, copied or deleted.
     LocalState,
+    /// Nobody: the superuser has said what happened.
+    Nobody,
 }
 
 /// A view, or an answer, that must not be accepted. After one the mount is frozen.
@@ -312,6 +314,20 @@ pub enum Alarm {
         /// Why not.
         what: String,
     },
+    /// The superuser has declared that the server was put back to an older state.
+    #[error(
+        "the server of this file system was put back to an older state, as its superuser declares: it goes on from its \
+         first {size} operations"
+    )]
+    Restored {
+        /// Number of operations that are left of what this device knows.
+        size: u64,
+    },
+    /// A view of an epoch that has ended.
+    #[error(
+        "the server shows the file system without a restore that this device has taken up, as its superuser declared it"
+    )]
+    EpochWentBack,
 }
 
 fn by(device: &Option<DeviceId>) -> String {
@@ -344,6 +360,7 @@ impl Alarm {
             | Alarm::Unwarranted { operation, .. }
             | Alarm::WrongHandle { operation, .. } => Blame::Device(operation.device),
             Alarm::FateChanged { device, .. } => Blame::Device(*device),
+            Alarm::Restored { .. } => Blame::Nobody,
             // Both are signed with its key: it was used twice. A server alone cannot do that.
             Alarm::SlotReplaced(operation) => Blame::Device(operation.device),
             _ => Blame::Server,
@@ -374,6 +391,10 @@ impl Alarm {
             Blame::Device(_) => {
                 "The device named signed something it may not, or the server holds its key. Ask its owner, \
                  and have the superuser remove the device."
+            }
+            Blame::Nobody => {
+                "This is no attack. Unmount and mount again: the restore is taken up, what of this device's is lost is \
+                 listed and kept, and what was not sent yet is sent."
             }
             Blame::LocalState => {
                 "This is no attack by itself: the local state of this key was deleted, restored from an older \

@@ -86,7 +86,7 @@ impl Delta {
 /// A declared operation; a fetch has no deltas.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Certificate {
-    /// File system.
+    /// File system; after a declared restore, its epoch ([`crate::epoch`]).
     pub file_system: Digest,
     /// Signing device.
     pub device: DeviceId,

@@ -29,9 +29,10 @@ pub struct Offered {
 /// All that a client remembers of a file system's order.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Floor {
-    /// File system.
-    pub file_system: Digest,
-    /// Its superuser's key: the digest of it is `file_system`.
+    /// The epoch of the file system that this device has taken up: its id, until a restore is declared
+    /// ([`crate::epoch`]).
+    pub epoch: Digest,
+    /// Its superuser's key: the file system's id is the digest of it.
     pub superuser: PublicKey,
     /// This device.
     pub device: DeviceId,
@@ -67,7 +68,7 @@ impl Floor {
     /// The floor of a device that has done nothing yet.
     pub fn new(superuser: PublicKey, device: DeviceId) -> Floor {
         Floor {
-            file_system: superuser.file_system_id(),
+            epoch: superuser.file_system_id(),
             superuser,
             device,
             view: View::default(),
@@ -82,6 +83,17 @@ impl Floor {
             receipt: None,
             server_keys: None,
         }
+    }
+
+    /// The same in the present epoch of `members`, whose restores are for `check` to verify.
+    pub fn beside(superuser: PublicKey, device: DeviceId, members: &dyn Members) -> Floor {
+        let epoch = crate::epoch::latest(superuser.file_system_id(), members.restores());
+        Floor { epoch, ..Floor::new(superuser, device) }
+    }
+
+    /// The file system.
+    pub fn file_system(&self) -> Digest {
+        self.superuser.file_system_id()
     }
 
     /// Whether this device has neither accepted nor committed anything yet.
@@ -120,7 +132,7 @@ impl Floor {
     pub(crate) fn accept(&mut self, shown: &View, merged: View, frontier: Frontier) {
         let (pending, aborted) = records(shown);
         self.element = Some(Forecast {
-            file_system: self.file_system,
+            file_system: self.epoch,
             device: self.device,
             vector: last_vector(shown),
             pending,
@@ -170,7 +182,7 @@ impl Floor {
     /// [`Alarm::Malformed`] when it is not the superuser's, of another file system, or older than one seen.
     pub fn learn_server_keys(&mut self, keys: Signed<ServerKeys>) -> Result<(), Alarm> {
         let known = self.server_keys.as_ref().map_or(0, |known| known.value.sequence);
-        let offence = if keys.value.file_system != self.file_system {
+        let offence = if keys.value.file_system != self.file_system() {
             "the list of server keys is another file system's".to_owned()
         } else if !keys.verify(&self.superuser) {
             "the list of server keys is not signed by the superuser".to_owned()
@@ -188,7 +200,7 @@ impl Floor {
     /// Whether `receipt` is a listed server's promise for `structure`.
     pub fn accepts_receipt(&self, receipt: &Signed<Receipt>, structure: &Structure) -> bool {
         let expected = Receipt {
-            file_system: self.file_system,
+            file_system: self.epoch,
             device: self.device,
             number: structure.number(),
             structure: structure.digest(),

@@ -164,8 +164,20 @@ impl Element<'_> {
 }
 
 /// All ways in which `exhibits`, of one file system, contradict each other: convictions first, at most [`CLASHES_MAX`].
-/// None does not mean that nobody lied.
+/// None does not mean that nobody lied. Between epochs ([`crate::epoch`]) nothing is concluded: what was lost by a
+/// declared restore binds nobody.
 pub fn contradictions(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
+    let mut epochs: BTreeMap<Digest, Vec<Exhibit<'_>>> = BTreeMap::new();
+    for exhibit in exhibits {
+        epochs.entry(exhibit.structure.value.forecast.file_system).or_default().push(*exhibit);
+    }
+    let mut found: Vec<Contradiction> = epochs.values().flat_map(|exhibits| within_epoch(exhibits)).collect();
+    found.sort();
+    found.truncate(CLASHES_MAX);
+    found
+}
+
+fn within_epoch(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     let mut distinct: BTreeMap<Digest, Element<'_>> = BTreeMap::new();
     for exhibit in exhibits {
         let structure = &exhibit.structure.value;

@@ -12,6 +12,7 @@
 pub mod alarm;
 pub mod certificate;
 pub mod check;
+pub mod epoch;
 pub mod fates;
 pub mod floor;
 mod handles;
@@ -25,6 +26,7 @@ pub mod members;
 pub mod message;
 pub mod order;
 pub mod rebuild;
+pub mod restore;
 pub mod sequencer;
 pub mod signed;
 pub mod signer;

@@ -6,7 +6,7 @@
 //! A driver loads the block named by [`crate::check::membership_wanted`] and hands it to `check`.
 
 use crate::warrant;
-use holdfast_content::{DeviceId, Membership, PrincipalId, Warrant};
+use holdfast_content::{DeviceId, Membership, PrincipalId, Restore, Warrant};
 use holdfast_crypto::{Digest, PublicKey};
 
 /// A device as the membership lists it.
@@ -33,6 +33,11 @@ pub trait Members {
 
     /// What the superuser signed for it off-line, verified; `None` if there is nothing of the kind.
     fn warrant(&self, file_system: Digest, superuser: &PublicKey) -> Option<&Warrant>;
+
+    /// The restores declared by then; not verified ([`crate::epoch::are_declared`]).
+    fn restores(&self) -> &[Restore] {
+        &[]
+    }
 }
 
 impl Members for Membership {
@@ -54,5 +59,9 @@ impl Members for Membership {
 
     fn warrant(&self, file_system: Digest, superuser: &PublicKey) -> Option<&Warrant> {
         warrant::verified(file_system, superuser, self)
+    }
+
+    fn restores(&self) -> &[Restore] {
+        &self.restores
     }
 }

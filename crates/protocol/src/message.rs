@@ -349,6 +349,17 @@ pub enum Request {
         /// How many at most.
         count: u32,
     },
+    /// Declares that the server was put back to an older state: the superuser's first operation of a new epoch, with the
+    /// membership that says so ([`crate::epoch`]). Answered by `Committed`; refused unless the server was started as
+    /// restored.
+    DeclareRestore {
+        /// The declaration of the operation.
+        certificate: Signed<Certificate>,
+        /// Its structure.
+        structure: Signed<Structure>,
+        /// Blocks that are not at the server yet.
+        blocks: Vec<AddressedBlock>,
+    },
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -624,4 +635,12 @@ pub enum ServerError {
         /// Bytes allowed.
         limit: u64,
     },
+    /// The operation is of an epoch that a declared restore has ended.
+    #[error("a restore of this server was declared; unmount, and mount again")]
+    OtherEpoch,
+    /// The server was put back to an older state, and waits for the superuser's word.
+    #[error(
+        "the server was put back to an older state, and waits until the superuser declares it (`holdfast fs restored`)"
+    )]
+    AwaitsDeclaration,
 }

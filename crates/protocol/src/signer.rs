@@ -243,6 +243,30 @@ impl Signer {
         Ok(())
     }
 
+    /// In the epoch of a declared restore that was taken up ([`crate::restore`]): what was in flight is forgotten with the
+    /// epoch that it was signed in.
+    pub fn in_epoch(floor: Floor) -> Signer {
+        let mut signer = Signer::new(floor);
+        signer.ask_first();
+        signer
+    }
+
+    /// Signs the superuser's declaration that the server was put back to the state of the floor, and the operation that
+    /// brings it into the order ([`crate::sequencer::Sequencer::restored`]). It is sent again like any other until its
+    /// receipt comes.
+    ///
+    /// # Errors
+    /// [`Misuse`].
+    pub fn declare(
+        &mut self,
+        key: &dyn KeyHolder,
+        membership: Reference,
+        time_ns: i64,
+        tables: &Tables,
+    ) -> Result<Vec<Effect>, Misuse> {
+        self.begin_fast(key, vec![Delta::SetMembers { reference: membership }], time_ns, tables)
+    }
+
     /// Whether an operation can begin.
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle && self.frozen.is_none()
@@ -342,7 +366,7 @@ impl Signer {
             return Err(Misuse::WornOut);
         }
         Ok(Certificate {
-            file_system: self.floor.file_system,
+            file_system: self.floor.epoch,
             device: self.floor.device,
             number: self.floor.used + 1,
             previous: self.floor.previous(),

@@ -32,7 +32,7 @@ pub struct Record {
 /// order alone, so that both sides compute it with the same function.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Forecast {
-    /// File system.
+    /// File system; after a declared restore, its epoch ([`crate::epoch`]).
     pub file_system: Digest,
     /// Signer-to-be.
     pub device: DeviceId,

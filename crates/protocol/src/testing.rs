@@ -174,7 +174,7 @@ impl Client {
         let floor = &mut self.floor;
         let number = floor.begin();
         let certificate = Certificate {
-            file_system: floor.file_system,
+            file_system: floor.epoch,
             device: floor.device,
             number,
             previous: floor.previous(),

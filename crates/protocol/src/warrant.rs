@@ -11,6 +11,7 @@
 //! Attack answered: whoever carries it, or submits it, changes what it says, uses it again, uses it elsewhere, or holds it
 //! back until something else was decided.
 
+use crate::epoch;
 use crate::signed::Signable;
 use crate::structure::HandleVersion;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -20,7 +21,7 @@ use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 /// What the superuser signs.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Change {
-    /// The file system.
+    /// The file system: its epoch ([`crate::epoch`]), so that nothing that was lost can be submitted again.
     pub file_system: Digest,
     /// The version under which the membership that it follows is in force.
     pub version: u64,
@@ -65,6 +66,7 @@ pub fn verified<'a>(
     if (Membership { warrant: Some(*warrant), ..next.dated(membership.version) }) != *membership {
         return None;
     }
+    let file_system = epoch::latest(file_system, &membership.restores);
     let change = Change { file_system, version: warrant.version, follows: warrant.follows, next };
     superuser.verify(Domain::Warrant, &change.signed_bytes(), &warrant.signature).then_some(warrant)
 }

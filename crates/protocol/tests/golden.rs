@@ -5,6 +5,7 @@ use holdfast_content::{
 };
 use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
+use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::log_tree::{Frontier, leaf};
 use holdfast_protocol::message::{Receipt, ServerKeys};
 use holdfast_protocol::signed::{Signable, Signed};
@@ -116,6 +117,15 @@ fn golden() -> String {
     next.devices.insert(DeviceId(1), device);
     let present = HandleVersion { version: 4, reference: reference(0x22) };
     let warrant = Change::new(Digest([0xf5; 32]), &present, &next);
+    let restore = Declaration {
+        file_system: Digest([0xf5; 32]),
+        epoch: Digest([0xe1; 32]),
+        size: 12,
+        root: Digest([0x33; 32]),
+        base: Digest([0xe0; 32]),
+        declared_ns: 9,
+        nonce: [0x44; 16],
+    };
     let mut frontier = Frontier::default();
     for byte in 0..5 {
         frontier.append(leaf(Digest([byte; 32]), Digest([byte + 100; 32])));
@@ -127,6 +137,7 @@ fn golden() -> String {
     writeln!(text, "receipt\n{}", describe(&receipt)).expect("memory");
     writeln!(text, "server keys\n{}", describe(&keys)).expect("memory");
     writeln!(text, "warrant\n{}", describe(&warrant)).expect("memory");
+    writeln!(text, "restore\n{}", describe(&restore)).expect("memory");
     writeln!(text, "void set {{2..3, 6}}\nencoded   {}", hex(&encode(&forecast().voids))).expect("memory");
     writeln!(text, "root      {}\n", forecast().voids.root()).expect("memory");
     writeln!(text, "log of five leaves\nroot      {}", frontier.head().root).expect("memory");

@@ -99,6 +99,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::NameSnapshot(_)
             | Request::EndSnapshot(_)
             | Request::Leaves { .. }
+            | Request::DeclareRestore { .. }
     )
 }
 

@@ -49,6 +49,8 @@ pub struct ServerConfig {
     pub history: holdfast_protocol::history::Retention,
     /// How many bytes each user of each file system may be charged for; `None`: as many as the superuser says.
     pub user_quota: Option<u64>,
+    /// The data directory was put back from a backup: nothing is served until the superusers declare that.
+    pub is_restored: bool,
     /// What parcels may cost.
     pub parcels: crate::ParcelSettings,
     /// Who co-signs heads of the log of updates, and where to ask.
@@ -77,6 +79,7 @@ impl ServerConfig {
             checkpoint_records: 4096,
             history: holdfast_protocol::history::Retention::default(),
             user_quota: None,
+            is_restored: false,
             parcels: crate::ParcelSettings::default(),
             witnesses: Vec::new(),
             witness_every: Duration::from_secs(5),

@@ -7,6 +7,7 @@
 //! DATA/ballast             space kept back, so that a server can start on a full disk
 //! DATA/locks-held          there while clients may hold locks of files
 //! DATA/leases              who may hold leases
+//! DATA/restored            which file systems wait for their superuser's word that this is a restored state
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -48,6 +49,10 @@ impl DataDirectory {
 
     pub(crate) fn leases_note(&self) -> PathBuf {
         self.path.join("leases")
+    }
+
+    pub(crate) fn restored_note(&self) -> PathBuf {
+        self.path.join("restored")
     }
 
     pub(crate) fn control(&self) -> PathBuf {

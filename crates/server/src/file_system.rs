@@ -205,6 +205,42 @@ impl FileSystem {
         self.id
     }
 
+    /// Its epoch: what operations and heads name in its place.
+    pub(crate) fn epoch(&self) -> Digest {
+        self.ledger.lock().sequencer().epoch()
+    }
+
+    /// The receipt of a declaration that was taken already, if it is this one.
+    pub(crate) fn declared(&self, structure: &Signed<Structure>) -> Option<Receipt> {
+        let ledger = self.ledger.lock();
+        let slot = ledger.sequencer().slot(structure.value.device());
+        slot.filter(|slot| *slot == structure).map(|slot| receipt_of(&slot.value))
+    }
+
+    /// The superuser's word that this is a restored state. The caller makes it durable before it answers.
+    pub(crate) fn declare_restore(
+        &self,
+        host: &Host,
+        caller: &Caller,
+        device: DeviceId,
+        certificate: Signed<Certificate>,
+        structure: Signed<Structure>,
+        given: Blocks,
+    ) -> Result<Receipt, Refused> {
+        let certificate = verified(certificate, caller)?;
+        let structure = verified(structure, caller)?;
+        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
+        let Some(membership) = membership else { return refuse("a restore is declared in a membership") };
+        self.check_structure(host, device, structure.value(), &given)?;
+        host.store_attached(self.id, device, given, None)?;
+        let mut ledger = self.current(host)?;
+        let receipt = ledger.step(&host.store, |sequencer| {
+            sequencer.restored(device, &certificate, &structure, membership)
+        })?;
+        self.committed(&mut ledger, device);
+        Ok(receipt)
+    }
+
     pub(crate) fn set_server_keys(
         &self,
         store: &BlockStore,
@@ -254,9 +290,11 @@ impl FileSystem {
         wish: Option<LeaseWish>,
     ) -> Result<(Response, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
-        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
         let number = number_of(device, certificate.value());
-        self.take_attached(host, device, number, given, self.allowance(host, device))?;
+        let membership = announced_membership(&host.store, self.id, certificate.value(), &given);
+        let membership = self.or_never(host, device, number, membership)?;
+        let taken = host.store_attached(self.id, device, given, self.allowance(host, device));
+        self.or_never(host, device, number, taken)?;
         let now_ms = host.clock.monotonic_ms();
         let (mut reply, wanted, grant) = {
             let mut ledger = self.current(host)?;
@@ -295,11 +333,14 @@ impl FileSystem {
         given: Blocks,
     ) -> Result<Option<Receipt>, Refused> {
         let structure = verified(structure, caller)?;
-        self.check_structure(host, device, structure.value(), &given)?;
+        let number = (structure.value().device() == device).then(|| structure.value().number());
+        let whole = self.check_structure(host, device, structure.value(), &given);
+        self.or_never(host, device, number, whole)?;
         // What was ordered is not to fail half-way for a chunk: that is what the reserve is for.
         let allowance = self.allowance(host, device);
         let allowance = allowance.map(|all| Allowance { bytes: all.bytes + all.reserve, reserve: 0, ..all });
-        self.take_attached(host, device, Some(structure.value().number()), given, allowance)?;
+        let taken = host.store_attached(self.id, device, given, allowance);
+        self.or_never(host, device, number, taken)?;
         let mut ledger = self.current(host)?;
         let outcome = ledger.step(&host.store, |sequencer| sequencer.commit(device, &structure))?;
         let receipt = match outcome {
@@ -324,10 +365,15 @@ impl FileSystem {
     ) -> Result<(Option<Receipt>, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
-        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
-        self.check_structure(host, device, structure.value(), &given)?;
         let number = number_of(device, certificate.value());
-        self.take_attached(host, device, number, given, self.allowance(host, device))?;
+        let whole =
+            announced_membership(&host.store, self.id, certificate.value(), &given).and_then(|members| {
+                self.check_structure(host, device, structure.value(), &given)?;
+                Ok(members)
+            });
+        let membership = self.or_never(host, device, number, whole)?;
+        let taken = host.store_attached(self.id, device, given, self.allowance(host, device));
+        self.or_never(host, device, number, taken)?;
         let now_ms = host.clock.monotonic_ms();
         let mut ledger = self.current(host)?;
         if !self.is_free(host, &ledger, device, certificate.value()) {
@@ -345,6 +391,32 @@ impl FileSystem {
         let fresh = ledger.sequencer().log_size() > size;
         let grant = self.grant(host, &ledger, device, wish.as_ref(), fresh);
         Ok((Some(receipt), grant))
+    }
+
+    /// What is refused for itself is refused for good, durably, before its author hears so and gives it up: another copy
+    /// of it may be waiting here for leases, with the blocks that this one lacked, and must not be taken after that.
+    fn or_never<T>(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        number: Option<u64>,
+        result: Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        let for_good = |error: &ServerError| {
+            matches!(
+                error,
+                ServerError::Invalid(_) | ServerError::NotAllowed(_) | ServerError::OverQuota { .. }
+            )
+        };
+        match (result, number) {
+            (Err(Refused::Client(error)), Some(number)) if for_good(&error) => {
+                self.current(host)?.step(&host.store, |sequencer| Ok(sequencer.give_up(device, number)))?;
+                host.commit()?;
+                self.tell_waiters();
+                Err(error.into())
+            }
+            (result, _) => result,
+        }
     }
 
     /// Where an operation stands; `None` while it is pending. Not durable yet.

@@ -20,6 +20,7 @@ use crate::holds;
 use crate::maintenance;
 use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
 use crate::refusal::{Refused, refuse};
+use crate::restored::Awaiting;
 use crate::statistics::Counters;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
@@ -82,6 +83,10 @@ pub struct HostSettings {
     pub history: Retention,
     /// How many bytes each user of each file system may be charged for, whatever the superuser allows.
     pub user_quota: Option<u64>,
+    /// The storage was put back from a backup: every file system waits for its superuser to declare that.
+    pub is_restored: bool,
+    /// File that says which file systems wait.
+    pub restored_note: Option<PathBuf>,
 }
 
 /// Tells whether the operator lists a key as one that may create file systems.
@@ -105,6 +110,7 @@ pub struct Host {
     pub(crate) counters: Counters,
     pub(crate) parcels: ParcelLimits,
     refusals: Throttle,
+    awaiting: Awaiting,
 }
 
 /// Who is speaking: what the transport proved, and the file system the session greeted.
@@ -184,7 +190,14 @@ impl Host {
                 Err(error) => return Err(error),
             }
         }
+        let now: Vec<Digest> =
+            if settings.is_restored { file_systems.keys().copied().collect() } else { Vec::new() };
+        let awaiting = Awaiting::open(settings.restored_note.clone(), &now)?;
+        for id in file_systems.keys().filter(|id| awaiting.has(id)) {
+            tracing::warn!(file_system = %id, "put back: waits until its superuser declares that (holdfast fs restored)");
+        }
         Ok(Host {
+            awaiting,
             store,
             storage,
             key,
@@ -432,7 +445,42 @@ impl Host {
     ) -> Result<Response, Refused> {
         let now_ns = self.clock.wall_ns();
         let id = file_system.id;
+        // What it takes to see the state that is left, and to declare it.
+        let is_harmless = |request: &Request| {
+            matches!(
+                request,
+                Request::Look { .. }
+                    | Request::Retrieve(_)
+                    | Request::RetrieveParcel { .. }
+                    | Request::RetrieveTree { .. }
+                    | Request::DeclareRestore { .. }
+                    | Request::EndLeases { .. }
+                    | Request::EndLocks { .. }
+            )
+        };
+        if self.awaiting.has(&id) && !is_harmless(&request) {
+            return Err(ServerError::AwaitsDeclaration.into());
+        }
         match request {
+            Request::DeclareRestore { certificate, structure, blocks } => {
+                let known = file_system.declared(&structure);
+                if known.is_none() && !self.awaiting.has(&id) {
+                    return refuse(
+                        "this server was not started as one that was put back (holdfast server --restored)",
+                    );
+                }
+                let checked = blocks::check_attached(blocks)?;
+                let receipt = match known {
+                    Some(receipt) => receipt,
+                    None => {
+                        file_system.declare_restore(self, caller, device, certificate, structure, checked)?
+                    }
+                };
+                let answer = self.settled(file_system, Some(receipt), Response::Refused)?;
+                self.awaiting.declared(&id);
+                tracing::info!(file_system = %id, operations = file_system.log_size(), "its restore was declared");
+                Ok(answer)
+            }
             Request::Store(given) => {
                 let checked = blocks::check(given, usize::MAX)?;
                 self.counters.blocks_stored.add(checked.len() as u64);

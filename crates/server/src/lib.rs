@@ -22,6 +22,7 @@ mod maintenance;
 mod parcels;
 pub mod rebuild;
 mod refusal;
+mod restored;
 mod server;
 mod service;
 mod statistics;

@@ -109,6 +109,8 @@ fn open_host_in(
         locks_note: Some(data.locks_note()),
         lease_term: config.lease_term,
         leases_note: Some(data.leases_note()),
+        is_restored: config.is_restored,
+        restored_note: Some(data.restored_note()),
     };
     let lists = data.clone();
     let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));

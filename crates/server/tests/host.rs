@@ -289,8 +289,43 @@ fn rule_breakers_harm_nobody() {
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
 
     assert_eq!(world.look(1).view, before);
+    // Her own first number is used up by what was refused.
+    alice.last = 1;
+    alice.give_up();
     committed(world.fast(&mut alice), &server);
     committed(world.fast(&mut Author::new(2)), &server);
+}
+
+/// Proves: what was refused for blocks that are missing is not taken later, when another copy of it brings them. (A
+/// mount that is killed leaves a copy that waits for leases; the next one asks again without the blocks, is refused,
+/// and gives the number up.)
+#[test]
+fn what_is_refused_for_missing_blocks_stays_refused() {
+    let world = World::new();
+    let server = key(2).public();
+    let mut alice = Author::new(1);
+    let whole = alice.fast(&world.look(1).view);
+    let Request::Fast { certificate, structure, log_size, .. } = whole.clone() else { panic!() };
+    let bare = Request::Fast { certificate, structure, attached: vec![].into(), log_size, lease: None };
+    assert!(invalid(&world.ask(1, bare)), "a table that was never stored");
+    assert!(matches!(world.ask(1, whole.clone()), Response::Refused), "the copy comes too late");
+    alice.give_up();
+    committed(world.fast(&mut alice), &server);
+
+    // The same of an operation that is ordered already.
+    let (certificate, update) = alice.update(&world.look(1).view);
+    let shown = view(world.ask(1, update)).view;
+    let commit = alice.commit(&shown, &certificate);
+    let Request::Commit { structure, .. } = commit.clone() else { panic!() };
+    assert!(invalid(&world.ask(1, Request::Commit { structure, attached: vec![].into() })));
+    assert!(matches!(world.ask(1, commit), Response::Aborted), "the copy comes too late");
+    alice.give_up();
+    let (certificate, update) = alice.update(&world.look(1).view);
+    let shown = view(world.ask(1, update)).view;
+    committed(world.ask(1, alice.commit(&shown, &certificate)), &server);
+    // Also after a restart.
+    let world = world.restart(Crash::PowerLoss);
+    assert!(matches!(world.ask(1, whole), Response::Refused));
 }
 
 /// Proves: server keys change only upwards, by the superuser, and never so that this server locks itself out.

@@ -34,6 +34,8 @@ pub enum FsCommand {
     Revoke(FsRevoke),
     /// Write all that this machine knows of a file system to a file, for the rebuilding of a lost server.
     Bundle(crate::recovery::args::Bundle),
+    /// Declare that the server was put back from a backup: it goes on from there, and nobody raises an alarm.
+    Restored(crate::recovery::args::Restored),
     /// Make the data directory of a lost server anew, from the bundles of those who used it.
     Rebuild(crate::recovery::args::Rebuild),
 }

@@ -156,7 +156,7 @@ fn source(
     directories: &Directories,
 ) -> Outcome<Arc<dyn BlockSource + Send + Sync>> {
     let statements: Vec<_> = sides.iter().map(|side| &side.statement).collect();
-    let file_system = statements[0].floor.file_system;
+    let file_system = statements[0].floor.file_system();
     let sources = Sources::of(&statements);
     let (Some(url), Some(key)) = (&arguments.from, &arguments.key) else {
         return Ok(Arc::new(sources.and(statement::cache(&file_system, directories)?)));

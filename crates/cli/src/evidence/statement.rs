@@ -10,7 +10,7 @@ use crate::paths::Directories;
 use crate::serving::processes;
 use crate::which::states;
 use holdfast_client::evidence::{self, EvidenceFile};
-use holdfast_client::state::StateLog;
+use holdfast_client::state::{StateError, StateLog};
 use holdfast_client::statement::{CacheOnly, Sources, Statement};
 use holdfast_content::BlockSource;
 use holdfast_crypto::Digest;
@@ -19,6 +19,12 @@ use holdfast_protocol::signer::Signer;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the state is tried again while somebody holds it.
+const ATTEMPTS: u32 = 150;
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is in every statement, for who gives it away.
 const NOTICE: &str = "It holds names, attributes and signatures, and the content of files small enough to lie in their \
@@ -56,25 +62,21 @@ fn ordered(which: &str, key: Option<&Path>, directories: &Directories, order: &O
     let floor = match key {
         Some(key) => {
             let which = Which { url: Some(which.to_owned()), key: Some(key.to_owned()) };
-            let state_dir = states(&which, directories)?.remove(0);
-            match Client::connect(&state_dir)? {
-                Some(process) => asked(&process.call::<String>(order)?)?,
-                None => read(&state_dir)?,
-            }
+            of_state(&states(&which, directories)?.remove(0), order)?
         }
         None => {
             let mut found = processes(Some(which), directories)?;
             asked(&found.remove(0).call::<String>(order)?)?
         }
     };
-    let cache = cache(&floor.file_system, directories)?;
+    let cache = cache(&floor.file_system(), directories)?;
     Ok(Statement::of(floor, None, &*cache))
 }
 
 /// Takes along what the cache of this machine has.
 pub fn fill(statement: &mut Statement, directories: &Directories) -> Outcome {
     let known = Sources::of(&[statement]);
-    let cache = cache(&statement.floor.file_system, directories)?;
+    let cache = cache(&statement.floor.file_system(), directories)?;
     statement.fill(Arc::new(known.and(cache)));
     Ok(())
 }
@@ -124,6 +126,23 @@ fn asked(text: &str) -> Outcome<Floor> {
     })
 }
 
+/// From whoever uses the state, or from the state itself. A mount that was just ended may still hold it.
+fn of_state(state_dir: &Path, order: &Order) -> Outcome<Floor> {
+    let mut attempt = 0;
+    loop {
+        if let Some(process) = Client::connect(state_dir)? {
+            return asked(&process.call::<String>(order)?);
+        }
+        match read(state_dir) {
+            Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {
+                attempt += 1;
+                std::thread::sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
 /// From the state of a key that is not in use.
 fn read(state_dir: &Path) -> Outcome<Floor> {
     let failed = |why: String| Failure::new(Exit::Data, format!("{}: {why}", state_dir.display()));
@@ -132,8 +151,10 @@ fn read(state_dir: &Path) -> Outcome<Floor> {
         (state_dir.iter().rev().take(2)).filter_map(|part| Digest::from_hex(part.to_str()?)).collect();
     let ([key, file_system], true) = (&parts[..], state_dir.is_dir()) else { return Err(none()) };
     let key = holdfast_crypto::PublicKey(key.0);
-    let (_, state) =
-        StateLog::open_dir(state_dir, *file_system, key).map_err(|error| failed(error.to_string()))?;
+    let (_, state) = StateLog::open_dir(state_dir, *file_system, key).map_err(|error| match error {
+        StateError::InUse => Failure::new(Exit::InUse, format!("{}: in use", state_dir.display())),
+        error => failed(error.to_string()),
+    })?;
     let state = state.ok_or_else(none)?;
     let signer = Signer::restore(&state.signer).map_err(|error| failed(error.to_string()))?;
     Ok(signer.floor().clone())

@@ -50,7 +50,7 @@ pub fn read(file: &Path) -> Outcome<Testimony> {
         )
         .hint("verify it by itself")
     })?;
-    if statement.floor.file_system != evidence.file_system {
+    if statement.floor.file_system() != evidence.file_system {
         let text = format!("{}: it is forged or damaged: it names two file systems", file.display());
         return Err(Failure::new(Exit::Data, text));
     }

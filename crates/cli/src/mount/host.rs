@@ -135,6 +135,9 @@ impl Host {
         host.engine.on_notice(Box::new(move |notice| telling::tell(&told, notice)));
         let told = host.address.to_string();
         host.engine.on_stale(Box::new(move |is_stale, words| telling::tell_stale(&told, is_stale, words)));
+        if let Some(report) = host.engine.restored() {
+            telling::tell_restored(&host.address.to_string(), &report.to_string());
+        }
         host.rescue_leftovers();
         host.mount(&job.order)?;
         let obeying = Arc::downgrade(&host);

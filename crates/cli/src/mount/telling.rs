@@ -26,10 +26,18 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 /// Tells everybody there is to tell.
 pub fn tell(address: &str, notice: &Notice) {
     let (priority, title) = match notice {
+        Notice::Order(report) if report.is_restored => {
+            (WARNING, "Holdfast stopped: mount again after a restore")
+        }
         Notice::Order(_) => (CRITICAL, "Holdfast stopped: the server broke the order of operations"),
         Notice::Data(_) => (ERROR, "Holdfast: the server gave wrong data"),
     };
     say(priority, title, &format!("{address}: {notice}"));
+}
+
+/// Tells what a declared restore of the server cost this device.
+pub fn tell_restored(address: &str, words: &str) {
+    say(WARNING, "Holdfast: the server was put back to an older state", &format!("{address}: {words}"));
 }
 
 /// Tells of a conflict between what was changed here and elsewhere.

@@ -29,6 +29,32 @@ pub struct Bundle {
     pub lost: Option<PathBuf>,
 }
 
+/// `holdfast fs restored`
+#[derive(Debug, Args)]
+#[command(after_help = "Example, after a disk failed and its backup was put back:
+  cp -a /backup/holdfast /srv/holdfast
+  holdfast server --data /srv/holdfast --restored
+  holdfast fs restored hf://HOST/FSID --superuser superuser.key
+
+A server that shows an older state than before looks like one that lies, and everybody who has seen more refuses it. This
+declares, signed with the superuser's key, that it was an honest restore: the file system goes on from what is left. It
+cannot be taken back. What came after is lost; each device says what of its own that is, keeps what it had seen for
+`holdfast evidence merge`, and sends by itself what it had not sent yet. If devices still have what is lost, rebuild the
+server from them instead (`holdfast fs rebuild`), and nothing is.
+
+Declare only what you know to be a restore: a server that lies could ask for nothing better.")]
+pub struct Restored {
+    /// Address: hf://HOST:PORT/FSID
+    #[arg(value_name = "URL")]
+    pub url: String,
+    /// The superuser's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
+    #[arg(long, value_name = "KEY")]
+    pub superuser: PathBuf,
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+}
+
 /// `holdfast fs rebuild`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

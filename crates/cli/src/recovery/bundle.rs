@@ -38,7 +38,7 @@ pub fn run(arguments: &Bundle, directories: &Directories, format: Format) -> Out
         return Err(Failure::new(Exit::NoInput, "this device has seen nothing of the file system yet"));
     }
     let only = arguments.lost.as_deref().map(listed).transpose()?;
-    let folder = directories.cache_of(&statement.floor.file_system)?;
+    let folder = directories.cache_of(&statement.floor.file_system())?;
     // With no bound: nothing is added, and nothing has to go.
     let mut cache = match folder.is_dir() {
         true => Some(DiskCache::open(&folder, 0).map_err(|error| failed(&folder, &error))?),
@@ -75,7 +75,7 @@ pub fn run(arguments: &Bundle, directories: &Directories, format: Format) -> Out
     bar.finish_and_clear();
     let written = Written {
         file: &arguments.to,
-        file_system: statement.floor.file_system.to_string(),
+        file_system: statement.floor.file_system().to_string(),
         device: statement.floor.device.0,
         operations: statement.floor.log().size,
         blocks,
@@ -107,7 +107,7 @@ fn state_of(statement: &Statement, directories: &Directories) -> Outcome<Option<
     let members =
         membership_wanted(floor, &floor.view).ok().and_then(|wanted| Membership::load(&blocks, &wanted).ok());
     let device = members.and_then(|members| Some(members.devices.get(&floor.device)?.key));
-    device.map(|key| directories.state_of(&floor.file_system, &key)).transpose()
+    device.map(|key| directories.state_of(&floor.file_system(), &key)).transpose()
 }
 
 fn write_leaves(state_dir: &Path, size: u64, writer: &mut BundleWriter) -> Outcome {

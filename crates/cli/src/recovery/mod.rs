@@ -4,6 +4,7 @@ pub mod args;
 pub mod bundle;
 pub mod rebuild;
 mod report;
+pub mod restored;
 mod sources;
 
 use crate::exit::{Exit, Failure, Outcome};

@@ -153,25 +153,18 @@ fn same_file_system(bundles: &[Bundle]) -> Outcome<(Digest, PublicKey)> {
     let first = &bundles[0].statement.floor;
     for bundle in bundles {
         let floor = &bundle.statement.floor;
-        if floor.superuser.file_system_id() != floor.file_system {
-            let message = format!(
-                "{}: forged: its superuser's key is not that of its file system",
-                bundle.path().display()
-            );
-            return Err(Failure::new(Exit::Data, message));
-        }
-        if floor.file_system != first.file_system {
+        if floor.file_system() != first.file_system() {
             let message = format!(
                 "{} is of file system {}, {} of {}",
                 bundles[0].path().display(),
-                first.file_system,
+                first.file_system(),
                 bundle.path().display(),
-                floor.file_system
+                floor.file_system()
             );
             return Err(Failure::new(Exit::Usage, message).hint("rebuild one file system after the other"));
         }
     }
-    Ok((first.file_system, first.superuser))
+    Ok((first.file_system(), first.superuser))
 }
 
 /// A device whose cache has lost the membership may be helped by another's.

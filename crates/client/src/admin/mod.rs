@@ -12,8 +12,10 @@ mod adopt;
 pub mod changes;
 mod create;
 pub mod off_line;
+mod restored;
 
 pub use create::{CreateConfig, CreateError, create, create_by, create_with};
+pub use restored::{DeclareConfig, DeclareError, Prospect, declare_restore};
 
 use crate::engine::Engine;
 use crate::error::FsError;

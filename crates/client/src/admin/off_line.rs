@@ -20,7 +20,8 @@ use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, Device, DeviceId, GroupId, Membership, PrincipalId, UserId,
 };
 use holdfast_crypto::keyfile::format_public;
-use holdfast_crypto::{DigestKey, Domain, KeyHolder, NotSigned, Signature, decode, encode};
+use holdfast_crypto::{Digest, DigestKey, Domain, KeyHolder, NotSigned, Signature, decode, encode};
+use holdfast_protocol::epoch;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::warrant::Change;
 use parking_lot::Mutex;
@@ -131,8 +132,8 @@ impl SigningRequest {
 
     fn check(&self) -> Result<(), String> {
         let change = &self.change;
-        if self.present.devices.get(&DeviceId::SUPERUSER).map(|device| device.key.file_system_id())
-            != Some(change.file_system)
+        if !self.present.devices.contains_key(&DeviceId::SUPERUSER)
+            || epoch_of(&self.present) != change.file_system
         {
             return Err("it is not of the superuser's file system".to_owned());
         }
@@ -307,8 +308,7 @@ pub fn prepare(
     };
     engine.modify(Arc::new(Mutex::new(look)))?;
     let (handle, present, next, home) = result.lock().take().expect("the edit that succeeded left a result");
-    let file_system = present.devices[&DeviceId::SUPERUSER].key.file_system_id();
-    let change = Change::new(file_system, &handle, &next);
+    let change = Change::new(epoch_of(&present), &handle, &next);
     Ok(SigningRequest { url, present: (*present).clone(), change, home, signature: None })
 }
 
@@ -374,6 +374,11 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
     Ok(Submitted { adopted, no_home })
 }
 
+/// What changes name in the place of the file system.
+fn epoch_of(members: &Membership) -> Digest {
+    epoch::latest(members.devices[&DeviceId::SUPERUSER].key.file_system_id(), &members.restores)
+}
+
 /// Whether the change follows what is in force now; not if only its directory is left to be made. Otherwise says what came
 /// between.
 fn is_due(engine: &Engine, request: &SigningRequest) -> Result<bool, FsError> {
@@ -385,10 +390,10 @@ fn is_due(engine: &Engine, request: &SigningRequest) -> Result<bool, FsError> {
     };
     engine.modify(Arc::new(Mutex::new(look)))?;
     let (handle, present) = result.lock().take().expect("the edit that succeeded left a result");
-    let file_system = present.devices[&DeviceId::SUPERUSER].key.file_system_id();
     let change = &request.change;
-    if change.file_system != file_system {
-        return Err(FsError::Invalid("it is for another file system".to_owned()));
+    if change.file_system != epoch_of(&present) {
+        let why = "it is for another file system, or from before a restore of the server";
+        return Err(FsError::Invalid(why.to_owned()));
     }
     if (handle.version, handle.reference.address) == (change.version, change.follows) {
         return Ok(true);

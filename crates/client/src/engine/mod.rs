@@ -16,6 +16,7 @@ mod pump;
 mod queue;
 mod quota;
 mod reclaim;
+pub(crate) mod restored;
 mod settle;
 mod shared;
 mod snapshot;
@@ -32,6 +33,7 @@ pub use notices::{Notice, NoticeHook};
 pub use past::{PastState, PastTree};
 pub use pins::Pin;
 pub use reclaim::{Reclaimed, ReclaimedFile};
+pub use restored::RestoreReport;
 pub use snapshot::Snapshot;
 pub(crate) use start::explain;
 pub use status::Status;
@@ -146,6 +148,11 @@ impl Engine {
     /// [`FsError::Unreachable`] or [`FsError::Frozen`].
     pub fn fetch(&self) -> Result<Arc<Snapshot>, FsError> {
         self.shared.fetch()
+    }
+
+    /// What a declared restore of the server cost this device, if one was taken up at this start.
+    pub fn restored(&self) -> Option<RestoreReport> {
+        self.shared.restored.get().cloned()
     }
 
     /// Makes a modification; the result contains its effect. When this returns the operation has its place in

@@ -132,6 +132,7 @@ mod tests {
             last_good_operation: 1,
             evidence: None,
             is_local: false,
+            is_restored: false,
         };
         notices.tell(Notice::Order(Arc::new(order)));
         assert!(matches!(notices.told().last(), Some(Notice::Order(_))));

@@ -345,7 +345,7 @@ fn is_behind(past: &View, accepted: &View) -> bool {
 }
 
 fn file_system(shared: &Shared) -> Digest {
-    shared.latest.read().floor.file_system
+    shared.latest.read().floor.file_system()
 }
 
 fn call(shared: &Shared, request: &Request) -> Result<Response, FsError> {

@@ -6,6 +6,7 @@ use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::queue::{Job, Learned, Lesson, Queue, Waiter};
+use super::restored::RestoreReport;
 use super::snapshot::Snapshot;
 use super::vigil::Vigil;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
@@ -83,6 +84,8 @@ pub(super) struct Shared {
     pub vigil: OnceLock<Arc<Vigil>>,
     /// The same; where leaves of the log are kept.
     pub leaf_keeper: OnceLock<Arc<LeafKeeper>>,
+    /// A declared restore that was taken up at the start.
+    pub restored: OnceLock<RestoreReport>,
 }
 
 impl Shared {
@@ -122,6 +125,7 @@ impl Shared {
             leases,
             vigil: OnceLock::new(),
             leaf_keeper: OnceLock::new(),
+            restored: OnceLock::new(),
         }
     }
 
@@ -358,7 +362,12 @@ pub(super) fn stopped() -> FsError {
 pub(super) fn is_definite(error: &RpcError) -> bool {
     use holdfast_protocol::message::ServerError;
     match error {
-        RpcError::Server(ServerError::Busy | ServerError::NoSpace | ServerError::Storage(_)) => false,
+        RpcError::Server(
+            ServerError::Busy
+            | ServerError::NoSpace
+            | ServerError::Storage(_)
+            | ServerError::AwaitsDeclaration,
+        ) => false,
         RpcError::Server(_) | RpcError::TooLarge { .. } => true,
         _ => false,
     }

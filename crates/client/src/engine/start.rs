@@ -1,7 +1,8 @@
 //! From a key and an address to a running engine.
 
 use super::leaf_keeper::LeafKeeper;
-use super::pump::Pump;
+use super::pump::{Pump, TakeUp};
+use super::restored;
 use super::shared::Shared;
 use super::vigil::{Vigil, WitnessPolicy};
 use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, past::Pasts, pins::Pins};
@@ -111,10 +112,16 @@ impl Engine {
         let (signer, allocator) = match &state {
             Some(state) => {
                 let mut signer = restore(state, &config.state_dir)?;
-                if config.acknowledge_alarm {
-                    signer.acknowledge();
-                } else {
-                    frozen(state)?;
+                match frozen(state) {
+                    Ok(()) => {}
+                    Err(_) if config.acknowledge_alarm => signer.acknowledge(),
+                    // What froze it may have been a restore that was not declared yet, or one to be taken up.
+                    Err(_)
+                        if !is_away && restored::is_declared(&*remote, signer.floor(), config.deadline) =>
+                    {
+                        signer.acknowledge();
+                    }
+                    Err(frozen) => return Err(frozen),
                 }
                 (signer, state.allocator.clone())
             }
@@ -155,7 +162,10 @@ impl Engine {
         let shared = Arc::new(Shared::new(
             address, me, deadline, remote, store, evidence, tables, base, floor, leases,
         ));
-        let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator, signed);
+        // What is shown without the server is of before a restore, if there was one.
+        let take_up = (!is_away)
+            .then(|| TakeUp { state_dir: config.state_dir.clone(), processes: config.processes.clone() });
+        let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator, signed, take_up);
         let thread = spawn("pump", move || pump.run())?;
         let pins = Arc::new(Pins::default());
         let (pinned, keeper) = (pins.clone(), shared.clone());
@@ -314,6 +324,7 @@ fn frozen(state: &State) -> Result<(), StartError> {
     let signer = Signer::restore(&state.signer).ok();
     let alarm = signer.as_ref().and_then(|signer| signer.frozen());
     let is_local = alarm.is_some_and(|alarm| alarm.blame() == Blame::LocalState);
+    let is_restored = alarm.is_some_and(|alarm| alarm.blame() == Blame::Nobody);
     let report = match &state.frozen {
         Some(frozen) => FrozenReport {
             what: frozen.what.clone(),
@@ -321,6 +332,7 @@ fn frozen(state: &State) -> Result<(), StartError> {
             last_good_operation: frozen.last_good_operation,
             evidence: frozen.evidence.as_ref().map(Into::into),
             is_local,
+            is_restored,
         },
         None => match alarm {
             Some(alarm) => FrozenReport {
@@ -329,6 +341,7 @@ fn frozen(state: &State) -> Result<(), StartError> {
                 last_good_operation: signer.as_ref().map_or(0, |signer| signer.floor().last()),
                 evidence: None,
                 is_local,
+                is_restored,
             },
             None => return Ok(()),
         },

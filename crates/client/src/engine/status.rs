@@ -65,6 +65,8 @@ pub struct Status {
     pub locks: usize,
     /// The newest head that witnesses vouch for, if there is a policy.
     pub head: Option<HeadStatus>,
+    /// What a declared restore of the server cost this device, if one was taken up at this start.
+    pub restored: Option<String>,
     /// Blocks and caches.
     pub store: StoreStatus,
 }
@@ -131,6 +133,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         leases: shared.leases.held(),
         locks,
         head: shared.vigil.get().map(|vigil| vigil.status()),
+        restored: shared.restored.get().map(ToString::to_string),
         store: shared.store.status(),
     }
 }

@@ -260,7 +260,7 @@ impl Vigil {
         let servers = floor.server_keys.as_ref().map_or(&[][..], |list| &list.value.keys);
         let mut trouble = None;
         for shown in heads.iter().take(HEADS_MAX) {
-            match head::verify(&floor.file_system, servers, &self.policy.witnesses, accepted, shown) {
+            match head::verify(&floor.epoch, servers, &self.policy.witnesses, accepted, shown) {
                 Ok(vouched) => {
                     let mut state = self.state.lock();
                     state.freshness.handle_vouched(&vouched.by, now_ms());
@@ -303,7 +303,14 @@ impl Vigil {
         let evidence = shared.evidence.keep_head(what.clone(), floor, encode(shown), earlier);
         let last_good_operation = shared.last_operation.load(Relaxed);
         let noticed_ns = now_ns();
-        let report = FrozenReport { what, noticed_ns, last_good_operation, evidence, is_local: false };
+        let report = FrozenReport {
+            what,
+            noticed_ns,
+            last_good_operation,
+            evidence,
+            is_local: false,
+            is_restored: false,
+        };
         shared.freeze_for_good(report);
     }
 

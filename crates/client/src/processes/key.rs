@@ -11,6 +11,7 @@ use holdfast_components::{
     Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, Door, End, Patience, Plan, Profile, Program,
     Restart, Supervisor,
 };
+use holdfast_content::Restore;
 use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, keyfile};
 use holdfast_protocol::mandate::Mandate;
 use holdfast_rpc::{ServerAddress, ServerProof, Transport, diagnosis};
@@ -190,6 +191,27 @@ impl Processes {
         let file = open_record(&path)?;
         let known = known.map(Mandate::to_bytes).unwrap_or_default();
         self.hand_over(&known, Some(*file_system), Some(file))
+    }
+
+    /// Has the signer go over to the epoch of the last of these restores, with what this machine makes of the state that
+    /// is left. It never goes back.
+    ///
+    /// # Errors
+    /// The restores are not declared, or do not follow what the key has taken up.
+    pub fn go_over(
+        &self,
+        superuser: &PublicKey,
+        restores: &[Restore],
+        next: &Mandate,
+    ) -> Result<(), ProcessesError> {
+        let _turn = self.turn.lock();
+        self.send_parts(&next.to_bytes())?;
+        let question = ToSigner::GoOver { superuser: *superuser, restores: restores.to_vec() };
+        match self.ask(&question, &[])? {
+            FromSigner::Ready { .. } => Ok(()),
+            FromSigner::Not(why) => Err(why.into()),
+            _ => Err(strange().into()),
+        }
     }
 
     /// Hands the key to the signer for handshakes only: for whoever reads.

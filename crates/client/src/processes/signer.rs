@@ -12,6 +12,7 @@ use super::words::{
     AGENT, FromSigner, HANDSHAKE, HANDSHAKE_BYTES_MAX, KeyPlace, SIGN, Thing, ToSigner, WHOLE_BYTES_MAX,
 };
 use holdfast_components::{Answer, Asker, Context, Patience, Refusal, Request};
+use holdfast_content::Restore;
 use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, agent, decode};
 use holdfast_protocol::mandate::{Mandate, is_tls_handshake};
 use std::fmt;
@@ -79,6 +80,7 @@ impl State {
             ToSigner::Part(_) => Err(refused("it is longer than anything that is signed")),
             ToSigner::Begin { key, file_system } => self.begin(&part, key, file_system, files),
             ToSigner::Sign => self.sign(&part).map(FromSigner::Signed),
+            ToSigner::GoOver { superuser, restores } => self.go_over(&part, &superuser, &restores),
         };
         outcome.unwrap_or_else(FromSigner::Not)
     }
@@ -130,6 +132,24 @@ impl State {
         Ok(signatures)
     }
 
+    /// Signs in the epoch after a restore that the superuser has declared, and no more in those before.
+    fn go_over(
+        &mut self,
+        next: &[u8],
+        superuser: &PublicKey,
+        restores: &[Restore],
+    ) -> Result<FromSigner, NotSigned> {
+        let (Some(key), Some((mandate, keep))) = (&self.key, &mut self.mandate) else {
+            return Err(refused("the signer was given no file system to sign for"));
+        };
+        let next = Mandate::from_bytes(next).map_err(|error| refused(&error.to_string()))?;
+        let after = mandate.go_over(superuser, restores, &next).map_err(|why| refused(&why.to_string()))?;
+        let kept = keep.write(&after.to_bytes());
+        kept.map_err(|error| NotSigned::Away(format!("what is signed cannot be recorded: {error}")))?;
+        *mandate = after;
+        Ok(FromSigner::Ready { public: key.public(), number: mandate.number() })
+    }
+
     fn network_asks(&mut self, message: &[u8]) -> Result<Signature, NotSigned> {
         if message.len() > HANDSHAKE_BYTES_MAX || !is_tls_handshake(message) {
             return Err(refused("it is no handshake of a TLS client"));
@@ -172,6 +192,8 @@ fn mandate(
     let known = if known.is_empty() { None } else { Some(read(known)?) };
     let kept = found.map(|bytes| read(&bytes)).transpose()?;
     let mandate = match (kept, known) {
+        // One of the two has taken a restore up that the other has not; it is taken up again.
+        (Some(kept), Some(known)) if kept.epoch() != known.epoch() => return Ok((kept, keep)),
         (Some(kept), Some(known)) if kept.contradicts(&known) => {
             return Err(unusable(&"it and the state of this device differ about the last operation"));
         }

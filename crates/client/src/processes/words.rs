@@ -1,8 +1,10 @@
 //! What the client's processes say to each other. Bounded, canonical, and judged by whoever hears it.
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::Restore;
 use holdfast_crypto::{Ask, Digest, Domain, NotSigned, PublicKey, Signature};
 use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::history::{Snapshot, SnapshotEnd};
 use holdfast_protocol::message::{ServerKeys, Welcome};
 use holdfast_protocol::signed::Signable;
@@ -49,6 +51,14 @@ pub(super) enum ToSigner {
     },
     /// Sign what the parts before say: a list of [`Thing`].
     Sign,
+    /// Go over to the epoch of the last of these restores: the parts before are what this machine makes of the state that
+    /// is left.
+    GoOver {
+        /// Who declared them.
+        superuser: PublicKey,
+        /// All of the file system, first to last.
+        restores: Vec<Restore>,
+    },
 }
 
 /// Where the private key is.
@@ -145,6 +155,7 @@ pub(super) enum Thing {
     Snapshot(Snapshot),
     SnapshotEnd(SnapshotEnd),
     Warrant(Change),
+    Restore(Declaration),
 }
 
 impl Thing {
@@ -157,6 +168,7 @@ impl Thing {
             Thing::Snapshot(snapshot) => snapshot.ask(),
             Thing::SnapshotEnd(end) => end.ask(),
             Thing::Warrant(change) => change.ask(),
+            Thing::Restore(declaration) => declaration.ask(),
         }
     }
 
@@ -174,6 +186,7 @@ impl Thing {
                 Domain::Snapshot => 3,
                 Domain::SnapshotEnd => 4,
                 Domain::Warrant => 5,
+                Domain::Restore => 6,
                 other => return Err(NotSigned::Refused(format!("this device's key signs no {other:?}"))),
             });
             bytes.extend_from_slice(&ask.whole);

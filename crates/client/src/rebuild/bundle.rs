@@ -78,7 +78,7 @@ impl BundleWriter {
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         let file = BufWriter::new(file.map_err(at(&temporary))?);
         let mut writer = BundleWriter { file, to: to.to_owned(), temporary, blocks: 0, bytes: 0 };
-        let head = [&MAGIC[..], &[FORMAT], &statement.floor.file_system.0].concat();
+        let head = [&MAGIC[..], &[FORMAT], &statement.floor.file_system().0].concat();
         writer.file.write_all(&head).map_err(at(&writer.temporary))?;
         writer.record(STATEMENT, &encode(statement))?;
         Ok(writer)
@@ -205,7 +205,7 @@ impl Bundle {
             return Err(damaged("it breaks off"));
         }
         let statement = statement.ok_or_else(|| damaged("there is no statement in it"))?;
-        if statement.floor.file_system.0 != head[9..] {
+        if statement.floor.file_system().0 != head[9..] {
             return Err(damaged("it names two file systems"));
         }
         Ok(Bundle { path: path.to_owned(), file, statement, leaves, blocks })

@@ -132,6 +132,44 @@ impl LeafFile {
         Ok(true)
     }
 
+    /// Whether a head is in the past of those kept; `None` where not all of them up to it are known.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn is_past(&self, head: LogHead) -> io::Result<Option<bool>> {
+        Ok(self.frontier_at(head.size)?.map(|frontier| frontier.head() == head))
+    }
+
+    /// Forgets all behind a head, after a restore of the server.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn go_back(&mut self, head: LogHead) -> io::Result<()> {
+        if self.verified() > head.size {
+            self.verified = match self.frontier_at(head.size)? {
+                Some(frontier) if frontier.head() == head => frontier,
+                _ => Frontier::default(),
+            };
+            self.write_header()?;
+        }
+        let end = self.verified().max(head.size);
+        let length = self.file.metadata()?.len().min(HEADER_BYTES + end * LEAF_BYTES);
+        self.file.set_len(length)
+    }
+
+    fn frontier_at(&self, size: u64) -> io::Result<Option<Frontier>> {
+        let mut frontier = Frontier::default();
+        while frontier.head().size < size {
+            let at = frontier.head().size;
+            let found = self.read(at, STEP.min(size - at))?;
+            if found.is_empty() || found.contains(&Digest::ZERO) {
+                return Ok(None);
+            }
+            found.into_iter().for_each(|leaf| drop(frontier.append(leaf)));
+        }
+        Ok(Some(frontier))
+    }
+
     fn write_header(&self) -> io::Result<()> {
         let peaks = self.verified.peaks();
         let mut bytes = MAGIC.to_vec();

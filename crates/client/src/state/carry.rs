@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! magic "hfstate\1" | digest (32) of what follows | state | record of the signer | when (borsh)
+//!                   | declared restores that the device has taken up, if there are any (borsh)
 //! ```
 //!
 //! The file holds no key and no content, and is as private as the state itself (mode 0600). Its digest notices damage,
@@ -12,8 +13,10 @@
 //! Attack answered (or rather, accident): a state copied by hand goes on in two places, and both sign.
 
 use super::{Found, MOVED, State, StateError, StateLog};
+use crate::engine::restored;
 use crate::processes::record;
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::Restore;
 use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey, decode, encode};
 use holdfast_log::LocalStorage;
 use holdfast_protocol::signer::Signer;
@@ -155,7 +158,11 @@ pub fn export(
     }
     let signed = record::read(state_dir).map_err(at(state_dir))?;
     let carriage = carriage_of(&state)?;
-    let carried = encode(&Carried { state, signed, exported_ns: now_ns });
+    let restores = restored::read(state_dir).map_err(at(state_dir))?;
+    let mut carried = encode(&Carried { state, signed, exported_ns: now_ns });
+    if !restores.is_empty() {
+        carried.extend(encode(&restores));
+    }
     // Neither an older file nor an unfinished one is overwritten.
     if fs::symlink_metadata(to).is_ok() {
         return Err(at(to)(io::ErrorKind::AlreadyExists.into()));
@@ -192,7 +199,7 @@ pub fn export(
 /// # Errors
 /// [`CarryError::NoState`], I/O errors.
 pub fn look_into(file: &Path) -> Result<Carriage, CarryError> {
-    Ok(carriage_of(&read(file)?.state)?)
+    Ok(carriage_of(&read(file)?.0.state)?)
 }
 
 /// Puts the state in `file`, which must be `key`'s, into `state_dir`.
@@ -200,15 +207,24 @@ pub fn look_into(file: &Path) -> Result<Carriage, CarryError> {
 /// # Errors
 /// [`CarryError`]; [`CarryError::Older`] unless it is newer than what is there, or what was carried away from there.
 pub fn import(file: &Path, state_dir: &Path, key: PublicKey) -> Result<Carriage, CarryError> {
-    let carried = read(file)?;
+    let (carried, restores) = read(file)?;
     if carried.state.key != key {
         return Err(CarryError::OtherKey { found: carried.state.key, expected: key });
     }
     let carriage = carriage_of(&carried.state)?;
     let storage = LocalStorage::open(state_dir).map_err(at(state_dir))?;
     let (log, found) = StateLog::open_any(Arc::new(storage), carriage.file_system, key)?;
+    // Numbers begin anew with what is left by a declared restore.
+    let known = restored::read(state_dir).map_err(at(state_dir))?.len();
     match found {
         Found::Nothing => {}
+        _ if restores.len() > known => {}
+        Found::Moved(Moved { used: here, .. }) if restores.len() < known => {
+            return Err(CarryError::Older { here, there: carriage.used });
+        }
+        Found::State(state) if restores.len() < known => {
+            return Err(CarryError::Older { here: carriage_of(&state)?.used, there: carriage.used });
+        }
         // Carried away and brought back: the same is as good as what was left.
         Found::Moved(moved) if carriage.used >= moved.used => {}
         Found::Moved(moved) => return Err(CarryError::Older { here: moved.used, there: carriage.used }),
@@ -221,11 +237,14 @@ pub fn import(file: &Path, state_dir: &Path, key: PublicKey) -> Result<Carriage,
     }
     // What the signer remembers first: with the state and an older record it would refuse.
     record::replace(state_dir, carried.signed.as_deref()).map_err(at(state_dir))?;
+    if !restores.is_empty() {
+        restored::save(state_dir, &restores).map_err(at(state_dir))?;
+    }
     log.save(&carried.state)?;
     Ok(carriage)
 }
 
-fn read(path: &Path) -> Result<Carried, CarryError> {
+fn read(path: &Path) -> Result<(Carried, Vec<Restore>), CarryError> {
     let no_state = || CarryError::NoState(path.to_owned());
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(at(path))?;
@@ -235,7 +254,10 @@ fn read(path: &Path) -> Result<Carried, CarryError> {
     if bytes.len() as u64 > BYTES_MAX || sum(carried).0 != *digest {
         return Err(no_state());
     }
-    decode(carried).map_err(|_| no_state())
+    match decode(carried) {
+        Ok(carried) => Ok((carried, Vec::new())),
+        Err(_) => decode(carried).map_err(|_| no_state()),
+    }
 }
 
 fn sum(bytes: &[u8]) -> Digest {

@@ -93,7 +93,7 @@ impl Statement {
     pub fn into_evidence(self, explanation: String) -> EvidenceFile {
         EvidenceFile {
             format: 2,
-            file_system: self.floor.file_system,
+            file_system: self.floor.file_system(),
             device: Some(self.floor.device),
             noticed_ns: now_ns(),
             explanation,

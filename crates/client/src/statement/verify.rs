@@ -13,6 +13,7 @@ use holdfast_content::{BlockSource, ContentError, DeviceId, Membership, SourceEr
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::check::{authentic, check_look, membership_holds, membership_wanted};
+use holdfast_protocol::epoch::Epochs;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::judge::{Contradiction, Exhibit, Suspect, contradictions};
 use holdfast_protocol::message::ViewReply;
@@ -188,7 +189,7 @@ pub fn verify(testimonies: &[Testimony], limits: Limits) -> Result<Verdict, Unus
         prepared.push(prepare(testimony)?);
     }
     for pair in prepared.windows(2) {
-        let id = |prepared: &Prepared<'_>| prepared.testimony.statement.floor.file_system;
+        let id = |prepared: &Prepared<'_>| prepared.testimony.statement.floor.file_system();
         if id(&pair[0]) != id(&pair[1]) {
             return Err(Unusable::OtherFileSystem {
                 first: pair[0].told.label.clone(),
@@ -212,7 +213,7 @@ pub fn verify(testimonies: &[Testimony], limits: Limits) -> Result<Verdict, Unus
     let sides = sides(&prepared, &found, &newest, limits);
     Ok(Verdict {
         conclusion: conclusion(&found, refused),
-        file_system: prepared[0].testimony.statement.floor.file_system.to_string(),
+        file_system: prepared[0].testimony.statement.floor.file_system().to_string(),
         name: newest.name.clone(),
         contradictions: found.iter().map(|clash| clashing(clash, &newest)).collect(),
         sides,
@@ -295,11 +296,6 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
     let Testimony { label, statement, made_ns } = testimony;
     let floor = &statement.floor;
     let forged = |why: String| Unusable::Forged { label: label.clone(), why };
-    if floor.superuser.file_system_id() != floor.file_system {
-        return Err(forged(
-            "the superuser's key in it is not the one that its file system's id names".to_owned(),
-        ));
-    }
     let mut remarks = Vec::new();
     let mut exhibits = Vec::new();
     let membership = membership(statement, &floor.view).map_err(forged)?;
@@ -311,7 +307,7 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
         for slot in floor.view.slots.values() {
             // An accepted structure was verified by the teller; one that is not authentic was put in since.
             authentic(members, slot).map_err(|alarm| forged(alarm.to_string()))?;
-            if slot.value.forecast.file_system != floor.file_system {
+            if !is_of(floor, members, slot) {
                 return Err(forged("a structure in it is of another file system".to_owned()));
             }
             let acknowledged = promised == Some(slot.value.digest());
@@ -345,6 +341,11 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
     Ok(Prepared { testimony, membership, refused_membership, exhibits, told })
 }
 
+/// Whether a structure is of the file system, in an epoch that its membership knows.
+fn is_of(floor: &Floor, members: &Membership, slot: &Signed<Structure>) -> bool {
+    Epochs::of(floor.file_system(), &members.restores).contains(&slot.value.forecast.file_system)
+}
+
 /// The membership that a view names, if the block is in the statement; an error if the view names none properly.
 fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, String> {
     if view.slots.is_empty() {
@@ -367,7 +368,7 @@ fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, 
 /// nothing, so it is an error: no honest device keeps one.
 fn receipt(floor: &Floor) -> Result<Option<Digest>, String> {
     if let Some(keys) = &floor.server_keys
-        && (keys.value.file_system != floor.file_system || !keys.verify(&floor.superuser))
+        && (keys.value.file_system != floor.file_system() || !keys.verify(&floor.superuser))
     {
         return Err("the list of server keys in it is not signed by the superuser".to_owned());
     }
@@ -388,7 +389,7 @@ fn hangs_together(floor: &Floor, members: &Membership) -> Result<(), Alarm> {
         consistency: Vec::new(),
         blocks: Vec::new(),
     };
-    check_look(&Floor::new(floor.superuser, BYSTANDER), members, &reply).map(drop)
+    check_look(&Floor::beside(floor.superuser, BYSTANDER, members), members, &reply).map(drop)
 }
 
 /// The refused answer: exhibits in it, and whether it is refused here too.
@@ -415,7 +416,7 @@ fn refused<'a>(
     };
     for slot in reply.view.slots.values() {
         match authentic(&members, slot) {
-            Ok(()) if slot.value.forecast.file_system == statement.floor.file_system => {
+            Ok(()) if is_of(&statement.floor, &members, slot) => {
                 exhibits.push(Exhibit { structure: slot, acknowledged: false });
             }
             Ok(()) => remarks.push("in the refused answer: a structure of another file system".to_owned()),

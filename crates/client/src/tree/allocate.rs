@@ -94,6 +94,12 @@ impl Default for Allocator {
 }
 
 impl Allocator {
+    /// After a restore of the server: what was reserved may be lost, so it is reserved anew. No number is given out again.
+    #[must_use]
+    pub fn after_restore(&self) -> Allocator {
+        Allocator { next_number: self.next_number, ..Allocator::default() }
+    }
+
     /// For the first plan of an operation.
     pub fn begin(&self) -> Allocator {
         let mut work = self.clone();

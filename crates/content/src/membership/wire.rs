@@ -1,7 +1,7 @@
 //! Memberships as bytes. What older programs did not have follows at the end, and the highest bits of the version say
 //! that it does (a warrant is not part of them, but before them in the block): so a membership that needs nothing new has the bytes that it always had, wherever it stands.
 
-use super::{Group, Membership, VERSION_MAX};
+use super::{Group, Membership, Restore, VERSION_MAX};
 use crate::{DeviceId, GroupId, UserId};
 use borsh::io::{Error, ErrorKind, Read, Result, Write};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -11,19 +11,24 @@ use std::collections::{BTreeMap, BTreeSet};
 const NESTED: u64 = 1 << 63;
 /// And then, how much users may store.
 const QUOTAS: u64 = 1 << 62;
+/// And then, declared restores.
+const RESTORES: u64 = 1 << 61;
 
 /// The format of a block with nothing new in it, of one with groups as members, of one with quotas (and perhaps groups as
-/// members), and of one with a warrant before the membership (which may have either).
+/// members), of one with a warrant before the membership (which may have any of these), and of one with declared
+/// restores (and perhaps the others, but no warrant).
 pub(super) const PLAIN: u8 = crate::codec::FORMAT;
 pub(super) const WITH_GROUPS: u8 = 2;
 pub(super) const WITH_QUOTAS: u8 = 3;
 pub(super) const WARRANTED: u8 = 4;
+pub(super) const WITH_RESTORES: u8 = 5;
 
 impl Membership {
     /// The format of its block.
     pub(super) fn block_format(&self) -> u8 {
         match self.groups.values().any(|group| !group.groups.is_empty()) {
             _ if self.warrant.is_some() => WARRANTED,
+            _ if !self.restores.is_empty() => WITH_RESTORES,
             _ if !self.quotas.is_empty() => WITH_QUOTAS,
             true => WITH_GROUPS,
             false => PLAIN,
@@ -43,7 +48,9 @@ impl BorshSerialize for Membership {
             return Err(Error::new(ErrorKind::InvalidInput, "the version of a membership is too high"));
         }
         let flag = |there: bool, flag: u64| if there { flag } else { 0 };
-        let flags = flag(!nested.is_empty(), NESTED) | flag(!self.quotas.is_empty(), QUOTAS);
+        let flags = flag(!nested.is_empty(), NESTED)
+            | flag(!self.quotas.is_empty(), QUOTAS)
+            | flag(!self.restores.is_empty(), RESTORES);
         (self.version | flags).serialize(writer)?;
         self.name.serialize(writer)?;
         self.users.serialize(writer)?;
@@ -55,6 +62,9 @@ impl BorshSerialize for Membership {
         if flags & QUOTAS != 0 {
             self.quotas.serialize(writer)?;
         }
+        if flags & RESTORES != 0 {
+            self.restores.serialize(writer)?;
+        }
         Ok(())
     }
 }
@@ -64,12 +74,13 @@ impl BorshDeserialize for Membership {
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidData, why));
         let flagged = u64::deserialize_reader(reader)?;
         let mut membership = Membership {
-            version: flagged & !(NESTED | QUOTAS),
+            version: flagged & !(NESTED | QUOTAS | RESTORES),
             name: String::deserialize_reader(reader)?,
             users: BTreeMap::<UserId, _>::deserialize_reader(reader)?,
             groups: BTreeMap::<GroupId, Group>::deserialize_reader(reader)?,
             devices: BTreeMap::<DeviceId, _>::deserialize_reader(reader)?,
             quotas: BTreeMap::new(),
+            restores: Vec::new(),
             warrant: None,
         };
         if membership.version > VERSION_MAX {
@@ -91,6 +102,12 @@ impl BorshDeserialize for Membership {
             membership.quotas = BTreeMap::deserialize_reader(reader)?;
             if membership.quotas.is_empty() {
                 return refuse("limits are announced, and there are none");
+            }
+        }
+        if flagged & RESTORES != 0 {
+            membership.restores = Vec::<Restore>::deserialize_reader(reader)?;
+            if membership.restores.is_empty() {
+                return refuse("restores are announced, and there are none");
             }
         }
         Ok(membership)

@@ -9,6 +9,7 @@
 //! (rollback), or takes back or changes an operation (abort, replay). What remains possible is in
 //! `docs/threat-model.md`.
 
+mod epochs;
 mod handles;
 #[cfg(test)]
 mod hostile;
@@ -27,6 +28,7 @@ mod warrants;
 
 use crate::alarm::{Alarm, Operation};
 use crate::certificate::Certificate;
+use crate::epoch::Epochs;
 use crate::floor::Floor;
 use crate::log_tree::Frontier;
 use crate::members::Members;
@@ -210,6 +212,7 @@ struct Context<'a> {
     certificate: Option<&'a Certificate>,
     policy: &'a dyn Policy,
     elements: Vec<Element<'a>>,
+    epochs: Epochs,
 }
 
 impl Context<'_> {
@@ -245,6 +248,7 @@ fn check_with(
 ) -> Result<(Floor, Option<Forecast>), Alarm> {
     let view = &reply.view;
     shape::limits(view)?;
+    let epochs = epochs::check(floor, members, view)?;
     let own = certificate.map(|certificate| forecast(view, certificate));
 
     let mut elements = Vec::with_capacity(view.slots.len() + view.pending.len() + 2);
@@ -263,7 +267,7 @@ fn check_with(
     elements.sort_by_key(|element| {
         (element.forecast.log.size, element.origin != Origin::Floor, element.forecast.device)
     });
-    let context = Context { floor, members, view, certificate, policy, elements };
+    let context = Context { floor, members, view, certificate, policy, elements, epochs };
 
     membership::check(&context)?;
     shape::check(&context)?;

@@ -32,6 +32,8 @@ pub(super) enum Rule {
     Tables,
     /// The membership is the superuser's.
     Warrants,
+    /// What was lost by a restore does not come back.
+    Epochs,
     /// Signatures verify.
     Signatures,
 }

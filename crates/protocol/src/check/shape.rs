@@ -59,7 +59,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
         if slot.value.device() != *device || slot.value.number() == 0 {
             return Err(malformed(Some(*device), "a slot holds another device's structure"));
         }
-        well_formed(floor.file_system, &slot.value.forecast)?;
+        well_formed(context, &slot.value.forecast)?;
         if floor.view.slots.get(device) == Some(slot) {
             membership_allows(members.member(*device), &slot.value.forecast)?;
         } else {
@@ -116,11 +116,14 @@ fn membership_allows(member: Option<Member>, forecast: &Forecast) -> Result<Memb
 }
 
 /// Records and sets agree with the vector they stand beside.
-fn well_formed(file_system: Digest, forecast: &Forecast) -> Result<(), Alarm> {
+fn well_formed(context: &Context<'_>, forecast: &Forecast) -> Result<(), Alarm> {
     let device = Some(forecast.device);
     let number = forecast.number();
-    if forecast.file_system != file_system {
+    if !context.epochs.contains(&forecast.file_system) {
         return Err(malformed(device, "it belongs to another file system"));
+    }
+    if context.policy.on(Rule::Epochs) && !context.epochs.holds(&forecast.file_system, forecast.log.size) {
+        return Err(malformed(device, "it was lost by a restore, and is shown again"));
     }
     let below = |set: &crate::vector::VoidSet| set.0.last_key_value().is_none_or(|(_, &last)| last < number);
     if !below(&forecast.voids) || !below(&forecast.ineffective) {
@@ -185,13 +188,19 @@ fn pending_entry(context: &Context<'_>, entry: &PendingEntry) -> Result<(), Alar
     let wrong_number = |what: &str| Alarm::WrongNumber { operation, what: what.to_owned() };
     let wrong_forecast = |what: &str| Alarm::WrongForecast { operation, what: what.to_owned() };
 
-    if certificate.file_system != floor.file_system {
+    if certificate.file_system != forecast.file_system {
         return Err(malformed(Some(certificate.device), "it belongs to another file system"));
+    }
+    if certificate.file_system != floor.epoch && !entry.dead {
+        return Err(malformed(
+            Some(certificate.device),
+            "it was under way before a restore, and is shown as alive",
+        ));
     }
     if (forecast.device, forecast.number()) != (certificate.device, certificate.number) {
         return Err(wrong_forecast("device or number"));
     }
-    well_formed(floor.file_system, forecast)?;
+    well_formed(context, forecast)?;
     let member = membership_allows(members.member(certificate.device), forecast)?;
     let known = floor.view.pending.iter().any(|known| known.certificate == entry.certificate);
     if !known && context.policy.on(Rule::Signatures) && !entry.certificate.verify(&member.key) {

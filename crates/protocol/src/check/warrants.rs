@@ -100,7 +100,7 @@ fn the_superusers_word_is_believed_whoever_brings_it() {
     // Burnt versions do no harm: the order gives it a later one.
     let late = signed(&change(&in_force(&stage), &renamed(&second, "late")), 9);
     assert_eq!(late.version, 9);
-    assert!(verified(known.file_system, &known.superuser, &late).is_some());
+    assert!(verified(known.file_system(), &known.superuser, &late).is_some());
 }
 
 #[test]

@@ -180,7 +180,8 @@ impl Archive {
     pub fn observe(&mut self, sequencer: &Sequencer, record: &OrderingRecord, noted_ns: i64, noting: Noting) {
         match record {
             OrderingRecord::Create { certificate, structure, .. }
-            | OrderingRecord::Fast { certificate, structure, .. } => {
+            | OrderingRecord::Fast { certificate, structure, .. }
+            | OrderingRecord::Restore { certificate, structure, .. } => {
                 self.changed |=
                     !certificate.value.deltas.is_empty() && structure.value.outcome == Outcome::Done;
                 self.newest = Some(certificate.clone());

@@ -133,7 +133,7 @@ pub fn believe(present: &Floor, members: &dyn Members, point: Point, reply: &Pas
     }
     let shown =
         ViewReply { view: view.clone(), peaks: peaks.clone(), consistency: Vec::new(), blocks: Vec::new() };
-    check_look(&Floor::new(present.superuser, NOBODY), members, &shown)
+    check_look(&Floor::beside(present.superuser, NOBODY, members), members, &shown)
         .map_err(|alarm| Lie::View(Box::new(alarm)))?;
     let known = present.log();
     if !verify_consistency(view.log, known, consistency) {

@@ -18,6 +18,7 @@
 //! - only the superuser's key changes the membership by itself, lists servers, or signs warrants; no two lists have one
 //!   number, and no two warrants follow one membership, or an older one. Any key may bring a membership alone, which is
 //!   worth nothing without a warrant in its block;
+//! - after a declared restore it signs in the new epoch only, from the state that is left ([`Mandate::go_over`]);
 //! - the same thing may be signed again.
 //!
 //! What it cannot know: whether the view that a structure rests on was really shown by the server, and whether the
@@ -32,6 +33,7 @@ mod tests;
 pub use record::Mandate;
 
 use crate::certificate::Certificate;
+use crate::epoch::{Declaration, Epochs, are_declared};
 use crate::history::{Snapshot, SnapshotEnd, name_offence};
 use crate::message::ServerKeys;
 use crate::signed::Signable;
@@ -39,7 +41,7 @@ use crate::signer::Signer;
 use crate::structure::{LogHead, Outcome, Structure};
 use crate::vector::VersionVector;
 use crate::warrant::Change;
-use holdfast_content::{DeviceId, PrincipalId};
+use holdfast_content::{DeviceId, PrincipalId, Restore};
 use holdfast_crypto::{Ask, Digest, Domain, PublicKey, decode};
 use record::{Announced, Made};
 
@@ -58,6 +60,9 @@ pub enum Contradiction {
     /// It is for another file system.
     #[error("it is for another file system")]
     OtherFileSystem,
+    /// It is of another epoch than the one that this key has taken up.
+    #[error("it is of a time before or after a restore that this key has not taken up, or not any more")]
+    OtherEpoch,
     /// It is in another device's name.
     #[error("it is in the name of device {found}, and this key has signed for device {known}")]
     OtherDevice {
@@ -145,7 +150,8 @@ impl Mandate {
     pub fn adopt(signer: &Signer, key: PublicKey) -> Mandate {
         let floor = signer.floor();
         let (certificate, structure) = signer.in_flight();
-        let mut mandate = Mandate::empty(floor.file_system, key);
+        let mut mandate = Mandate::empty(floor.file_system(), key);
+        mandate.set_epoch(floor.epoch);
         mandate.device = Some(floor.device);
         mandate.number = floor.used;
         if let Some(own) = floor.own() {
@@ -186,16 +192,19 @@ impl Mandate {
             Domain::Structure => self.structure(&shown::<Structure>(ask)?),
             Domain::ServerKeys => self.server_keys(&shown::<ServerKeys>(ask)?),
             Domain::Warrant => self.warrant(&shown::<Change>(ask)?),
+            Domain::Restore => self.restore(&shown::<Declaration>(ask)?),
             Domain::Snapshot => {
                 let snapshot = shown::<Snapshot>(ask)?;
                 if let Some(offence) = name_offence(&snapshot.name) {
                     return Err(Contradiction::Offence(offence));
                 }
-                self.place(snapshot.file_system, snapshot.device)
+                self.in_name_of(snapshot.device)?;
+                self.same(snapshot.file_system)
             }
             Domain::SnapshotEnd => {
                 let end = shown::<SnapshotEnd>(ask)?;
-                self.place(end.file_system, end.device)
+                self.in_name_of(end.device)?;
+                self.same(end.file_system)
             }
             Domain::Receipt => Err(Contradiction::NotSignable("receipts of servers")),
             Domain::SignedBlock => Err(Contradiction::NotSignable("blocks")),
@@ -207,10 +216,19 @@ impl Mandate {
         self.key.file_system_id() == self.file_system
     }
 
-    fn place(&mut self, file_system: Digest, device: DeviceId) -> Result<(), Contradiction> {
-        if file_system != self.file_system {
+    /// What names the file system itself, whatever the epoch.
+    fn same(&self, file_system: Digest) -> Result<(), Contradiction> {
+        if file_system == self.file_system { Ok(()) } else { Err(Contradiction::OtherFileSystem) }
+    }
+
+    fn place(&mut self, epoch: Digest, device: DeviceId) -> Result<(), Contradiction> {
+        if epoch != self.epoch() {
             return Err(Contradiction::OtherFileSystem);
         }
+        self.in_name_of(device)
+    }
+
+    fn in_name_of(&mut self, device: DeviceId) -> Result<(), Contradiction> {
         match self.device {
             Some(known) if known != device => {
                 return Err(Contradiction::OtherDevice { known: known.0, found: device.0 });
@@ -389,8 +407,49 @@ impl Mandate {
 }
 
 impl Mandate {
+    /// A restore is declared of the present epoch only, so never twice once the key has gone over.
+    fn restore(&mut self, declaration: &Declaration) -> Result<(), Contradiction> {
+        self.same(declaration.file_system)?;
+        if declaration.epoch != self.epoch() {
+            return Err(Contradiction::OtherEpoch);
+        }
+        if self.is_superuser() { Ok(()) } else { Err(Contradiction::NotSuperuser) }
+    }
+
+    /// What the key may sign after a restore that its superuser has declared, by what its machine remembers of the state
+    /// that is left. It never goes back: what it signed in an epoch stays signed. Until it has signed anything in the new
+    /// one, the same step may be taken again.
+    ///
+    /// # Errors
+    /// [`Contradiction::OtherEpoch`]: the restores are not declared, or do not follow what this key has taken up.
+    pub fn go_over(
+        &self,
+        superuser: &PublicKey,
+        restores: &[Restore],
+        next: &Mandate,
+    ) -> Result<Mandate, Contradiction> {
+        let epochs = Epochs::of(self.file_system, restores);
+        let is_later = epochs.left_of(&self.epoch()).is_some();
+        let is_again = epochs.latest() == self.epoch() && self.certificate.is_none() && self.open.is_none();
+        let is_declared = superuser.file_system_id() == self.file_system && are_declared(superuser, restores);
+        if !is_declared
+            || !(is_later || is_again)
+            || !next.belongs_to(&self.file_system, &self.key)
+            || next.epoch() != epochs.latest()
+            || next.certificate.is_some()
+            || next.open.is_some()
+        {
+            return Err(Contradiction::OtherEpoch);
+        }
+        if self.device.is_some_and(|known| next.device.is_some_and(|found| found != known)) {
+            return Err(Contradiction::NotSuperuser);
+        }
+        let server_keys = self.server_keys.max(next.server_keys);
+        Ok(Mandate { server_keys, warrant: None, ..next.clone() })
+    }
+
     fn warrant(&mut self, change: &Change) -> Result<(), Contradiction> {
-        if change.file_system != self.file_system {
+        if change.file_system != self.epoch() {
             return Err(Contradiction::OtherFileSystem);
         }
         if !self.is_superuser() {

@@ -1,12 +1,13 @@
 //! What is remembered of signatures, and its stored form.
 //!
 //! ```text
-//! format u8 (1, or 2 with the last line) | file system | key | device? | number u64 | certificate? | open? | settled
+//! format u8 (1; 2 with the last warrant; 3 with both last lines) | file system | key | device? | number u64 | certificate? | open? | settled
 //!               | voids | ineffective | vector | log size u64, root | server keys? (sequence u64, digest)      borsh
 //! certificate:    digest | principals
 //! open, settled:  number u64 | digest of forecast | digest of structure | outcome u8 | log size u64
 //!                 | vector | i-handles
-//! the last warrant: version that it follows u64 | digest          once one was signed
+//! the epoch                                                       format 3, once a restore was taken up
+//! the last warrant: version that it follows u64 | digest          once one was signed; in format 3 an option
 //! ```
 
 use crate::certificate::Certificate;
@@ -22,6 +23,8 @@ use std::collections::BTreeMap;
 const FORMAT: u8 = 1;
 /// The same with the last warrant after it.
 const WITH_WARRANT: u8 = 2;
+/// The same with the epoch, and perhaps the last warrant, after it.
+const WITH_EPOCH: u8 = 3;
 
 /// What a key has signed in one file system, and so what it may sign next.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -48,9 +51,12 @@ pub struct Mandate {
     pub(super) log: LogHead,
     /// The newest list of server keys.
     pub(super) server_keys: Option<(u64, Digest)>,
-    /// The last warrant: which version it follows.
+    /// The last warrant in this epoch: which version it follows.
     #[borsh(skip)]
     pub(super) warrant: Option<(u64, Digest)>,
+    /// The epoch that it signs in, if it is not the first, which is named as the file system is.
+    #[borsh(skip)]
+    pub(super) later_epoch: Option<Digest>,
 }
 
 /// A certificate that was signed.
@@ -122,13 +128,26 @@ impl Mandate {
             log: LogHead::default(),
             server_keys: None,
             warrant: None,
+            later_epoch: None,
         }
+    }
+
+    /// The epoch that it signs in.
+    pub fn epoch(&self) -> Digest {
+        self.later_epoch.unwrap_or(self.file_system)
+    }
+
+    pub(super) fn set_epoch(&mut self, epoch: Digest) {
+        self.later_epoch = (epoch != self.file_system).then_some(epoch);
     }
 
     /// The same, with what only the key's own record knows: a device's state says nothing of warrants.
     #[must_use]
     pub fn with_warrants_of(self, other: &Mandate) -> Mandate {
-        Mandate { warrant: self.warrant.max(other.warrant), ..self }
+        match self.epoch() == other.epoch() {
+            true => Mandate { warrant: self.warrant.max(other.warrant), ..self },
+            false => self,
+        }
     }
 
     /// Whether it is of this key and file system.
@@ -149,9 +168,10 @@ impl Mandate {
 
     /// To be stored.
     pub fn to_bytes(&self) -> Vec<u8> {
-        match &self.warrant {
-            None => encode(&(FORMAT, self)),
-            Some(warrant) => encode(&(WITH_WARRANT, self, warrant)),
+        match (&self.later_epoch, &self.warrant) {
+            (None, None) => encode(&(FORMAT, self)),
+            (None, Some(warrant)) => encode(&(WITH_WARRANT, self, warrant)),
+            (Some(epoch), warrant) => encode(&(WITH_EPOCH, self, epoch, warrant)),
         }
     }
 
@@ -165,10 +185,14 @@ impl Mandate {
             Some((&WITH_WARRANT, rest)) => {
                 decode(rest).map(|(mandate, warrant)| Mandate { warrant: Some(warrant), ..mandate })
             }
+            Some((&WITH_EPOCH, rest)) => {
+                let (mandate, epoch, warrant): (Mandate, Digest, _) = decode(rest)?;
+                Ok(Mandate { warrant, later_epoch: Some(epoch), ..mandate })
+            }
             other => Err(DecodeError {
                 what: "what this key has signed",
                 why: format!(
-                    "format {:?}, this program knows up to {WITH_WARRANT}",
+                    "format {:?}, this program knows up to {WITH_EPOCH}",
                     other.map(|(first, _)| first)
                 ),
             }),

@@ -235,7 +235,7 @@ impl Combined {
     /// # Errors
     /// [`Alarm`].
     pub fn check(&self, superuser: PublicKey, members: &dyn Members) -> Result<(), Alarm> {
-        check_look(&Floor::new(superuser, NOBODY), members, &self.reply()).map(drop)
+        check_look(&Floor::beside(superuser, NOBODY, members), members, &self.reply()).map(drop)
     }
 
     /// What a client at `floor` will make of it.

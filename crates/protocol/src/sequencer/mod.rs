@@ -13,11 +13,13 @@
 //! may not write, in order to make an honest server look like a lying one.
 
 mod police;
+mod put_back;
 mod record;
 #[cfg(test)]
 mod tests;
 
 use crate::certificate::{Certificate, Path};
+use crate::epoch;
 use crate::handles;
 use crate::log_tree::{Frontier, Node, leaf};
 use crate::message::{Receipt, ServerError, ViewReply};
@@ -27,6 +29,7 @@ use crate::signed::{Signable, Signed, Verified};
 use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::{Digest, PublicKey};
+pub use put_back::settled;
 use record::State;
 pub use record::{OrderingRecord, RestoreError};
 use std::collections::BTreeMap;
@@ -112,6 +115,9 @@ pub enum Refusal {
     /// The device may not write a table it advances.
     #[error("the device may not write the table of {0}")]
     NotAllowed(PrincipalId),
+    /// It is of another epoch than the present one.
+    #[error("it is of another epoch: a restore of this server was declared that its author has not taken up")]
+    OtherEpoch,
     /// The new membership does not follow the present one.
     #[error("the new membership is not valid: {0}")]
     Membership(String),
@@ -126,6 +132,7 @@ pub enum Refusal {
 impl From<Refusal> for ServerError {
     fn from(refusal: Refusal) -> ServerError {
         match refusal {
+            Refusal::OtherEpoch => ServerError::OtherEpoch,
             Refusal::NotMember | Refusal::NotAllowed(_) => ServerError::NotAllowed(refusal.to_string()),
             _ => ServerError::Invalid(refusal.to_string()),
         }
@@ -227,7 +234,7 @@ impl Sequencer {
             membership: None,
         };
         let state = State {
-            file_system: superuser.file_system_id(),
+            epoch: epoch::latest(superuser.file_system_id(), &membership.restores),
             superuser,
             membership,
             slots: view.slots,
@@ -255,7 +262,12 @@ impl Sequencer {
 
     /// The file system.
     pub fn file_system(&self) -> Digest {
-        self.state.file_system
+        self.state.superuser.file_system_id()
+    }
+
+    /// Its epoch: what operations name in its place.
+    pub fn epoch(&self) -> Digest {
+        self.state.epoch
     }
 
     /// The superuser's key.

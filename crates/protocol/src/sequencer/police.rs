@@ -38,8 +38,8 @@ pub(super) fn certificate(
         return Err(Refusal::NotMember);
     }
     key(state, session, certificate.key())?;
-    if declared.file_system != state.file_system {
-        return Err(Refusal::Malformed("it belongs to another file system".to_owned()));
+    if declared.file_system != state.epoch {
+        return Err(Refusal::OtherEpoch);
     }
     if let Some(offence) = declared.offence() {
         return Err(Refusal::Malformed(offence.to_owned()));
@@ -57,7 +57,7 @@ pub(super) fn certificate(
     new_membership(state, declared, membership)
 }
 
-fn numbers(state: &State, declared: &Certificate) -> Result<(), Refusal> {
+pub(super) fn numbers(state: &State, declared: &Certificate) -> Result<(), Refusal> {
     let device = declared.device;
     let last = state.highest(device);
     if declared.number <= last {
@@ -111,6 +111,9 @@ fn new_membership(
             if declared.device != DeviceId::SUPERUSER {
                 warranted(state, declared.device, next)?;
             }
+            if next.restores != state.membership.restores {
+                return invalid("a restore is declared by an operation of its own");
+            }
             state.membership.validate_successor(next).map_err(|error| Refusal::Membership(error.to_string()))
         }
     }
@@ -119,7 +122,7 @@ fn new_membership(
 /// The superuser has signed for this membership to follow the one in force, and who brings it stays a member: what is
 /// signed at the version of its own removal counts for nothing.
 fn warranted(state: &State, device: DeviceId, next: &Membership) -> Result<(), Refusal> {
-    let Some(warrant) = warrant::verified(state.file_system, &state.superuser, next) else {
+    let Some(warrant) = warrant::verified(state.superuser.file_system_id(), &state.superuser, next) else {
         return Err(Refusal::NotAllowed(PrincipalId::Members));
     };
     let invalid = |what: String| Err(Refusal::Membership(what));

@@ -63,6 +63,16 @@ pub enum OrderingRecord {
         /// The number.
         number: u64,
     },
+    /// The superuser declared that this is a restored state: everything pending is dead, what was refused is forgotten
+    /// with the epoch that it was refused in, and this operation is the first of the new one.
+    Restore {
+        /// The declaration.
+        certificate: Signed<Certificate>,
+        /// Its structure.
+        structure: Signed<Structure>,
+        /// The membership with the restore.
+        membership: Membership,
+    },
 }
 
 /// Why a sequencer cannot be restored: the log is not what it wrote.
@@ -93,7 +103,8 @@ impl OrderingRecord {
         match self {
             OrderingRecord::Create { certificate, .. }
             | OrderingRecord::Update { certificate, .. }
-            | OrderingRecord::Fast { certificate, .. } => Some(certificate.value.time_ns),
+            | OrderingRecord::Fast { certificate, .. }
+            | OrderingRecord::Restore { certificate, .. } => Some(certificate.value.time_ns),
             _ => None,
         }
     }
@@ -121,7 +132,7 @@ pub(super) struct Slow {
 
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(super) struct State {
-    pub(super) file_system: Digest,
+    pub(super) epoch: Digest,
     pub(super) superuser: PublicKey,
     pub(super) membership: Membership,
     pub(super) slots: BTreeMap<DeviceId, Signed<Structure>>,
@@ -149,7 +160,7 @@ impl State {
             return Err(RestoreError::Misplaced("the first record does not create a file system".to_owned()));
         };
         let mut state = State {
-            file_system: superuser.file_system_id(),
+            epoch: superuser.file_system_id(),
             superuser,
             membership,
             slots: BTreeMap::new(),
@@ -253,12 +264,26 @@ impl State {
             OrderingRecord::Fast { certificate, structure, membership } => {
                 self.fast(&certificate.value, structure, membership, nodes);
             }
+            OrderingRecord::Restore { certificate, structure, membership } => {
+                self.kill_all();
+                self.burnt.clear();
+                self.epoch = certificate.value.file_system;
+                self.fast(&certificate.value, structure, Some(membership), nodes);
+            }
             OrderingRecord::Burn { device, number } => {
                 let burnt = self.burnt.entry(device).or_default();
                 *burnt = number.max(*burnt);
             }
         }
         Ok(())
+    }
+
+    /// Declares everything pending dead.
+    pub(super) fn kill_all(&mut self) {
+        for entry in &mut self.pending {
+            entry.dead = true;
+            entry.reply = None;
+        }
     }
 
     fn fast(

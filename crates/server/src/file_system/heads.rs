@@ -95,7 +95,7 @@ impl FileSystem {
         if is_due {
             let open = self.grow(host, &mut heads)?;
             let head = open.frontier.head_of(CHECKPOINTS);
-            let note = Checkpoint::signed(&self.id, head, host.signing_key());
+            let note = Checkpoint::signed(&self.epoch(), head, host.signing_key());
             heads.signed.push_back(Signed { head, note, made_ms: now_ms, by: BTreeMap::new() });
             if heads.signed.len() > CHECKPOINTS_KEPT {
                 heads.signed.pop_front();

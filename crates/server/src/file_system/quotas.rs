@@ -5,7 +5,7 @@ use super::FileSystem;
 use crate::host::Host;
 use crate::refusal::Refused;
 use holdfast_content::{DeviceId, Membership, UserId};
-use holdfast_protocol::message::{ServerError, Usage};
+use holdfast_protocol::message::Usage;
 use holdfast_store::{Allowance, Charge};
 use std::collections::BTreeSet;
 
@@ -25,28 +25,6 @@ impl FileSystem {
         let bytes = limit(members, user, host)?;
         let reserve = (bytes / RESERVE_PART).clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end());
         Some(Allowance { devices: devices_of(members, user), bytes, reserve })
-    }
-
-    /// Stores what rides along with an operation. If its user may not be charged for it, the operation is given up
-    /// before its author hears so: a late copy is not to be taken once there is room.
-    pub(super) fn take_attached(
-        &self,
-        host: &Host,
-        device: DeviceId,
-        number: Option<u64>,
-        given: super::Blocks,
-        allowance: Option<Allowance>,
-    ) -> Result<(), Refused> {
-        let refused = match host.store_attached(self.id, device, given, allowance) {
-            Err(Refused::Client(error @ ServerError::OverQuota { .. })) => error,
-            other => return other,
-        };
-        if let Some(number) = number {
-            self.current(host)?.step(&host.store, |sequencer| Ok(sequencer.give_up(device, number)))?;
-            host.commit()?;
-            self.tell_waiters();
-        }
-        Err(refused.into())
     }
 
     /// Devices of users who are near their limits.

@@ -159,7 +159,7 @@ impl Shared {
         let troubles = self.troubles.lock();
         let of = |file_system: &FileSystem| LogStanding {
             file_system: file_system.id(),
-            key: log_key(&file_system.id(), host.server_key()).to_string(),
+            key: log_key(&file_system.epoch(), host.server_key()).to_string(),
             size: file_system.log_size(),
             witnesses: self
                 .witnesses

@@ -30,6 +30,8 @@ pub fn settings() -> HostSettings {
         leases_note: None,
         history: "0".parse().expect("a rule"),
         user_quota: None,
+        is_restored: false,
+        restored_note: None,
         store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 1 << 20, ..StoreConfig::default() },
     }
 }

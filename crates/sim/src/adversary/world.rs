@@ -126,6 +126,8 @@ struct Running {
 fn open(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool) -> Running {
     let settings = HostSettings {
         user_quota: None,
+        is_restored: false,
+        restored_note: None,
         create: CreatePolicy::Anyone,
         abort_after: ABORT_AFTER,
         checkpoint_records: 64,

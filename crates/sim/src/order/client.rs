@@ -263,7 +263,7 @@ impl Client {
         members.warrant = None;
         if self.device != DeviceId::SUPERUSER {
             let (_, present) = floor.view.handle(PrincipalId::Members).expect("a view has a membership");
-            let change = Change::new(floor.file_system, &present, &members);
+            let change = Change::new(floor.epoch, &present, &members);
             let signature = Signed::new(change.clone(), &device_key(DeviceId::SUPERUSER)).signature;
             members = change.enacted(version, signature);
         }

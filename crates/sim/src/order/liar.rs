@@ -187,6 +187,7 @@ impl Verdict {
             Blame::Server => String::new(),
             Blame::Device(device) => format!(" (blames device {})", device.0),
             Blame::LocalState => " (blames local state)".to_owned(),
+            Blame::Nobody => " (blames nobody)".to_owned(),
         };
         match self {
             Verdict::AtOnce(name, blame) => format!("{name}{}", blamed(blame)),

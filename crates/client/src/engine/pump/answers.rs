@@ -91,6 +91,7 @@ impl Pump {
             self.shared.leases.wish_again(wish);
         }
         if let Some(Finished::Committed(structure)) = finished {
+            self.take_up = None;
             self.shared.last_operation.store(structure.value.number(), Relaxed);
             if let Some(work) = operation.work.take() {
                 self.allocator = if operation.effective { work.committed() } else { work.burned() };

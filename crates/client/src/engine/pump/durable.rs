@@ -51,7 +51,7 @@ impl Pump {
         let floor = self.signer.floor();
         self.state.save(&State {
             format: 1,
-            file_system: floor.file_system,
+            file_system: floor.file_system(),
             key: self.key.public(),
             signer,
             allocator,
@@ -65,17 +65,22 @@ impl Pump {
     /// Keeps evidence and tells everybody.
     pub(super) fn freeze(&mut self, alarm: &Alarm) {
         let what = alarm.explain();
+        let is_restored = alarm.blame() == Blame::Nobody;
         let refused = Refused { alarm: alarm.clone(), reply: self.reply.take() };
         // The server is not asked any more; the membership was read a moment ago.
         let near = self.shared.store.near();
         let statement = Statement::of(self.signer.floor().clone(), Some(refused), &near);
-        let evidence = self.shared.evidence.keep_order(what.clone(), statement);
+        let evidence = match is_restored {
+            true => None,
+            false => self.shared.evidence.keep_order(what.clone(), statement),
+        };
         self.shared.freeze(FrozenReport {
             what,
             noticed_ns: now_ns(),
             last_good_operation: self.signer.floor().last(),
             evidence,
             is_local: alarm.blame() == Blame::LocalState,
+            is_restored,
         });
         // So that a restart finds the report, not only the alarm.
         let _ = self.save(None);

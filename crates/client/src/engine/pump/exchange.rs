@@ -48,7 +48,8 @@ impl Pump {
             };
             if is_definite(&error) {
                 tracing::warn!(%error, "the server did not take an operation");
-                operation.refusal = Some(FsError::from(&error));
+                let is_of_before = matches!(error, RpcError::Server(ServerError::OtherEpoch));
+                operation.refusal = (!is_of_before).then(|| FsError::from(&error));
                 let effects = self.step(Event::Refused)?;
                 self.look()?;
                 return Ok(effects);
@@ -86,6 +87,9 @@ impl Pump {
             }
         };
         let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(()) };
+        if self.takes_up(&members)? {
+            return Ok(());
+        }
         self.reply = Some(*reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
         let event = Event::Look { reply, members: &members };

@@ -15,6 +15,9 @@ mod answers;
 mod durable;
 mod exchange;
 mod place;
+mod take_up;
+
+pub(super) use take_up::TakeUp;
 
 use super::queue::{Job, Taken};
 use super::settle::Parking;
@@ -62,6 +65,8 @@ pub(super) struct Pump {
     superseded: Vec<Digest>,
     /// The reply in hand when an alarm is raised.
     reply: Option<ViewReply>,
+    /// How a declared restore is taken up; only before anybody has read from a view.
+    take_up: Option<TakeUp>,
 }
 
 /// Why the thread ends.
@@ -128,6 +133,7 @@ impl Pump {
         state: StateLog,
         allocator: Allocator,
         signed: u64,
+        take_up: Option<TakeUp>,
     ) -> Pump {
         let base = shared.latest.read().base.clone();
         let parking = Arc::new(Parking::new(shared.clone()));
@@ -144,6 +150,7 @@ impl Pump {
             signed,
             superseded: Vec::new(),
             reply: None,
+            take_up,
         }
     }
 

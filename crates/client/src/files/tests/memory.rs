@@ -295,6 +295,7 @@ pub fn frozen() -> FsError {
         last_good_operation: 1,
         evidence: None,
         is_local: false,
+        is_restored: false,
     }))
 }
 

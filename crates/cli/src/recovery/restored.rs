@@ -1,0 +1,77 @@
+//! `holdfast fs restored`: the superuser declares that the server was put back to an older state.
+
+use super::args::Restored;
+use crate::admin::DEADLINE;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys;
+use crate::output::{Format, clean};
+use crate::paths::{Directories, make_private};
+use holdfast_client::admin::{DeclareConfig, DeclareError, Prospect, declare_restore};
+use holdfast_rpc::Address;
+use std::io::{BufRead, IsTerminal};
+
+/// `holdfast fs restored`
+pub fn run(arguments: &Restored, directories: &Directories, format: Format) -> Outcome {
+    let address: Address = arguments.url.parse()?;
+    let superuser = keys::read(&arguments.superuser)?;
+    let state_dir = directories.state_of(&address.file_system, &superuser.public())?;
+    make_private(&state_dir)?;
+    let processes = superuser.into_processes()?;
+    let config = DeclareConfig { address, state_dir, processes, deadline: DEADLINE };
+    let mut asked = Ok(());
+    let mut confirm = |prospect: Prospect| {
+        asked = if arguments.yes { Ok(()) } else { confirmed(prospect) };
+        asked.is_ok()
+    };
+    let declared = declare_restore(&config, &mut confirm)?;
+    asked?;
+    let Some(report) = declared else { return Err(Failure::new(Exit::Failed, "not declared")) };
+    format.print(&report, |report| {
+        format!(
+            "{} Everybody takes it up when they mount the next time; mounts that run stop and say so. Changes of users, \
+             groups and devices that are lost have to be made again.",
+            clean(&report.to_string())
+        )
+    })
+}
+
+/// Asks a person.
+fn confirmed(prospect: Prospect) -> Outcome {
+    let Prospect { size, seen } = prospect;
+    let told = match seen.checked_sub(size) {
+        None | Some(0) => format!(
+            "The server has {size} operations, all that this device has seen. Others may have seen more; that would be lost."
+        ),
+        Some(lost) => format!(
+            "The server has {size} operations; this device has seen {seen}. At least {lost} would be lost for everybody."
+        ),
+    };
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        return Err(Failure::new(Exit::Usage, "nobody is there to say whether this is to be declared")
+            .hint(format!("--yes declares without asking. {told}")));
+    }
+    eprint!("{told}\nDeclare that it was put back to this state? yes or no: ");
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer).map_err(|error| Failure::new(Exit::Io, error))?;
+    match answer.trim() {
+        "yes" | "y" => Ok(()),
+        _ => Err(Failure::new(Exit::Failed, "not declared")),
+    }
+}
+
+impl From<DeclareError> for Failure {
+    fn from(error: DeclareError) -> Failure {
+        match &error {
+            DeclareError::InUse => {
+                Failure::new(Exit::InUse, error).hint("unmount what is mounted with it: `holdfast status`")
+            }
+            DeclareError::State(..) => Failure::new(Exit::Data, error)
+                .hint("declare it on the machine where the superuser's key was used last"),
+            DeclareError::Key(_) | DeclareError::Unreachable(_) => Failure::new(Exit::Unavailable, error),
+            DeclareError::Refused(_) => Failure::new(Exit::Failed, error)
+                .hint("start the server with --restored, once, after its data directory was put back"),
+            DeclareError::NoRestore(_) => Failure::new(Exit::Alarm, error),
+        }
+    }
+}

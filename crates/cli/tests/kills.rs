@@ -1,0 +1,183 @@
+//! The server and mounts are killed again and again while people write, keys are rotated, states get names and garbage is
+//! collected: what was acknowledged is there, and nobody alarms.
+//!
+//! `HOLDFAST_KILLS=1000 HOLDFAST_SEED=7 cargo test --workspace --test cli kills` does it for longer.
+
+use crate::common;
+
+use common::*;
+use holdfast_sim::random::Random;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Writes files under a directory, each durably, and notes a name once it is acknowledged. What fails is written again
+/// under another name: it may be there or not.
+const WRITER: &str = "import os, sys, time
+where, noted, n = sys.argv[1], open(sys.argv[2], 'a'), int(sys.argv[3])
+while True:
+    n += 1
+    name = 'f%d' % n
+    try:
+        f = os.open(os.path.join(where, name), os.O_CREAT | os.O_WRONLY, 0o644)
+        os.write(f, name.encode() * (1 + n % 7 * 900))
+        os.fsync(f)
+        os.close(f)
+        noted.write(name + '\\n')
+        noted.flush()
+    except OSError:
+        time.sleep(0.05)
+";
+
+struct Writer {
+    who: &'static str,
+    folder: String,
+    begun: u64,
+    child: Option<Child>,
+}
+
+impl Writer {
+    fn notes(&self, world: &World) -> PathBuf {
+        world.path(&format!("{}-notes", self.who))
+    }
+
+    fn folder(&self, world: &World) -> PathBuf {
+        world.path(&format!("{}-mnt", self.who)).join(&self.folder)
+    }
+
+    fn start(&mut self, world: &World) {
+        self.begun += 100_000;
+        let mut python = Command::new("python3");
+        python
+            .args(["-c", WRITER])
+            .arg(self.folder(world))
+            .arg(self.notes(world))
+            .arg(self.begun.to_string());
+        python.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(python.spawn().expect("python3 runs"));
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let start = Instant::now();
+            // One that waits in a system call ends when that does.
+            while child.try_wait().ok().flatten().is_none() && start.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// Everything acknowledged is there, as seen from `folder`.
+    fn check(&self, world: &World, folder: &Path) -> usize {
+        let notes = fs::read_to_string(self.notes(world)).unwrap_or_default();
+        for name in notes.lines() {
+            let number: usize = name[1..].parse().expect("a number");
+            let found = fs::read(folder.join(name))
+                .unwrap_or_else(|error| panic!("{name} was acknowledged: {error}"));
+            assert_eq!(found, name.repeat(1 + number % 7 * 900).into_bytes(), "{name}");
+        }
+        notes.lines().count()
+    }
+}
+
+/// Kills the process of a mount, and waits until it is gone for whoever looks.
+fn kill_mount(world: &World, who: &str) {
+    let process = world.mount_process(who).expect("it is mounted");
+    run(Command::new("kill").args(["-9", &process.to_string()]));
+    eventually("the killed mount is gone", || !Path::new(&format!("/proc/{process}")).exists());
+    let directory = world.path(&format!("{who}-mnt"));
+    eventually("its mount point is free", || !is_mounted(&directory));
+}
+
+/// `holdfast mount` after a kill: the processes beside the killed one may still be ending.
+fn mount_again(world: &World, who: &str) {
+    let start = Instant::now();
+    loop {
+        let output = world.try_mount(who, &[]);
+        if output.status.success() {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(120), "{who} cannot mount: {}", text(&output));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kills() {
+    let setting =
+        |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let (kills, seed) = (setting("HOLDFAST_KILLS", 6), setting("HOLDFAST_SEED", 1));
+    let mut random = Random::new(seed);
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    let folders = [("anna", "anna"), ("ben", "team")];
+    let mut writers =
+        folders.map(|(who, folder)| Writer { who, folder: folder.to_owned(), begun: 0, child: None });
+    writers.iter_mut().for_each(|writer| writer.start(&world));
+    let url = world.url.clone();
+    for kill in 0..kills {
+        std::thread::sleep(Duration::from_millis(100 + random.below(600)));
+        match random.below(3) {
+            0 => {
+                world.kill_server();
+                std::thread::sleep(Duration::from_millis(random.below(300)));
+                world.start_server();
+            }
+            which => {
+                let writer = &mut writers[which as usize - 1];
+                kill_mount(&world, writer.who);
+                writer.stop();
+                mount_again(&world, writer.who);
+                writer.start(&world);
+            }
+        }
+        match random.below(8) {
+            0 => {
+                let named = world
+                    .holdfast("anna")
+                    .args(["snapshot", "create"])
+                    .arg(&anna)
+                    .arg(format!("kill-{kill}"))
+                    .output()
+                    .expect("it runs");
+                assert!(named.status.success(), "{}", text(&named));
+            }
+            1 => {
+                let collected = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+                    .args(["server", "gc", "--data"])
+                    .arg(world.data())
+                    .output()
+                    .expect("it runs");
+                assert!(collected.status.success(), "{}", text(&collected));
+            }
+            2 => {
+                let name = format!("device{kill}");
+                world.keygen(&name);
+                let public = fs::read_to_string(world.path(&format!("{name}.key.pub"))).expect("a key");
+                world.administer(&["fs", "device", "add", &url, "anna", &name, public.trim()]);
+                world.keygen(&format!("{name}-next"));
+                let next = fs::read_to_string(world.path(&format!("{name}-next.key.pub"))).expect("a key");
+                world.administer(&["fs", "device", "rotate", &url, "anna", &name, next.trim()]);
+            }
+            _ => {}
+        }
+        for who in ["anna", "ben"] {
+            let status = world.status(who);
+            assert!(!status.contains("ALARM"), "after {} kills, seed {seed}: {status}", kill + 1);
+        }
+    }
+    writers.iter_mut().for_each(Writer::stop);
+    let [by_anna, by_ben] = &writers;
+    let mut count = 0;
+    for (writer, folder) in [(by_anna, "anna"), (by_ben, "team")] {
+        for at in [&anna, &ben] {
+            count = writer.check(&world, &at.join(folder));
+        }
+    }
+    assert!(count > 0, "nothing was acknowledged at all");
+    for who in ["anna", "ben"] {
+        assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
+    }
+}

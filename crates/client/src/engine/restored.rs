@@ -1,0 +1,113 @@
+//! Declared restores: what a device makes of one, and how the superuser's device declares one.
+//!
+//! ```text
+//! STATE/restores   the restores that this device has taken up, first to last: list of borsh records
+//! ```
+
+use crate::remote::{Remote, call_patiently};
+use holdfast_content::{BlockKind, Membership, Restore};
+use holdfast_crypto::{DigestKey, decode, encode};
+use holdfast_protocol::check::membership_wanted;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::message::{Request, Response, ViewReply};
+use holdfast_protocol::restore::left;
+use serde::Serialize;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Name of the file in a state directory.
+const FILE: &str = "restores";
+
+/// What a restore cost a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RestoreReport {
+    /// Number of operations that the file system goes on from.
+    pub size: u64,
+    /// When it was declared, nanoseconds since 1970, by the superuser's clock.
+    pub declared_ns: i64,
+    /// Operations that this device had seen and that are lost.
+    pub lost: u64,
+    /// Of them, those of its own that were acknowledged: first and last number.
+    pub own: Option<(u64, u64)>,
+    /// The file with what it had seen, for `holdfast evidence merge`.
+    pub kept: Option<PathBuf>,
+}
+
+impl fmt::Display for RestoreReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the server was put back to an older state, as its superuser declares: it goes on from its first {} operations.",
+            self.size
+        )?;
+        match (self.lost, self.own) {
+            (0, _) => write!(f, " Nothing that this device had seen is lost.")?,
+            (lost, None) => {
+                write!(f, " {lost} operations that this device had seen are lost, none of its own.")?
+            }
+            (lost, Some((first, last))) => {
+                write!(
+                    f,
+                    " {lost} operations that this device had seen are lost; of its own, {first} to {last}."
+                )?;
+            }
+        }
+        if let Some(kept) = &self.kept {
+            let kept = kept.display();
+            write!(
+                f,
+                " What it had seen is kept in {kept}; lay it beside the present with `holdfast evidence merge`."
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The restores that this device has taken up.
+pub(crate) fn read(state_dir: &Path) -> io::Result<Vec<Restore>> {
+    match std::fs::read(state_dir.join(FILE)) {
+        Ok(bytes) => {
+            decode(&bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.to_string()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Notes them, durably.
+pub(crate) fn save(state_dir: &Path, restores: &[Restore]) -> io::Result<()> {
+    let (path, new) = (state_dir.join(FILE), state_dir.join("restores.new"));
+    let mut file = File::create(&new)?;
+    file.write_all(&encode(&restores.to_vec()))?;
+    file.sync_all()?;
+    std::fs::rename(&new, &path)?;
+    File::open(state_dir)?.sync_all()
+}
+
+/// Whether the server shows a restore, declared by the superuser, that `floor` has not taken up. Nothing is believed of it
+/// yet but that.
+pub(super) fn is_declared(remote: &dyn Remote, floor: &Floor, deadline: Duration) -> bool {
+    let shown = look(remote, floor, 0, deadline);
+    shown.is_some_and(|(_, members)| matches!(left(floor, &members.restores), Ok(Some(_))))
+}
+
+/// What the server shows now, with its membership and a proof that its log extends the first `log_size` operations.
+pub(crate) fn look(
+    remote: &dyn Remote,
+    floor: &Floor,
+    log_size: u64,
+    deadline: Duration,
+) -> Option<(ViewReply, Membership)> {
+    let Ok(Response::View(reply)) = call_patiently(remote, &Request::Look { log_size }, deadline) else {
+        return None;
+    };
+    let wanted = membership_wanted(floor, &reply.view).ok()?;
+    let ask = Request::Retrieve(vec![wanted.address]);
+    let Ok(Response::Blocks(found)) = call_patiently(remote, &ask, deadline) else { return None };
+    let (_, found) = found.into_iter().flatten().next()?;
+    let block = found.block.open(&DigestKey::WELL_KNOWN, &wanted, BlockKind::Membership).ok()?;
+    Some((*reply, Membership::from_block(&block).ok()?))
+}

@@ -1,0 +1,86 @@
+//! A data directory that was put back from a backup: until the superuser has said so, nothing of it is served but what
+//! that takes.
+//!
+//! ```text
+//! DATA/restored   which file systems wait for the superuser's word, one id a line
+//! ```
+//!
+//! Attack answered: none. An honest server that shows an older state by mistake looks like one that lies, to everybody who
+//! remembers more; so it says nothing until its superuser has declared the restore.
+
+use crate::error::OpenError;
+use holdfast_crypto::Digest;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// The file systems that wait.
+#[derive(Default)]
+pub(crate) struct Awaiting {
+    path: Option<PathBuf>,
+    ids: Mutex<BTreeSet<Digest>>,
+}
+
+impl Awaiting {
+    /// What the file says, and all of `now` with it.
+    pub(crate) fn open(path: Option<PathBuf>, now: &[Digest]) -> Result<Awaiting, OpenError> {
+        let mut ids: BTreeSet<Digest> = match path.as_deref().map(std::fs::read_to_string) {
+            None => BTreeSet::new(),
+            Some(Ok(text)) => {
+                let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+                let read: Option<_> = lines.map(Digest::from_hex).collect();
+                let bad = || io::Error::new(ErrorKind::InvalidData, "it is no list of file systems");
+                let path = path.as_deref().unwrap_or(Path::new(""));
+                read.ok_or_else(bad).map_err(|error| OpenError::io("reading", path, error))?
+            }
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => BTreeSet::new(),
+            Some(Err(error)) => {
+                return Err(OpenError::io("reading", path.as_deref().unwrap_or(Path::new("")), error));
+            }
+        };
+        ids.extend(now);
+        let awaiting = Awaiting { path, ids: Mutex::new(ids) };
+        if !now.is_empty() {
+            let path = awaiting.path.clone().unwrap_or_default();
+            awaiting.save().map_err(|error| OpenError::io("writing", &path, error))?;
+        }
+        Ok(awaiting)
+    }
+
+    /// Whether a file system waits.
+    pub(crate) fn has(&self, id: &Digest) -> bool {
+        self.ids.lock().contains(id)
+    }
+
+    /// It was declared.
+    pub(crate) fn declared(&self, id: &Digest) {
+        if self.ids.lock().remove(id)
+            && let Err(error) = self.save()
+        {
+            // At worst the superuser declares once more after the next start, which changes nothing.
+            tracing::warn!(%error, "it cannot be noted that a restore was declared");
+        }
+    }
+
+    fn save(&self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let ids = self.ids.lock();
+        if ids.is_empty() {
+            return match std::fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        }
+        let text: String = ids.iter().map(|id| format!("{id}\n")).collect();
+        let new = path.with_extension("new");
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        match path.parent() {
+            Some(folder) => std::fs::File::open(folder)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
