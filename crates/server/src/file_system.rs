@@ -21,6 +21,7 @@ mod rebuild;
 pub(crate) use leases::{Claim, LeasesNote, NotedSession};
 pub(crate) use locks::LocksNote;
 
+use crate::block_store;
 use crate::blocks;
 use crate::error::OpenError;
 use crate::history_file::Keeping;
@@ -144,7 +145,7 @@ impl FileSystem {
     ) -> Result<(FileSystem, Receipt), Refused> {
         let id = superuser.file_system_id();
         check_server_keys(&server_keys, id, &superuser, &host.server_key())?;
-        let membership = announced_membership(&host.store, id, &certificate.value, &given)?;
+        let membership = announced_membership(&*host.blocks, id, &certificate.value, &given)?;
         let Some(membership) = membership else {
             return refuse("the founding operation brings no membership");
         };
@@ -237,7 +238,7 @@ impl FileSystem {
             let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
             (reply, wanted)
         };
-        reply.blocks = hints::load(&host.store, self.id, wanted);
+        reply.blocks = hints::load(&*host.blocks, self.id, wanted);
         Ok(reply)
     }
 
@@ -254,7 +255,7 @@ impl FileSystem {
         wish: Option<LeaseWish>,
     ) -> Result<(Response, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
-        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
+        let membership = announced_membership(&*host.blocks, self.id, certificate.value(), &given)?;
         let number = number_of(device, certificate.value());
         self.take_attached(host, device, number, given, self.allowance(host, device))?;
         let now_ms = host.clock.monotonic_ms();
@@ -281,7 +282,7 @@ impl FileSystem {
             let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
             (reply, wanted, grant)
         };
-        reply.blocks = hints::load(&host.store, self.id, wanted);
+        reply.blocks = hints::load(&*host.blocks, self.id, wanted);
         Ok((Response::View(Box::new(reply)), grant))
     }
 
@@ -324,7 +325,7 @@ impl FileSystem {
     ) -> Result<(Option<Receipt>, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
-        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
+        let membership = announced_membership(&*host.blocks, self.id, certificate.value(), &given)?;
         self.check_structure(host, device, structure.value(), &given)?;
         let number = number_of(device, certificate.value());
         self.take_attached(host, device, number, given, self.allowance(host, device))?;
@@ -476,7 +477,7 @@ fn check_server_keys(
 
 /// The membership that an operation brings, from the blocks given with it or stored before.
 fn announced_membership(
-    store: &BlockStore,
+    store: &dyn block_store::BlockStore,
     id: Digest,
     certificate: &Certificate,
     given: &Blocks,
@@ -490,7 +491,7 @@ fn announced_membership(
 }
 
 fn open_block(
-    store: &BlockStore,
+    store: &dyn block_store::BlockStore,
     id: Digest,
     reference: &Reference,
     kind: BlockKind,
@@ -499,7 +500,7 @@ fn open_block(
     let attached = given.iter().find(|(address, _)| *address == reference.address);
     let block = match attached {
         Some((_, block)) => Some(block.clone()),
-        None => store.retrieve(id, reference.address)?.map(|(_, block)| block),
+        None => block_store::load_one(store, id, reference.address)?,
     };
     let Some(block) = block else { return refuse(format!("block {} was never stored", reference.address)) };
     if reference.length > BODY_BYTES_MAX {
@@ -540,7 +541,7 @@ fn check_handles(
         return Ok(());
     }
     blocks::check_count(stored_before.len())?;
-    let here = host.store.contains_renew_all(id, &stored_before, host.clock.wall_ns())?;
+    let here = host.blocks.renew(id, &stored_before, host.clock.wall_ns())?;
     match stored_before.iter().zip(here).find(|(_, here)| !here) {
         Some((address, _)) => refuse(format!("table {address} was never stored")),
         None => Ok(()),

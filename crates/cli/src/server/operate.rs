@@ -270,6 +270,15 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         .iter()
         .map(|(id, operations)| serde_json::json!({ "id": id.to_string(), "operations": operations }))
         .collect();
+    let block_store = figures.block_store.as_ref().map(|standing| {
+        serde_json::json!({
+            "address": standing.address,
+            "reached": standing.reached,
+            "doubt": standing.doubt,
+            "log_bytes": standing.figures.as_ref().map(|figures| figures.log_bytes),
+            "free_bytes": standing.figures.as_ref().and_then(|figures| figures.free_bytes),
+        })
+    });
     let figures = serde_json::json!({
         "running": figures.running,
         "file_systems": file_systems,
@@ -279,6 +288,7 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         "damaged_blocks": figures.damaged_blocks,
         "log_bytes": figures.log_bytes,
         "free_bytes": figures.free_bytes,
+        "block_store": block_store,
         "since_start": {
             "syncs": figures.syncs,
             "requests": figures.requests,
