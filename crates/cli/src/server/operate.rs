@@ -274,7 +274,8 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         serde_json::json!({
             "address": standing.address,
             "reached": standing.reached,
-            "doubt": standing.doubt,
+            "garbage_collected": standing.doubt.is_none(),
+            "doubt": standing.doubt.clone().unwrap_or_else(|| "none".to_owned()),
             "log_bytes": standing.figures.as_ref().map(|figures| figures.log_bytes),
             "free_bytes": standing.figures.as_ref().and_then(|figures| figures.free_bytes),
         })

@@ -153,10 +153,16 @@ impl BlockServer {
         Ok(DataDirectory::bare(data)?.server_key()?.public())
     }
 
-    /// Where it listens, with its key: what a consistency server is given, if that is how it reaches this machine.
+    /// Where it listens, with its key: what a consistency server is given, if it reaches this machine so. With all addresses
+    /// listened on, this machine's name stands for them.
     pub fn address(&self) -> BlocksAddress {
         let local = self.listener.local_addr().unwrap_or(self.listen);
-        let server = ServerAddress { host: local.ip().to_string(), port: local.port() };
+        let host = match local.ip() {
+            ip if ip.is_unspecified() => std::fs::read_to_string("/proc/sys/kernel/hostname")
+                .map_or_else(|_| ip.to_string(), |name| name.trim().to_owned()),
+            ip => ip.to_string(),
+        };
+        let server = ServerAddress { host, port: local.port() };
         BlocksAddress { server, key: self.key.public() }
     }
 
