@@ -59,7 +59,9 @@ pub enum AddressError {
     #[error("'{0}' does not name a server: the port must be a number from 1 to 65535")]
     BadPort(String),
     /// It is not a block server's.
-    #[error("'{0}' is not a block server's address: it should read hf+blocks://HOST:PORT/KEY, as `holdfast blocks key` prints it")]
+    #[error(
+        "'{0}' is not a block server's address: it should read hf+blocks://HOST:PORT/KEY, as `holdfast blocks key` prints it"
+    )]
     NotBlocks(String),
 }
 

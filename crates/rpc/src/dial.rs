@@ -114,8 +114,7 @@ impl Dialer<'_> {
     fn check_key(&self, name: &str, found: &PublicKey) -> Result<(), RpcError> {
         match self.only_key {
             Some(expected) if expected != *found => {
-                let why =
-                    WrongServer::OtherKey { expected: expected.to_string(), found: found.to_string() };
+                let why = WrongServer::OtherKey { expected: expected.to_string(), found: found.to_string() };
                 Err(RpcError::WrongServer { address: name.to_owned(), why })
             }
             _ => Ok(()),

@@ -151,7 +151,7 @@ pub struct Statistics {
     pub running: bool,
     /// How it stands with the block server that has the blocks; then the bytes of the log and the free ones are those here,
     /// and the figures of blocks are 0 while it is away.
-    pub block_store: Option<Standing>,
+    pub block_store: Option<Box<Standing>>,
 }
 
 /// Why an operator's wish was not carried out.
@@ -353,7 +353,7 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
         blocks_served: counters.blocks_retrieved.get(),
         bytes_served: counters.bytes_retrieved.get(),
         running: true,
-        block_store: standing,
+        block_store: standing.map(Box::new),
     })
 }
 

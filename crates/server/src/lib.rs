@@ -32,8 +32,8 @@ pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
-    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, Local, Remote, RemoteSettings,
-    Standing,
+    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, Local, Remote,
+    RemoteSettings, Standing, blocks_elsewhere,
 };
 pub use config::{CreatePolicy, ServerConfig};
 pub use error::{OpenError, RunError};

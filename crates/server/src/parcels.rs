@@ -203,8 +203,10 @@ fn references(
     Ok(store.references(file_system, &[*address])?.pop().flatten())
 }
 
-/// Blocks in an order, unpacked and checked, each with the bytes it takes as it is stored; `None` where it is not here,
-/// or damaged. Loads several at once where each question takes a while.
+/// A block, unpacked and checked, with the bytes it takes as it is stored; `None` if it is not here, or damaged.
+type Opened = Option<(Block, usize)>;
+
+/// Blocks in an order. Loads several at once where each question takes a while.
 struct Ahead<'a, I: Iterator<Item = Digest>> {
     store: &'a dyn BlockStore,
     file_system: Digest,
@@ -219,7 +221,7 @@ impl<'a, I: Iterator<Item = Digest>> Ahead<'a, I> {
         Ahead { store, file_system, left: addresses.peekable(), asked, loaded }
     }
 
-    fn next(&mut self) -> Result<Option<(Digest, Option<(Block, usize)>)>, Refused> {
+    fn next(&mut self) -> Result<Option<(Digest, Opened)>, Refused> {
         if self.loaded.is_empty() {
             while self.asked.len() < self.store.batch()
                 && let Some(address) = self.left.next()

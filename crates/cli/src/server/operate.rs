@@ -165,6 +165,8 @@ struct BackedUp {
     bytes_copied: u64,
     segments_shared: u64,
     bytes_shared: u64,
+    /// The block server that has the blocks, which are not in the copy.
+    blocks_at: Option<String>,
 }
 
 /// `holdfast server backup`
@@ -195,14 +197,21 @@ pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
         bytes_copied: report.copied_bytes,
         segments_shared: report.shared_segments,
         bytes_shared: report.shared_bytes,
+        blocks_at: holdfast_server::blocks_elsewhere(&arguments.data),
     };
     format.print(&done, |done| {
-        format!(
+        let mut text = format!(
             "{} is a whole copy: {} bytes copied, {} bytes shared with the backup before.",
             done.backup.display(),
             done.bytes_copied,
             done.bytes_shared
-        )
+        );
+        if let Some(address) = &done.blocks_at {
+            text.push_str(&format!(
+                "\nIt is of the order alone: the blocks are at {address}, whose data directory has a backup of its own."
+            ));
+        }
+        text
     })
 }
 

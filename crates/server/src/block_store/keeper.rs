@@ -48,7 +48,8 @@ impl Keeper {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(failed)?;
         let name = name_in(directory).map_err(failed)?;
         let storage = LocalStorage::open(&files).map_err(failed)?;
-        let store = holdfast_store::BlockStore::open(Arc::new(storage), config).map_err(|error| error.to_string())?;
+        let store =
+            holdfast_store::BlockStore::open(Arc::new(storage), config).map_err(|error| error.to_string())?;
         let durable = AtomicU64::new(store.position());
         Ok(Keeper { name, blocks: Local::new(store.clone()), store, durable })
     }
@@ -145,14 +146,18 @@ impl Keeper {
                 self.commit()?;
                 BlockAnswer::Count(was.into())
             }
-            BlockCall::Holds => BlockAnswer::Holds(blocks.holds(file_system)?.into_iter().map(shown).collect()),
+            BlockCall::Holds => {
+                BlockAnswer::Holds(blocks.holds(file_system)?.into_iter().map(shown).collect())
+            }
             BlockCall::Charged(devices) => {
                 let charge = blocks.charged(file_system, &devices)?;
                 BlockAnswer::Charges(vec![(DeviceId::SUPERUSER, charge.blocks, charge.bytes)])
             }
             BlockCall::Charges => {
                 let charges = blocks.charges(file_system)?.into_iter();
-                BlockAnswer::Charges(charges.map(|(device, charge)| (device, charge.blocks, charge.bytes)).collect())
+                BlockAnswer::Charges(
+                    charges.map(|(device, charge)| (device, charge.blocks, charge.bytes)).collect(),
+                )
             }
             BlockCall::Collect { roots, short, now_ns } => {
                 // So that the log has something behind all that may be removed: its end never goes back.

@@ -7,7 +7,9 @@ use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
 use holdfast_protocol::message::StoreHeader;
-use holdfast_store::{Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, ScrubReport, StoreError};
+use holdfast_store::{
+    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, ScrubReport, StoreError,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The store of this process.
@@ -23,9 +25,10 @@ impl Local {
     fn load_one(&self, file_system: Digest, address: Digest) -> Result<LoadedBlock, StoreError> {
         match self.0.retrieve(file_system, address) {
             Ok(None) => Ok(LoadedBlock::Absent),
-            Ok(Some((header, block))) => {
-                Ok(LoadedBlock::Found(StoreHeader { owner: header.owner, stored_ns: header.stored_ns }, block))
-            }
+            Ok(Some((header, block))) => Ok(LoadedBlock::Found(
+                StoreHeader { owner: header.owner, stored_ns: header.stored_ns },
+                block,
+            )),
             Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
                 Ok(LoadedBlock::Damaged(error.to_string()))
             }
@@ -72,7 +75,9 @@ impl BlockStore for Local {
         addresses: &[Digest],
     ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError> {
         let of = |address: &Digest| match self.0.references(file_system, *address) {
-            Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. } | StoreError::Log(_))) => {
+            Err(
+                error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. } | StoreError::Log(_)),
+            ) => {
                 tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
                 Ok(None)
             }

@@ -246,8 +246,8 @@ pub enum BlockStoreError {
     },
     /// It is another store than before, or an older copy.
     #[error(
-        "{doubt}. No garbage is collected there, as blocks that are in use may look unused. Put the right store back; or, \
-         to go on with this one and lose what it lacks, start the server once with --blocks-anew"
+        "{doubt}. No garbage is collected there, as blocks that are in use may look unused. Put the right store back, or \
+         keep this one and lose what it lacks; then start the server once with --blocks-anew"
     )]
     Doubtful {
         /// What was noticed.
@@ -270,6 +270,11 @@ impl From<BlockStoreError> for Refused {
     }
 }
 
+/// The address of the block server that has the blocks of the server with this data directory; `None`: they are in it.
+pub fn blocks_elsewhere(data: &std::path::Path) -> Option<String> {
+    note::Note::read(data).ok().flatten().map(|note| note.address.to_string())
+}
+
 /// One block; `None` if it is not here. One that is damaged is told to the journal, and counts as absent.
 pub(crate) fn load_one(
     store: &dyn BlockStore,
@@ -277,7 +282,11 @@ pub(crate) fn load_one(
     address: Digest,
 ) -> Result<Option<StoredBlock>, BlockStoreError> {
     let loaded = store.load(file_system, &[address], usize::MAX)?;
-    Ok(loaded.into_iter().next().and_then(|loaded| sound(loaded, file_system, &address)).map(|(_, block)| block))
+    Ok(loaded
+        .into_iter()
+        .next()
+        .and_then(|loaded| sound(loaded, file_system, &address))
+        .map(|(_, block)| block))
 }
 
 /// What was loaded, if it is sound. Damage is told to the journal: the client tells a loss from a deletion by what still

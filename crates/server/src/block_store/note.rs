@@ -161,7 +161,8 @@ mod tests {
     fn what_is_remembered_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         assert!(Note::read(folder.path()).unwrap().is_none());
-        let address: BlocksAddress = format!("hf+blocks://b.example.org:9/{}", "ab".repeat(32)).parse().unwrap();
+        let address: BlocksAddress =
+            format!("hf+blocks://b.example.org:9/{}", "ab".repeat(32)).parse().unwrap();
         let mut note = Note::new(folder.path(), address.clone()).unwrap();
         (note.store, note.doubt) = (Some([7; 16]), Some("it is\nolder".to_owned()));
         note.write().unwrap();

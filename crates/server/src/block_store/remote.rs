@@ -15,7 +15,8 @@ use crate::control::Scrubbed;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, LoadedBlock, StoreAllowance, StoreId,
+    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, LoadedBlock, StoreAllowance,
+    StoreId,
 };
 use holdfast_protocol::message::{
     AddressedBlock, BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX, Request, Response, ServerError,
@@ -73,8 +74,9 @@ impl Remote {
     /// # Errors
     /// In words, with the way out.
     pub fn open(settings: RemoteSettings) -> Result<Option<Remote>, String> {
-        let remembered = Note::read(settings.data)
-            .map_err(|error| format!("what is known of the block store ({}): {error}", settings.data.display()))?;
+        let remembered = Note::read(settings.data).map_err(|error| {
+            format!("what is known of the block store ({}): {error}", settings.data.display())
+        })?;
         let failed = |error: std::io::Error| format!("writing to {}: {error}", settings.data.display());
         let (mut note, moved) = match (settings.address, remembered) {
             (None, None) => return Ok(None),
@@ -158,7 +160,8 @@ impl Remote {
     /// Remembers up to where the store is durable, before anybody hears of it.
     fn heed(&self, reply: &BlockReply) -> Result<(), BlockStoreError> {
         let mut note = self.note.lock();
-        let unnoted = |error: std::io::Error| self.failed(&format!("its position cannot be noted here: {error}"));
+        let unnoted =
+            |error: std::io::Error| self.failed(&format!("its position cannot be noted here: {error}"));
         if note.store.is_none() {
             note.store = Some(reply.store);
             note.write().map_err(unnoted)?;
@@ -198,9 +201,9 @@ impl Remote {
         let answer = if request.call.may_repeat() {
             self.connection.call_blocking(Request::BlockServer(Box::new(request)), patience)
         } else {
-            self.connection
-                .wait_until_connected(patience)
-                .and_then(|()| self.connection.call_blocking(Request::BlockServer(Box::new(request)), PATIENCE_LONG))
+            self.connection.wait_until_connected(patience).and_then(|()| {
+                self.connection.call_blocking(Request::BlockServer(Box::new(request)), PATIENCE_LONG)
+            })
         };
         match answer {
             Ok(answer) => {
@@ -253,7 +256,9 @@ impl Remote {
                 tracing::error!("{error}");
                 error
             }
-            BlockFault::OtherStore | BlockFault::OlderStore => self.failed("it is not the store that was meant"),
+            BlockFault::OtherStore | BlockFault::OlderStore => {
+                self.failed("it is not the store that was meant")
+            }
         }
     }
 
@@ -318,9 +323,10 @@ impl Remote {
         call: BlockCall,
     ) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
         match self.call(file_system, call)? {
-            BlockAnswer::Charges(charges) => {
-                Ok(charges.into_iter().map(|(device, blocks, bytes)| (device, Charge { blocks, bytes })).collect())
-            }
+            BlockAnswer::Charges(charges) => Ok(charges
+                .into_iter()
+                .map(|(device, blocks, bytes)| (device, Charge { blocks, bytes }))
+                .collect()),
             _ => self.unexpected(),
         }
     }
@@ -340,11 +346,13 @@ impl BlockStore for Remote {
             bytes: allowance.bytes,
             reserve: allowance.reserve,
         });
-        let mut left = blocks.into_iter().map(|(address, block)| AddressedBlock { address, block }).peekable();
+        let mut left =
+            blocks.into_iter().map(|(address, block)| AddressedBlock { address, block }).peekable();
         while left.peek().is_some() {
             let (mut blocks, mut bytes) = (Vec::new(), 0);
             while let Some(next) = left.next_if(|next| {
-                blocks.is_empty() || (bytes + stored_bytes(&next.block) <= STORE_BYTES && blocks.len() < BATCH_MAX)
+                blocks.is_empty()
+                    || (bytes + stored_bytes(&next.block) <= STORE_BYTES && blocks.len() < BATCH_MAX)
             }) {
                 bytes += stored_bytes(&next.block);
                 blocks.push(next);

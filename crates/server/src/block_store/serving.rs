@@ -60,7 +60,11 @@ pub struct BlockServerConfig {
 
 impl BlockServerConfig {
     /// The usual settings.
-    pub fn new(data: impl Into<PathBuf>, listen: SocketAddr, allowed: BTreeSet<PublicKey>) -> BlockServerConfig {
+    pub fn new(
+        data: impl Into<PathBuf>,
+        listen: SocketAddr,
+        allowed: BTreeSet<PublicKey>,
+    ) -> BlockServerConfig {
         let usual = StoreConfig::default();
         BlockServerConfig {
             data: data.into(),
@@ -141,7 +145,8 @@ impl BlockServer {
         let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
-        let service = Arc::new(Keepers { keepers, failure: watch::Sender::new(None), opened: Mutex::default() });
+        let service =
+            Arc::new(Keepers { keepers, failure: watch::Sender::new(None), opened: Mutex::default() });
         Ok(BlockServer { service, listener, key, listen: config.listen, _lock: lock })
     }
 
@@ -265,7 +270,8 @@ impl Keepers {
             return Response::Error(ServerError::Version(oldest, newest));
         }
         if !self.keepers.contains_key(&session.peer) {
-            let why = "this is a block server, and this key is not one of those that its operator allows".to_owned();
+            let why = "this is a block server, and this key is not one of those that its operator allows"
+                .to_owned();
             return Response::Error(ServerError::NotAllowed(why));
         }
         if self.opened.lock().insert(session.peer) {
@@ -285,7 +291,9 @@ impl Service for Keepers {
             Request::Ping => Response::Done,
             Request::BlockServer(request) => {
                 let Some(keeper) = self.keepers.get(&session.peer).cloned() else {
-                    return Response::Error(ServerError::NotAllowed("this key has no blocks here".to_owned()));
+                    return Response::Error(ServerError::NotAllowed(
+                        "this key has no blocks here".to_owned(),
+                    ));
                 };
                 let _turn = session.state.0.clone().acquire_owned().await;
                 match spawn_blocking(move || keeper.answer(*request)).await {
@@ -298,7 +306,9 @@ impl Service for Keepers {
                     Err(_) => Response::Error(ServerError::Storage("the request failed inside".to_owned())),
                 }
             }
-            _ => Response::Error(ServerError::Invalid("this is a block server; file systems are elsewhere".to_owned())),
+            _ => Response::Error(ServerError::Invalid(
+                "this is a block server; file systems are elsewhere".to_owned(),
+            )),
         }
     }
 }

@@ -4,8 +4,8 @@ use crate::common::key;
 use crate::site::{FS, SERVER, Site, Which, copy, start};
 use crate::{ANNA, chunk, collect, found};
 use holdfast_rpc::BlocksAddress;
-use holdfast_server::{BlockStore, BlockStoreError, RemoteSettings};
 use holdfast_server::{BlockServer, BlockServerConfig, BlockServerError, Remote};
+use holdfast_server::{BlockStore, BlockStoreError, RemoteSettings};
 use std::path::Path;
 
 fn put(store: &dyn BlockStore, seeds: std::ops::Range<u32>) {
@@ -16,7 +16,10 @@ fn is_doubtful(result: Result<u64, BlockStoreError>, word: &str) -> bool {
     match result {
         Err(error @ BlockStoreError::Doubtful { .. }) => {
             let text = error.to_string();
-            assert!(text.contains(word) && text.contains("--blocks-anew") && text.contains("hf+blocks://"), "{text}");
+            assert!(
+                text.contains(word) && text.contains("--blocks-anew") && text.contains("hf+blocks://"),
+                "{text}"
+            );
             true
         }
         _ => false,
@@ -132,7 +135,10 @@ fn an_older_copy_is_noticed() {
         assert!(is_doubtful(collect(&*store, &[chunk(0, 500).0], 10), "older copy"));
         assert!(store.standing().unwrap().doubt.unwrap().contains("older copy"));
         drop(store);
-        assert!(is_doubtful(collect(&*site.store(), &[chunk(0, 500).0], 10), "older copy"), "it is remembered");
+        assert!(
+            is_doubtful(collect(&*site.store(), &[chunk(0, 500).0], 10), "older copy"),
+            "it is remembered"
+        );
         let accepted = site.remote(SERVER, true).unwrap();
         assert_eq!(collect(&accepted, &[chunk(0, 500).0], 20).unwrap(), 24);
     }

@@ -31,7 +31,12 @@ impl Service for Liar {
     async fn handle(&self, session: &Arc<Session<()>>, request: Request) -> Response {
         let Request::BlockServer(request) = request else {
             session.admit();
-            return Response::Hello(Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 });
+            return Response::Hello(Welcome {
+                version: 1,
+                file_system: None,
+                device: None,
+                abort_after_ms: 0,
+            });
         };
         let other = LoadedBlock::Found(StoreHeader { owner: ANNA, stored_ns: 0 }, chunk(2, 100).1);
         let mut reply = BlockReply { store: [1; 16], position: 5, outcome: Ok(BlockAnswer::Done) };

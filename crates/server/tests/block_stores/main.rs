@@ -137,15 +137,21 @@ fn what_is_young_can_be_taken_back() {
 fn garbage_goes_and_nothing_else() {
     on_each(|store| {
         let leaves: Vec<_> = (0..6).map(|seed| chunk(seed, 100)).collect();
-        let nodes: Vec<_> = (0..3).map(|n| node(n, vec![leaves[2 * n as usize].0, leaves[2 * n as usize + 1].0])).collect();
+        let nodes: Vec<_> =
+            (0..3).map(|n| node(n, vec![leaves[2 * n as usize].0, leaves[2 * n as usize + 1].0])).collect();
         store.store(FS, ANNA, [leaves.clone(), nodes.clone()].concat(), None, 0).unwrap();
-        let hold = |name: &str, root| Hold { name: name.to_owned(), device: ANNA, made_ns: 1, roots: vec![root] };
+        let hold =
+            |name: &str, root| Hold { name: name.to_owned(), device: ANNA, made_ns: 1, roots: vec![root] };
         assert_eq!(store.hold(FS, hold("release", nodes[1].0)).unwrap(), HoldOutcome::Held);
         assert_eq!(store.hold(FS, hold("lost", OTHER)).unwrap(), HoldOutcome::Missing(vec![OTHER]));
         assert_eq!(store.holds(FS).unwrap(), [hold("release", nodes[1].0)]);
         store.pin(FS, 7, &[leaves[4].0], 50 * SECOND, SECOND).unwrap();
         assert!(collect(store, &[OTHER], 2 * SECOND).is_err() && collect(store, &[], 2 * SECOND).is_err());
-        assert_eq!(collect(store, &[nodes[0].0], 2 * SECOND).unwrap(), 2, "the third node and what is not pinned of it");
+        assert_eq!(
+            collect(store, &[nodes[0].0], 2 * SECOND).unwrap(),
+            2,
+            "the third node and what is not pinned of it"
+        );
         let here = |seed: usize| found(store, FS, leaves[seed].0).is_some();
         assert!((0..5).all(here) && !here(5));
         assert!(store.unhold(FS, "release").unwrap() && !store.unhold(FS, "release").unwrap());
@@ -167,7 +173,8 @@ fn storers_are_charged() {
         assert_eq!(store.charged(FS, &[ANNA, BERT]).unwrap().blocks, 3);
         let used = charges[&BERT].bytes;
         let allowance = Allowance { devices: vec![BERT], bytes: used + 1500, reserve: 0 };
-        let over = store.store(FS, BERT, vec![chunk(4, 1000), chunk(5, 1000)], Some(&allowance), 0).unwrap_err();
+        let over =
+            store.store(FS, BERT, vec![chunk(4, 1000), chunk(5, 1000)], Some(&allowance), 0).unwrap_err();
         let told = match over {
             BlockStoreError::OverQuota { used, limit } => (used, limit),
             BlockStoreError::Local(StoreError::OverQuota { used, limit, .. }) => (used, limit),
@@ -233,7 +240,10 @@ impl Model {
         let addresses: Vec<Digest> = self.here.keys().copied().collect();
         let loaded = store.load(FS, &addresses, usize::MAX).unwrap();
         for (loaded, (address, block)) in loaded.iter().zip(&self.here) {
-            assert!(matches!(loaded, LoadedBlock::Found(_, found) if found == block), "{address}: {loaded:?}");
+            assert!(
+                matches!(loaded, LoadedBlock::Found(_, found) if found == block),
+                "{address}: {loaded:?}"
+            );
         }
     }
 }
@@ -281,7 +291,11 @@ fn run(which: Which, ops: &[Op]) {
                 let reached: BTreeSet<Digest> =
                     kept.iter().flat_map(|(root, below)| [*root, below[0], below[1]]).collect();
                 for address in model.here.keys() {
-                    assert_eq!(found(&*store, FS, *address).is_some(), reached.contains(address), "{address}");
+                    assert_eq!(
+                        found(&*store, FS, *address).is_some(),
+                        reached.contains(address),
+                        "{address}"
+                    );
                 }
                 model.here.retain(|address, _| reached.contains(address));
                 model.nodes.retain(|_, (root, _)| reached.contains(root));

@@ -109,9 +109,12 @@ impl Site {
     pub fn store(&self) -> Arc<dyn BlockStore> {
         match self.which {
             Which::Local => {
-                let storage = Arc::new(LocalStorage::open(&self.data()).unwrap());
-                let config =
-                    StoreConfig { gc_window: Duration::ZERO, keep_deleted: Duration::ZERO, ..StoreConfig::default() };
+                let storage = Arc::new(LocalStorage::open(self.data()).unwrap());
+                let config = StoreConfig {
+                    gc_window: Duration::ZERO,
+                    keep_deleted: Duration::ZERO,
+                    ..StoreConfig::default()
+                };
                 Arc::new(Local::new(holdfast_store::BlockStore::open(storage, config).unwrap()))
             }
             Which::Remote => Arc::new(self.remote(SERVER, false).unwrap()),
