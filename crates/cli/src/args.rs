@@ -39,8 +39,10 @@ pub struct Cli {
 pub enum Command {
     /// Make a key and print its public line.
     Keygen(Keygen),
-    /// Run a server: block store and consistency server.
+    /// Run a server: consistency server and, unless they are elsewhere, its blocks.
     Server(Server),
+    /// Run a block server, for servers on other machines.
+    Blocks(crate::blocks::Blocks),
     /// Create and administer file systems.
     Fs(Fs),
     /// Mount a file system.
@@ -157,6 +159,8 @@ pub struct Keygen {
   holdfast server backup --data /srv/holdfast --to /mnt/backup/holdfast
   holdfast server witnesses --data /srv/holdfast
   holdfast server --data /srv/holdfast --witness https://witness.example.org=witness.example.org/w1+1a2b3c4d+BA...
+  holdfast server key --data /srv/holdfast
+  holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
 
 SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
 )]
@@ -170,6 +174,13 @@ pub struct Server {
     /// Address and port to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7440")]
     pub listen: String,
+    /// Keep the blocks at a block server (`holdfast blocks`) instead of in the data directory, which must be new; from
+    /// then on it is remembered.
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY")]
+    pub blocks: Option<holdfast_rpc::BlocksAddress>,
+    /// Accept what is at the block server now, whatever was there before: what it lacks is lost.
+    #[arg(long)]
+    pub blocks_anew: bool,
     /// Seconds after which an operation whose client died is declared dead.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub abort_after: u64,
@@ -290,6 +301,8 @@ pub enum ServerCommand {
     Holds(ServerData),
     /// End a hold, whoever made it. What only that release used goes with the next collection.
     Unhold(ServerUnhold),
+    /// Print the server's public key, for `holdfast blocks --allow`; both are made if they are not there.
+    Key(ServerData),
     /// Allow a key to create file systems here from other machines.
     Allow(ServerAllow),
     /// Make a whole copy of a data directory. The server may be running or not.

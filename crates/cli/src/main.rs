@@ -6,6 +6,7 @@
 mod admin;
 mod args;
 mod automount;
+mod blocks;
 mod cache;
 mod components;
 mod conflicts;
@@ -88,6 +89,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
     match &cli.command {
         Command::Keygen(arguments) => keygen::run(arguments, format),
         Command::Server(arguments) => server::run(arguments, format),
+        Command::Blocks(arguments) => blocks::run(arguments, format),
         Command::Fs(arguments) => admin::run(&arguments.command, directories, format),
         Command::Mount(arguments) => mount::mount(arguments, directories, format),
         Command::Umount(arguments) => mount::umount(arguments, directories, format),

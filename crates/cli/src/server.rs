@@ -26,6 +26,7 @@ const ALLOWED: &str = "allowed-superusers";
 pub fn run(arguments: &Server, format: Format) -> Outcome {
     match (&arguments.command, &arguments.data) {
         (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
+        (Some(ServerCommand::Key(data)), _) => key(&data.data, format),
         (Some(ServerCommand::Backup(backup)), _) => operate::backup(backup, format),
         (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
         (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
@@ -61,6 +62,8 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     config.parcels.level_max = arguments.parcel_level;
     config.witnesses = arguments.witness.clone();
     config.witness_every = Duration::from_secs(arguments.witness_every);
+    config.blocks = arguments.blocks.clone();
+    config.blocks_anew = arguments.blocks_anew;
     let server = holdfast_server::Server::open(config)?;
     let serves = format!("holdfast serves {} on {}", data.display(), server.local_address());
     if arguments.one_process {
@@ -89,6 +92,13 @@ pub fn resolve(listen: &str) -> Outcome<SocketAddr> {
         .map_err(|error| wrong(error.to_string()))?
         .next()
         .ok_or_else(|| wrong("it has no address".to_owned()))
+}
+
+/// Prints the server's public key, which no server need run for.
+fn key(data: &Path, format: Format) -> Outcome {
+    let key = holdfast_server::server_key_in(data)?;
+    let public = keyfile::format_public(&key, "holdfast server");
+    format.print(&serde_json::json!({ "public": public, "key": key.to_string() }), |_| public.clone())
 }
 
 /// Adds a key to the list, or prints the list. The running server reads it anew each time.

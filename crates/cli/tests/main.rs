@@ -46,6 +46,7 @@ mod semantics;
 mod serve;
 mod server_command;
 mod sharing;
+mod split;
 mod statements;
 mod volume;
 mod volume_adopt;

@@ -6,10 +6,12 @@
 //! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what the superuser signs off-line is in
 //! [`warrant`]; what signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client
 //! checks before it believes one, is in [`history`]; what a lost server's order was, from what its clients know, is in
-//! [`rebuild`]. Advisory locks and leases, which are not signed, are in [`locks`] and [`leases`].
+//! [`rebuild`]. What a block server on another machine is told is in
+//! [`block_server`]. Advisory locks and leases, which are not signed, are in [`locks`] and [`leases`].
 #![forbid(unsafe_code)]
 
 pub mod alarm;
+pub mod block_server;
 pub mod certificate;
 pub mod check;
 pub mod epoch;

@@ -4,6 +4,7 @@
 //! `StoredBlock::open` (blocks) has passed it; everything a server receives is policed by the sequencer and the
 //! block store.
 
+use crate::block_server::{BlockReply, BlockRequest};
 use crate::certificate::Certificate;
 use crate::history::{PastReply, Point, Snapshot, SnapshotEnd};
 use crate::leases::{LeaseGrant, LeaseWish, Recall};
@@ -360,6 +361,8 @@ pub enum Request {
         /// Blocks that are not at the server yet.
         blocks: Vec<AddressedBlock>,
     },
+    /// Of a consistency server to its block server, and of nobody else. Answered by `BlockServer`.
+    BlockServer(Box<BlockRequest>),
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -546,6 +549,8 @@ pub enum Response {
     Usage(Vec<Usage>),
     /// Answer to `Leaves`: those there are, at most [`LEAVES_MAX`].
     Leaves(Vec<Digest>),
+    /// Answer of a block server.
+    BlockServer(Box<BlockReply>),
 }
 
 /// What a user is charged for: the blocks that devices of theirs stored first, as they rest at the server.

@@ -1,14 +1,17 @@
-//! Addresses: `hf://HOST:PORT/FSID` names a file system, `HOST:PORT` a server.
+//! Addresses: `hf://HOST:PORT/FSID` names a file system, `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block
+//! server.
 //!
 //! The file system's id is the digest of its superuser's key, so the address itself says what to trust; host
 //! and port only say where to ask.
 
-use holdfast_crypto::Digest;
+use holdfast_crypto::{Digest, PublicKey};
 use std::fmt;
 use std::str::FromStr;
 
 /// Port of a server whose address does not say.
 pub const DEFAULT_PORT: u16 = 7440;
+/// Port of a block server whose address does not say.
+pub const BLOCKS_PORT: u16 = 7441;
 
 /// Where a server listens.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -26,6 +29,15 @@ pub struct Address {
     pub server: ServerAddress,
     /// Its id.
     pub file_system: Digest,
+}
+
+/// A block server, where it listens, and the key that it has: `hf+blocks://HOST:PORT/KEY`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlocksAddress {
+    /// Where it listens.
+    pub server: ServerAddress,
+    /// Its public key.
+    pub key: PublicKey,
 }
 
 /// Text that is not an address.
@@ -46,12 +58,23 @@ pub enum AddressError {
     /// The port is not a number from 1 to 65535.
     #[error("'{0}' does not name a server: the port must be a number from 1 to 65535")]
     BadPort(String),
+    /// It is not a block server's.
+    #[error(
+        "'{0}' is not a block server's address: it should read hf+blocks://HOST:PORT/KEY, as `holdfast blocks key` prints it"
+    )]
+    NotBlocks(String),
 }
 
 impl FromStr for ServerAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
+        ServerAddress::parse(text, DEFAULT_PORT)
+    }
+}
+
+impl ServerAddress {
+    fn parse(text: &str, default_port: u16) -> Result<Self, AddressError> {
         let bad_host = || AddressError::BadHost(text.to_owned());
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or_else(bad_host)?;
@@ -70,7 +93,7 @@ impl FromStr for ServerAddress {
             return Err(bad_host());
         }
         let port = match port {
-            "" => DEFAULT_PORT,
+            "" => default_port,
             digits => match digits.parse::<u16>() {
                 Ok(port) if port > 0 => port,
                 _ => return Err(AddressError::BadPort(text.to_owned())),
@@ -109,6 +132,24 @@ impl fmt::Display for Address {
     }
 }
 
+impl FromStr for BlocksAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError::NotBlocks(text.to_owned());
+        let (server, key) =
+            text.strip_prefix("hf+blocks://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
+        let key = Digest::from_hex(key.trim_end_matches('/')).ok_or_else(wrong)?;
+        Ok(BlocksAddress { server: ServerAddress::parse(server, BLOCKS_PORT)?, key: PublicKey(key.0) })
+    }
+}
+
+impl fmt::Display for BlocksAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hf+blocks://{}/{}", self.server, self.key)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +172,20 @@ mod tests {
             let address: Address = format!("hf://{text}/{id}").parse().unwrap();
             assert_eq!(address.server, server);
             assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
+        }
+    }
+
+    /// Proves: addresses of block servers are read and printed back, with a port of their own, and nothing else passes.
+    #[test]
+    fn block_servers_have_addresses() {
+        let key = "cd".repeat(32);
+        for (text, port) in [("blocks.example.org", BLOCKS_PORT), ("[::1]:9", 9)] {
+            let address: BlocksAddress = format!("hf+blocks://{text}/{key}").parse().unwrap();
+            assert_eq!((address.server.port, address.key.to_string()), (port, key.clone()));
+            assert_eq!(address.to_string().parse::<BlocksAddress>().unwrap(), address);
+        }
+        for text in [format!("hf://h/{key}"), "hf+blocks://h".to_owned(), "hf+blocks://h/12".to_owned()] {
+            assert!(matches!(text.parse::<BlocksAddress>(), Err(AddressError::NotBlocks(_))), "{text}");
         }
     }
 

@@ -55,6 +55,7 @@ impl Lane {
             Request::Retrieve(addresses) if addresses.len() > 4 => Lane::Bulk,
             Request::RetrieveParcel { wanted, .. } if wanted.len() > 4 => Lane::Bulk,
             Request::RetrieveTree { bytes_max, .. } if *bytes_max > TREE_BYTES_SMALL => Lane::Bulk,
+            Request::BlockServer(request) if request.call.is_bulky() => Lane::Bulk,
             _ => Lane::Control,
         }
     }
@@ -74,6 +75,9 @@ fn block_bytes(blocks: &[Option<(StoreHeader, AddressedBlock)>]) -> usize {
 
 /// Whether sending a request twice does no more than sending it once, whatever happened in between.
 pub fn is_idempotent(request: &Request) -> bool {
+    if let Request::BlockServer(request) = request {
+        return request.call.may_repeat();
+    }
     matches!(
         request,
         Request::Hello { .. }
@@ -149,6 +153,8 @@ pub struct Connector {
     /// What the server must prove. `None` only to create a file system or to look at a server: then any
     /// Holdfast server will do.
     pub expected: Option<ServerProof>,
+    /// The only key that the server may have; `None`: whichever `expected` allows.
+    pub server_key: Option<PublicKey>,
     /// Bounds and times.
     pub options: ConnectionOptions,
     /// Where sockets come from.
@@ -163,7 +169,7 @@ impl Connector {
         expected: Option<ServerProof>,
     ) -> Self {
         let (options, sockets) = (ConnectionOptions::default(), Arc::new(OwnSockets));
-        Connector { key: key.into(), addresses, expected, options, sockets }
+        Connector { key: key.into(), addresses, expected, server_key: None, options, sockets }
     }
 
     /// Makes a connection without waiting for a server: calls wait for one.
@@ -185,6 +191,7 @@ impl Connector {
             sockets: self.sockets,
             addresses: self.addresses,
             expected: Mutex::new(self.expected),
+            only_key: self.server_key,
             preferred: AtomicUsize::new(0),
             requests: Semaphore::new(self.options.requests_max),
             bytes: Budget::new(self.options.bytes_max),
@@ -255,6 +262,7 @@ struct Inner {
     sockets: Arc<dyn Sockets>,
     addresses: Vec<ServerAddress>,
     expected: Mutex<Option<ServerProof>>,
+    only_key: Option<PublicKey>,
     /// The address that worked last: both lanes go to the same server if they can.
     preferred: AtomicUsize,
     options: ConnectionOptions,
@@ -650,8 +658,13 @@ impl Inner {
         address: &ServerAddress,
         expected: Option<&ServerProof>,
     ) -> Result<Greeted, RpcError> {
-        let dialer =
-            Dialer { address, expected, patience: self.options.connect_patience, sockets: &*self.sockets };
+        let dialer = Dialer {
+            address,
+            expected,
+            only_key: self.only_key,
+            patience: self.options.connect_patience,
+            sockets: &*self.sockets,
+        };
         let finding = choice::recall(address);
         match (self.options.transport, self.quic_for(finding)) {
             (Transport::Quic, Some(quic)) => dialer.quic(quic).await.map_err(or_over_tcp),
@@ -725,9 +738,9 @@ impl Inner {
         let Some(quic) = self.quic().filter(|_| old.carrier == Carrier::Tcp) else { return Ok(()) };
         let expected = self.expected.lock().clone();
         let patience = self.options.connect_patience;
-        let greeted = Dialer { address, expected: expected.as_ref(), patience, sockets: &*self.sockets }
-            .quic(quic)
-            .await?;
+        let (expected, only_key) = (expected.as_ref(), self.only_key);
+        let dialer = Dialer { address, expected, only_key, patience, sockets: &*self.sockets };
+        let greeted = dialer.quic(quic).await?;
         self.accept(lane, greeted);
         old.retire();
         Ok(())

@@ -41,6 +41,8 @@ pub(crate) enum Carrier {
 pub(crate) struct Dialer<'a> {
     pub(crate) address: &'a ServerAddress,
     pub(crate) expected: Option<&'a ServerProof>,
+    /// The only key that it may have.
+    pub(crate) only_key: Option<PublicKey>,
     /// An attempt ends within about this time.
     pub(crate) patience: Duration,
     pub(crate) sockets: &'a dyn Sockets,
@@ -94,7 +96,10 @@ impl Dialer<'_> {
         let mut why = "its name has no address".to_owned();
         for address in found.map_err(|error| unreachable(error.to_string()))? {
             match quic.open(address).await {
-                Ok((pipe, key)) => return introduce(name, Carrier::Quic, pipe, key, self.expected).await,
+                Ok((pipe, key)) => {
+                    self.check_key(&name, &key)?;
+                    return introduce(name, Carrier::Quic, pipe, key, self.expected).await;
+                }
                 Err(Unopened::Unreachable(reason)) => why = reason,
                 Err(Unopened::Refused(why)) => {
                     let why = WrongServer::NotHoldfast(why);
@@ -103,6 +108,17 @@ impl Dialer<'_> {
             }
         }
         Err(unreachable(why))
+    }
+
+    /// Before anything is said to it.
+    fn check_key(&self, name: &str, found: &PublicKey) -> Result<(), RpcError> {
+        match self.only_key {
+            Some(expected) if expected != *found => {
+                let why = WrongServer::OtherKey { expected: expected.to_string(), found: found.to_string() };
+                Err(RpcError::WrongServer { address: name.to_owned(), why })
+            }
+            _ => Ok(()),
+        }
     }
 
     async fn greet_by_tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
@@ -137,6 +153,7 @@ impl Dialer<'_> {
         let server_key =
             tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
+        self.check_key(&name, &server_key)?;
         introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
     }
 }

@@ -95,6 +95,14 @@ pub enum WrongServer {
     /// It does not speak the agreed application protocol, or has no Ed25519 raw public key.
     #[error("it is no Holdfast server: {0}")]
     NotHoldfast(String),
+    /// It has another key than the only one that was to be talked to.
+    #[error("its key is {found}, but that of its address is {expected}")]
+    OtherKey {
+        /// The key in the address, in hexadecimal digits.
+        expected: String,
+        /// Its TLS key, in hexadecimal digits.
+        found: String,
+    },
 }
 
 impl RpcError {

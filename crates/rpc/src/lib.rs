@@ -37,7 +37,7 @@ mod sockets;
 mod throttle;
 mod tls;
 
-pub use address::{Address, AddressError, DEFAULT_PORT, ServerAddress};
+pub use address::{Address, AddressError, BLOCKS_PORT, BlocksAddress, DEFAULT_PORT, ServerAddress};
 pub use choice::Transport;
 pub use connection::{
     Connection, ConnectionOptions, Connector, Lane, RETRIEVED_BYTES_MAX, ServerProof, Traffic,

@@ -32,7 +32,8 @@ const FORMAT: &str = "FORMAT";
 const TREE: &str = "tree-";
 const HISTORY: &str = "history-";
 /// Files of the data directory itself that a copy needs; a missing one is not copied.
-const KEPT: [&str; 2] = ["server-key", "allowed-superusers"];
+const KEPT: [&str; 4] =
+    ["server-key", "allowed-superusers", crate::block_store::FILES[0], crate::block_store::FILES[1]];
 /// How often a copy moves on to a later moment. Each time only what is new has to be copied.
 const MOMENTS: u32 = 20;
 /// Bytes copied at a time.

@@ -3,13 +3,13 @@
 //! A server does not know what a block is for, but it makes sure that the bytes are what the address says:
 //! otherwise one member could store rubbish under an address that another member is about to need.
 
+use crate::block_store::{self, BlockStore};
 use crate::refusal::{Refused, refuse};
 use holdfast_content::{BODY_BYTES_MAX, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{
     ATTACHED_BYTES_MAX, AddressedBlock, BATCH_MAX, MESSAGE_BYTES_MAX, StoreHeader,
 };
-use holdfast_store::{BlockStore, StoreError};
 
 /// Room for everything in an answer but blocks.
 const ANSWER_SLACK_BYTES: usize = 64 << 10;
@@ -57,36 +57,25 @@ pub(crate) struct Retrieved {
     pub(crate) bytes: usize,
 }
 
-/// Reads blocks in order until a message is full or `bytes_max` are exceeded, one at least. One that is damaged here is answered as missing: the client
-/// tells a loss from a deletion by what still refers to the block, and the log here tells which file is bad.
+/// Reads blocks in order until a message is full or `bytes_max` are exceeded, one at least. One that is damaged is
+/// answered as missing.
 pub(crate) fn retrieve(
-    store: &BlockStore,
+    store: &dyn BlockStore,
     file_system: Digest,
     addresses: &[Digest],
     bytes_max: usize,
 ) -> Result<Retrieved, Refused> {
     check_count(addresses.len())?;
-    let mut blocks = Vec::with_capacity(addresses.len());
+    let loaded = store.load(file_system, addresses, bytes_max.min(MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES))?;
+    // The client asks for the rest.
+    let mut blocks = Vec::with_capacity(loaded.len());
     let mut bytes = 0;
-    for address in addresses {
-        let found = match store.retrieve(file_system, *address) {
-            Ok(found) => found,
-            Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
-                tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
-                None
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let entry = found.map(|(header, block)| {
+    for (loaded, address) in loaded.into_iter().zip(addresses) {
+        let found = block_store::sound(loaded, file_system, address);
+        blocks.push(found.map(|(header, block)| {
             bytes += stored_bytes(&block);
-            let header = StoreHeader { owner: header.owner, stored_ns: header.stored_ns };
             (header, AddressedBlock { address: *address, block })
-        });
-        if bytes > bytes_max.min(MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES) && !blocks.is_empty() {
-            // The client asks for the rest.
-            break;
-        }
-        blocks.push(entry);
+        }));
     }
     Ok(Retrieved { blocks, bytes })
 }

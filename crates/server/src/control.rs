@@ -4,16 +4,19 @@
 //! Whoever can open the socket may already read and write the data directory, so it asks for no key. Each
 //! message is a length (u32, little-endian) and borsh bytes.
 
+use crate::block_store::Standing;
 use crate::config::ServerConfig;
 use crate::data::{DataDirectory, control_socket};
 use crate::error::OpenError;
 use crate::holds;
 use crate::host::Host;
 use crate::maintenance;
+use crate::refusal::Refused;
 use crate::witnessing::{self, LogStanding};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_protocol::message::HoldShown;
+use holdfast_store::StoreError;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -146,6 +149,9 @@ pub struct Statistics {
     pub bytes_served: u64,
     /// Whether a server is running on the directory.
     pub running: bool,
+    /// How it stands with the block server that has the blocks; then the bytes of the log and the free ones are those here,
+    /// and the figures of blocks are 0 while it is away.
+    pub block_store: Option<Box<Standing>>,
 }
 
 /// Why an operator's wish was not carried out.
@@ -286,25 +292,7 @@ fn carry_out(
             Outcome::Collected(collected.collect())
         }
         Task::Scrub => match maintenance::scrub(host, progress) {
-            Ok(report) => Outcome::Scrubbed(Scrubbed {
-                records: report.records,
-                bytes: report.bytes,
-                bad_count: report.bad_count + report.index_errors + report.charge_errors,
-                bad: report
-                    .bad
-                    .iter()
-                    .map(|bad| {
-                        let what = match (&bad.block, bad.live) {
-                            (Some((file_system, address)), true) => {
-                                format!("block {address} of {file_system}: ")
-                            }
-                            (Some(_), false) => "garbage: ".to_owned(),
-                            (None, _) => String::new(),
-                        };
-                        format!("{what}{} at offset {}: {}", bad.file, bad.offset, bad.why)
-                    })
-                    .collect(),
-            }),
+            Ok(report) => Outcome::Scrubbed(report),
             Err(why) => Outcome::Failed(why),
         },
         Task::Seal => match host.store.seal() {
@@ -312,11 +300,15 @@ fn carry_out(
             Err(error) => Outcome::Failed(error.to_string()),
         },
         Task::Holds => {
-            let held = host.file_systems().iter().map(|one| (one.id, holds::list(host, one.id))).collect();
-            Outcome::Holds(held)
+            let held = |id| holds::list(host, id).map(|held| (id, held));
+            let held: Result<_, Refused> = host.file_systems().iter().map(|one| held(one.id)).collect();
+            match held {
+                Ok(held) => Outcome::Holds(held),
+                Err(refused) => Outcome::Failed(refused.into_error().to_string()),
+            }
         }
         Task::Unhold { file_system, name } => {
-            let ended = host.store.unhold(file_system, &name).map_err(|error| error.to_string());
+            let ended = host.blocks.unhold(file_system, &name).map_err(|error| error.to_string());
             match ended
                 .and_then(|was| host.commit().map_err(|error| error.into_error().to_string()).map(|()| was))
             {
@@ -333,20 +325,27 @@ fn carry_out(
 }
 
 fn statistics(host: &Host) -> Result<Statistics, String> {
-    // What is not in the index yet would be counted only in part.
-    host.store.checkpoint().map_err(|error| error.to_string())?;
-    let store = host.store.statistics().map_err(|error| error.to_string())?;
+    let failed = |error: StoreError| error.to_string();
+    let standing = host.blocks.standing();
+    let order = match &standing {
+        None => None,
+        Some(_) => Some(host.store.statistics().map_err(failed)?),
+    };
+    let store = match &standing {
+        None => host.blocks.figures().map_err(|error| error.to_string())?,
+        Some(standing) => standing.figures.clone().unwrap_or_default(),
+    };
     let counters = &host.counters;
     Ok(Statistics {
         file_systems: host.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
         unserved: host.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
-        blocks: store.blocks + store.recent_entries,
+        blocks: store.blocks,
         block_bytes: store.block_bytes,
         deleted_bytes: store.deleted_bytes,
-        log_bytes: store.log_bytes,
-        free_bytes: store.free_bytes,
+        log_bytes: order.as_ref().map_or(store.log_bytes, |order| order.log_bytes),
+        free_bytes: order.as_ref().map_or(store.free_bytes, |order| order.free_bytes),
         damaged_blocks: store.damaged_blocks,
-        syncs: store.syncs,
+        syncs: host.store.sync_count(),
         requests: counters.requests.get(),
         refused: counters.refused.get(),
         operations: counters.operations.get(),
@@ -354,6 +353,7 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
         blocks_served: counters.blocks_retrieved.get(),
         bytes_served: counters.bytes_retrieved.get(),
         running: true,
+        block_store: standing.map(Box::new),
     })
 }
 

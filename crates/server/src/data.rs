@@ -8,6 +8,8 @@
 //! DATA/locks-held          there while clients may hold locks of files
 //! DATA/leases              who may hold leases
 //! DATA/restored            which file systems wait for their superuser's word that this is a restored state
+//! DATA/block-store         the block server that has the blocks, if they are not in the store here
+//! DATA/block-store-position  up to where it has acknowledged
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -37,6 +39,25 @@ impl DataDirectory {
             .create(&store)
             .map_err(|error| OpenError::io("creating", &store, error))?;
         Ok(DataDirectory { path: path.to_owned() })
+    }
+
+    /// Of a process that has its files elsewhere than in `store`.
+    pub(crate) fn bare(path: &Path) -> Result<DataDirectory, OpenError> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|error| OpenError::io("creating", path, error))?;
+        Ok(DataDirectory { path: path.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it has been served with a block server.
+    pub(crate) fn has_blocks_elsewhere(&self) -> bool {
+        self.path.join(crate::block_store::FILES[0]).exists()
     }
 
     pub(crate) fn store(&self) -> PathBuf {

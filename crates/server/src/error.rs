@@ -46,6 +46,18 @@ pub enum OpenError {
         /// What does not fit.
         why: String,
     },
+    /// The block server is not reached, or does not serve this server.
+    #[error("{0}")]
+    BlockStore(String),
+    /// Operator: the data directory has blocks of its own.
+    #[error(
+        "{path} has its blocks itself; --blocks is for a new data directory (docs/server.md says how to move)",
+        path = path.display()
+    )]
+    BlocksHere {
+        /// The data directory.
+        path: PathBuf,
+    },
     /// Operator: the address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {

@@ -21,6 +21,7 @@ mod rebuild;
 pub(crate) use leases::{Claim, LeasesNote, NotedSession};
 pub(crate) use locks::LocksNote;
 
+use crate::block_store;
 use crate::blocks;
 use crate::error::OpenError;
 use crate::history_file::Keeping;
@@ -144,7 +145,7 @@ impl FileSystem {
     ) -> Result<(FileSystem, Receipt), Refused> {
         let id = superuser.file_system_id();
         check_server_keys(&server_keys, id, &superuser, &host.server_key())?;
-        let membership = announced_membership(&host.store, id, &certificate.value, &given)?;
+        let membership = announced_membership(&*host.blocks, id, &certificate.value, &given)?;
         let Some(membership) = membership else {
             return refuse("the founding operation brings no membership");
         };
@@ -229,7 +230,7 @@ impl FileSystem {
     ) -> Result<Receipt, Refused> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
-        let membership = announced_membership(&host.store, self.id, certificate.value(), &given)?;
+        let membership = announced_membership(&*host.blocks, self.id, certificate.value(), &given)?;
         let Some(membership) = membership else { return refuse("a restore is declared in a membership") };
         self.check_structure(host, device, structure.value(), &given)?;
         host.store_attached(self.id, device, given, None)?;
@@ -273,7 +274,7 @@ impl FileSystem {
             let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
             (reply, wanted)
         };
-        reply.blocks = hints::load(&host.store, self.id, wanted);
+        reply.blocks = hints::load(&*host.blocks, self.id, wanted);
         Ok(reply)
     }
 
@@ -291,7 +292,7 @@ impl FileSystem {
     ) -> Result<(Response, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let number = number_of(device, certificate.value());
-        let membership = announced_membership(&host.store, self.id, certificate.value(), &given);
+        let membership = announced_membership(&*host.blocks, self.id, certificate.value(), &given);
         let membership = self.or_never(host, device, number, membership)?;
         let taken = host.store_attached(self.id, device, given, self.allowance(host, device));
         self.or_never(host, device, number, taken)?;
@@ -319,7 +320,7 @@ impl FileSystem {
             let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
             (reply, wanted, grant)
         };
-        reply.blocks = hints::load(&host.store, self.id, wanted);
+        reply.blocks = hints::load(&*host.blocks, self.id, wanted);
         Ok((Response::View(Box::new(reply)), grant))
     }
 
@@ -367,7 +368,7 @@ impl FileSystem {
         let structure = verified(structure, caller)?;
         let number = number_of(device, certificate.value());
         let whole =
-            announced_membership(&host.store, self.id, certificate.value(), &given).and_then(|members| {
+            announced_membership(&*host.blocks, self.id, certificate.value(), &given).and_then(|members| {
                 self.check_structure(host, device, structure.value(), &given)?;
                 Ok(members)
             });
@@ -548,7 +549,7 @@ fn check_server_keys(
 
 /// The membership that an operation brings, from the blocks given with it or stored before.
 fn announced_membership(
-    store: &BlockStore,
+    store: &dyn block_store::BlockStore,
     id: Digest,
     certificate: &Certificate,
     given: &Blocks,
@@ -562,7 +563,7 @@ fn announced_membership(
 }
 
 fn open_block(
-    store: &BlockStore,
+    store: &dyn block_store::BlockStore,
     id: Digest,
     reference: &Reference,
     kind: BlockKind,
@@ -571,7 +572,7 @@ fn open_block(
     let attached = given.iter().find(|(address, _)| *address == reference.address);
     let block = match attached {
         Some((_, block)) => Some(block.clone()),
-        None => store.retrieve(id, reference.address)?.map(|(_, block)| block),
+        None => block_store::load_one(store, id, reference.address)?,
     };
     let Some(block) = block else { return refuse(format!("block {} was never stored", reference.address)) };
     if reference.length > BODY_BYTES_MAX {
@@ -612,7 +613,7 @@ fn check_handles(
         return Ok(());
     }
     blocks::check_count(stored_before.len())?;
-    let here = host.store.contains_renew_all(id, &stored_before, host.clock.wall_ns())?;
+    let here = host.blocks.renew(id, &stored_before, host.clock.wall_ns())?;
     match stored_before.iter().zip(here).find(|(_, here)| !here) {
         Some((address, _)) => refuse(format!("table {address} was never stored")),
         None => Ok(()),

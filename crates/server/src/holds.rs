@@ -19,7 +19,7 @@ pub(crate) fn hold(
 ) -> Result<Response, Refused> {
     check(host, file_system, device, &name)?;
     let hold = Hold { name, device, made_ns: host.clock.wall_ns(), roots };
-    let missing = match host.store.hold(file_system.id, hold)? {
+    let missing = match host.blocks.hold(file_system.id, hold)? {
         HoldOutcome::Held => Vec::new(),
         HoldOutcome::Missing(missing) => missing,
     };
@@ -35,25 +35,25 @@ pub(crate) fn unhold(
     name: &str,
 ) -> Result<Response, Refused> {
     check(host, file_system, device, name)?;
-    host.store.unhold(file_system.id, name)?;
+    host.blocks.unhold(file_system.id, name)?;
     host.commit()?;
     Ok(Response::Done)
 }
 
 /// All holds of a file system.
-pub(crate) fn list(host: &Host, file_system: Digest) -> Vec<HoldShown> {
+pub(crate) fn list(host: &Host, file_system: Digest) -> Result<Vec<HoldShown>, Refused> {
     let shown = |hold: Hold| HoldShown {
         name: hold.name,
         device: hold.device,
         made_ns: hold.made_ns,
         roots: hold.roots,
     };
-    host.store.holds(&file_system).into_iter().map(shown).collect()
+    Ok(host.blocks.holds(file_system)?.into_iter().map(shown).collect())
 }
 
 /// A hold is its user's, whatever device made it, and the superuser's.
 fn check(host: &Host, file_system: &FileSystem, device: DeviceId, name: &str) -> Result<(), Refused> {
-    let holds = host.store.holds(&file_system.id);
+    let holds = host.blocks.holds(file_system.id)?;
     let Some(known) = holds.iter().find(|known| known.name == name) else { return Ok(()) };
     match file_system.acts_for(device, known.device) {
         true => Ok(()),

@@ -5,12 +5,14 @@
 //!
 //! Invariants:
 //! - an answer leaves only after everything it speaks of is durable: blocks and ordering records go to one log
-//!   and one group commit, shared by all requests that wait at that moment;
+//!   and one group commit, shared by all requests that wait at that moment; or, with the blocks on another machine, blocks
+//!   are durable there before a record that names them is appended here ([`crate::BlockStore`]);
 //! - after a failed sync nothing is acknowledged any more ([`Host::failure`]): what is durable is unknown until
 //!   the store is opened again;
 //! - a request acts in the name of the device that the membership in force gives the session's key, and of no
 //!   other.
 
+use crate::block_store::{BlockStore, Local};
 use crate::blocks::{self, Retrieved};
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
@@ -35,7 +37,7 @@ use holdfast_protocol::message::{
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::Throttle;
-use holdfast_store::{Allowance, BlockStore, CollectReport, DecrefOutcome, StoreConfig};
+use holdfast_store::{Allowance, CollectReport, StoreConfig};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -94,7 +96,11 @@ pub type AllowedSuperusers = Box<dyn Fn(&PublicKey) -> bool + Send + Sync>;
 
 /// A server without its sockets.
 pub struct Host {
-    pub(crate) store: BlockStore,
+    /// The order, signed blocks, and, if they are not elsewhere, blocks.
+    pub(crate) store: holdfast_store::BlockStore,
+    pub(crate) blocks: Arc<dyn BlockStore>,
+    /// Whether blocks are in another log than the order.
+    blocks_apart: bool,
     storage: Arc<dyn Storage>,
     key: SigningKey,
     settings: HostSettings,
@@ -164,7 +170,24 @@ impl Host {
         allowed: AllowedSuperusers,
         clock: Arc<dyn Clock>,
     ) -> Result<Host, OpenError> {
-        let store = BlockStore::open(storage.clone(), settings.store.clone())?;
+        Host::open_over(storage, key, settings, allowed, clock, None)
+    }
+
+    /// The same with blocks elsewhere than in `storage`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_over(
+        storage: Arc<dyn Storage>,
+        key: SigningKey,
+        settings: HostSettings,
+        allowed: AllowedSuperusers,
+        clock: Arc<dyn Clock>,
+        blocks: Option<Arc<dyn BlockStore>>,
+    ) -> Result<Host, OpenError> {
+        let store = holdfast_store::BlockStore::open(storage.clone(), settings.store.clone())?;
+        let blocks_apart = blocks.is_some();
+        let blocks = blocks.unwrap_or_else(|| Arc::new(Local::new(store.clone())));
         let (mut file_systems, mut damaged) = (BTreeMap::new(), BTreeMap::new());
         let locks_note = LocksNote::at(settings.locks_note.clone());
         let lease_ms = settings.lease_term.as_millis() as u64;
@@ -199,6 +222,8 @@ impl Host {
         Ok(Host {
             awaiting,
             store,
+            blocks,
+            blocks_apart,
             storage,
             key,
             parcels: ParcelLimits::new(settings.parcels),
@@ -219,6 +244,10 @@ impl Host {
     /// File systems that are not served because their order is damaged, and how.
     pub fn damaged(&self) -> &BTreeMap<Digest, String> {
         &self.damaged
+    }
+
+    pub(crate) fn has_blocks_apart(&self) -> bool {
+        self.blocks_apart
     }
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
@@ -485,29 +514,29 @@ impl Host {
                 let checked = blocks::check(given, usize::MAX)?;
                 self.counters.blocks_stored.add(checked.len() as u64);
                 let allowance = file_system.allowance(self, device);
-                self.store.store_within(id, device, checked, allowance.as_ref(), now_ns)?;
+                self.blocks.store(id, device, checked, allowance.as_ref(), now_ns)?;
                 self.commit()?;
                 Ok(Response::Done)
             }
             Request::Retrieve(addresses) => {
                 let Retrieved { blocks, bytes } =
-                    blocks::retrieve(&self.store, id, &addresses, caller.answer_bytes)?;
+                    blocks::retrieve(&*self.blocks, id, &addresses, caller.answer_bytes)?;
                 self.counters.blocks_retrieved.add(blocks.len() as u64);
                 self.counters.bytes_retrieved.add(bytes as u64);
                 Ok(Response::Blocks(blocks))
             }
             Request::Present(addresses) => {
                 blocks::check_count(addresses.len())?;
-                let here = self.store.contains_renew_all(id, &addresses, now_ns)?;
+                let here = self.blocks.renew(id, &addresses, now_ns)?;
                 Ok(Response::Present(here.into_iter().collect()))
             }
             Request::StoreParcels(given) => {
-                match parcels::unpack(&self.store, id, given, PARCELS_PLAIN_BYTES_MAX)? {
+                match parcels::unpack(&*self.blocks, id, given, PARCELS_PLAIN_BYTES_MAX)? {
                     Unpacked::BasesMissing(missing) => Ok(Response::BasesMissing(missing)),
                     Unpacked::Blocks(unpacked) => {
                         self.counters.blocks_stored.add(unpacked.len() as u64);
                         let allowance = file_system.allowance(self, device);
-                        self.store.store_within(id, device, unpacked, allowance.as_ref(), now_ns)?;
+                        self.blocks.store(id, device, unpacked, allowance.as_ref(), now_ns)?;
                         self.commit()?;
                         Ok(Response::Done)
                     }
@@ -521,13 +550,11 @@ impl Host {
             }
             Request::Dereference(addresses) => {
                 blocks::check_count(addresses.len())?;
-                let mut dropped = 0;
                 // A table that the present has replaced may be in force in a state that is kept.
                 let past = file_system.past_tables(self)?;
-                for address in addresses.into_iter().filter(|address| !past.contains(address)) {
-                    let outcome = self.store.decref(id, device, address, now_ns)?;
-                    dropped += u32::from(outcome == DecrefOutcome::Dropped);
-                }
+                let addresses: Vec<_> =
+                    addresses.into_iter().filter(|address| !past.contains(address)).collect();
+                let dropped = self.blocks.dereference(id, device, &addresses, now_ns)?;
                 self.commit()?;
                 Ok(Response::Dereferenced(dropped))
             }
@@ -547,7 +574,7 @@ impl Host {
                 Ok(Response::SignedBlock(found.map(|found| (found.block, found.signature, found.stored_ns))))
             }
             Request::Snapshot => {
-                self.store.snapshot(id, now_ns)?;
+                self.blocks.snapshot(id, now_ns)?;
                 self.commit()?;
                 Ok(Response::Done)
             }
@@ -557,14 +584,14 @@ impl Host {
                     return refuse("a pin lasts at most 3,600 seconds");
                 }
                 let until_ns = now_ns.saturating_add(i64::from(seconds) * 1_000_000_000);
-                self.store.pin(id, device.0.into(), &addresses, until_ns, now_ns)?;
+                self.blocks.pin(id, device.0.into(), &addresses, until_ns, now_ns)?;
                 self.commit()?;
                 Ok(Response::Done)
             }
             Request::Hold { name, roots } => holds::hold(self, file_system, device, name, roots),
             Request::Unhold { name } => holds::unhold(self, file_system, device, &name),
             Request::Usage => Ok(Response::Usage(file_system.usage(self, device)?)),
-            Request::Holds => Ok(Response::Holds(holds::list(self, id))),
+            Request::Holds => Ok(Response::Holds(holds::list(self, id)?)),
             Request::Look { log_size } => {
                 let reply = file_system.look(self, device, log_size)?;
                 self.commit()?;
@@ -634,6 +661,7 @@ impl Host {
             Request::NameSnapshot(snapshot) => file_system.name_snapshot(self, caller, device, snapshot),
             Request::EndSnapshot(end) => file_system.end_snapshot(self, caller, device, end),
             Request::Leaves { first, count } => file_system.leaves(self, first, count),
+            Request::BlockServer(_) => refuse("this is no block server"),
             Request::Hello { .. }
             | Request::Ping
             | Request::CreateFileSystem { .. }
@@ -738,7 +766,7 @@ impl Host {
     /// Checks what rides along with an operation, and unpacks it.
     fn attached(&self, file_system: Digest, given: Attached) -> Result<Unpacked, Refused> {
         let mut checked = blocks::check_attached(given.blocks)?;
-        Ok(match parcels::unpack(&self.store, file_system, given.parcels, ATTACHED_PLAIN_BYTES_MAX)? {
+        Ok(match parcels::unpack(&*self.blocks, file_system, given.parcels, ATTACHED_PLAIN_BYTES_MAX)? {
             Unpacked::Blocks(unpacked) => {
                 checked.extend(unpacked);
                 Unpacked::Blocks(checked)
@@ -760,11 +788,14 @@ impl Host {
         }
         self.counters.blocks_stored.add(blocks.len() as u64);
         let now_ns = self.clock.wall_ns();
-        Ok(self.store.store_within(file_system, device, blocks, allowance.as_ref(), now_ns)?)
+        Ok(self.blocks.store(file_system, device, blocks, allowance.as_ref(), now_ns)?)
     }
 
     /// Makes everything appended so far durable.
     pub(crate) fn commit(&self) -> Result<(), Refused> {
+        if self.blocks_apart {
+            self.blocks.sync()?;
+        }
         self.store.commit().map_err(|error| {
             // Nothing that was only appended may be believed any more.
             self.fail(error.to_string());

@@ -9,6 +9,7 @@
 
 pub mod apart;
 mod backup;
+mod block_store;
 mod blocks;
 mod config;
 pub mod control;
@@ -31,11 +32,15 @@ mod waiting;
 pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
+pub use block_store::{
+    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, Local, Remote,
+    RemoteSettings, Standing, blocks_elsewhere,
+};
 pub use config::{CreatePolicy, ServerConfig};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;
 pub use host::{AllowedSuperusers, Caller, Clock, Greeted, Host, HostSettings};
 pub use parcels::ParcelSettings;
-pub use server::{Server, until_signalled};
+pub use server::{Server, server_key_in, until_signalled};
 pub use service::{Driver, SessionState};
 pub use tree::TreeError;

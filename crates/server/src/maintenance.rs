@@ -1,9 +1,11 @@
 //! Work in the background: checkpoints of the order, garbage collection, scrubbing.
 
+use crate::block_store::in_words;
+use crate::control::Scrubbed;
 use crate::host::Host;
 use crate::refusal::Refused;
 use holdfast_crypto::Digest;
-use holdfast_store::{CollectReport, ScrubReport};
+use holdfast_store::CollectReport;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,19 +86,38 @@ pub(crate) fn collect(host: &Host, gc_window: Duration) -> Vec<(Digest, Result<C
         let roots = file_system.roots(&host.store, now_ns, window_ns)?;
         // The heads noted must be durable before what they replace can go.
         host.commit()?;
-        let short = file_system.near_limits(host);
-        Ok(host.store.collect_with(file_system.id, &roots, &short, now_ns, &mut |_| {})?)
+        let short = file_system.near_limits(host)?;
+        Ok(host.blocks.collect(file_system.id, &roots, &short, now_ns)?)
     };
-    host.file_systems()
+    let collected = host
+        .file_systems()
         .iter()
         .map(|file_system| {
             let result = collect_one(file_system);
             (file_system.id, result.map_err(|refused| refused.into_error().to_string()))
         })
-        .collect()
+        .collect();
+    // With the blocks elsewhere, nobody else gives back the space of records of the order that checkpoints have replaced.
+    if host.has_blocks_apart()
+        && let Err(error) = host.store.compact(host.clock.wall_ns())
+    {
+        tracing::error!(%error, "the log of the order was not compacted; nothing is lost");
+    }
+    collected
 }
 
 /// Reads everything and reports what is damaged.
-pub(crate) fn scrub(host: &Host, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubReport, String> {
-    host.store.scrub(progress).map_err(|error| error.to_string())
+pub(crate) fn scrub(host: &Host, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, String> {
+    let blocks = host.blocks.scrub(progress).map_err(|error| error.to_string())?;
+    if !host.has_blocks_apart() {
+        return Ok(blocks);
+    }
+    let order = host.store.scrub(progress).map_err(|error| error.to_string())?;
+    let order = in_words(&order);
+    Ok(Scrubbed {
+        records: order.records + blocks.records,
+        bytes: order.bytes + blocks.bytes,
+        bad: order.bad.into_iter().chain(blocks.bad).collect(),
+        bad_count: order.bad_count + blocks.bad_count,
+    })
 }

@@ -6,6 +6,7 @@
 //! - before a base is read or a buffer made, the request has been weighed ([`weight`]), so that all of them together
 //!   stay within a budget.
 
+use crate::block_store::{BlockStore, sound};
 use crate::blocks::{check_count, stored_bytes};
 use crate::host::Host;
 use crate::refusal::{Refused, refuse};
@@ -14,9 +15,9 @@ use holdfast_content::{
     ParcelError, Prefix, StoredBlock, Unnamed, parcel_bytes,
 };
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_protocol::block_server::LoadedBlock;
 use holdfast_protocol::message::{BATCH_MAX, MESSAGE_BYTES_MAX, Request, Response, TREE_HAVE_MAX, TreeData};
-use holdfast_store::{BlockStore, StoreError};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
@@ -33,6 +34,10 @@ const WALK_MAX: usize = 1 << 14;
 const LEVEL_LOW: i32 = 3;
 /// Blocks of data that come along with a tree, however little it has in common with what the client has.
 const UNRELATED_MAX: usize = 4;
+/// Blocks whose references are asked for at once.
+const REFERENCES_AT_ONCE: usize = 512;
+/// Bytes of blocks loaded at once where several are.
+const AHEAD_BYTES: usize = 1 << 20;
 /// Parcels made at once for one connection, and opened.
 pub(crate) const AT_ONCE: usize = 2;
 
@@ -129,7 +134,7 @@ pub(crate) fn weight(request: &Request) -> u32 {
 
 /// Takes the blocks out of parcels, or says which bases are missing.
 pub(crate) fn unpack(
-    store: &BlockStore,
+    store: &dyn BlockStore,
     file_system: Digest,
     parcels: Vec<Parcel>,
     plain_bytes_max: usize,
@@ -153,7 +158,7 @@ pub(crate) fn unpack(
         Err(Unnamed::Bad(error)) => return Err(bad(error)),
         Err(Unnamed::Unread(refused)) => return Err(refused),
     };
-    let here = store.contains_all(file_system, &bases)?;
+    let here = store.contains(file_system, &bases)?;
     let missing: Vec<Digest> =
         bases.iter().zip(here).filter(|(_, here)| !here).map(|(address, _)| *address).collect();
     if !missing.is_empty() {
@@ -167,10 +172,11 @@ pub(crate) fn unpack(
         let mut prefix = Prefix::default();
         let (own, others) = rest.split_at(Base::count(&parcel.bases));
         rest = others;
-        for base in own {
+        let mut ahead = Ahead::new(store, file_system, own.iter().copied());
+        while let Some((base, found)) = ahead.next()? {
             // One that is found damaged, or gone since, is missing after all.
-            let Some((block, _)) = load(store, file_system, *base)? else {
-                return Ok(Unpacked::BasesMissing(vec![*base]));
+            let Some((block, _)) = found else {
+                return Ok(Unpacked::BasesMissing(vec![base]));
             };
             if prefix_bytes + parcel_bytes(&block) > PARCEL_PREFIX_BYTES_MAX || !prefix.push(&block) {
                 return refuse(format!("over {PARCEL_PREFIX_BYTES_MAX} bytes of bases in parcels at once"));
@@ -190,37 +196,56 @@ pub(crate) fn unpack(
 
 /// What a block refers to; `None` if it is not here, or damaged.
 fn references(
-    store: &BlockStore,
+    store: &dyn BlockStore,
     file_system: Digest,
     address: &Digest,
 ) -> Result<Option<Vec<Digest>>, Refused> {
-    match store.references(file_system, *address) {
-        Ok(references) => Ok(references),
-        Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
-            tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
-    }
+    Ok(store.references(file_system, &[*address])?.pop().flatten())
 }
 
 /// A block, unpacked and checked, with the bytes it takes as it is stored; `None` if it is not here, or damaged.
-fn load(store: &BlockStore, file_system: Digest, address: Digest) -> Result<Option<(Block, usize)>, Refused> {
-    let stored = match store.retrieve(file_system, address) {
-        Ok(Some((_, stored))) => stored,
-        Ok(None) => return Ok(None),
-        Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
-            tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
-            return Ok(None);
+type Opened = Option<(Block, usize)>;
+
+/// Blocks in an order. Loads several at once where each question takes a while.
+struct Ahead<'a, I: Iterator<Item = Digest>> {
+    store: &'a dyn BlockStore,
+    file_system: Digest,
+    left: std::iter::Peekable<I>,
+    asked: VecDeque<Digest>,
+    loaded: VecDeque<LoadedBlock>,
+}
+
+impl<'a, I: Iterator<Item = Digest>> Ahead<'a, I> {
+    fn new(store: &'a dyn BlockStore, file_system: Digest, addresses: I) -> Self {
+        let (asked, loaded) = (VecDeque::new(), VecDeque::new());
+        Ahead { store, file_system, left: addresses.peekable(), asked, loaded }
+    }
+
+    fn next(&mut self) -> Result<Option<(Digest, Opened)>, Refused> {
+        if self.loaded.is_empty() {
+            while self.asked.len() < self.store.batch()
+                && let Some(address) = self.left.next()
+            {
+                self.asked.push_back(address);
+            }
+            if self.asked.is_empty() {
+                return Ok(None);
+            }
+            let asked: Vec<Digest> = self.asked.iter().copied().collect();
+            self.loaded = self.store.load(self.file_system, &asked, AHEAD_BYTES)?.into();
         }
-        Err(error) => return Err(error.into()),
-    };
-    let bytes = stored_bytes(&stored);
-    match stored.open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
-        Ok(block) => Ok(Some((block, bytes))),
-        Err(error) => {
-            tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
-            Ok(None)
+        let (Some(loaded), Some(address)) = (self.loaded.pop_front(), self.asked.pop_front()) else {
+            return Ok(None);
+        };
+        let (file_system, stored) = (self.file_system, sound(loaded, self.file_system, &address));
+        let Some((_, stored)) = stored else { return Ok(Some((address, None))) };
+        let bytes = stored_bytes(&stored);
+        match stored.open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
+            Ok(block) => Ok(Some((address, Some((block, bytes))))),
+            Err(error) => {
+                tracing::error!(%file_system, %address, %error, "a block is damaged; answering that it is missing");
+                Ok(Some((address, None)))
+            }
         }
     }
 }
@@ -274,13 +299,14 @@ impl Gathered {
 
 /// The bases that are here and fit, in the order given.
 fn prefix_of<'a>(
-    store: &BlockStore,
+    store: &dyn BlockStore,
     file_system: Digest,
     bases: impl Iterator<Item = &'a Digest>,
 ) -> Result<Prefix, Refused> {
     let mut prefix = Prefix::default();
-    for base in bases {
-        let Some((block, _)) = load(store, file_system, *base)? else { continue };
+    let mut ahead = Ahead::new(store, file_system, bases.copied());
+    while let Some((_, found)) = ahead.next()? {
+        let Some((block, _)) = found else { continue };
         if prefix.len() + parcel_bytes(&block) > PREFIX_BYTES_MAX || !prefix.push(&block) {
             break;
         }
@@ -296,7 +322,7 @@ pub(crate) fn retrieve(
     bases: &[Base],
     level: i8,
 ) -> Result<Response, Refused> {
-    let store = &host.store;
+    let store = &*host.blocks;
     check_count(wanted.len())?;
     Base::check(bases).map_err(bad)?;
     if wanted.is_empty() {
@@ -305,9 +331,11 @@ pub(crate) fn retrieve(
     let mut gathered = Gathered::new(PARCEL_PLAIN_BYTES_MAX as usize);
     let (mut missing, mut places) = (Vec::new(), Vec::new());
     let mut covered = wanted.len();
-    for (place, address) in wanted.iter().enumerate() {
-        match load(store, file_system, *address)? {
-            None => missing.push((place, *address)),
+    let mut ahead = Ahead::new(store, file_system, wanted.iter().copied());
+    for place in 0..wanted.len() {
+        let Some((address, found)) = ahead.next()? else { break };
+        match found {
+            None => missing.push((place, address)),
             Some(found) => {
                 if !gathered.take(0, found) {
                     covered = place;
@@ -351,7 +379,7 @@ pub(crate) fn retrieve_tree(
     bytes_max: u32,
     level: i8,
 ) -> Result<Response, Refused> {
-    let store = &host.store;
+    let store = &*host.blocks;
     if have.len() > TREE_HAVE_MAX {
         return refuse(format!("{} trees to do without; at most {TREE_HAVE_MAX}", have.len()));
     }
@@ -371,19 +399,24 @@ pub(crate) fn retrieve_tree(
             let new = wanted.without(&had).filter(|(_, address)| wanted.data.contains(address)).count();
             // What both have is walked into by neither, so the blocks below count as well.
             let mut common = 0;
-            for address in wanted.seen.intersection(&had.seen) {
-                common += references(store, file_system, address)?.map_or(0, |below| below.len()).max(1);
+            let both: Vec<Digest> = wanted.seen.intersection(&had.seen).copied().collect();
+            for both in both.chunks(REFERENCES_AT_ONCE) {
+                for below in store.references(file_system, both)? {
+                    common += below.map_or(0, |below| below.len()).max(1);
+                }
             }
             new <= UNRELATED_MAX || new <= common
         }
     };
     let mut gathered = Gathered::new(bytes_max as usize);
-    for (depth, address) in wanted.without(&had) {
-        if !with_data && wanted.data.contains(address) {
-            complete = false;
-            continue;
-        }
-        match load(store, file_system, *address)? {
+    let is_left_out = |address: &Digest| !with_data && wanted.data.contains(address);
+    complete &= !wanted.without(&had).any(|(_, address)| is_left_out(address));
+    let taken: Vec<(usize, Digest)> =
+        wanted.without(&had).filter(|(_, address)| !is_left_out(address)).copied().collect();
+    let mut ahead = Ahead::new(store, file_system, taken.iter().map(|(_, address)| *address));
+    for (depth, _) in &taken {
+        let Some((_, found)) = ahead.next()? else { break };
+        match found {
             Some(found) => {
                 if !gathered.take(*depth, found) {
                     complete = false;
@@ -464,43 +497,45 @@ impl Side {
     /// Walks one level further down, but not into what the other side has met too. Whether there was one.
     fn step(
         &mut self,
-        store: &BlockStore,
+        store: &dyn BlockStore,
         file_system: Digest,
         other: &HashSet<Digest>,
     ) -> Result<bool, Refused> {
         let level = self.level..self.order.len();
         self.level = level.end;
         self.depth += 1;
-        for place in level.clone() {
-            let address = self.order[place].1;
-            if other.contains(&address) {
-                continue;
-            }
-            let references = match store.references(file_system, address) {
-                Ok(references) => references.unwrap_or_default(),
-                // Told when it is read, too.
-                Err(error) => {
-                    tracing::error!(%file_system, %address, %error, "a block is damaged");
-                    self.cut_off = true;
-                    continue;
-                }
-            };
-            if references.is_empty() {
-                self.data.insert(address);
-            }
-            for (at, reference) in references.into_iter().enumerate() {
-                if self.order.len() == WALK_MAX {
-                    self.cut_off = true;
+        let wanted: Vec<usize> =
+            level.clone().filter(|place| !other.contains(&self.order[*place].1)).collect();
+        for places in wanted.chunks(REFERENCES_AT_ONCE) {
+            let addresses: Vec<Digest> = places.iter().map(|place| self.order[*place].1).collect();
+            let found = store.references(file_system, &addresses)?;
+            for (place, references) in places.iter().zip(found) {
+                // What is not here, or damaged, is told when it is read.
+                if !self.enter(*place, references.unwrap_or_default()) {
                     return Ok(false);
-                }
-                if self.meet(reference)
-                    && let Ok(at) = u16::try_from(at)
-                {
-                    self.places.insert(reference, (place, at));
                 }
             }
         }
         Ok(!level.is_empty())
+    }
+
+    /// Meets what a node refers to; `false` once it is too much.
+    fn enter(&mut self, place: usize, references: Vec<Digest>) -> bool {
+        if references.is_empty() {
+            self.data.insert(self.order[place].1);
+        }
+        for (at, reference) in references.into_iter().enumerate() {
+            if self.order.len() == WALK_MAX {
+                self.cut_off = true;
+                return false;
+            }
+            if self.meet(reference)
+                && let Ok(at) = u16::try_from(at)
+            {
+                self.places.insert(reference, (place, at));
+            }
+        }
+        true
     }
 }
 

@@ -2,6 +2,7 @@
 //! when all of them are durable, the order that refers to them. What was brought has been checked by the caller; here
 //! it is only kept. A rebuild that breaks off has changed nothing but that some blocks are there already.
 
+use crate::block_store;
 use crate::config::ServerConfig;
 use crate::error::OpenError;
 use crate::host::Host;
@@ -113,7 +114,7 @@ impl Site {
 
     /// A block that is there already; one that is damaged counts as absent.
     pub fn block(&self, address: Digest) -> Option<StoredBlock> {
-        self.host.store.retrieve(self.file_system, address).ok().flatten().map(|(_, block)| block)
+        block_store::load_one(&*self.host.blocks, self.file_system, address).ok().flatten()
     }
 
     /// Keeps blocks whose addresses have been checked, durably with the next [`Site::flush`]. They are charged to the

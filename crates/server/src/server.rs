@@ -1,6 +1,7 @@
 //! The server as a process: data directory, listener, background work, orderly end.
 
 use crate::apart::{self, Apart};
+use crate::block_store::{BlockStore, Remote, RemoteSettings};
 use crate::config::ServerConfig;
 use crate::control;
 use crate::data::DataDirectory;
@@ -61,6 +62,14 @@ impl Clock for SystemClock {
     }
 }
 
+/// The public key of the server with this data directory, both of which are made if they are not there.
+///
+/// # Errors
+/// [`OpenError`]
+pub fn server_key_in(data: &std::path::Path) -> Result<PublicKey, OpenError> {
+    Ok(DataDirectory::open(data)?.server_key()?.public())
+}
+
 /// Opens the data directory alone, without listening.
 pub(crate) fn open_host(config: &ServerConfig) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
     open_host_on(config, &|storage| Arc::new(storage))
@@ -115,21 +124,33 @@ fn open_host_in(
     let lists = data.clone();
     let allowed = Box::new(move |key: &PublicKey| lists.allows_superuser(key));
     let clock = Arc::new(SystemClock(Instant::now()));
-    let host = Host::open(layer(storage), key.clone(), settings, allowed, clock)?;
+    let has_own = storage.list().is_ok_and(|names| names.iter().any(|name| name == "FORMAT"));
+    if config.blocks.is_some() && has_own && !data.has_blocks_elsewhere() {
+        return Err(OpenError::BlocksHere { path: data.path().to_owned() });
+    }
+    let blocks = Remote::open(RemoteSettings {
+        address: config.blocks.clone(),
+        data: data.path(),
+        key: key.clone(),
+        anew: config.blocks_anew,
+    });
+    let blocks = blocks.map_err(OpenError::BlockStore)?;
+    let blocks = blocks.map(|blocks| Arc::new(blocks) as Arc<dyn BlockStore>);
+    let host = Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)?;
     data.hold_ballast(free_bytes);
     Ok(host)
 }
 
 /// Log files are reserved in full when they are begun. On a disk that is nearly full smaller ones let the server
 /// start, so that what is there can be read and garbage can go.
-fn segment_bytes(free: Option<u64>) -> u32 {
+pub(crate) fn segment_bytes(free: Option<u64>) -> u32 {
     let usual = StoreConfig::default().segment_bytes;
     free.map_or(usual, |free| u32::try_from(free / 16).unwrap_or(usual).clamp(SEGMENT_BYTES_MIN, usual))
 }
 
 /// A socket made by `bind`; where the address is in use, for a while again, as the front end of a server that was killed a
 /// moment ago may still be ending.
-fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
+pub(crate) fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
     let start = Instant::now();
     loop {
         match bind() {

@@ -112,6 +112,20 @@ impl BlockStore {
         shared.state().touched = None;
         result
     }
+
+    /// Gives back the space of segments that are mostly garbage, and drops nothing.
+    ///
+    /// # Errors
+    /// As of the second half of [`BlockStore::collect`].
+    pub fn compact(&self, now_ns: i64) -> Result<CollectReport, StoreError> {
+        let shared = self.shared();
+        let _checkpointing = shared.checkpointing.lock();
+        let mut report = CollectReport::default();
+        let horizon = shared.log.end().segment;
+        shared.checkpoint_held()?;
+        Relocation { shared, now_ns, report: &mut report }.run(horizon, &mut |_| {})?;
+        Ok(report)
+    }
 }
 
 struct Collection<'a> {

@@ -34,6 +34,11 @@ pub struct Statistics {
 }
 
 impl BlockStore {
+    /// Group commits since the store was opened.
+    pub fn sync_count(&self) -> u64 {
+        self.shared().log.sync_count()
+    }
+
     /// Counts. Walks over the index.
     ///
     /// # Errors

@@ -423,6 +423,13 @@ impl BlockStore {
         self.shared().checkpoint()
     }
 
+    /// Where the log ends. What was appended before the call is durable once a commit that began after it has
+    /// returned. Later ends are greater, and a restart does not move the end; so a copy of the store that lacks something
+    /// ends before what the store has told.
+    pub fn position(&self) -> u64 {
+        self.log().end().to_u64()
+    }
+
     /// What opening the store found.
     pub fn recovery(&self) -> RecoveryReport {
         self.0.recovery

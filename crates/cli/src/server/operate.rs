@@ -165,6 +165,8 @@ struct BackedUp {
     bytes_copied: u64,
     segments_shared: u64,
     bytes_shared: u64,
+    /// The block server that has the blocks, which are not in the copy.
+    blocks_at: Option<String>,
 }
 
 /// `holdfast server backup`
@@ -195,14 +197,21 @@ pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
         bytes_copied: report.copied_bytes,
         segments_shared: report.shared_segments,
         bytes_shared: report.shared_bytes,
+        blocks_at: holdfast_server::blocks_elsewhere(&arguments.data),
     };
     format.print(&done, |done| {
-        format!(
+        let mut text = format!(
             "{} is a whole copy: {} bytes copied, {} bytes shared with the backup before.",
             done.backup.display(),
             done.bytes_copied,
             done.bytes_shared
-        )
+        );
+        if let Some(address) = &done.blocks_at {
+            text.push_str(&format!(
+                "\nIt is of the order alone: the blocks are at {address}, whose data directory has a backup of its own."
+            ));
+        }
+        text
     })
 }
 
@@ -270,6 +279,16 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         .iter()
         .map(|(id, operations)| serde_json::json!({ "id": id.to_string(), "operations": operations }))
         .collect();
+    let block_store = figures.block_store.as_ref().map(|standing| {
+        serde_json::json!({
+            "address": standing.address,
+            "reached": standing.reached,
+            "garbage_collected": standing.doubt.is_none(),
+            "doubt": standing.doubt.clone().unwrap_or_else(|| "none".to_owned()),
+            "log_bytes": standing.figures.as_ref().map(|figures| figures.log_bytes),
+            "free_bytes": standing.figures.as_ref().and_then(|figures| figures.free_bytes),
+        })
+    });
     let figures = serde_json::json!({
         "running": figures.running,
         "file_systems": file_systems,
@@ -279,6 +298,7 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         "damaged_blocks": figures.damaged_blocks,
         "log_bytes": figures.log_bytes,
         "free_bytes": figures.free_bytes,
+        "block_store": block_store,
         "since_start": {
             "syncs": figures.syncs,
             "requests": figures.requests,

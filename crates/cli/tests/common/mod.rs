@@ -53,6 +53,12 @@ impl World {
     /// A server with an empty file system and these people, all in the group `team`.
     #[track_caller]
     pub fn new(people: &[&str]) -> World {
+        World::with_server(people, |_| Vec::new())
+    }
+
+    /// The same with arguments for the server when it starts first, which may need something that is made in the folder.
+    #[track_caller]
+    pub fn with_server(people: &[&str], arguments: impl FnOnce(&World) -> Vec<String>) -> World {
         let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a temporary folder");
         let mut world = World {
             folder,
@@ -62,7 +68,8 @@ impl World {
             server: None,
             mounted: Vec::new(),
         };
-        world.start_server();
+        let extra = arguments(&world);
+        world.start_server_with(&extra.iter().map(String::as_str).collect::<Vec<_>>());
         world.keygen("superuser");
         let address = format!("127.0.0.1:{}", world.port);
         let superuser = world.key("superuser");

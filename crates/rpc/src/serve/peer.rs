@@ -337,6 +337,7 @@ fn answer_bytes_of(request: &Request) -> usize {
         Request::RetrieveTree { bytes_max, .. } => (*bytes_max as usize + (256 << 10)).min(MESSAGE_BYTES_MAX),
         Request::StoreParcels(_) | Request::Commit { .. } => 192 << 10,
         Request::Look { .. } | Request::Update { .. } | Request::Fast { .. } => 2 << 20,
+        Request::BlockServer(request) => request.call.answer_bytes_max(),
         _ => 64 << 10,
     }
 }

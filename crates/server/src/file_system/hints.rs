@@ -2,12 +2,11 @@
 //! changed since its last view. Only a hint, bounded; the client checks them like any other block.
 
 use super::ledger::Ledger;
-use crate::blocks::stored_bytes;
+use crate::block_store::{self, BlockStore};
 use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::AddressedBlock;
 use holdfast_protocol::structure::View;
-use holdfast_store::BlockStore;
 use std::collections::BTreeMap;
 
 /// Most blocks of one reply.
@@ -44,16 +43,16 @@ pub(super) fn wanted(ledger: &Ledger, view: &View, own: DeviceId, log_size: u64)
 }
 
 /// Reads them, as far as they fit. What cannot be read is left out: the client will ask and hear why.
-pub(super) fn load(store: &BlockStore, file_system: Digest, wanted: Vec<Digest>) -> Vec<AddressedBlock> {
-    let mut bytes = 0;
+pub(super) fn load(store: &dyn BlockStore, file_system: Digest, wanted: Vec<Digest>) -> Vec<AddressedBlock> {
     let mut hints = Vec::with_capacity(wanted.len());
-    for address in wanted {
-        let Ok(Some((_, block))) = store.retrieve(file_system, address) else { continue };
-        bytes += stored_bytes(&block);
-        if bytes > HINT_BYTES_MAX {
-            break;
+    if wanted.is_empty() {
+        return hints;
+    }
+    let Ok(loaded) = store.load(file_system, &wanted, HINT_BYTES_MAX) else { return hints };
+    for (loaded, address) in loaded.into_iter().zip(wanted) {
+        if let Some((_, block)) = block_store::sound(loaded, file_system, &address) {
+            hints.push(AddressedBlock { address, block });
         }
-        hints.push(AddressedBlock { address, block });
     }
     hints
 }

@@ -100,7 +100,7 @@ impl FileSystem {
             ));
         }
         // Whoever stored a block of it lately can no longer give it up, and the log holds what the file will speak of.
-        host.store.snapshot(self.id, host.clock.wall_ns())?;
+        host.blocks.snapshot(self.id, host.clock.wall_ns())?;
         host.commit()?;
         let mut ledger = self.current(host)?;
         if ledger.archive().by_name(&value.name).is_some_and(|known| known != snapshot.signed()) {

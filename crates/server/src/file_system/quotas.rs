@@ -28,17 +28,20 @@ impl FileSystem {
     }
 
     /// Devices of users who are near their limits.
-    pub(crate) fn near_limits(&self, host: &Host) -> BTreeSet<DeviceId> {
+    pub(crate) fn near_limits(&self, host: &Host) -> Result<BTreeSet<DeviceId>, Refused> {
         let limited: Vec<(Vec<DeviceId>, u64)> = {
             let ledger = self.ledger.lock();
             let members = ledger.sequencer().membership();
             let limits = members.users.keys().map(|user| (*user, limit(members, *user, host)));
             limits.filter_map(|(user, limit)| Some((devices_of(members, user), limit?))).collect()
         };
-        let near = limited.into_iter().filter(|(devices, limit)| {
-            host.store.charged(self.id, devices).bytes > limit / 100 * NEAR_PERCENT
-        });
-        near.flat_map(|(devices, _)| devices).collect()
+        let mut near = BTreeSet::new();
+        for (devices, limit) in limited {
+            if host.blocks.charged(self.id, &devices)?.bytes > limit / 100 * NEAR_PERCENT {
+                near.extend(devices);
+            }
+        }
+        Ok(near)
     }
 
     /// What a device's user is charged for; the superuser is told everybody's.
@@ -52,16 +55,17 @@ impl FileSystem {
             users.map(|user| (*user, devices_of(members, *user), limit(members, *user, host))).collect()
         };
         // Everybody's figures are exact; one's own are asked for often.
-        let exact = if users.len() > 1 { Some(host.store.charges(self.id)?) } else { None };
+        let exact = if users.len() > 1 { Some(host.blocks.charges(self.id)?) } else { None };
         let charge = |devices: &[DeviceId]| match &exact {
-            Some(charges) => devices.iter().filter_map(|device| charges.get(device).copied()).sum(),
-            None => host.store.charged(self.id, devices),
+            Some(charges) => Ok(devices.iter().filter_map(|device| charges.get(device).copied()).sum()),
+            None => host.blocks.charged(self.id, devices),
         };
-        let shown = users.into_iter().map(|(user, devices, limit)| {
-            let Charge { blocks, bytes } = charge(&devices);
-            Usage { user, blocks, bytes, limit }
-        });
-        Ok(shown.collect())
+        let mut shown = Vec::with_capacity(users.len());
+        for (user, devices, limit) in users {
+            let Charge { blocks, bytes } = charge(&devices)?;
+            shown.push(Usage { user, blocks, bytes, limit });
+        }
+        Ok(shown)
     }
 }
 

@@ -1,0 +1,115 @@
+//! `holdfast blocks`: runs a block server, which has the blocks of servers on other machines.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Format, line};
+use crate::{keys, limits, logging, server};
+use clap::{Args, Subcommand};
+use holdfast_components::{Program, Supervisor};
+use holdfast_rpc::BLOCKS_PORT;
+use holdfast_server::{BlockServer, BlockServerConfig, BlockServerError, RunError, until_signalled};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `holdfast blocks`
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
+  holdfast server key --data /srv/holdfast                      (on the server's machine: prints its key)
+  holdfast blocks --data /srv/blocks --allow 'ssh-ed25519 AAAA... holdfast server'
+  holdfast blocks key --data /srv/blocks                        (prints the key at the end of the address)
+  holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
+
+Each server that is allowed has blocks of its own here, under its key. Neither this machine nor the server's is
+trusted by clients: they check every block. The server checks them too, and notices if an older copy of the blocks,
+or another one, is put here. Its garbage is collected when it says so. docs/server.md walks through it.
+
+SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
+)]
+pub struct Blocks {
+    /// Work on a data directory instead of serving it.
+    #[command(subcommand)]
+    pub command: Option<BlocksCommand>,
+    /// Data directory; made when it does not exist.
+    #[arg(long, value_name = "DIR", required = true)]
+    pub data: Option<PathBuf>,
+    /// Address and port to listen on.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("0.0.0.0:{BLOCKS_PORT}"))]
+    pub listen: String,
+    /// A server that may have its blocks here: its public key line, as `holdfast server key` prints it, or a file that holds
+    /// it. Several: give it several times.
+    #[arg(long, value_name = "PUBLIC-KEY", required = true)]
+    pub allow: Vec<String>,
+    /// Days for which deleted and overwritten content is kept as a source for what is written next; 0 keeps none.
+    #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u64).range(0..=36_500))]
+    pub keep_deleted: u64,
+    /// Most of it that is kept of each server [default: a tenth of all its data, at least 1024].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 32))]
+    pub keep_deleted_mib: Option<u64>,
+    /// Face the network in the process that holds the key and the data, where sandboxes cannot be made (some
+    /// containers).
+    #[arg(long)]
+    pub one_process: bool,
+}
+
+/// What can be done with a block server's data directory.
+#[derive(Debug, Subcommand)]
+pub enum BlocksCommand {
+    /// Print the block server's key, as its address ends; both are made if they are not there.
+    Key(BlocksData),
+}
+
+/// A block server's data directory.
+#[derive(Debug, Args)]
+pub struct BlocksData {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+}
+
+/// `holdfast blocks`
+pub fn run(arguments: &Blocks, format: Format) -> Outcome {
+    match (&arguments.command, &arguments.data) {
+        (Some(BlocksCommand::Key(data)), _) => {
+            let key = BlockServer::key_in(&data.data)?.to_string();
+            format.print(&serde_json::json!({ "key": key }), |_| key.clone())
+        }
+        (None, Some(data)) => serve(arguments, data),
+        (None, None) => Err(Failure::new(Exit::Usage, "a data directory is needed: --data DIR")),
+    }
+}
+
+fn serve(arguments: &Blocks, data: &Path) -> Outcome {
+    logging::to_stderr();
+    limits::raise_open_files();
+    let allowed = arguments.allow.iter().map(|key| keys::read_public(key)).collect::<Outcome<_>>()?;
+    let mut config = BlockServerConfig::new(data, server::resolve(&arguments.listen)?, allowed);
+    config.keep_deleted = Duration::from_secs(arguments.keep_deleted * 24 * 3600);
+    config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
+    let server = BlockServer::open(config)?;
+    let serves = format!("holdfast serves blocks of {} on {}", data.display(), server.address());
+    if arguments.one_process {
+        tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
+        line(&serves)?;
+        return Ok(server.run(until_signalled())?);
+    }
+    let program = Program::current().map_err(RunError::Sandbox)?;
+    let plan = server.front_end()?;
+    let told = |_: &Supervisor| {
+        if let Err(failure) = line(&serves) {
+            tracing::warn!("nobody was told that it serves: {}", failure.message);
+        }
+    };
+    Ok(server.run_apart(program, plan, told, until_signalled())?)
+}
+
+impl From<BlockServerError> for Failure {
+    fn from(error: BlockServerError) -> Failure {
+        let code = match error {
+            BlockServerError::Open(error) => return error.into(),
+            BlockServerError::InUse(_) => Exit::InUse,
+            BlockServerError::Store { .. } => Exit::Data,
+        };
+        Failure::new(code, error)
+    }
+}

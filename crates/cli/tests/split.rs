@@ -1,0 +1,375 @@
+//! The blocks of a server at a block server: real processes, which are killed, kept away, put back and lied to.
+
+use crate::common;
+
+use common::{World, eventually, free_port, run, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A world whose server has its blocks elsewhere.
+struct Split {
+    world: World,
+    blocks: BlockServer,
+}
+
+/// A block server in the world's folder.
+struct BlockServer {
+    data: PathBuf,
+    log: PathBuf,
+    port: u16,
+    allow: String,
+    child: Option<Child>,
+}
+
+fn holdfast() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_holdfast"))
+}
+
+impl BlockServer {
+    fn new(folder: &Path, server: &Path) -> BlockServer {
+        let allow = run(holdfast().args(["server", "key", "--data"]).arg(server)).trim().to_owned();
+        let (data, log) = (folder.join("blocks"), folder.join("blocks.log"));
+        let mut blocks = BlockServer { data, log, port: free_port(), allow, child: None };
+        blocks.start();
+        blocks
+    }
+
+    fn address(&self) -> String {
+        let key = run(holdfast().args(["blocks", "key", "--data"]).arg(&self.data));
+        format!("hf+blocks://127.0.0.1:{}/{}", self.port, key.trim())
+    }
+
+    fn start(&mut self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log file");
+        let child = holdfast()
+            .args([
+                "blocks",
+                "--listen",
+                &format!("127.0.0.1:{}", self.port),
+                "--allow",
+                &self.allow,
+                "--data",
+            ])
+            .arg(&self.data)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("the block server starts");
+        self.child = Some(child);
+        let port = self.port;
+        eventually("the block server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    /// As a power failure would.
+    fn kill(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("it ends");
+    }
+
+    /// As its operator would.
+    fn stop(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        run(Command::new("kill").arg(child.id().to_string()));
+        assert!(child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for BlockServer {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Split {
+    fn new(people: &[&str]) -> Split {
+        let mut blocks = None;
+        let world = World::with_server(people, |world| {
+            let started = blocks.insert(BlockServer::new(world.folder.path(), &world.data()));
+            vec!["--blocks".to_owned(), started.address()]
+        });
+        Split { world, blocks: blocks.expect("it was made") }
+    }
+
+    fn operator(&self, task: &str) -> Command {
+        let mut command = self.world.holdfast("operator");
+        command.args(["server", task, "--data"]).arg(self.world.data());
+        command
+    }
+
+    fn server_log(&self) -> String {
+        fs::read_to_string(self.world.path("server.log")).expect("a log")
+    }
+}
+
+/// Bytes that do not compress.
+fn noise(path: &Path, bytes: usize) {
+    let mut state = 88_172_645_463_325_252u64 ^ bytes as u64;
+    let content: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) as u8
+    })
+    .take(bytes)
+    .collect();
+    fs::write(path, content).expect("written");
+}
+
+/// Whether a program can read a file.
+fn reads(path: &Path) -> bool {
+    Command::new("cat")
+        .arg(path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("cat runs")
+        .success()
+}
+
+fn git(at: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(at).args(["-c", "user.name=anna", "-c", "user.email=anna@example.org"]);
+    run(command.args(arguments))
+}
+
+/// Copies a directory as an operator would.
+fn copy(from: &Path, to: &Path) {
+    run(Command::new("cp").arg("-a").arg(from).arg(to));
+}
+
+/// Proves: people work as ever, git among them; both processes are killed while files are written, in turn, and nothing
+/// whose writing was acknowledged is lost or different; the operator's commands show both machines.
+#[test]
+fn nothing_acknowledged_is_lost() {
+    let mut split = Split::new(&["anna", "bert"]);
+    let anna = split.world.mount("anna").join("anna");
+    let source = split.world.path("source");
+    fs::create_dir(&source).expect("a folder");
+    git(&source, &["init", "-q"]);
+    for file in 0..20 {
+        fs::write(source.join(format!("file {file}")), format!("line {file}\n").repeat(500))
+            .expect("written");
+    }
+    git(&source, &["add", "."]);
+    git(&source, &["commit", "-qm", "one"]);
+    run(Command::new("git").args(["clone", "-q"]).arg(&source).arg(anna.join("clone")));
+    fs::write(anna.join("clone/new"), "new\n").expect("written");
+    git(&anna.join("clone"), &["add", "new"]);
+    git(&anna.join("clone"), &["commit", "-qm", "two"]);
+
+    let (drafts, acked, stop) =
+        (split.world.path("drafts"), split.world.path("acked"), split.world.path("stop"));
+    fs::create_dir(&drafts).expect("a folder");
+    let script = "i=0; while [ ! -e \"$4\" ]; do i=$((i+1)); head -c 30000 /dev/urandom > \"$1/$i\"; \
+                  cp \"$1/$i\" \"$2/$i\" && sync \"$2/$i\" && echo $i >> \"$3\"; done";
+    let mut load = Command::new("sh");
+    load.args(["-c", script, "load"]).arg(&drafts).arg(&anna).arg(&acked).arg(&stop);
+    let mut load = load.stderr(Stdio::null()).spawn().expect("a shell");
+    let count = || fs::read_to_string(&acked).unwrap_or_default().lines().count();
+    for round in 0..3 {
+        let before = count();
+        eventually("files are written", || count() > before + 3);
+        split.blocks.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        split.blocks.start();
+        let before = count();
+        eventually("files are written once the blocks are back", || count() > before + 3);
+        split.world.kill_server();
+        if round == 1 {
+            split.blocks.kill();
+            split.blocks.start();
+        }
+        split.world.start_server();
+    }
+    let before = count();
+    eventually("files are written once the server is back", || count() > before + 3);
+    fs::write(&stop, "").expect("written");
+    load.wait().expect("it ends");
+
+    let theirs = split.world.mount("bert").join("anna");
+    let acked = fs::read_to_string(&acked).expect("a list");
+    for name in acked.lines() {
+        run(Command::new("cmp").arg(drafts.join(name)).arg(theirs.join(name)));
+    }
+    git(&theirs.join("clone"), &["-c", "safe.directory=*", "fsck", "--strict"]);
+    let log = split.server_log();
+    assert!(!log.contains("is damaged") && !log.contains("older copy"), "{log}");
+    let figures: serde_json::Value =
+        serde_json::from_str(&run(split.operator("stats").arg("--json"))).expect("JSON");
+    assert_eq!(figures["block_store"]["address"], split.blocks.address().as_str());
+    assert_eq!(figures["block_store"]["garbage_collected"], true);
+    assert!(figures["blocks"].as_u64().expect("a number") > 100);
+    assert!(run(&mut split.operator("gc")).contains(" blocks in use"));
+    assert!(run(&mut split.operator("scrub")).contains("0 bad"));
+    split.world.umount("anna");
+    split.world.umount("bert");
+}
+
+/// Proves: while the block server stays away, what needs it fails with a reason in the server's journal and does not hang
+/// for ever; what was read before is read; when it is back, work goes on, and what was acknowledged is there.
+#[test]
+fn a_block_server_that_is_away_for_a_while() {
+    let mut split = Split::new(&["anna", "bert"]);
+    let anna = split.world.mount("anna").join("anna");
+    noise(&anna.join("before"), 300_000);
+    run(Command::new("sync").arg(anna.join("before")));
+    let bert = split.world.mount("bert").join("anna");
+    split.blocks.stop();
+    assert!(reads(&anna.join("before")), "what is cached is read");
+    let mut reading =
+        Command::new("cat").arg(bert.join("before")).stdout(Stdio::null()).spawn().expect("cat");
+    let mut writing = Command::new("sh");
+    let script = "head -c 50000 /dev/zero > \"$1\"; sync \"$1\"";
+    let mut writing =
+        writing.args(["-c", script, "sh"]).arg(anna.join("meanwhile")).spawn().expect("a shell");
+    eventually("the server says what is wrong", || {
+        let log = split.server_log();
+        log.contains("the block store hf+blocks://127.0.0.1") && log.contains("cannot be reached")
+    });
+    assert!(!reading.wait().expect("it ends").success(), "what is not cached is an error");
+    let away = split.operator("stats").output().expect("it runs");
+    assert!(text(&away).contains("unknown") || text(&away).contains("false"), "{}", text(&away));
+    split.blocks.start();
+    eventually("what was not cached is read", || reads(&bert.join("before")));
+    run(Command::new("cmp").arg(anna.join("before")).arg(bert.join("before")));
+    writing.wait().expect("it ends");
+    let after = |script: &str| Command::new("sh").args(["-c", script, "sh"]).arg(anna.join("after")).status();
+    eventually("work goes on", || after("echo after > \"$1\" && sync \"$1\"").expect("a shell").success());
+    eventually("what is written is seen", || reads(&bert.join("after")));
+    let log = split.server_log();
+    assert!(!log.contains("is damaged") && !log.contains("older copy"), "{log}");
+    split.world.umount("anna");
+    split.world.umount("bert");
+}
+
+/// Proves: an older copy of the blocks is noticed. Nothing is collected, what is lost is an error and never other data, the
+/// rest is served, and the operator can accept it.
+#[test]
+fn an_older_copy_is_noticed() {
+    let mut split = Split::new(&["anna", "bert"]);
+    let anna = split.world.mount("anna").join("anna");
+    noise(&anna.join("old"), 200_000);
+    run(Command::new("sync").arg(anna.join("old")));
+    split.blocks.stop();
+    let copied = split.world.path("copy");
+    copy(&split.blocks.data, &copied);
+    split.blocks.start();
+    noise(&anna.join("new"), 210_000);
+    run(Command::new("sync").arg(anna.join("new")));
+    split.blocks.stop();
+    fs::remove_dir_all(&split.blocks.data).expect("removed");
+    copy(&copied, &split.blocks.data);
+    split.blocks.start();
+
+    let refused = split.operator("gc").output().expect("it runs");
+    assert_eq!(refused.status.code(), Some(65), "{}", text(&refused));
+    let said = text(&refused);
+    assert!(said.contains("is an older copy") && said.contains("--blocks-anew"), "{said}");
+    assert!(split.server_log().contains("is an older copy"));
+    split.world.umount("anna");
+    // The device that wrote it may still have it in its cache; another has not.
+    let bert = split.world.try_mount("bert", &[]);
+    let point = split.world.path("bert-mnt");
+    if bert.status.success() {
+        assert!(!reads(&point.join("anna/new")), "what is lost is no file");
+        run(split.world.holdfast("bert").arg("umount").arg(&point));
+    }
+    split.world.stop_server();
+    split.world.start_server_with(&["--blocks-anew"]);
+    let collected = split.operator("gc").output().expect("it runs");
+    assert!(!text(&collected).contains("older copy"), "{}", text(&collected));
+    let stats = run(&mut split.operator("stats"));
+    assert!(stats.contains("block store: doubt") && stats.contains("none"), "{stats}");
+}
+
+/// Proves: a block that the block server's disk altered is EIO for who reads it, with a reason in the journal that names the
+/// block server; other files are read; a scrub finds it.
+#[test]
+fn an_altered_block_is_an_error() {
+    let mut split = Split::new(&["anna", "bert"]);
+    let anna = split.world.mount("anna").join("anna");
+    fs::write(anna.join("small"), "sound\n").expect("written");
+    noise(&anna.join("large"), 6 << 20);
+    run(Command::new("sync").arg(anna.join("large")));
+    split.world.umount("anna");
+    split.blocks.stop();
+    let servers = split.blocks.data.join("servers");
+    let store = fs::read_dir(&servers).expect("a folder").next().expect("a server").expect("an entry").path();
+    let largest = fs::read_dir(store.join("store"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .max_by_key(|path| fs::read(path).expect("read").iter().filter(|byte| **byte != 0).count())
+        .expect("a segment");
+    let mut bytes = fs::read(&largest).expect("read");
+    let used = bytes.iter().rposition(|byte| *byte != 0).expect("it is used");
+    bytes[used / 2] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+    split.blocks.start();
+    let bert = split.world.mount("bert").join("anna");
+    let said = Command::new("cat").arg(bert.join("large")).stdout(Stdio::null()).output().expect("cat runs");
+    assert!(text(&said).contains("Input/output error"), "{}", text(&said));
+    assert_eq!(fs::read_to_string(bert.join("small")).expect("read"), "sound\n");
+    let log = split.server_log();
+    assert!(
+        log.contains("at the block store hf+blocks://") && log.contains("holdfast server scrub"),
+        "{log}"
+    );
+    let scrubbed = split.operator("scrub").output().expect("it runs");
+    assert_eq!(scrubbed.status.code(), Some(65), "{}", text(&scrubbed));
+    assert!(text(&scrubbed).contains("at hf+blocks://"), "{}", text(&scrubbed));
+    split.world.umount("bert");
+}
+
+/// Proves: a block server with another key, one that does not allow this server, and a data directory that has its blocks
+/// itself are refused with the way out; a backup says where the blocks are, and serves with them.
+#[test]
+fn wrong_pairs_are_refused() {
+    let mut split = Split::new(&["anna"]);
+    let anna = split.world.mount("anna").join("anna");
+    fs::write(anna.join("file"), "kept\n").expect("written");
+    split.world.umount("anna");
+    let backups = split.world.path("backups");
+    let said = run(split.operator("backup").arg("--to").arg(&backups));
+    assert!(said.contains(&split.blocks.address()), "{said}");
+    let backup = fs::read_dir(&backups).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut backup = backup;
+    let backup = backup.find(|path| path.is_dir()).expect("a backup");
+    split.world.stop_server();
+
+    let start = |data: &Path, blocks: &str| {
+        let listen = format!("127.0.0.1:{}", free_port());
+        let mut command = split.world.holdfast("operator");
+        command.args(["server", "--listen", &listen, "--blocks", blocks, "--data"]).arg(data);
+        command.stdin(Stdio::null()).output().expect("it runs")
+    };
+    let address = split.blocks.address();
+    let (rest, key) = address.rsplit_once('/').expect("an address");
+    let other = format!("{rest}/{}", "ab".repeat(32));
+    let wrong = start(&split.world.data(), &other);
+    assert_eq!(wrong.status.code(), Some(69), "{}", text(&wrong));
+    assert!(text(&wrong).contains(key) && text(&wrong).contains(&"ab".repeat(32)), "{}", text(&wrong));
+    let stranger = start(&split.world.path("stranger"), &address);
+    assert_eq!(stranger.status.code(), Some(69), "{}", text(&stranger));
+    assert!(text(&stranger).contains("--allow 'ssh-ed25519 "), "{}", text(&stranger));
+    let nonsense = start(&split.world.path("stranger"), "hf://there");
+    assert_eq!(nonsense.status.code(), Some(64), "{}", text(&nonsense));
+    let own = World::new(&[]);
+    let full = start(&own.data(), &address);
+    assert_eq!(full.status.code(), Some(64), "{}", text(&full));
+
+    let data = split.world.data();
+    fs::rename(&data, split.world.path("lost")).expect("renamed");
+    fs::rename(&backup, &data).expect("renamed");
+    split.world.start_server();
+    let anna = split.world.mount("anna").join("anna");
+    assert_eq!(fs::read_to_string(anna.join("file")).expect("read"), "kept\n");
+    split.world.umount("anna");
+}

@@ -1,0 +1,258 @@
+//! One consistency server's store at a block server: its blocks, and what it was told about them.
+//!
+//! ```text
+//! DATA/servers/KEY/name    the name of the store, drawn when it was made
+//! DATA/servers/KEY/store/  its blocks
+//! ```
+//!
+//! Invariant: an answer leaves when all that it speaks of is durable, and says up to where the store is.
+
+use super::note::{digits, id_of};
+use super::{BlockStore, BlockStoreError, Local};
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_log::{LocalStorage, LogError};
+use holdfast_protocol::block_server::{
+    BlockAnswer, BlockCall, BlockCollection, BlockFault, BlockReply, BlockRequest, StoreId,
+};
+use holdfast_protocol::message::{BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX};
+use holdfast_store::{Allowance, CollectReport, Hold, HoldOutcome, StoreConfig, StoreError};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most bytes of references in an answer.
+const REFERENCES_BYTES: usize = MESSAGE_BYTES_MAX / 2;
+/// Not a file system: where the store keeps records of its own.
+const OWN: Digest = Digest([0xff; 32]);
+
+/// A store.
+pub(crate) struct Keeper {
+    name: StoreId,
+    store: holdfast_store::BlockStore,
+    blocks: Local,
+    /// Up to where the log is durable.
+    durable: AtomicU64,
+}
+
+impl Keeper {
+    /// Opens the store in a directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// In words.
+    pub(crate) fn open(directory: &Path, config: StoreConfig) -> Result<Keeper, String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+        let files = directory.join("store");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(failed)?;
+        let name = name_in(directory).map_err(failed)?;
+        let storage = LocalStorage::open(&files).map_err(failed)?;
+        let store =
+            holdfast_store::BlockStore::open(Arc::new(storage), config).map_err(|error| error.to_string())?;
+        let durable = AtomicU64::new(store.position());
+        Ok(Keeper { name, blocks: Local::new(store.clone()), store, durable })
+    }
+
+    /// Carries out a request; `Err`: the disk can promise nothing any more.
+    pub(crate) fn answer(&self, request: BlockRequest) -> Result<BlockReply, String> {
+        let outcome = if request.store.is_some_and(|meant| meant != self.name) {
+            Err(BlockFault::OtherStore.into())
+        } else if request.known > self.durable.load(Ordering::Acquire) {
+            Err(BlockFault::OlderStore.into())
+        } else {
+            self.carry_out(request.file_system, request.call)
+        };
+        let outcome = match outcome {
+            Ok(answer) => Ok(answer),
+            Err(Fault::Fatal(why)) => return Err(why),
+            Err(Fault::Told(fault)) => Err(fault),
+        };
+        Ok(BlockReply { store: self.name, position: self.durable.load(Ordering::Acquire), outcome })
+    }
+
+    /// Makes everything durable that was done so far.
+    fn commit(&self) -> Result<(), Fault> {
+        let end = self.store.position();
+        self.store.commit().map_err(BlockStoreError::from)?;
+        self.durable.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn carry_out(&self, file_system: Digest, call: BlockCall) -> Result<BlockAnswer, Fault> {
+        let blocks = &self.blocks;
+        let counts = match &call {
+            BlockCall::Store { blocks, .. } => blocks.len(),
+            BlockCall::Load { addresses, .. }
+            | BlockCall::Renew { addresses, .. }
+            | BlockCall::Dereference { addresses, .. } => addresses.len(),
+            BlockCall::References(addresses) | BlockCall::Contains(addresses) => addresses.len(),
+            _ => 0,
+        };
+        if counts > BATCH_MAX || file_system == OWN {
+            return Err(BlockFault::Refused(format!("more than {BATCH_MAX} blocks at once")).into());
+        }
+        Ok(match call {
+            BlockCall::Greet => BlockAnswer::Done,
+            BlockCall::Store { owner, blocks: given, allowance, now_ns } => {
+                let given = given.into_iter().map(|given| (given.address, given.block)).collect();
+                let allowance = allowance.map(|all| Allowance {
+                    devices: all.devices,
+                    bytes: all.bytes,
+                    reserve: all.reserve,
+                });
+                blocks.store(file_system, owner, given, allowance.as_ref(), now_ns)?;
+                self.commit()?;
+                BlockAnswer::Done
+            }
+            BlockCall::Load { addresses, bytes_max } => {
+                let bytes_max = (bytes_max as usize).min(MESSAGE_BYTES_MAX - (2 << 20));
+                BlockAnswer::Loaded(blocks.load(file_system, &addresses, bytes_max)?)
+            }
+            BlockCall::References(addresses) => self.references(file_system, &addresses)?,
+            BlockCall::Contains(addresses) => {
+                BlockAnswer::Which(blocks.contains(file_system, &addresses)?.into_iter().collect())
+            }
+            BlockCall::Renew { addresses, now_ns } => {
+                let which = self.store.renew_present(file_system, &addresses, now_ns);
+                let which = which.map_err(BlockStoreError::from)?;
+                self.commit()?;
+                BlockAnswer::Which(which.into_iter().collect())
+            }
+            BlockCall::Dereference { owner, addresses, now_ns } => {
+                let dropped = blocks.dereference(file_system, owner, &addresses, now_ns)?;
+                self.commit()?;
+                BlockAnswer::Count(dropped)
+            }
+            BlockCall::Snapshot { now_ns } => {
+                blocks.snapshot(file_system, now_ns)?;
+                BlockAnswer::Done
+            }
+            BlockCall::Pin { holder, addresses, until_ns, now_ns } => {
+                blocks.pin(file_system, holder, &addresses, until_ns, now_ns)?;
+                self.commit()?;
+                BlockAnswer::Done
+            }
+            BlockCall::Hold(HoldShown { name, device, made_ns, roots }) => {
+                let outcome = blocks.hold(file_system, Hold { name, device, made_ns, roots })?;
+                self.commit()?;
+                BlockAnswer::Missing(match outcome {
+                    HoldOutcome::Held => Vec::new(),
+                    HoldOutcome::Missing(missing) => missing,
+                })
+            }
+            BlockCall::Unhold(name) => {
+                let was = blocks.unhold(file_system, &name)?;
+                self.commit()?;
+                BlockAnswer::Count(was.into())
+            }
+            BlockCall::Holds => {
+                BlockAnswer::Holds(blocks.holds(file_system)?.into_iter().map(shown).collect())
+            }
+            BlockCall::Charged(devices) => {
+                let charge = blocks.charged(file_system, &devices)?;
+                BlockAnswer::Charges(vec![(DeviceId::SUPERUSER, charge.blocks, charge.bytes)])
+            }
+            BlockCall::Charges => {
+                let charges = blocks.charges(file_system)?.into_iter();
+                BlockAnswer::Charges(
+                    charges.map(|(device, charge)| (device, charge.blocks, charge.bytes)).collect(),
+                )
+            }
+            BlockCall::Collect { roots, short, now_ns } => {
+                // So that the log has something behind all that may be removed: its end never goes back.
+                self.store.ordering_checkpoint(OWN, b"collection").map_err(BlockStoreError::from)?;
+                let report = blocks.collect(file_system, &roots, &short.into_iter().collect(), now_ns)?;
+                self.commit()?;
+                BlockAnswer::Collected(told(report))
+            }
+            BlockCall::Scrub => {
+                let found = blocks.scrub(&mut |_, _| {})?;
+                let (records, bytes, bad_count) = (found.records, found.bytes, found.bad_count);
+                BlockAnswer::Scrubbed { records, bytes, bad: found.bad, bad_count }
+            }
+            BlockCall::Figures => BlockAnswer::Figures(blocks.figures()?),
+        })
+    }
+
+    /// What fits into an answer; the rest is asked for again.
+    fn references(&self, file_system: Digest, addresses: &[Digest]) -> Result<BlockAnswer, Fault> {
+        let (mut references, mut bytes) = (Vec::with_capacity(addresses.len()), 0);
+        for address in addresses {
+            let found = self.blocks.references(file_system, &[*address])?.pop().flatten();
+            bytes += 8 + found.as_ref().map_or(0, |found| found.len() * 32);
+            if bytes > REFERENCES_BYTES && !references.is_empty() {
+                break;
+            }
+            references.push(found);
+        }
+        Ok(BlockAnswer::References(references))
+    }
+}
+
+fn shown(Hold { name, device, made_ns, roots }: Hold) -> HoldShown {
+    HoldShown { name, device, made_ns, roots }
+}
+
+fn told(report: CollectReport) -> BlockCollection {
+    BlockCollection {
+        marked: report.marked,
+        dropped: report.dropped,
+        dropped_bytes: report.dropped_bytes,
+        kept: report.kept,
+        kept_bytes: report.kept_bytes,
+        moved: report.moved,
+        removed_bytes: report.removed_bytes,
+        damaged: report.damaged,
+        missing: report.missing,
+    }
+}
+
+/// Why something was not done here.
+enum Fault {
+    /// The consistency server hears it.
+    Told(BlockFault),
+    /// The disk can promise nothing any more.
+    Fatal(String),
+}
+
+impl From<BlockFault> for Fault {
+    fn from(fault: BlockFault) -> Fault {
+        Fault::Told(fault)
+    }
+}
+
+impl From<BlockStoreError> for Fault {
+    fn from(error: BlockStoreError) -> Fault {
+        Fault::Told(match error {
+            BlockStoreError::Local(StoreError::Log(LogError::Poisoned(why))) => return Fault::Fatal(why),
+            BlockStoreError::Local(error) if error.is_full() => BlockFault::Full,
+            BlockStoreError::Local(StoreError::OverQuota { used, limit, .. }) => {
+                BlockFault::OverQuota { used, limit }
+            }
+            BlockStoreError::Local(StoreError::Busy) => BlockFault::Busy,
+            BlockStoreError::Local(StoreError::Refused(why)) => BlockFault::Refused(why),
+            other => BlockFault::Failed(other.to_string()),
+        })
+    }
+}
+
+/// The name of the store in a directory, drawn if there is none yet.
+fn name_in(directory: &Path) -> std::io::Result<StoreId> {
+    let path = directory.join("name");
+    match std::fs::read_to_string(&path) {
+        Ok(text) => id_of(text.trim()).ok_or_else(|| std::io::Error::other("its name is damaged")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let mut name = StoreId::default();
+            getrandom::fill(&mut name).map_err(|error| std::io::Error::other(error.to_string()))?;
+            let partial = path.with_extension("partial");
+            let mut file = std::fs::File::create(&partial)?;
+            file.write_all(format!("{}\n", digits(&name)).as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&partial, &path)?;
+            std::fs::File::open(directory)?.sync_all()?;
+            Ok(name)
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,307 @@
+//! Where a server's blocks are: beside its order, in the same log ([`Local`]), or at a block server on another machine
+//! ([`Remote`], served there by [`BlockServer`]; SUNDR section 5 has the two as programs of their own).
+//!
+//! The contract of a [`BlockStore`], which `tests/block_stores.rs` holds each of them to:
+//! - an ordering record that is appended after a call has returned never becomes durable before what the call did: blocks
+//!   first, then the record that names them. [`Local`] has both in one log, in this order, under one sync; [`Remote`]
+//!   returns when the other machine's disk has it;
+//! - a block is found only by a file system that stored it; one that is damaged is told from one that is absent, and wrong
+//!   bytes are never given;
+//! - nothing is dropped but by a collection, which is given all roots, and by whoever takes back what they stored lately.
+//!   A collection drops nothing that was stored or relied on since it began, or within the store's window;
+//! - when a call fails, what it would have done may be done or not; every call may be made again.
+
+mod keeper;
+mod local;
+mod note;
+mod remote;
+mod serving;
+
+use crate::control::Scrubbed;
+use crate::refusal::Refused;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::Digest;
+use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
+use holdfast_protocol::message::ServerError;
+use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use local::Local;
+pub(crate) use local::in_words;
+pub(crate) use note::FILES;
+pub use remote::{Remote, RemoteSettings};
+pub use serving::{BlockServer, BlockServerConfig, BlockServerError};
+
+/// Blocks of many file systems, with what is charged for them and what keeps them from the collector. Calls block and may
+/// come from any thread. Times are the caller's, in nanoseconds since 1970.
+pub trait BlockStore: Send + Sync {
+    /// Stores blocks whose addresses the caller has checked; with an allowance, all that are not here already fit into it,
+    /// or the call fails.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]; some of the blocks may be here.
+    fn store(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+        allowance: Option<&Allowance>,
+        now_ns: i64,
+    ) -> Result<(), BlockStoreError>;
+
+    /// Blocks in the order asked for. The answer ends before the block that would make it longer than `bytes_max`, but not
+    /// before the first.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn load(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        bytes_max: usize,
+    ) -> Result<Vec<LoadedBlock>, BlockStoreError>;
+
+    /// What blocks refer to, in the order asked for; `None`: absent or damaged.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn references(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+    ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError>;
+
+    /// Which blocks are here; nothing is promised of them.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn contains(&self, file_system: Digest, addresses: &[Digest]) -> Result<Vec<bool>, BlockStoreError>;
+
+    /// Which blocks are here. Those are durably safe from the collector for another window, and permanent.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn renew(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<Vec<bool>, BlockStoreError>;
+
+    /// Takes back what `owner` stored lately and nobody else relies on; how many blocks that was.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn dereference(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<u32, BlockStoreError>;
+
+    /// Makes everything stored up to `now_ns` permanent.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), BlockStoreError>;
+
+    /// Pins blocks, and all they refer to, in place of what `holder` pinned before.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn pin(
+        &self,
+        file_system: Digest,
+        holder: u64,
+        addresses: &[Digest],
+        until_ns: i64,
+        now_ns: i64,
+    ) -> Result<(), BlockStoreError>;
+
+    /// Keeps a tree, in place of a hold of the same name, if all of it is here.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError>;
+
+    /// Ends a hold; whether there was one.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, BlockStoreError>;
+
+    /// All holds, in order of name.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError>;
+
+    /// What devices are charged for together; in between two checkpoints of an index this may be too much.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError>;
+
+    /// What every device is charged for.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError>;
+
+    /// Collects garbage: drops what none of `roots`, no hold and no pin reaches. Of what devices in `short` stored, nothing
+    /// deleted is kept as a source for what comes next.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]; nothing that is in use was dropped.
+    fn collect(
+        &self,
+        file_system: Digest,
+        roots: &[Digest],
+        short: &BTreeSet<DeviceId>,
+        now_ns: i64,
+    ) -> Result<CollectReport, BlockStoreError>;
+
+    /// Makes everything durable that calls have done.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn sync(&self) -> Result<(), BlockStoreError>;
+
+    /// Reads everything. `progress` is given bytes read and bytes in all, where that is known.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError>;
+
+    /// Figures.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn figures(&self) -> Result<BlockFigures, BlockStoreError>;
+
+    /// How many blocks are worth asking for at once, because each question takes a while.
+    fn batch(&self) -> usize;
+
+    /// How it stands with another machine; `None`: the blocks are here.
+    fn standing(&self) -> Option<Standing>;
+}
+
+/// How it stands with a block store on another machine.
+#[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct Standing {
+    /// Its address.
+    pub address: String,
+    /// Whether it was reached when it was last asked.
+    pub reached: bool,
+    /// Why its garbage is not collected.
+    pub doubt: Option<String>,
+    /// Figures, if it gave some.
+    pub figures: Option<BlockFigures>,
+}
+
+/// Why a block store did not do something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BlockStoreError {
+    /// The store here.
+    #[error(transparent)]
+    Local(#[from] StoreError),
+    /// The other machine is not reached.
+    #[error(
+        "the block store {address} cannot be reached: {why}. What needs it is refused until it can; nothing is lost"
+    )]
+    Away {
+        /// Where it should be.
+        address: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The other machine's disk is full.
+    #[error("the disk of the block store {address} is full")]
+    Full {
+        /// Where.
+        address: String,
+    },
+    /// Who stores would be charged for more than they may be.
+    #[error("the limit of {limit} bytes is reached: {used} are used")]
+    OverQuota {
+        /// Bytes charged.
+        used: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// Something runs there that allows nothing beside it.
+    #[error("a collection runs at the block store; try again")]
+    Busy,
+    /// The call is not allowed.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The other machine's disk failed, or its answer makes no sense.
+    #[error("the block store {address} failed: {why}")]
+    Failed {
+        /// Where.
+        address: String,
+        /// What it said.
+        why: String,
+    },
+    /// It is another store than before, or an older copy.
+    #[error(
+        "{doubt}. No garbage is collected there, as blocks that are in use may look unused. Put the right store back, or \
+         keep this one and lose what it lacks; then start the server once with --blocks-anew"
+    )]
+    Doubtful {
+        /// What was noticed.
+        doubt: String,
+    },
+}
+
+impl From<BlockStoreError> for Refused {
+    fn from(error: BlockStoreError) -> Self {
+        match error {
+            BlockStoreError::Local(error) => error.into(),
+            BlockStoreError::Full { .. } => Refused::Client(ServerError::NoSpace),
+            BlockStoreError::OverQuota { used, limit } => {
+                Refused::Client(ServerError::OverQuota { used, limit })
+            }
+            BlockStoreError::Busy => Refused::Client(ServerError::Busy),
+            BlockStoreError::Refused(why) => Refused::Client(ServerError::Invalid(why)),
+            other => Refused::Client(ServerError::Storage(other.to_string())),
+        }
+    }
+}
+
+/// The address of the block server that has the blocks of the server with this data directory; `None`: they are in it.
+pub fn blocks_elsewhere(data: &std::path::Path) -> Option<String> {
+    note::Note::read(data).ok().flatten().map(|note| note.address.to_string())
+}
+
+/// One block; `None` if it is not here. One that is damaged is told to the journal, and counts as absent.
+pub(crate) fn load_one(
+    store: &dyn BlockStore,
+    file_system: Digest,
+    address: Digest,
+) -> Result<Option<StoredBlock>, BlockStoreError> {
+    let loaded = store.load(file_system, &[address], usize::MAX)?;
+    Ok(loaded
+        .into_iter()
+        .next()
+        .and_then(|loaded| sound(loaded, file_system, &address))
+        .map(|(_, block)| block))
+}
+
+/// What was loaded, if it is sound. Damage is told to the journal: the client tells a loss from a deletion by what still
+/// refers to the block, and the line here tells which file is bad.
+pub(crate) fn sound(
+    loaded: LoadedBlock,
+    file_system: Digest,
+    address: &Digest,
+) -> Option<(holdfast_protocol::message::StoreHeader, StoredBlock)> {
+    match loaded {
+        LoadedBlock::Found(header, block) => Some((header, block)),
+        LoadedBlock::Absent => None,
+        LoadedBlock::Damaged(why) => {
+            tracing::error!(%file_system, %address, why, "a block is damaged; answering that it is missing");
+            None
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What a server remembers of the block server that has its blocks, in its data directory:
+//!
+//! ```text
+//! DATA/block-store            its address, the name of the store there, and what was noticed about it; text
+//! DATA/block-store-position   the highest position it has acknowledged, twice; u64, little-endian
+//! ```
+//!
+//! Invariant: the position is written before whoever caused it hears of it, and is on the disk a second later. It may be
+//! behind what was acknowledged, never ahead of it.
+
+use holdfast_protocol::block_server::StoreId;
+use holdfast_rpc::BlocksAddress;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Files in the data directory, which backups copy too.
+pub(crate) const FILES: [&str; 2] = ["block-store", "block-store-position"];
+const FIRST_LINE: &str = "holdfast block store 1";
+/// How long a position may be in memory only.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// What is remembered.
+pub(crate) struct Note {
+    data: PathBuf,
+    /// Where the block server is.
+    pub(crate) address: BlocksAddress,
+    /// The store it had; `None`: it has not been reached yet.
+    pub(crate) store: Option<StoreId>,
+    /// Why its garbage is not to be collected.
+    pub(crate) doubt: Option<String>,
+    /// The highest position acknowledged.
+    pub(crate) position: u64,
+    file: File,
+    synced: Instant,
+}
+
+impl Note {
+    /// What is remembered in a data directory; `None`: the blocks of its server are in it.
+    ///
+    /// # Errors
+    /// The system's, or the file makes no sense.
+    pub(crate) fn read(data: &Path) -> std::io::Result<Option<Note>> {
+        let text = match std::fs::read_to_string(data.join(FILES[0])) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let damaged = || std::io::Error::other("it is damaged, or of a newer version");
+        let mut lines = text.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return Err(damaged());
+        }
+        let (mut address, mut store, mut doubt) = (None, None, None);
+        for line in lines {
+            match line.split_once(' ').ok_or_else(damaged)? {
+                ("address", text) => address = Some(text.parse().map_err(std::io::Error::other)?),
+                ("store", text) => store = Some(id_of(text).ok_or_else(damaged)?),
+                ("doubt", text) => doubt = Some(text.to_owned()),
+                _ => return Err(damaged()),
+            }
+        }
+        let mut note = Note::new(data, address.ok_or_else(damaged)?)?;
+        let mut bytes = [0; 16];
+        let position = match note.file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => {
+                let copy = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+                copy(0).min(copy(8))
+            }
+            Err(_) => 0,
+        };
+        (note.store, note.doubt, note.position) = (store, doubt, position);
+        Ok(Some(note))
+    }
+
+    /// Of a block server that has not been reached yet. Nothing is written.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn new(data: &Path, address: BlocksAddress) -> std::io::Result<Note> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(data.join(FILES[1]))?;
+        let (store, doubt) = (None, None);
+        Ok(Note { data: data.to_owned(), address, store, doubt, position: 0, file, synced: Instant::now() })
+    }
+
+    /// Writes all but the position, durably.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn write(&self) -> std::io::Result<()> {
+        let mut text = format!("{FIRST_LINE}\naddress {}\n", self.address);
+        if let Some(store) = &self.store {
+            text.push_str(&format!("store {}\n", digits(store)));
+        }
+        if let Some(doubt) = &self.doubt {
+            text.push_str(&format!("doubt {}\n", doubt.replace('\n', " ")));
+        }
+        let path = self.data.join(FILES[0]);
+        let partial = path.with_extension("partial");
+        let mut file = File::create(&partial)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&partial, &path)?;
+        File::open(&self.data)?.sync_all()
+    }
+
+    /// Remembers a position.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn put_position(&mut self, position: u64) -> std::io::Result<()> {
+        self.position = position;
+        let half = position.to_le_bytes();
+        self.file.write_all_at(&[half, half].concat(), 0)?;
+        if self.synced.elapsed() >= SYNC_EVERY {
+            self.file.sync_data()?;
+            self.synced = Instant::now();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        let _ = self.file.sync_data();
+    }
+}
+
+/// A store's name in hexadecimal digits.
+pub(crate) fn digits(store: &StoreId) -> String {
+    store.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The reverse.
+pub(crate) fn id_of(text: &str) -> Option<StoreId> {
+    let mut id = [0; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: what is remembered is read again as it was written, a torn position counts as the lower of the two, and a
+    /// damaged file is no empty one.
+    #[test]
+    fn what_is_remembered_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Note::read(folder.path()).unwrap().is_none());
+        let address: BlocksAddress =
+            format!("hf+blocks://b.example.org:9/{}", "ab".repeat(32)).parse().unwrap();
+        let mut note = Note::new(folder.path(), address.clone()).unwrap();
+        (note.store, note.doubt) = (Some([7; 16]), Some("it is\nolder".to_owned()));
+        note.write().unwrap();
+        note.put_position(12).unwrap();
+        let back = Note::read(folder.path()).unwrap().unwrap();
+        assert_eq!((&back.address, back.store, back.position), (&address, Some([7; 16]), 12));
+        assert_eq!(back.doubt.as_deref(), Some("it is older"));
+        note.file.write_all_at(&9u64.to_le_bytes(), 8).unwrap();
+        assert_eq!(Note::read(folder.path()).unwrap().unwrap().position, 9);
+        std::fs::write(folder.path().join(FILES[0]), "nonsense").unwrap();
+        assert!(Note::read(folder.path()).is_err());
+    }
+}

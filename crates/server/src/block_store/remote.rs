@@ -1,0 +1,548 @@
+//! Blocks at a block server on another machine.
+//!
+//! Invariants:
+//! - a call that changes something returns when it is durable there;
+//! - what comes back is believed only if it is what its address says;
+//! - the store there must be the one of last time, and must have all that it has acknowledged: each request says which
+//!   and how much. If it is another, or an older copy, that is noted durably, and nothing is collected there until the
+//!   operator has accepted it: marking walks over what is missing, and blocks below it would look unused. Reading and
+//!   storing go on, as the store itself says what it has.
+
+use super::note::{Note, digits};
+use super::{BlockStore, BlockStoreError, Standing};
+use crate::blocks::stored_bytes;
+use crate::control::Scrubbed;
+use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, DigestKey, SigningKey};
+use holdfast_protocol::block_server::{
+    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, LoadedBlock, StoreAllowance,
+    StoreId,
+};
+use holdfast_protocol::message::{
+    AddressedBlock, BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX, Request, Response, ServerError,
+};
+use holdfast_rpc::{BlocksAddress, Connection, ConnectionOptions, Connector, RpcError, Transport};
+use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a call waits for a block server that is away.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long once it has been away for that long.
+const PATIENCE_AWAY: Duration = Duration::from_secs(1);
+/// How long a collection or a scrub may take.
+const PATIENCE_LONG: Duration = Duration::from_secs(24 * 3600);
+/// How long one that begins waits for the connection.
+const PATIENCE_FIRST: Duration = Duration::from_secs(30);
+/// A link on which nothing has moved for this long is given up.
+const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// Bytes of blocks in one message.
+const STORE_BYTES: usize = 4 << 20;
+/// Bytes of blocks in one answer.
+const LOAD_BYTES: usize = MESSAGE_BYTES_MAX - (2 << 20);
+/// Blocks asked for at once.
+const BATCH: usize = 64;
+/// How often a request is made again to a store that turned out to be another one.
+const SURPRISES_MAX: u32 = 3;
+
+/// How a block server is found.
+pub struct RemoteSettings<'a> {
+    /// Where it is; `None`: where it was last time.
+    pub address: Option<BlocksAddress>,
+    /// The data directory, where the store is remembered.
+    pub data: &'a Path,
+    /// The consistency server's key, by which the block server knows it.
+    pub key: SigningKey,
+    /// The operator accepts the store as it is, whatever was remembered.
+    pub anew: bool,
+}
+
+/// A block store on another machine.
+pub struct Remote {
+    connection: Connection,
+    address: String,
+    note: Mutex<Note>,
+    /// Since when it is not reached.
+    away: Mutex<Option<Instant>>,
+}
+
+impl Remote {
+    /// Connects, or says why not. `None`: neither the settings nor the data directory name a block server.
+    ///
+    /// # Errors
+    /// In words, with the way out.
+    pub fn open(settings: RemoteSettings) -> Result<Option<Remote>, String> {
+        let remembered = Note::read(settings.data).map_err(|error| {
+            format!("what is known of the block store ({}): {error}", settings.data.display())
+        })?;
+        let failed = |error: std::io::Error| format!("writing to {}: {error}", settings.data.display());
+        let (mut note, moved) = match (settings.address, remembered) {
+            (None, None) => return Ok(None),
+            (Some(address), None) => (Note::new(settings.data, address).map_err(failed)?, true),
+            (None, Some(note)) => (note, false),
+            (Some(address), Some(mut note)) => {
+                let moved = note.address != address;
+                note.address = address;
+                (note, moved)
+            }
+        };
+        if settings.anew {
+            (note.store, note.doubt) = (None, None);
+            note.put_position(0).map_err(failed)?;
+        }
+        let options = ConnectionOptions {
+            transport: Transport::Tcp,
+            dead_after: DEAD_AFTER,
+            ping_after: DEAD_AFTER / 4,
+            pause_max: Duration::from_secs(1),
+            ..ConnectionOptions::default()
+        };
+        let own = holdfast_crypto::keyfile::format_public(&settings.key.public(), "holdfast server");
+        let connector = Connector {
+            server_key: Some(note.address.key),
+            options,
+            ..Connector::new(settings.key, vec![note.address.server.clone()], None)
+        };
+        let address = note.address.to_string();
+        let connection = connector.connect(PATIENCE_FIRST).map_err(|error| match error {
+            RpcError::Server(ServerError::NotAllowed(why)) => format!(
+                "the block store {address} does not serve this server: {why}. There, start holdfast blocks with --allow '{own}'"
+            ),
+            error => format!("the block store {address}: {error}"),
+        })?;
+        let remote = Remote { connection, address, note: Mutex::new(note), away: Mutex::new(None) };
+        remote.call(Digest::ZERO, BlockCall::Greet).map_err(|error| error.to_string())?;
+        if moved || settings.anew {
+            remote.note.lock().write().map_err(failed)?;
+        }
+        Ok(Some(remote))
+    }
+
+    /// Its address.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn call(&self, file_system: Digest, call: BlockCall) -> Result<BlockAnswer, BlockStoreError> {
+        let mut surprises = 0;
+        loop {
+            let (store, known) = {
+                let note = self.note.lock();
+                (note.store, note.position)
+            };
+            let reply = self.exchange(BlockRequest { store, known, file_system, call: call.clone() })?;
+            let doubt = match &reply.outcome {
+                Err(BlockFault::OtherStore) => format!(
+                    "the block store {} is not the one that was there before (it is {}, it was {})",
+                    self.address,
+                    digits(&reply.store),
+                    store.map_or_else(String::new, |store| digits(&store)),
+                ),
+                Err(BlockFault::OlderStore) => format!(
+                    "the block store {} is an older copy: it lacks something that it had acknowledged",
+                    self.address
+                ),
+                _ => {
+                    self.heed(&reply)?;
+                    return reply.outcome.map_err(|fault| self.explain(fault));
+                }
+            };
+            surprises += 1;
+            if surprises > SURPRISES_MAX {
+                return Err(self.failed("it is now one store, now another"));
+            }
+            self.doubt(doubt, (store, known), &reply)?;
+        }
+    }
+
+    /// Remembers up to where the store is durable, before anybody hears of it.
+    fn heed(&self, reply: &BlockReply) -> Result<(), BlockStoreError> {
+        let mut note = self.note.lock();
+        let unnoted =
+            |error: std::io::Error| self.failed(&format!("its position cannot be noted here: {error}"));
+        if note.store.is_none() {
+            note.store = Some(reply.store);
+            note.write().map_err(unnoted)?;
+        }
+        // An answer that was under way while the store was replaced says nothing of the present one.
+        if note.store == Some(reply.store) && reply.position > note.position {
+            note.put_position(reply.position).map_err(unnoted)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the store is not what it was, and goes on with the one that is there.
+    fn doubt(
+        &self,
+        doubt: String,
+        believed: (Option<StoreId>, u64),
+        reply: &BlockReply,
+    ) -> Result<(), BlockStoreError> {
+        let mut note = self.note.lock();
+        if (note.store, note.position) != believed {
+            // Somebody else has noticed.
+            return Ok(());
+        }
+        let error = BlockStoreError::Doubtful { doubt: doubt.clone() };
+        tracing::error!("{error}");
+        (note.store, note.doubt) = (Some(reply.store), Some(doubt));
+        let position = reply.position;
+        let noted = note.write().and_then(|()| note.put_position(position));
+        noted.map_err(|error| self.failed(&format!("it cannot be noted here: {error}")))
+    }
+
+    fn exchange(&self, request: BlockRequest) -> Result<BlockReply, BlockStoreError> {
+        let patience = match *self.away.lock() {
+            Some(since) if since.elapsed() > PATIENCE => PATIENCE_AWAY,
+            _ => PATIENCE,
+        };
+        let answer = if request.call.may_repeat() {
+            self.connection.call_blocking(Request::BlockServer(Box::new(request)), patience)
+        } else {
+            self.connection.wait_until_connected(patience).and_then(|()| {
+                self.connection.call_blocking(Request::BlockServer(Box::new(request)), PATIENCE_LONG)
+            })
+        };
+        match answer {
+            Ok(answer) => {
+                if self.away.lock().take().is_some() {
+                    tracing::info!(address = self.address, "the block store answers again");
+                }
+                match answer {
+                    Response::BlockServer(reply) => Ok(*reply),
+                    _ => Err(self.failed("it answered something else")),
+                }
+            }
+            Err(RpcError::Server(error @ (ServerError::Invalid(_) | ServerError::Storage(_)))) => {
+                Err(self.failed(&error.to_string()))
+            }
+            Err(error @ (RpcError::Malformed(_) | RpcError::TooLarge { .. })) => {
+                Err(self.failed(&error.to_string()))
+            }
+            Err(error) => Err(self.away(&error)),
+        }
+    }
+
+    fn away(&self, error: &RpcError) -> BlockStoreError {
+        // A deadline says less than why the connection is not there.
+        let why = match (error, self.connection.last_error()) {
+            (RpcError::Deadline { .. }, Some(error)) => error.to_string(),
+            (error, _) => error.to_string(),
+        };
+        let error = BlockStoreError::Away { address: self.address.clone(), why };
+        let mut away = self.away.lock();
+        if away.is_none() {
+            tracing::error!("{error}");
+            // The call has waited already.
+            *away = Instant::now().checked_sub(PATIENCE).or_else(|| Some(Instant::now()));
+        }
+        error
+    }
+
+    fn failed(&self, why: &str) -> BlockStoreError {
+        BlockStoreError::Failed { address: self.address.clone(), why: why.to_owned() }
+    }
+
+    fn explain(&self, fault: BlockFault) -> BlockStoreError {
+        match fault {
+            BlockFault::Full => BlockStoreError::Full { address: self.address.clone() },
+            BlockFault::OverQuota { used, limit } => BlockStoreError::OverQuota { used, limit },
+            BlockFault::Busy => BlockStoreError::Busy,
+            BlockFault::Refused(why) => BlockStoreError::Refused(why),
+            BlockFault::Failed(why) => {
+                let error = self.failed(&why);
+                tracing::error!("{error}");
+                error
+            }
+            BlockFault::OtherStore | BlockFault::OlderStore => {
+                self.failed("it is not the store that was meant")
+            }
+        }
+    }
+
+    fn unexpected<T>(&self) -> Result<T, BlockStoreError> {
+        Err(self.failed("it answered something else"))
+    }
+
+    /// What is believed of what came: only what its address says.
+    fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
+        let way_out = "`holdfast server scrub` lists all that is damaged there; a device that still has the block gives it \
+                       back when it stores it again, or restore that machine's backup";
+        match loaded {
+            LoadedBlock::Found(header, block) => {
+                match block.clone().open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
+                    Ok(_) => LoadedBlock::Found(header, block),
+                    Err(error) => LoadedBlock::Damaged(format!(
+                        "the block store {} gave wrong bytes for it: {error}; {way_out}",
+                        self.address
+                    )),
+                }
+            }
+            LoadedBlock::Damaged(why) => {
+                LoadedBlock::Damaged(format!("at the block store {}: {why}; {way_out}", self.address))
+            }
+            LoadedBlock::Absent => LoadedBlock::Absent,
+        }
+    }
+
+    fn which(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        call: impl Fn(Vec<Digest>) -> BlockCall,
+    ) -> Result<Vec<bool>, BlockStoreError> {
+        let mut which = Vec::with_capacity(addresses.len());
+        for addresses in addresses.chunks(BATCH_MAX) {
+            match self.call(file_system, call(addresses.to_vec()))? {
+                BlockAnswer::Which(bits) => which.extend((0..addresses.len()).map(|at| bits.get(at))),
+                _ => return self.unexpected(),
+            }
+        }
+        Ok(which)
+    }
+
+    fn done(&self, file_system: Digest, call: BlockCall) -> Result<(), BlockStoreError> {
+        match self.call(file_system, call)? {
+            BlockAnswer::Done => Ok(()),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn count(&self, file_system: Digest, call: BlockCall) -> Result<u32, BlockStoreError> {
+        match self.call(file_system, call)? {
+            BlockAnswer::Count(count) => Ok(count),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn charge_list(
+        &self,
+        file_system: Digest,
+        call: BlockCall,
+    ) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
+        match self.call(file_system, call)? {
+            BlockAnswer::Charges(charges) => Ok(charges
+                .into_iter()
+                .map(|(device, blocks, bytes)| (device, Charge { blocks, bytes }))
+                .collect()),
+            _ => self.unexpected(),
+        }
+    }
+}
+
+impl BlockStore for Remote {
+    fn store(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+        allowance: Option<&Allowance>,
+        now_ns: i64,
+    ) -> Result<(), BlockStoreError> {
+        let allowance = allowance.map(|allowance| StoreAllowance {
+            devices: allowance.devices.clone(),
+            bytes: allowance.bytes,
+            reserve: allowance.reserve,
+        });
+        let mut left =
+            blocks.into_iter().map(|(address, block)| AddressedBlock { address, block }).peekable();
+        while left.peek().is_some() {
+            let (mut blocks, mut bytes) = (Vec::new(), 0);
+            while let Some(next) = left.next_if(|next| {
+                blocks.is_empty()
+                    || (bytes + stored_bytes(&next.block) <= STORE_BYTES && blocks.len() < BATCH_MAX)
+            }) {
+                bytes += stored_bytes(&next.block);
+                blocks.push(next);
+            }
+            let allowance = allowance.clone();
+            self.done(file_system, BlockCall::Store { owner, blocks, allowance, now_ns })?;
+        }
+        Ok(())
+    }
+
+    fn load(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        bytes_max: usize,
+    ) -> Result<Vec<LoadedBlock>, BlockStoreError> {
+        let (mut blocks, mut bytes): (Vec<LoadedBlock>, usize) = (Vec::with_capacity(addresses.len()), 0);
+        while blocks.len() < addresses.len() {
+            let room = bytes_max.saturating_sub(bytes);
+            if room == 0 && !blocks.is_empty() {
+                break;
+            }
+            let rest = &addresses[blocks.len()..];
+            let wanted = rest[..rest.len().min(BATCH_MAX)].to_vec();
+            let call = BlockCall::Load { addresses: wanted, bytes_max: room.min(LOAD_BYTES) as u32 };
+            let BlockAnswer::Loaded(some) = self.call(file_system, call)? else { return self.unexpected() };
+            if some.is_empty() || some.len() > rest.len() {
+                return self.unexpected();
+            }
+            let first = blocks.is_empty();
+            for (at, (loaded, address)) in some.into_iter().zip(rest).enumerate() {
+                if let LoadedBlock::Found(_, block) = &loaded {
+                    bytes += stored_bytes(block);
+                }
+                if bytes > bytes_max && !(first && at == 0) {
+                    return Ok(blocks);
+                }
+                blocks.push(self.checked(*address, loaded));
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn references(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+    ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError> {
+        let mut references = Vec::with_capacity(addresses.len());
+        while references.len() < addresses.len() {
+            let rest = &addresses[references.len()..];
+            let wanted = rest[..rest.len().min(BATCH_MAX)].to_vec();
+            match self.call(file_system, BlockCall::References(wanted))? {
+                BlockAnswer::References(some) if !some.is_empty() && some.len() <= rest.len() => {
+                    references.extend(some)
+                }
+                _ => return self.unexpected(),
+            }
+        }
+        Ok(references)
+    }
+
+    fn contains(&self, file_system: Digest, addresses: &[Digest]) -> Result<Vec<bool>, BlockStoreError> {
+        self.which(file_system, addresses, BlockCall::Contains)
+    }
+
+    fn renew(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<Vec<bool>, BlockStoreError> {
+        self.which(file_system, addresses, |addresses| BlockCall::Renew { addresses, now_ns })
+    }
+
+    fn dereference(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<u32, BlockStoreError> {
+        self.count(file_system, BlockCall::Dereference { owner, addresses: addresses.to_vec(), now_ns })
+    }
+
+    fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), BlockStoreError> {
+        self.done(file_system, BlockCall::Snapshot { now_ns })
+    }
+
+    fn pin(
+        &self,
+        file_system: Digest,
+        holder: u64,
+        addresses: &[Digest],
+        until_ns: i64,
+        now_ns: i64,
+    ) -> Result<(), BlockStoreError> {
+        let addresses = addresses.to_vec();
+        self.done(file_system, BlockCall::Pin { holder, addresses, until_ns, now_ns })
+    }
+
+    fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError> {
+        let Hold { name, device, made_ns, roots } = hold;
+        match self.call(file_system, BlockCall::Hold(HoldShown { name, device, made_ns, roots }))? {
+            BlockAnswer::Missing(missing) if missing.is_empty() => Ok(HoldOutcome::Held),
+            BlockAnswer::Missing(missing) => Ok(HoldOutcome::Missing(missing)),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, BlockStoreError> {
+        Ok(self.count(file_system, BlockCall::Unhold(name.to_owned()))? > 0)
+    }
+
+    fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
+        let held = |HoldShown { name, device, made_ns, roots }| Hold { name, device, made_ns, roots };
+        match self.call(file_system, BlockCall::Holds)? {
+            BlockAnswer::Holds(holds) => Ok(holds.into_iter().map(held).collect()),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {
+        let charges = self.charge_list(file_system, BlockCall::Charged(devices.to_vec()))?;
+        Ok(charges.into_values().sum())
+    }
+
+    fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
+        self.charge_list(file_system, BlockCall::Charges)
+    }
+
+    fn collect(
+        &self,
+        file_system: Digest,
+        roots: &[Digest],
+        short: &BTreeSet<DeviceId>,
+        now_ns: i64,
+    ) -> Result<CollectReport, BlockStoreError> {
+        // Is it still the store it was?
+        self.call(file_system, BlockCall::Greet)?;
+        if let Some(doubt) = self.note.lock().doubt.clone() {
+            return Err(BlockStoreError::Doubtful { doubt });
+        }
+        let (roots, short) = (roots.to_vec(), short.iter().copied().collect());
+        match self.call(file_system, BlockCall::Collect { roots, short, now_ns })? {
+            BlockAnswer::Collected(collected) => Ok(CollectReport {
+                marked: collected.marked,
+                dropped: collected.dropped,
+                dropped_bytes: collected.dropped_bytes,
+                kept: collected.kept,
+                kept_bytes: collected.kept_bytes,
+                moved: collected.moved,
+                removed_bytes: collected.removed_bytes,
+                removed: Vec::new(),
+                damaged: collected.damaged,
+                missing: collected.missing,
+            }),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn sync(&self) -> Result<(), BlockStoreError> {
+        // Every call was durable when it returned.
+        Ok(())
+    }
+
+    fn scrub(&self, _progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
+        match self.call(Digest::ZERO, BlockCall::Scrub)? {
+            BlockAnswer::Scrubbed { records, bytes, bad, bad_count } => {
+                let bad = bad.into_iter().map(|bad| format!("at {}: {bad}", self.address)).collect();
+                Ok(Scrubbed { records, bytes, bad, bad_count })
+            }
+            _ => self.unexpected(),
+        }
+    }
+
+    fn figures(&self) -> Result<BlockFigures, BlockStoreError> {
+        match self.call(Digest::ZERO, BlockCall::Figures)? {
+            BlockAnswer::Figures(figures) => Ok(figures),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        let figures = self.figures().ok();
+        let doubt = self.note.lock().doubt.clone();
+        Some(Standing { address: self.address.clone(), reached: figures.is_some(), doubt, figures })
+    }
+}

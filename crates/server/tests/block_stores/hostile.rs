@@ -1,0 +1,118 @@
+//! A block server that was taken over, which has the right key and answers as it pleases: it can withhold blocks, and
+//! nothing it says makes wrong bytes pass or a call hang or panic.
+
+use crate::common::key;
+use crate::site::{FS, SERVER};
+use crate::{ANNA, chunk};
+use holdfast_protocol::block_server::{BlockAnswer, BlockCall, BlockFault, BlockReply, LoadedBlock};
+use holdfast_protocol::message::{Request, Response, ServerError, StoreHeader, Welcome};
+use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session, serve};
+use holdfast_server::{BlockStore, BlockStoreError, Remote, RemoteSettings};
+use std::sync::{Arc, Mutex};
+
+/// What it says to every call but the first.
+#[derive(Clone, Copy, Debug)]
+enum Lie {
+    OtherBlock,
+    TooMany,
+    Nothing,
+    OtherAnswer,
+    OtherResponse,
+    Error,
+    AlwaysOther,
+    AlwaysOlder,
+}
+
+struct Liar(Mutex<Option<Lie>>);
+
+impl Service for Liar {
+    type State = ();
+
+    async fn handle(&self, session: &Arc<Session<()>>, request: Request) -> Response {
+        let Request::BlockServer(request) = request else {
+            session.admit();
+            return Response::Hello(Welcome {
+                version: 1,
+                file_system: None,
+                device: None,
+                abort_after_ms: 0,
+            });
+        };
+        let other = LoadedBlock::Found(StoreHeader { owner: ANNA, stored_ns: 0 }, chunk(2, 100).1);
+        let mut reply = BlockReply { store: [1; 16], position: 5, outcome: Ok(BlockAnswer::Done) };
+        if request.call == BlockCall::Greet {
+            return Response::BlockServer(Box::new(reply));
+        }
+        let lie = *self.0.lock().unwrap();
+        reply.outcome = match lie.unwrap() {
+            Lie::OtherBlock => Ok(BlockAnswer::Loaded(vec![other])),
+            Lie::TooMany => Ok(BlockAnswer::Loaded(vec![other; 9])),
+            Lie::Nothing => Ok(BlockAnswer::Loaded(Vec::new())),
+            Lie::OtherAnswer => Ok(BlockAnswer::Count(3)),
+            Lie::OtherResponse => return Response::Done,
+            Lie::Error => return Response::Error(ServerError::Storage("burnt".to_owned())),
+            Lie::AlwaysOther => {
+                reply.store = [request.known as u8 ^ 1; 16];
+                reply.position += request.known;
+                Err(BlockFault::OtherStore)
+            }
+            Lie::AlwaysOlder => {
+                reply.position = request.known.wrapping_add(1);
+                Err(BlockFault::OlderStore)
+            }
+        };
+        Response::BlockServer(Box::new(reply))
+    }
+}
+
+/// Proves: every lie is damage or an error that names the block store.
+#[test]
+fn lies_are_errors() {
+    let liar = Arc::new(Liar(Mutex::new(None)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let service = liar.clone();
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let tcp = tokio::net::TcpListener::from_std(listener).unwrap();
+            serve(Listeners::from(tcp), &key(9), service, Limits::default(), std::future::pending()).await
+        })
+    });
+    let server = ServerAddress { host: "127.0.0.1".to_owned(), port };
+    let address = Some(BlocksAddress { server, key: key(9).public() });
+    let data = tempfile::tempdir().unwrap();
+    let settings = RemoteSettings { address, data: data.path(), key: key(SERVER), anew: false };
+    let store = Remote::open(settings).unwrap().unwrap();
+    let wanted = chunk(1, 100).0;
+    let lies = [
+        Lie::OtherBlock,
+        Lie::TooMany,
+        Lie::Nothing,
+        Lie::OtherAnswer,
+        Lie::OtherResponse,
+        Lie::Error,
+        Lie::AlwaysOther,
+        Lie::AlwaysOlder,
+    ];
+    for lie in lies {
+        *liar.0.lock().unwrap() = Some(lie);
+        match store.load(FS, &[wanted], usize::MAX) {
+            Ok(loaded) => assert!(matches!(&loaded[..], [LoadedBlock::Damaged(_)]), "{lie:?}: {loaded:?}"),
+            Err(error) => {
+                assert!(matches!(error, BlockStoreError::Failed { .. }), "{lie:?}: {error:?}");
+                assert!(error.to_string().contains("hf+blocks://"), "{lie:?}: {error}");
+            }
+        }
+        for failed in [
+            store.references(FS, &[wanted]).is_err(),
+            store.store(FS, ANNA, vec![chunk(1, 100)], None, 0).is_err(),
+            store.contains(FS, &[wanted]).is_err(),
+            store.figures().is_err(),
+            store.collect(FS, &[wanted], &Default::default(), 0).is_err(),
+        ] {
+            assert!(failed, "{lie:?}");
+        }
+    }
+}

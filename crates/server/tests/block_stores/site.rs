@@ -1,0 +1,143 @@
+//! A store of either kind, in a folder of its own, that can be stopped, copied and started again.
+
+use crate::common::key;
+use holdfast_crypto::{Digest, PublicKey};
+use holdfast_log::LocalStorage;
+use holdfast_rpc::BlocksAddress;
+use holdfast_server::{BlockServer, BlockServerConfig, BlockStore, Local, Remote, RemoteSettings};
+use holdfast_store::StoreConfig;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The file system of these tests.
+pub const FS: Digest = Digest([4; 32]);
+/// The consistency server's key.
+pub const SERVER: u8 = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Local,
+    Remote,
+}
+
+/// A block server in a thread of its own; dropping it ends it in order.
+pub struct Running {
+    pub address: BlocksAddress,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// What is stored is neither young nor kept when it is garbage.
+pub fn start(data: &Path, listen: SocketAddr, allowed: &[PublicKey]) -> Running {
+    let config = BlockServerConfig {
+        gc_window: Duration::ZERO,
+        keep_deleted: Duration::ZERO,
+        ..BlockServerConfig::new(data, listen, allowed.iter().copied().collect())
+    };
+    let server = BlockServer::open(config).unwrap();
+    let address = server.address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let run = move || server.run(async { drop(stopped.await) }).unwrap();
+    Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn socket(&self) -> SocketAddr {
+        format!("{}:{}", self.address.server.host, self.address.server.port).parse().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+pub struct Site {
+    which: Which,
+    pub folder: tempfile::TempDir,
+    pub running: Option<Running>,
+}
+
+impl Site {
+    pub fn new(which: Which) -> Site {
+        let mut site = Site { which, folder: tempfile::tempdir().unwrap(), running: None };
+        std::fs::create_dir_all(site.data()).unwrap();
+        if which == Which::Remote {
+            site.start_on("127.0.0.1:0".parse().unwrap());
+        }
+        site
+    }
+
+    /// The block server's data directory.
+    pub fn blocks(&self) -> PathBuf {
+        self.folder.path().join("blocks")
+    }
+
+    /// The consistency server's.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn start_on(&mut self, listen: SocketAddr) {
+        self.running = Some(start(&self.blocks(), listen, &[key(SERVER).public()]));
+    }
+
+    /// Ends the block server and starts it again at the same address, after something was done to its directory.
+    pub fn restart_after(&mut self, change: impl FnOnce(&Path)) {
+        let listen = self.running.take().map(|running| running.socket());
+        change(&self.blocks());
+        if let Some(listen) = listen {
+            self.start_on(listen);
+        }
+    }
+
+    pub fn restart(&mut self) {
+        self.restart_after(|_| {});
+    }
+
+    pub fn address(&self) -> BlocksAddress {
+        self.running.as_ref().unwrap().address.clone()
+    }
+
+    /// Opens the store. A local one is open once at a time.
+    pub fn store(&self) -> Arc<dyn BlockStore> {
+        match self.which {
+            Which::Local => {
+                let storage = Arc::new(LocalStorage::open(self.data()).unwrap());
+                let config = StoreConfig {
+                    gc_window: Duration::ZERO,
+                    keep_deleted: Duration::ZERO,
+                    ..StoreConfig::default()
+                };
+                Arc::new(Local::new(holdfast_store::BlockStore::open(storage, config).unwrap()))
+            }
+            Which::Remote => Arc::new(self.remote(SERVER, false).unwrap()),
+        }
+    }
+
+    /// As a consistency server with this key would.
+    pub fn remote(&self, seed: u8, anew: bool) -> Result<Remote, String> {
+        let (address, data) = (Some(self.address()), self.data());
+        let settings = RemoteSettings { address, data: &data, key: key(seed), anew };
+        Ok(Remote::open(settings)?.expect("an address was given"))
+    }
+}
+
+/// Copies a directory.
+pub fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
