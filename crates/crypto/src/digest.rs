@@ -98,6 +98,8 @@ pub enum Domain {
     Evidence = 30,
     /// Change of a file system's membership, as its superuser signs it off-line.
     Warrant = 31,
+    /// What clients that look for each other say before they are introduced.
+    Meeting = 32,
     /// Set of keys of a release: its id, and as signed.
     ReleaseKeys = 40,
     /// Record of a release, as signed.
