@@ -65,7 +65,12 @@ impl World {
 }
 
 fn testimony(label: &str, statement: &Statement) -> Testimony {
-    Testimony { label: label.to_owned(), made_ns: 1_700_000_000_000_000_000, statement: statement.clone() }
+    Testimony {
+        label: label.to_owned(),
+        made_ns: 1_700_000_000_000_000_000,
+        statement: statement.clone(),
+        met: None,
+    }
 }
 
 fn judge(statements: &[&Statement]) -> Result<Conclusion, Unusable> {

@@ -1,5 +1,6 @@
 //! What `holdfast status` prints.
 
+use super::peers::PeersStatus;
 use super::shared::Shared;
 use super::vigil::HeadStatus;
 use crate::error::FrozenReport;
@@ -65,6 +66,8 @@ pub struct Status {
     pub locks: usize,
     /// The newest head that witnesses vouch for, if there is a policy.
     pub head: Option<HeadStatus>,
+    /// Who is met, if anybody is to be.
+    pub peers: Option<PeersStatus>,
     /// Blocks and caches.
     pub store: StoreStatus,
 }
@@ -131,6 +134,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         leases: shared.leases.held(),
         locks,
         head: shared.vigil.get().map(|vigil| vigil.status()),
+        peers: shared.peers.get().map(|peers| peers.status(shared)),
         store: shared.store.status(),
     }
 }

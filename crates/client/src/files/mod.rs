@@ -233,6 +233,9 @@ impl FileSystem {
         if self.vigil.get().and_then(|vigil| vigil.head()).is_some_and(|head| head.is_stale) {
             lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
         }
+        if self.vigil.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
+            lines.push("PAUSED: a peer that was met is silent (`holdfast peers`)".to_owned());
+        }
         if lines.is_empty() {
             lines.push("working; everything seen so far was as its writers made it".to_owned());
         }

@@ -9,14 +9,15 @@ use super::words::{Heard, Introduced, Meet};
 use holdfast_crypto::{Digest, KeyHolder, encode};
 use holdfast_protocol::peers::{BEACON_BYTES, Beacon};
 use holdfast_rpc::{Invitation, MEETING_PATIENCE, Met, Way, meet as meet_over};
+use parking_lot::Mutex;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpStream, UdpSocket, UnixStream};
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
 /// Most meetings at a time, with those that are only beginning.
@@ -28,18 +29,20 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(70);
 /// Beacons read in a second, whosever they are.
 const BEACONS_A_SECOND: u32 = 50;
 
-fn runtime() -> io::Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if RUNTIME.get().is_none() {
-        let made = Builder::new_multi_thread()
-            .worker_threads(1)
-            .max_blocking_threads(HANDSHAKES_MAX)
-            .thread_name("meetings")
-            .enable_all()
-            .build()?;
-        let _ = RUNTIME.set(made);
+/// The thread of all meetings, begun with the first.
+fn runtime() -> io::Result<Handle> {
+    static RUNTIME: Mutex<Option<Handle>> = Mutex::new(None);
+    let mut known = RUNTIME.lock();
+    if let Some(handle) = &*known {
+        return Ok(handle.clone());
     }
-    RUNTIME.get().ok_or_else(|| io::ErrorKind::Other.into())
+    let runtime = Builder::new_current_thread().max_blocking_threads(HANDSHAKES_MAX).enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("meetings".to_owned())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
+    *known = Some(handle.clone());
+    Ok(handle)
 }
 
 /// Makes `socket` a channel to another client, which `stream` leads to from then on.

@@ -12,6 +12,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long an introduction may take; the network process ends it before.
@@ -29,9 +31,9 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// The same channel, to be used by another thread.
-    pub(crate) fn try_clone(&self) -> io::Result<Visit> {
-        Ok(Visit { peer: self.peer, stream: self.stream.try_clone()? })
+    /// How long the next words are waited for.
+    pub(crate) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.stream.set_read_timeout(patience)
     }
 
     /// Says something.
@@ -106,22 +108,25 @@ impl Processes {
         let (stream, theirs) = pair().map_err(|error| error.to_string())?;
         let order = ToNetwork::HearBeacons { file_system };
         self.order(&order, vec![theirs, socket.into()]).map_err(|error| error.to_string())?;
-        Ok(Beacons(stream))
+        Ok(Beacons { stream, is_over: Arc::default() })
     }
 }
 
 /// Beacons that are heard.
-pub(crate) struct Beacons(UnixStream);
+pub(crate) struct Beacons {
+    stream: UnixStream,
+    is_over: Arc<AtomicBool>,
+}
 
 impl Beacons {
     /// The same, for another thread to end it by.
     pub(crate) fn try_clone(&self) -> io::Result<Beacons> {
-        self.0.try_clone().map(Beacons)
+        Ok(Beacons { stream: self.stream.try_clone()?, is_over: self.is_over.clone() })
     }
 
     /// Waits for the next: which device says that it is where.
     pub(crate) fn hear(&self) -> io::Result<(u32, SocketAddr)> {
-        let bytes = read_bounded(&self.0, SMALL_BYTES_MAX)?;
+        let bytes = read_bounded(&self.stream, SMALL_BYTES_MAX)?;
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let heard: Heard = decode(&bytes).map_err(|_| invalid())?;
         let ip = match heard.address.len() {
@@ -131,9 +136,15 @@ impl Beacons {
         Ok((heard.device, SocketAddr::from((ip, heard.port))))
     }
 
+    /// Whether it goes on: the network process may have ended, and been started anew.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
     /// Ends it.
     pub(crate) fn end(&self) {
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 

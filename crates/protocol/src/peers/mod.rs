@@ -19,7 +19,7 @@ mod roster;
 #[cfg(test)]
 mod tests;
 
-pub use roster::{Change, PEERS_MAX, Peer, Presence, Roster};
+pub use roster::{Change, PEERS_MAX, Peer, Presence, Roster, UNKNOWN_RUN};
 
 use crate::check::authentic;
 use crate::floor::Floor;

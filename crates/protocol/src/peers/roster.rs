@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 /// Most devices remembered. As many as a file system may have.
 pub const PEERS_MAX: usize = crate::check::DEVICES_MAX;
 
+/// The run of a device of which only a beacon was heard.
+pub const UNKNOWN_RUN: u64 = 0;
+
 /// How a peer stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
@@ -67,6 +70,7 @@ impl Roster {
             Some(peer) if peer.presence == Presence::LoggedOut && peer.run != run => {
                 *peer = Peer { presence: Presence::LoggedIn, run, heard_ms: peer.heard_ms };
             }
+            Some(peer) if peer.presence == Presence::LoggedIn && run != UNKNOWN_RUN => peer.run = run,
             Some(_) => {}
             None if is_room => {
                 self.peers.insert(device, Peer { presence: Presence::LoggedIn, run, heard_ms: None });
