@@ -117,7 +117,7 @@ pub struct FileSystem {
     pasts: past::Pasts,
     /// Asked before files with rules for programs are opened.
     gate: OnceLock<Arc<dyn Gate>>,
-    /// Asked whether what is shown is new enough.
+    /// Asked whether what is shown is new enough, and whether a peer is to be waited for.
     vigil: OnceLock<Arc<Engine>>,
     this: Weak<FileSystem>,
 }

@@ -234,6 +234,20 @@ fn beacons_and_knocks() {
     assert!(!is_knock(&ours, &me, &knocked) && !is_knock(&theirs, &you, &knocked));
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Pins what goes over the network in plain form.
+#[test]
+fn golden_beacon_and_knock() {
+    let beacon = Beacon { device: B, port: 7443 }.to_bytes(&Digest([1; 32]), [5; SALT_BYTES]);
+    assert_eq!(hex(&beacon), GOLDEN_BEACON);
+    assert_eq!(hex(&knock(&Digest([1; 32]), &Digest([4; 32]), [6; SALT_BYTES])), GOLDEN_KNOCK);
+}
+const GOLDEN_BEACON: &str = "?";
+const GOLDEN_KNOCK: &str = "?";
+
 /// Proves: only who was met is lost, and who left in order is not; what comes late of a run that is over changes nothing,
 /// and the next run is met again.
 #[test]

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+/// How long a connection to the server is waited for.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 /// How long the present view is waited for.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the receipt for an operation of this device is waited for.
@@ -76,9 +78,14 @@ impl Judge<'_> {
         judge(&place.floor, &*place.base.membership, device, latest)
     }
 
+    /// An idle mount has no connection, if the last one broke: one is made now.
+    fn is_server_there(&self) -> bool {
+        self.shared.remote.is_connected() || self.shared.remote.wait_until_connected(CONNECT_PATIENCE).is_ok()
+    }
+
     fn one(&mut self, device: DeviceId, latest: &Latest) {
         let outcome = self.find(device, latest).and_then(|found| match found {
-            Finding::Unseen(_) if self.shared.remote.is_connected() => {
+            Finding::Unseen(_) if self.is_server_there() => {
                 self.shared.look(LOOK_PATIENCE);
                 match self.find(device, latest)? {
                     Finding::Unseen(what) => {

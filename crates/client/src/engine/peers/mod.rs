@@ -329,6 +329,11 @@ impl Engine {
         self.shared.peers.get().map(|peers| peers.status(&self.shared))
     }
 
+    /// Whether other clients are met.
+    pub fn meets_peers(&self) -> bool {
+        self.shared.peers.get().is_some()
+    }
+
     /// Waits no more for peers that are lost. Which devices these were; `None`: nobody is to be met.
     pub fn go_on_without_lost(&self) -> Option<Vec<DeviceId>> {
         self.shared.peers.get().map(|peers| peers.go_on())

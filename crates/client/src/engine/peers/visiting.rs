@@ -158,6 +158,9 @@ impl Peers {
                     break Ok(());
                 }
                 Ok(Word::Hello { .. }) => break Err("it introduced itself twice".to_owned()),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    break Err("the connection has ended".to_owned());
+                }
                 Err(error) => break Err(error.to_string()),
             }
             std::thread::sleep(WORD_PAUSE);
