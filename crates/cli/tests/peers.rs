@@ -5,13 +5,19 @@ use crate::common;
 
 use common::relay::Relay;
 use common::{World, eventually, free_port, run, text};
+use holdfast_crypto::{Digest, SigningKey, encode, keyfile};
+use holdfast_protocol::peers::{Latest, VERSION, Word};
+use holdfast_protocol::structure::LogHead;
+use holdfast_rpc::{Invitation, Way, meet};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ETIMEDOUT: i32 = 110;
 /// Every test's mounts: on this machine alone, and not heard by other tests.
@@ -50,7 +56,7 @@ fn load(directory: &Path, seconds: u64) -> Child {
 }
 
 /// Proves: mounts find each other by what is written in the file system, agree while both work, and raise no alarm; what
-/// is said of a peer is said in words, too; who unmounts is logged out and not lost; and a stranger gets nothing.
+/// is said of a peer is said in words, too; who unmounts is logged out and not lost.
 #[test]
 fn honest_mounts_agree() {
     let mut world = World::new(&["alice", "bob"]);
@@ -76,19 +82,6 @@ fn honest_mounts_agree() {
     assert!(said.contains("bob") && said.contains("met") && said.contains("operations"), "{said}");
     let record = fs::read_to_string(alice.join("bob/.holdfast/logins/2")).expect("a record");
     assert!(record.starts_with("holdfast login 1\n") && record.contains("\nin 127.0.0.1:"), "{record}");
-
-    // A stranger, with rubbish or with a TLS client's first words, gets nothing.
-    let at: SocketAddr =
-        peers(&world, "alice")["listens"][0].as_str().expect("an address").parse().expect("one");
-    for said in [&[0x16; 600][..], b"GET / HTTP/1.1\r\n\r\n"] {
-        let mut stranger = TcpStream::connect(at).expect("it listens");
-        stranger.write_all(said).expect("sent");
-        let _ = stranger.shutdown(std::net::Shutdown::Write);
-        stranger.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
-        let mut answer = Vec::new();
-        let _ = stranger.read_to_end(&mut answer);
-        assert!(answer.is_empty(), "{answer:?}");
-    }
 
     world.umount("bob");
     eventually("Bob is logged out", || standing(&world, "alice") == "logged-out");
@@ -263,4 +256,77 @@ fn beacons_alone() {
     } else {
         eprintln!("this machine has no multicast: beacons are not tried");
     }
+}
+
+/// Where `who`'s mount listens.
+fn listens(world: &World, who: &str) -> SocketAddr {
+    peers(world, who)["listens"][0].as_str().expect("an address").parse().expect("an address")
+}
+
+/// Calls `who`'s mount with a key, as a program of its owner's making might.
+fn calls(world: &World, who: &str, key: &SigningKey, says: &[Word]) -> Result<Vec<u8>, String> {
+    let at = listens(world, who);
+    let public = fs::read_to_string(world.path(&format!("{who}.key.pub"))).expect("a key");
+    let expected = keyfile::parse_public(public.trim()).expect("a key");
+    let file_system = Digest::from_hex(world.fsid()).expect("an id");
+    let invitation = Invitation { key: Arc::new(key.clone()), file_system, way: Way::Connecting(expected) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let socket = tokio::net::TcpStream::connect(at).await.map_err(|error| error.to_string())?;
+        let (_, mut met) = meet(socket, invitation).await.map_err(|error| error.to_string())?;
+        for word in says {
+            let said = encode(word);
+            let whole = [&(said.len() as u32).to_le_bytes()[..], &said].concat();
+            met.write_all(&whole).await.and(met.flush().await).map_err(|error| error.to_string())?;
+        }
+        let mut heard = Vec::new();
+        let hearing = tokio::time::timeout(Duration::from_secs(12), met.read_to_end(&mut heard));
+        // That it was hung up on, or when, makes no difference.
+        let _ = hearing.await;
+        Ok(heard)
+    })
+}
+
+/// Proves: strangers are not answered; one who knows the file system and is no member is told nothing; and a member who
+/// says what is not so, without receipts, is told of, and has nobody alarmed or paused.
+#[test]
+fn strangers_and_liars() {
+    let mut world = World::new(&["alice", "carol"]);
+    let alice = world
+        .mount_with("alice", &[&PEERS[..], &["--peer-timeout", "6", "--when-peer-lost", "warn"]].concat());
+    let at = listens(&world, "alice");
+    for said in [&[0x16; 600][..], b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut stranger = TcpStream::connect(at).expect("it listens");
+        stranger.write_all(said).expect("sent");
+        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        stranger.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+
+    let file_system = Digest::from_hex(world.fsid()).expect("an id");
+    let hello = Word::Hello { version: VERSION, file_system, run: 7 };
+    let invented = Latest { operation: None, log: LogHead { size: 1 << 40, root: Digest::ZERO } };
+    let lie = Word::Latest(Box::new(invented));
+    let nobody = SigningKey::from_seed(&[77; 32]);
+    let heard = calls(&world, "alice", &nobody, &[hello.clone(), lie.clone()]).unwrap_or_default();
+    assert!(heard.is_empty(), "no member: {heard:?}");
+    assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0));
+
+    let key = fs::read_to_string(world.key("carol")).expect("a key");
+    let carol = keyfile::parse_private(&key, None).expect("without a passphrase");
+    let other = Word::Hello { version: VERSION, file_system: Digest([9; 32]), run: 7 };
+    let _ = calls(&world, "alice", &carol, &[other]);
+    assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0), "of another file system");
+    let heard = calls(&world, "alice", &carol, &[hello.clone(), lie]).expect("a member is met");
+    assert!(!heard.is_empty(), "and told how far Alice is");
+    let peer = || peers(&world, "alice")["peers"][0].clone();
+    eventually("the lie is told", || {
+        peer()["trouble"].as_str().is_some_and(|why| why.contains("it says that it has seen"))
+    });
+    eventually("she is lost", || peer()["standing"] == "lost");
+    fs::write(alice.join("team/file"), "goes on").expect("written");
+    let status = world.status("alice");
+    assert!(status.contains("working; everything") && status.contains("1 LOST"), "{status}");
 }

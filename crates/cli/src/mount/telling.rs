@@ -51,7 +51,7 @@ pub fn tell_stale(address: &str, is_stale: bool, words: &str) {
 pub fn tell_peer(address: &str, is_lost: bool, words: &str) {
     let title = match is_lost {
         true => "Holdfast: a device that was met directly is silent",
-        false => "Holdfast: a device is met",
+        false => "Holdfast: a device that was silent is not waited for any more",
     };
     say(if is_lost { WARNING } else { NOTICE }, title, &format!("{address}: {words}"));
 }

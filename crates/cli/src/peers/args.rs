@@ -77,14 +77,11 @@ pub struct MountPeers {
 impl MountPeers {
     /// What is asked for, if anything.
     pub fn order(&self) -> Option<PeersOrder> {
-        self.peers.then(|| PeersOrder {
-            listen: self.peers_listen,
-            beacon: !self.no_beacon,
-            timeout: self.peer_timeout,
-            when_lost: match self.when_peer_lost {
-                Lost::Warn => WhenPeerLost::Warn,
-                Lost::Pause => WhenPeerLost::Pause,
-            },
-        })
+        let when_lost = match self.when_peer_lost {
+            Lost::Warn => WhenPeerLost::Warn,
+            Lost::Pause => WhenPeerLost::Pause,
+        };
+        let (listen, beacon, timeout) = (self.peers_listen, !self.no_beacon, self.peer_timeout);
+        self.peers.then_some(PeersOrder { listen, beacon, timeout, when_lost })
     }
 }

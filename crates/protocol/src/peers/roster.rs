@@ -41,6 +41,8 @@ pub struct Peer {
 pub struct Change {
     /// Whose standing.
     pub device: DeviceId,
+    /// What it was.
+    pub before: Presence,
     /// What it is now.
     pub presence: Presence,
 }
@@ -88,7 +90,7 @@ impl Roster {
         }
         let before = std::mem::replace(&mut peer.presence, Presence::Met);
         (peer.run, peer.heard_ms) = (run, Some(now_ms));
-        (before != Presence::Met).then_some(Change { device, presence: Presence::Met })
+        (before != Presence::Met).then_some(Change { device, before, presence: Presence::Met })
     }
 
     /// It says, directly or in a record, that this run has ended in order.
@@ -97,8 +99,8 @@ impl Roster {
         if peer.run != run || peer.presence == Presence::LoggedOut {
             return None;
         }
-        peer.presence = Presence::LoggedOut;
-        Some(Change { device, presence: Presence::LoggedOut })
+        let before = std::mem::replace(&mut peer.presence, Presence::LoggedOut);
+        Some(Change { device, before, presence: Presence::LoggedOut })
     }
 
     /// Who has been silent for too long by now.
@@ -108,7 +110,7 @@ impl Roster {
             let silent_ms = peer.heard_ms.map_or(0, |heard_ms| now_ms.saturating_sub(heard_ms));
             if peer.presence == Presence::Met && silent_ms >= self.timeout_ms {
                 peer.presence = Presence::Lost;
-                changes.push(Change { device: *device, presence: Presence::Lost });
+                changes.push(Change { device: *device, before: Presence::Met, presence: Presence::Lost });
             }
         }
         changes

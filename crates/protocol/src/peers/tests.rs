@@ -245,8 +245,12 @@ fn golden_beacon_and_knock() {
     assert_eq!(hex(&beacon), GOLDEN_BEACON);
     assert_eq!(hex(&knock(&Digest([1; 32]), &Digest([4; 32]), [6; SALT_BYTES])), GOLDEN_KNOCK);
 }
-const GOLDEN_BEACON: &str = "?";
-const GOLDEN_KNOCK: &str = "?";
+const GOLDEN_BEACON: &str = concat!(
+    "68667065657200010505050505050505050505050505050502000000131d5744c32f65fc42ae620d63ec49d5c4107bcc",
+    "8f9e383a8dba6c2859111fc56f42"
+);
+const GOLDEN_KNOCK: &str =
+    "06060606060606060606060606060606259244444156e10060466baae3df59e59be27385240d8e56696cd819198dcd75";
 
 /// Proves: only who was met is lost, and who left in order is not; what comes late of a run that is over changes nothing,
 /// and the next run is met again.
@@ -255,26 +259,29 @@ fn who_is_lost() {
     let mut roster = Roster::new(30);
     roster.handle_login(A, 1);
     assert_eq!(roster.poll(1_000_000), [], "never met");
-    let met = |device| Some(Change { device, presence: Presence::Met });
-    assert_eq!(roster.handle_heard(0, A, 1), met(A));
+    let met = |before| Some(Change { device: A, before, presence: Presence::Met });
+    assert_eq!(roster.handle_heard(0, A, 1), met(Presence::LoggedIn));
     assert_eq!(roster.handle_heard(10, A, 1), None);
     assert_eq!(roster.poll(39), []);
-    assert_eq!(roster.poll(40), [Change { device: A, presence: Presence::Lost }]);
+    assert_eq!(roster.poll(40), [Change { device: A, before: Presence::Met, presence: Presence::Lost }]);
     assert!(roster.is_anybody_lost());
-    assert_eq!(roster.handle_heard(50, A, 1), met(A), "it is back");
+    assert_eq!(roster.handle_heard(50, A, 1), met(Presence::Lost), "it is back");
     assert!(!roster.is_anybody_lost());
     assert_eq!(roster.poll(80).len(), 1);
     assert_eq!(roster.go_on(), [A]);
     assert!(!roster.is_anybody_lost());
     assert_eq!(roster.poll(1_000), [], "not waited for until it is met again");
-    assert_eq!(roster.handle_heard(1_000, A, 1), met(A));
+    assert_eq!(roster.handle_heard(1_000, A, 1), met(Presence::LoggedIn));
     assert_eq!(roster.handle_logout(A, 7), None, "another run's");
-    assert_eq!(roster.handle_logout(A, 1), Some(Change { device: A, presence: Presence::LoggedOut }));
+    assert_eq!(
+        roster.handle_logout(A, 1),
+        Some(Change { device: A, before: Presence::Met, presence: Presence::LoggedOut })
+    );
     assert_eq!(roster.handle_heard(1_001, A, 1), None, "a late word");
     roster.handle_login(A, 1);
     assert_eq!(roster.peers()[&A].presence, Presence::LoggedOut, "a record that is out of date");
     assert_eq!(roster.poll(1_000_000), []);
-    assert_eq!(roster.handle_heard(1_000_000, A, 2), met(A), "a new run");
+    assert_eq!(roster.handle_heard(1_000_000, A, 2), met(Presence::LoggedOut), "a new run");
     roster.retain(|device| device != A);
     assert!(roster.peers().is_empty());
 }

@@ -47,7 +47,7 @@ use std::time::Duration;
 const SEATS_MAX: usize = 64;
 /// Most connections to one device. (Both ends may make one at the same time, and an old one may not be known to be dead.)
 const SEATS_A_DEVICE_MAX: usize = 4;
-/// Most connections that are only beginning.
+/// Most connections each way that are only beginning.
 const BEGINNING_MAX: usize = 24;
 /// Most addresses of one device that are remembered, from records and from beacons each.
 const ADDRESSES_MAX: usize = 3;
@@ -90,7 +90,8 @@ pub(super) struct Peers {
     desk: Mutex<Desk>,
     /// Something is to be judged.
     said: Condvar,
-    beginning: AtomicUsize,
+    /// Connections that are beginning: those made to this device, and those that it makes.
+    beginning: [AtomicUsize; 2],
     /// Whether programs have to wait.
     is_paused: AtomicBool,
     has_left: AtomicBool,
@@ -133,6 +134,9 @@ struct Seat {
     told: Mutex<(Option<Latest>, u64)>,
 }
 
+/// What one of the threads does.
+type Task = Box<dyn FnOnce(&Arc<Peers>, &Arc<Shared>) + Send>;
+
 impl Peers {
     fn new(
         policy: PeersPolicy,
@@ -151,7 +155,7 @@ impl Peers {
             port,
             desk: Mutex::new(Desk { roster, known, seats, trouble: None }),
             said: Condvar::new(),
-            beginning: AtomicUsize::new(0),
+            beginning: Default::default(),
             is_paused: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             hooks: Mutex::default(),
@@ -201,19 +205,19 @@ impl Peers {
         for change in changes {
             let device = change.device.0;
             match change.presence {
-                Presence::Lost => {
-                    let words = self.words();
-                    tracing::warn!(device, "a peer is lost");
-                    self.hooks.lock().iter().for_each(|hook| hook(true, &words));
-                }
-                Presence::Met => {
-                    tracing::info!(device, "met a peer");
-                    let words = format!("device {device} is met");
-                    self.hooks.lock().iter().for_each(|hook| hook(is_anybody_lost, &words));
-                }
+                Presence::Lost => tracing::warn!(device, "a peer is lost"),
+                Presence::Met => tracing::info!(device, "met a peer"),
                 Presence::LoggedOut => tracing::info!(device, "a peer has logged out"),
                 Presence::LoggedIn => {}
             }
+            // Who comes and goes in order is no news to people.
+            let words = match (change.before, change.presence) {
+                (_, Presence::Lost) => self.words(),
+                (Presence::Lost, Presence::Met) => format!("device {device} is met again"),
+                (Presence::Lost, _) => format!("device {device} has logged out"),
+                _ => continue,
+            };
+            self.hooks.lock().iter().for_each(|hook| hook(is_anybody_lost, &words));
         }
     }
 
@@ -299,7 +303,7 @@ impl Engine {
         let peers = Arc::new(Peers::new(policy, processes.clone(), run, announced, port));
         let _ = self.shared.peers.set(peers.clone());
         let mut threads = Vec::new();
-        let mut spawn = |name: &str, body: Box<dyn FnOnce(&Arc<Peers>, &Arc<Shared>) + Send>| {
+        let mut spawn = |name: &str, body: Task| {
             let (peers, shared) = (peers.clone(), self.shared.clone());
             threads.push(super::start::spawn(name, move || body(&peers, &shared))?);
             Ok::<(), StartError>(())

@@ -60,8 +60,10 @@ fn begin(
     called: Option<DeviceId>,
     connect: impl FnOnce() -> io::Result<TcpStream> + Send + 'static,
 ) {
-    if peers.beginning.fetch_add(1, SeqCst) >= BEGINNING_MAX {
-        peers.beginning.fetch_sub(1, SeqCst);
+    // Whoever calls does not keep this device from calling.
+    let way = usize::from(called.is_some());
+    if peers.beginning[way].fetch_add(1, SeqCst) >= BEGINNING_MAX {
+        peers.beginning[way].fetch_sub(1, SeqCst);
         return;
     }
     let (host, keeper) = (peers.clone(), shared.clone());
@@ -69,7 +71,7 @@ fn begin(
         let introduced = connect()
             .map_err(|error| error.to_string())
             .and_then(|socket| host.introduce(&keeper, socket, called));
-        host.beginning.fetch_sub(1, SeqCst);
+        host.beginning[way].fetch_sub(1, SeqCst);
         let outcome = introduced.and_then(|(seat, run)| host.converse(&keeper, &seat, run));
         if let Err(why) = outcome {
             tracing::debug!(?called, why, "a meeting came to nothing");
@@ -82,7 +84,7 @@ fn begin(
         }
     };
     if std::thread::Builder::new().name("holdfast-visit".to_owned()).spawn(body).is_err() {
-        peers.beginning.fetch_sub(1, SeqCst);
+        peers.beginning[way].fetch_sub(1, SeqCst);
     }
 }
 
