@@ -109,7 +109,10 @@ fn responses() -> Vec<Vec<u8>> {
 
 /// What clients that meet say.
 fn words() -> Vec<Vec<u8>> {
-    let (Request::CreateFileSystem { structure, .. }, answers) = founded() else { return Vec::new() };
+    let (request, answers) = founded();
+    let (Request::CreateFileSystem { structure, .. } | Request::Fast { structure, .. }) = request else {
+        unreachable!("a founding has a structure")
+    };
     let operation = answers.into_iter().find_map(|answer| match answer {
         Response::Committed(receipt) => Some(Acknowledged { structure: structure.clone(), receipt }),
         _ => None,
