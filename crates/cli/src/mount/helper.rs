@@ -357,6 +357,18 @@ mod tests {
                 "--key=/k"
             ]
         );
+        let peers = "peers,no_beacon,peers_listen=[::]:7443,peer_timeout=9,when_peer_lost=pause,key=/k";
+        assert_eq!(
+            arguments(peers),
+            [
+                "--peers",
+                "--no-beacon",
+                "--peers-listen=[::]:7443",
+                "--peer-timeout=9",
+                "--when-peer-lost=pause",
+                "--key=/k"
+            ]
+        );
     }
 
     /// Proves: a release is mounted without a key; what is for the other kind only is refused by name; mirrors add up.
