@@ -91,6 +91,8 @@ pub enum Command {
     Release(crate::release::args::Release),
     /// Run a witness, which keeps servers from showing people different histories for long.
     Witness(crate::witness::args::Witness),
+    /// Show the devices that a mount meets directly, and what was agreed on; go on without one that is lost.
+    Peers(crate::peers::args::Peers),
     /// Serve a signed release to anybody, as a mirror.
     Serve(Serve),
     /// Show a release, or a directory, to people who have only a browser.
@@ -379,6 +381,7 @@ pub struct ServerAllow {
   holdfast mount hf://files.example.org/FSID ~/shared --key agent:anna@laptop
   holdfast mount hf://files.example.org/FSID ~/shared --key laptop.key --witness witness.example.org/w1+1a2b3c4d+BA... \
     --stale-after 60 --when-stale read-only
+  holdfast mount hf://files.example.org/FSID ~/shared --key laptop.key --peers --when-peer-lost pause
   holdfast mount https://mirror.example.org/release/ /mnt --id ID
 
 Returns when the mount works; a process in the background then serves it until `holdfast umount DIR`, with its
@@ -393,7 +396,7 @@ For a mount at every start, with `mount.holdfast` (the same program by another n
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT, transfer=HOW,
 map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, no_gather, local_locks,
 write_back, write_back_mib=MIB, witness=KEY (several times), witness_quorum=COUNT, stale_after=SECONDS, when_stale=WHAT,
-allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
+peers, peers_listen=ADDRESS:PORT, no_beacon, peer_timeout=SECONDS, when_peer_lost=WHAT, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
 there to be asked and no agent runs. A release:
   hf+release:ID@https://HOST/PATH/ /mnt holdfast mirror=URL,allow_other,_netdev,nofail 0 0
 Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale, state=DIR, cache=DIR,
@@ -454,6 +457,9 @@ pub struct Mount {
     /// Who vouches for how new what the server shows is.
     #[command(flatten)]
     pub witnesses: crate::witness::args::MountWitnesses,
+    /// How other clients are met.
+    #[command(flatten)]
+    pub peers: crate::peers::args::MountPeers,
     /// Stay in the foreground and log to standard error.
     #[arg(long)]
     pub foreground: bool,

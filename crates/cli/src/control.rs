@@ -8,12 +8,13 @@
 use crate::admin::Change;
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_checkpoint::note::{KeyKind, VerifierKey};
-use holdfast_client::{WhenStale, WitnessPolicy};
+use holdfast_client::{PeersPolicy, WhenPeerLost, WhenStale, WitnessPolicy};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -71,6 +72,34 @@ pub struct MountOrder {
     /// Who vouches for how new what the server shows is; for all mounts of a key.
     #[serde(default)]
     pub witnesses: Option<WitnessOrder>,
+    /// How other clients are met, if they are to be; for all mounts of a key.
+    #[serde(default)]
+    pub peers: Option<PeersOrder>,
+}
+
+/// How other clients are met.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeersOrder {
+    /// Where to listen, if not at a free port of all addresses.
+    pub listen: Option<SocketAddr>,
+    /// Whether to tell and hear the local network.
+    pub beacon: bool,
+    /// Seconds of silence after which a peer is lost.
+    pub timeout: u64,
+    /// What happens then.
+    pub when_lost: WhenPeerLost,
+}
+
+impl PeersOrder {
+    /// The same for the engine.
+    pub fn policy(&self) -> PeersPolicy {
+        PeersPolicy {
+            listen: self.listen,
+            beacon: self.beacon,
+            timeout: Duration::from_secs(self.timeout),
+            when_lost: self.when_lost,
+        }
+    }
 }
 
 /// What is asked of witnesses.
@@ -212,6 +241,8 @@ pub enum Order {
         /// The rules as stored; `None`: none.
         rules: Option<Vec<u8>>,
     },
+    /// Wait no more for peers that are lost; tells which devices these were.
+    GoOn,
     /// Change or show the membership.
     Administer(Change),
     /// Show a view fetched now in which nothing is pending: a [`holdfast_client::reader::VerifiedView`], in hexadecimal.

@@ -125,6 +125,9 @@ fn check(evidence: &EvidenceFile) -> (&'static str, String) {
                     .to_owned(),
             )
         }
+        Proof::Meeting { .. } => {
+            (WRONG_ORDER, "`holdfast evidence verify` says what it proves, by itself".to_owned())
+        }
         Proof::Head { floor, head, earlier } => {
             (WRONG_ORDER, head::judge(&evidence.file_system, floor, head, earlier.as_deref()).1)
         }
@@ -156,8 +159,13 @@ fn export(name: &str, to: &Path, directories: &Directories, format: Format) -> O
     let mut evidence = open(&path)?;
     if let Some(mut of_order) = Statement::of_evidence(&evidence) {
         statement::fill(&mut of_order, directories)?;
-        evidence.format = 2;
-        evidence.proof = Proof::Statement(Box::new(of_order));
+        match &mut evidence.proof {
+            Proof::Meeting { statement, .. } => **statement = of_order,
+            proof => {
+                evidence.format = 2;
+                *proof = Proof::Statement(Box::new(of_order));
+            }
+        }
     }
     statement::write(evidence, to, format)
 }

@@ -26,6 +26,7 @@ mod manual;
 mod mount;
 mod output;
 mod paths;
+mod peers;
 mod programs;
 mod publish;
 mod pull;
@@ -114,6 +115,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
         Command::Export(arguments) => image::export(arguments, directories, format),
         Command::Verify(arguments) => reading::verify(arguments, directories, format),
         Command::Witness(arguments) => witness::run(arguments, format),
+        Command::Peers(arguments) => peers::run(arguments, directories, format),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Automount(arguments) => automount::run(arguments, directories, format),

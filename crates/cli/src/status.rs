@@ -7,6 +7,7 @@ use crate::evidence;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
 use crate::paths::Directories;
+use crate::peers;
 use crate::time::moment;
 use holdfast_client::WriteBackStatus;
 use holdfast_client::store::account::Traffic;
@@ -274,6 +275,9 @@ impl Process {
             "waiting for the server, which does not answer".to_owned()
         } else if let Some(state) = self.status.engine.get("head").and_then(describe_stale) {
             state.to_owned()
+        } else if self.status.engine.pointer("/peers/is_paused") == Some(&Value::Bool(true)) {
+            "PAUSED: a peer that was met is silent (ETIMEDOUT); `holdfast peers go-on` ends the waiting"
+                .to_owned()
         } else if !self.alarms.is_empty() {
             "working, but some data is wrong".to_owned()
         } else {
@@ -295,6 +299,9 @@ impl Process {
         }
         if let Some(head) = self.status.engine.get("head").and_then(describe_head) {
             rows.push(vec!["  Newest head".to_owned(), head]);
+        }
+        if let Some(peers) = peers::of(&self.status) {
+            rows.push(vec!["  Peers".to_owned(), peers::summary(&peers)]);
         }
         if let Some(link) = self.status.engine.get("link").and_then(describe_link) {
             rows.push(vec!["  Link".to_owned(), link]);
@@ -444,6 +451,12 @@ fn verdict(report: &Report) -> Outcome {
         |process: &&Process| process.status.engine.pointer("/head/is_stale") == Some(&Value::Bool(true));
     if let Some(process) = report.processes.iter().find(stale) {
         let message = format!("{}: witnesses do not vouch for what the server shows", process.status.address);
+        return Err(Failure::new(Exit::Unavailable, message));
+    }
+    let paused =
+        |process: &&Process| process.status.engine.pointer("/peers/is_paused") == Some(&Value::Bool(true));
+    if let Some(process) = report.processes.iter().find(paused) {
+        let message = format!("{}: a peer that was met directly is silent", process.status.address);
         return Err(Failure::new(Exit::Unavailable, message));
     }
     let silent = |process: &&Process| process.status.engine.get("connected") == Some(&Value::Bool(false));

@@ -29,6 +29,7 @@ mod mounts;
 mod off_line_key;
 mod operator;
 mod owners;
+mod peers;
 mod processes;
 mod program_rules;
 mod programs;

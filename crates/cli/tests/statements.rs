@@ -1,11 +1,12 @@
 //! The files of `holdfast evidence`: their format does not change unnoticed, and nothing that is done to one makes it
 //! convict anybody who did nothing. The signers and the server are the real machines (`holdfast_sim::order`).
 
-use holdfast_client::evidence::{EvidenceFile, parse};
+use holdfast_client::evidence::{EvidenceFile, Proof, parse};
 use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, Unusable, verify};
 use holdfast_content::{DeviceId, MemoryBlocks};
 use holdfast_crypto::{DigestKey, SigningKey, encode};
 use holdfast_protocol::message::Request;
+use holdfast_protocol::peers::{Acknowledged, Latest};
 use holdfast_protocol::signed::Signed;
 use holdfast_sim::order::client::{Client, Wanted, Wish};
 use holdfast_sim::order::ledger::Ledger;
@@ -65,7 +66,12 @@ impl World {
 }
 
 fn testimony(label: &str, statement: &Statement) -> Testimony {
-    Testimony { label: label.to_owned(), made_ns: 1_700_000_000_000_000_000, statement: statement.clone() }
+    Testimony {
+        label: label.to_owned(),
+        made_ns: 1_700_000_000_000_000_000,
+        statement: statement.clone(),
+        met: None,
+    }
 }
 
 fn judge(statements: &[&Statement]) -> Result<Conclusion, Unusable> {
@@ -240,6 +246,32 @@ fn files_of_earlier_versions_are_read() {
     let [_, b] = forked([3, 1]);
     assert_eq!(judge(&[&statement, &b]), Ok(Conclusion::ServerLied));
     let mut newer = bytes;
-    newer[0] = 3;
+    newer[0] = 4;
     assert!(parse(&newer).expect_err("newer").to_string().contains("newer than this program"));
+}
+
+/// Proves: what a device keeps that met another is one file, which is read back as it was and convicts by itself; with a
+/// receipt that is none it convicts nobody.
+#[test]
+fn a_meeting_is_one_file() {
+    let [a, b] = forked([3, 1]);
+    let met = Latest::of(&b.floor).operation.expect("it has a receipt");
+    let judged = |met: Acknowledged| {
+        let proof = Proof::Meeting { statement: Box::new(a.clone()), met: Box::new(met) };
+        let file = EvidenceFile { format: 3, proof, ..a.clone().into_evidence("met".to_owned()) };
+        let bytes = encode(&file);
+        let read = parse(&bytes).expect("format 3");
+        assert_eq!(encode(&read), bytes);
+        let statement = Statement::of_evidence(&read).expect("a statement");
+        let Proof::Meeting { met, .. } = read.proof else { panic!("another proof") };
+        let told = Testimony { met: Some(*met), ..testimony("met", &statement) };
+        verify(&[told], LIMITS).expect("usable")
+    };
+    assert_eq!(judged(met.clone()).conclusion, Conclusion::ServerLied);
+    let mut forged = met;
+    forged.receipt.value.number += 1;
+    let verdict = judged(forged);
+    assert_eq!(verdict.conclusion, Conclusion::Fits);
+    let remarks = verdict.statements[0].remarks.join(" ");
+    assert!(remarks.contains("proves nothing"), "{remarks}");
 }

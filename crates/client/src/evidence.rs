@@ -8,6 +8,7 @@ use crate::statement::Statement;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BlockError, BlockKind, DeviceId, Reference, StoredBlock};
 use holdfast_crypto::{Digest, encode};
+use holdfast_protocol::peers::Acknowledged;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
@@ -24,7 +25,7 @@ pub const BYTES_MAX: u64 = 64 << 20;
 /// The content of an evidence file.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct EvidenceFile {
-    /// Format: 2 if it holds a statement or a head, else 1.
+    /// Format: 3 if it is of a meeting, 2 if it holds a statement or a head, else 1.
     pub format: u16,
     /// The file system.
     pub file_system: Digest,
@@ -77,6 +78,13 @@ pub enum Proof {
         head: Vec<u8>,
         /// A note that the server had signed of a history of the same length, if it was shown one.
         earlier: Option<String>,
+    },
+    /// What a device was shown, and the operation of another that it met directly, with the server's receipt.
+    Meeting {
+        /// What it was shown.
+        statement: Box<Statement>,
+        /// What the other has.
+        met: Box<Acknowledged>,
     },
 }
 
@@ -185,10 +193,25 @@ impl Evidence {
         self.blocks.lock().get(address).cloned()
     }
 
+    /// Keeps proof of what two devices that met were shown.
+    pub fn keep_meeting(
+        &self,
+        explanation: String,
+        statement: Statement,
+        met: Acknowledged,
+    ) -> Option<PathBuf> {
+        let proof = Proof::Meeting { statement: Box::new(statement), met: Box::new(met) };
+        self.keep("meeting", explanation, proof)
+    }
+
     fn keep(&self, name: &str, explanation: String, proof: Proof) -> Option<PathBuf> {
         let noticed_ns = now_ns();
         let file = EvidenceFile {
-            format: if matches!(proof, Proof::Statement(_) | Proof::Head { .. }) { 2 } else { 1 },
+            format: match proof {
+                Proof::Meeting { .. } => 3,
+                Proof::Statement(_) | Proof::Head { .. } => 2,
+                _ => 1,
+            },
             file_system: self.file_system,
             device: *self.device.lock(),
             noticed_ns,
@@ -244,8 +267,8 @@ pub fn parse(bytes: &[u8]) -> io::Result<EvidenceFile> {
     }
     let format = bytes.first_chunk().map(|first| u16::from_le_bytes(*first));
     match format {
-        Some(1 | 2) => {}
-        Some(format @ 3..=64) => {
+        Some(1..=3) => {}
+        Some(format @ 4..=64) => {
             return refuse(format!("evidence format {format} is newer than this program"));
         }
         _ => return refuse("this is no evidence of holdfast's".to_owned()),

@@ -18,8 +18,9 @@ pub mod store;
 pub mod tree;
 
 pub use engine::{
-    Engine, EngineConfig, HeadStatus, LockPlace, Notice, PastState, PastTree, Pin, Reclaimed, ReclaimedFile,
-    RestoreReport, Snapshot, Status, WhenStale, WitnessPolicy,
+    Engine, EngineConfig, HeadStatus, LockPlace, Notice, PastState, PastTree, PeerStanding, PeerStatus,
+    PeersPolicy, PeersStatus, Pin, Reclaimed, ReclaimedFile, RestoreReport, Snapshot, Status, WhenPeerLost,
+    WhenStale, WitnessPolicy,
 };
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};

@@ -410,6 +410,7 @@ fn rollback_freezes() {
         label: "kept".to_owned(),
         made_ns: kept.noticed_ns,
         statement,
+        met: None,
     };
     let limits = holdfast_client::statement::Limits { paths: 100, differences: 10 };
     let verdict = holdfast_client::statement::verify(&[testimony], limits).expect("usable");

@@ -99,7 +99,9 @@ pub enum Domain {
     /// Change of a file system's membership, as its superuser signs it off-line.
     Warrant = 31,
     /// Restore of a server, as its file system's superuser declares it; and the epoch that begins with it.
-    Restore = 32,
+    Restore = 33,
+    /// What clients that look for each other say before they are introduced.
+    Meeting = 32,
     /// Set of keys of a release: its id, and as signed.
     ReleaseKeys = 40,
     /// Record of a release, as signed.

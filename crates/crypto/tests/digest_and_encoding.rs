@@ -5,7 +5,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey, Signature, SigningKe
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const DOMAINS: [(Domain, u8); 23] = [
+const DOMAINS: [(Domain, u8); 24] = [
     (Domain::Chunk, 1),
     (Domain::MapLeaf, 2),
     (Domain::MapInner, 3),
@@ -29,6 +29,7 @@ const DOMAINS: [(Domain, u8); 23] = [
     (Domain::SignedBlock, 28),
     (Domain::LocalRecord, 29),
     (Domain::Evidence, 30),
+    (Domain::Meeting, 32),
 ];
 
 #[test]

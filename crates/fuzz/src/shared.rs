@@ -11,6 +11,8 @@ use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::{
     LockMode, LockRequest, LockSpace, Request, Response, ServerError, TreeData, Welcome,
 };
+use holdfast_protocol::peers::{self, Acknowledged, Beacon, Latest, Word};
+use holdfast_protocol::structure::LogHead;
 use holdfast_rpc::{FRAME_HEADER_BYTES, FrameHeader};
 use holdfast_sim::order::{found, server::Server, server_keys};
 use std::rc::Rc;
@@ -26,6 +28,8 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "stored-block", samples: stored_blocks, run: stored_block },
     Target { name: "parcel", samples: parcels, run: parcel },
     Target { name: "map-proof", samples: proofs, run: message::<Proof> },
+    Target { name: "peer-word", samples: words, run: message::<Word> },
+    Target { name: "peer-beacon", samples: beacons, run: beacon },
     Target { name: "evidence", samples: evidence_files, run: evidence_file },
     Target {
         name: "retention",
@@ -101,6 +105,36 @@ fn responses() -> Vec<Vec<u8>> {
         Response::Parcel { parcel: None, covered: 0, missing: vec![Digest([1; 32])] },
     ];
     founded().1.iter().chain(&others).map(encode).collect()
+}
+
+/// What clients that meet say.
+fn words() -> Vec<Vec<u8>> {
+    let (request, answers) = founded();
+    let (Request::CreateFileSystem { structure, .. } | Request::Fast { structure, .. }) = request else {
+        unreachable!("a founding has a structure")
+    };
+    let operation = answers.into_iter().find_map(|answer| match answer {
+        Response::Committed(receipt) => Some(Acknowledged { structure: structure.clone(), receipt }),
+        _ => None,
+    });
+    let log = LogHead { size: 1, root: Digest([1; 32]) };
+    let said = [operation, None].map(|operation| Word::Latest(Box::new(Latest { operation, log })));
+    let hello = Word::Hello { version: peers::VERSION, file_system: Digest([2; 32]), run: 3 };
+    said.iter().chain(&[hello, Word::Here, Word::Bye]).map(encode).collect()
+}
+
+const BEACONED: Digest = Digest([2; 32]);
+
+fn beacons() -> Vec<Vec<u8>> {
+    let beacon = Beacon { device: DeviceId(3), port: 7443 };
+    vec![beacon.to_bytes(&BEACONED, [5; peers::SALT_BYTES]).to_vec()]
+}
+
+fn beacon(bytes: &[u8]) -> bool {
+    let Some(beacon) = Beacon::read(&BEACONED, bytes) else { return false };
+    let salt = bytes[8..8 + peers::SALT_BYTES].try_into().expect("as long as that");
+    assert!(beacon.to_bytes(&BEACONED, salt)[..] == *bytes, "two encodings of one value");
+    true
 }
 
 const FRAME_MAX: usize = 1 << 20;

@@ -199,9 +199,14 @@ impl Floor {
 
     /// Whether `receipt` is a listed server's promise for `structure`.
     pub fn accepts_receipt(&self, receipt: &Signed<Receipt>, structure: &Structure) -> bool {
+        structure.device() == self.device && self.is_promised(receipt, structure)
+    }
+
+    /// Whether `receipt` is a listed server's promise for `structure`, whoever made that.
+    pub fn is_promised(&self, receipt: &Signed<Receipt>, structure: &Structure) -> bool {
         let expected = Receipt {
             file_system: self.epoch,
-            device: self.device,
+            device: structure.device(),
             number: structure.number(),
             structure: structure.digest(),
         };

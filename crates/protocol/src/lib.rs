@@ -6,8 +6,8 @@
 //! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what the superuser signs off-line is in
 //! [`warrant`]; what signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client
 //! checks before it believes one, is in [`history`]; what a lost server's order was, from what its clients know, is in
-//! [`rebuild`]. What a block server on another machine is told is in
-//! [`block_server`]. Advisory locks and leases, which are not signed, are in [`locks`] and [`leases`].
+//! [`rebuild`]; what clients that meet without a server tell each other is in [`peers`]; what a block server on another
+//! machine is told is in [`block_server`]. Advisory locks and leases, which are not signed, are in [`locks`] and [`leases`].
 #![forbid(unsafe_code)]
 
 pub mod alarm;
@@ -27,6 +27,7 @@ pub mod mandate;
 pub mod members;
 pub mod message;
 pub mod order;
+pub mod peers;
 pub mod rebuild;
 pub mod restore;
 pub mod sequencer;

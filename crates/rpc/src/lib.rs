@@ -30,6 +30,7 @@ mod gauge;
 #[cfg(test)]
 mod hostile;
 mod link;
+mod meeting;
 mod quic;
 mod serve;
 mod socket;
@@ -47,6 +48,7 @@ pub use dial::check_welcome;
 pub use error::{RpcError, WrongServer};
 pub use estimate::LinkEstimate;
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
+pub use meeting::{Invitation, MEETING_PATIENCE, Met, NotMet, Way, meet};
 pub use serve::{Limits, Listeners, Service, Session, serve};
 pub use sockets::{OwnSockets, Sockets, Soon, ask_over, assume_bbr_is_missing, diagnosis, prepare};
 pub use throttle::Throttle;

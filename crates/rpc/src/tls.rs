@@ -88,6 +88,24 @@ pub(crate) fn client_config(key: Arc<dyn KeyHolder>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
+/// The settings of one who connects to a peer, of which it knows the key: no other is shown ours.
+pub(crate) fn connecting(key: Arc<dyn KeyHolder>, peer: PublicKey, alpn: &[u8]) -> Arc<ClientConfig> {
+    let mut config = ClientConfig::clone(&client_config(key));
+    config
+        .dangerous()
+        .set_certificate_verifier(Arc::new(RawKeyVerifier { only: Some(peer), ..RawKeyVerifier::new() }));
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Arc::new(config)
+}
+
+/// The settings of one to whom peers connect.
+pub(crate) fn accepting(key: Arc<dyn KeyHolder>, alpn: &[u8]) -> Arc<ServerConfig> {
+    let accepted = server_config_of(provider(), Arc::new(RawKeyVerifier::new()), certified(key));
+    let mut config = ServerConfig::clone(&accepted);
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Arc::new(config)
+}
+
 pub(crate) fn server_config(key: &SigningKey) -> Arc<ServerConfig> {
     let certified = certified(key.clone().into());
     server_config_of(provider(), Arc::new(RawKeyVerifier::new()), certified)
@@ -125,8 +143,13 @@ pub(crate) fn server_name() -> ServerName<'static> {
 
 /// The peer's key after a complete handshake, or what it lacks, in words.
 pub(crate) fn peer_key(connection: &rustls::CommonState) -> Result<PublicKey, String> {
-    if connection.alpn_protocol() != Some(ALPN) {
-        return Err("it does not speak holdfast/1".to_owned());
+    peer_key_of(connection, ALPN)
+}
+
+/// The same of a connection for something else.
+pub(crate) fn peer_key_of(connection: &rustls::CommonState, alpn: &[u8]) -> Result<PublicKey, String> {
+    if connection.alpn_protocol() != Some(alpn) {
+        return Err(format!("it does not speak {}", String::from_utf8_lossy(alpn)));
     }
     let key = connection.peer_certificates().and_then(|chain| key_of(chain.first()?));
     key.ok_or_else(|| "it has no Ed25519 raw public key".to_owned())
@@ -142,16 +165,18 @@ pub(crate) fn any_raw_key() -> Arc<dyn ServerCertVerifier> {
 #[derive(Debug)]
 pub(crate) struct RawKeyVerifier {
     algorithms: WebPkiSupportedAlgorithms,
+    /// The one key that is accepted, if not any.
+    only: Option<PublicKey>,
 }
 
 impl RawKeyVerifier {
     pub(crate) fn new() -> Self {
-        RawKeyVerifier { algorithms: provider().signature_verification_algorithms }
+        RawKeyVerifier { algorithms: provider().signature_verification_algorithms, only: None }
     }
 
-    fn check(entity: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
+    fn check(&self, entity: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
         match key_of(entity) {
-            Some(_) if intermediates.is_empty() => Ok(()),
+            Some(key) if intermediates.is_empty() && self.only.is_none_or(|only| only == key) => Ok(()),
             _ => Err(CertificateError::BadEncoding.into()),
         }
     }
@@ -179,7 +204,7 @@ impl ServerCertVerifier for RawKeyVerifier {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        Self::check(end_entity, intermediates).map(|()| ServerCertVerified::assertion())
+        self.check(end_entity, intermediates).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -220,7 +245,7 @@ impl ClientCertVerifier for RawKeyVerifier {
         intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        Self::check(end_entity, intermediates).map(|()| ClientCertVerified::assertion())
+        self.check(end_entity, intermediates).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -131,7 +131,7 @@ fn side(which: &Path, directories: &Directories) -> Outcome<Testimony> {
         return read(which);
     }
     let statement = statement::of(&which.to_string_lossy(), None, directories)?;
-    Ok(Testimony { label: which.display().to_string(), made_ns: now_ns(), statement })
+    Ok(Testimony { label: which.display().to_string(), made_ns: now_ns(), statement, met: None })
 }
 
 fn opened(

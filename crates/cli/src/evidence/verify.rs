@@ -54,7 +54,11 @@ pub fn read(file: &Path) -> Outcome<Testimony> {
         let text = format!("{}: it is forged or damaged: it names two file systems", file.display());
         return Err(Failure::new(Exit::Data, text));
     }
-    Ok(Testimony { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement })
+    let met = match evidence.proof {
+        Proof::Meeting { met, .. } => Some(*met),
+        _ => None,
+    };
+    Ok(Testimony { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement, met })
 }
 
 /// A piece about a head is proof as far as the server has signed both. One about a block has nothing signed by the server

@@ -28,7 +28,7 @@ enum For {
 }
 
 /// Options with a value, and what they are called in `holdfast mount`.
-const VALUED: [(&str, &str, For); 19] = [
+const VALUED: [(&str, &str, For); 22] = [
     ("key", "--key", For::Writable),
     ("state", "--state", For::Any),
     ("cache", "--cache", For::Any),
@@ -44,6 +44,9 @@ const VALUED: [(&str, &str, For); 19] = [
     ("witness_quorum", "--witness-quorum", For::Writable),
     ("stale_after", "--stale-after", For::Writable),
     ("when_stale", "--when-stale", For::Writable),
+    ("peers_listen", "--peers-listen", For::Writable),
+    ("peer_timeout", "--peer-timeout", For::Writable),
+    ("when_peer_lost", "--when-peer-lost", For::Writable),
     ("revocations", "--revocations", For::Any),
     ("id", "--id", For::Release),
     ("mirror", MIRROR, For::Release),
@@ -55,7 +58,7 @@ const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
 const MIRROR: &str = "--mirror";
 const WITNESS: &str = "--witness";
 /// Options without one.
-const PLAIN: [(&str, &str, For); 9] = [
+const PLAIN: [(&str, &str, For); 11] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
     ("noexec", "--no-exec", For::Any),
@@ -64,6 +67,8 @@ const PLAIN: [(&str, &str, For); 9] = [
     ("write_back", "--write-back", For::Writable),
     ("no_leases", "--no-leases", For::Writable),
     ("no_gather", "--no-gather", For::Writable),
+    ("peers", "--peers", For::Writable),
+    ("no_beacon", "--no-beacon", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
@@ -349,6 +354,18 @@ mod tests {
                 "--witness-quorum=1",
                 "--stale-after=9",
                 "--when-stale=stop",
+                "--key=/k"
+            ]
+        );
+        let peers = "peers,no_beacon,peers_listen=[::]:7443,peer_timeout=9,when_peer_lost=pause,key=/k";
+        assert_eq!(
+            arguments(peers),
+            [
+                "--peers",
+                "--no-beacon",
+                "--peers-listen=[::]:7443",
+                "--peer-timeout=9",
+                "--when-peer-lost=pause",
                 "--key=/k"
             ]
         );

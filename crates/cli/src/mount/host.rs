@@ -5,7 +5,7 @@ use super::daemon::{self, Job};
 use super::gate::{self, DoorGate};
 use super::pinning::Pinner;
 use super::{behind, ending, owners, telling, tidying};
-use crate::control::{self, Answer, MountOrder, Order, WitnessOrder};
+use crate::control::{self, Answer, MountOrder, Order, PeersOrder, WitnessOrder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::history;
 use crate::keys::Key;
@@ -69,6 +69,8 @@ pub struct Host {
     back: Option<Arc<WriteBack>>,
     /// What is asked of witnesses.
     witnesses: Option<WitnessOrder>,
+    /// How other clients are met.
+    peers: Option<PeersOrder>,
     address: Address,
     state_dir: PathBuf,
     started_ns: i64,
@@ -114,6 +116,7 @@ impl Host {
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
         config.witnesses = job.order.witnesses.as_ref().map(WitnessOrder::policy).transpose()?;
+        config.peers = job.order.peers.as_ref().map(PeersOrder::policy);
         cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);
         let engine = Engine::start(config)?;
         let timeout = Duration::from_secs(job.timeout);
@@ -123,6 +126,7 @@ impl Host {
             engine,
             back,
             witnesses: job.order.witnesses.clone(),
+            peers: job.order.peers.clone(),
             address,
             state_dir: job.state_dir.clone(),
             started_ns: time::now_ns(),
@@ -138,6 +142,8 @@ impl Host {
         if let Some(report) = host.engine.restored() {
             telling::tell_restored(&host.address.to_string(), &report.to_string());
         }
+        let told = host.address.to_string();
+        host.engine.on_peer(Box::new(move |is_lost, words| telling::tell_peer(&told, is_lost, words)));
         host.rescue_leftovers();
         host.mount(&job.order)?;
         let obeying = Arc::downgrade(&host);
@@ -230,8 +236,17 @@ impl Host {
             Order::Pins => answer(Ok(self.pinner.list())),
             Order::Rules { directory, inode } => answer(self.rules(&directory, inode)),
             Order::SetRules { directory, inode, rules } => answer(self.set_rules(&directory, inode, rules)),
+            Order::GoOn => answer(self.go_on()),
             Order::Administer(change) => answer(admin::carry_out(&self.engine, &change)),
         }
+    }
+
+    /// Waits no more for peers that are lost.
+    fn go_on(&self) -> Outcome<Vec<u32>> {
+        let given_up = self.engine.go_on_without_lost().ok_or_else(|| {
+            Failure::new(Exit::Usage, "this mount does not meet peers").hint("mount it with --peers")
+        })?;
+        Ok(given_up.into_iter().map(|device| device.0).collect())
     }
 
     /// A mount to work through: one that may be written, if there is one and that is wanted.
@@ -337,6 +352,13 @@ impl Host {
                 "this key's file system is mounted with other witnesses, or without any",
             )
             .hint("unmount it first: all mounts of a key believe the same witnesses"));
+        }
+        if order.peers.is_some() && order.peers != self.peers {
+            return Err(Failure::new(
+                Exit::InUse,
+                "this key's file system is mounted without meeting peers, or with other options for that",
+            )
+            .hint("unmount it first: all mounts of a key meet the same peers"));
         }
         let owners = owners::of(&self.engine.membership(), order)?;
         let taken: Vec<u32> = state.mounts.values().map(|active| active.spool).collect();

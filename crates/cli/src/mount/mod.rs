@@ -125,6 +125,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             map_group: arguments.map_group.clone(),
             ignore_unmapped: arguments.unmapped_chown == UnmappedChown::Ignore,
             witnesses: witnesses(&arguments.witnesses)?,
+            peers: arguments.peers.order(),
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,

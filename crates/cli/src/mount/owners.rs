@@ -66,6 +66,7 @@ mod tests {
             map_group: map_group.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
             ignore_unmapped: true,
             witnesses: None,
+            peers: None,
         };
         let map = of(&membership, &order(&[("root", 5)], &[])).unwrap();
         assert_eq!((map.users, map.unmapped), ([(UserId::SUPERUSER, 5)].into(), Unmapped::Ignore));

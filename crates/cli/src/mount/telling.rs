@@ -55,6 +55,15 @@ pub fn tell_stale(address: &str, is_stale: bool, words: &str) {
     say(if is_stale { WARNING } else { NOTICE }, title, &format!("{address}: {words}"));
 }
 
+/// Tells that a peer is lost, or one is back.
+pub fn tell_peer(address: &str, is_lost: bool, words: &str) {
+    let title = match is_lost {
+        true => "Holdfast: a device that was met directly is silent",
+        false => "Holdfast: a device that was silent is not waited for any more",
+    };
+    say(if is_lost { WARNING } else { NOTICE }, title, &format!("{address}: {words}"));
+}
+
 fn say(priority: u8, title: &'static str, text: &str) {
     let line = one_line(text);
     if !to_journal(Path::new(JOURNAL), priority, &line) {

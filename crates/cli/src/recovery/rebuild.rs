@@ -200,6 +200,7 @@ fn judged(bundles: &[Bundle], data: &Path) -> Outcome {
         label: bundle.path().display().to_string(),
         made_ns: now_ns(),
         statement: bundle.statement.clone(),
+        met: None,
     };
     let testimonies: Vec<Testimony> = bundles.iter().map(testimony).collect();
     let verdict = verify(&testimonies, Limits { paths: 0, differences: 0 })?;

@@ -5,6 +5,7 @@
 
 pub mod desk;
 pub mod memory;
+pub mod relay;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -11,6 +11,7 @@ mod locks;
 mod notes;
 mod notices;
 mod past;
+mod peers;
 mod pins;
 mod pump;
 mod queue;
@@ -31,6 +32,7 @@ pub use leases::RecallHook;
 pub use locks::LockPlace;
 pub use notices::{Notice, NoticeHook};
 pub use past::{PastState, PastTree};
+pub use peers::{PeerHook, PeerStanding, PeerStatus, PeersPolicy, PeersStatus, WhenPeerLost};
 pub use pins::Pin;
 pub use reclaim::{Reclaimed, ReclaimedFile};
 pub use restored::RestoreReport;
@@ -92,6 +94,8 @@ pub struct EngineConfig {
     pub acknowledge_alarm: bool,
     /// Who vouches for how old the newest head is, if anybody.
     pub witnesses: Option<WitnessPolicy>,
+    /// How other clients are met, if they are to be. Needs [`EngineConfig::processes`].
+    pub peers: Option<PeersPolicy>,
 }
 
 impl EngineConfig {
@@ -119,6 +123,7 @@ impl EngineConfig {
             leases: true,
             acknowledge_alarm: false,
             witnesses: None,
+            peers: None,
         }
     }
 }
@@ -342,20 +347,22 @@ impl Engine {
         self.shared.vigil.get().map(|vigil| vigil.status())
     }
 
-    /// Whether programs may look at anything, as far as witnesses go.
+    /// Whether programs may look at anything, as far as witnesses and peers go.
     ///
     /// # Errors
     /// [`FsError::Outdated`].
     pub fn may_read(&self) -> Result<(), FsError> {
-        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_read())
+        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_read())?;
+        self.shared.peers.get().map_or(Ok(()), |peers| peers.may_work())
     }
 
-    /// Whether programs may change anything, as far as witnesses go.
+    /// Whether programs may change anything, as far as witnesses and peers go.
     ///
     /// # Errors
     /// [`FsError::Outdated`], [`FsError::ReadOnly`].
     pub fn may_change(&self) -> Result<(), FsError> {
-        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())
+        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())?;
+        self.shared.peers.get().map_or(Ok(()), |peers| peers.may_work())
     }
 
     /// Every offence noticed since the start, oldest first.
@@ -376,6 +383,10 @@ impl Engine {
     /// Commits what is under way and stops; later calls fail. A server that is away is not waited for: what is
     /// signed but not acknowledged is sent again at the next start.
     pub fn stop(&self) {
+        if let Some(peers) = self.shared.peers.get() {
+            peers.leave(&self.shared);
+            peers.stop();
+        }
         self.shared.queue.stop();
         if let Some(vigil) = self.shared.vigil.get() {
             vigil.stop();

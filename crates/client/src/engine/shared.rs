@@ -5,6 +5,7 @@ use super::leaf_keeper::LeafKeeper;
 use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
+use super::peers::Peers;
 use super::queue::{Job, Learned, Lesson, Queue, Waiter};
 use super::restored::RestoreReport;
 use super::snapshot::Snapshot;
@@ -82,6 +83,8 @@ pub(super) struct Shared {
     pub leases: Leases,
     /// Set once, when the engine has begun.
     pub vigil: OnceLock<Arc<Vigil>>,
+    /// The same; who is met.
+    pub peers: OnceLock<Arc<Peers>>,
     /// The same; where leaves of the log are kept.
     pub leaf_keeper: OnceLock<Arc<LeafKeeper>>,
     /// A declared restore that was taken up at the start.
@@ -124,6 +127,7 @@ impl Shared {
             notices: Notices::default(),
             leases,
             vigil: OnceLock::new(),
+            peers: OnceLock::new(),
             leaf_keeper: OnceLock::new(),
             restored: OnceLock::new(),
         }
@@ -151,6 +155,14 @@ impl Shared {
         if let Some(vigil) = self.vigil.get() {
             vigil.may_operate(edit.is_some())?;
         }
+        if let Some(peers) = self.peers.get() {
+            peers.may_operate()?;
+        }
+        self.submit_freely(edit)
+    }
+
+    /// The same, whatever programs have to wait for.
+    pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         let waiter = Arc::new(Waiter::default());
         let job = Job {
             edit,

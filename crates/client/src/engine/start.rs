@@ -1,6 +1,7 @@
 //! From a key and an address to a running engine.
 
 use super::leaf_keeper::LeafKeeper;
+use super::peers::{self, PeersPolicy};
 use super::pump::{Pump, TakeUp};
 use super::restored;
 use super::shared::Shared;
@@ -8,7 +9,7 @@ use super::vigil::{Vigil, WitnessPolicy};
 use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, past::Pasts, pins::Pins};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
-use crate::processes::ProcessesError;
+use crate::processes::{Processes, ProcessesError};
 use crate::remote::{Remote, call_patiently};
 use crate::state::{State, StateError, StateLog};
 use crate::store::{StoreConfig, VerifiedStore};
@@ -23,8 +24,9 @@ use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signer::Signer;
 use holdfast_protocol::structure::View;
-use holdfast_rpc::{Connector, RpcError, ServerProof};
+use holdfast_rpc::{Connector, RpcError, ServerAddress, ServerProof};
 use parking_lot::Mutex;
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +78,14 @@ impl Engine {
             _ => {}
         }
         let state_dir = config.state_dir.clone();
-        Engine::start_on(config, remote, log, state, signed)?.keep_leaves(&state_dir)
+        let meeting = meeting(&config)?;
+        let engine = Engine::start_on(config, remote, log, state, signed)?.keep_leaves(&state_dir)?;
+        match meeting {
+            Some((policy, processes, server, listener)) => {
+                engine.meet_peers(policy, &processes, &server, listener)
+            }
+            None => Ok(engine),
+        }
     }
 
     /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
@@ -244,6 +253,20 @@ impl Engine {
     }
 }
 
+/// With what other clients are met, if they are to be.
+type Meeting = (PeersPolicy, Arc<Processes>, ServerAddress, TcpListener);
+
+/// Listens for other clients, before anything else is begun.
+fn meeting(config: &EngineConfig) -> Result<Option<Meeting>, StartError> {
+    let Some(policy) = &config.peers else { return Ok(None) };
+    let Some(processes) = &config.processes else {
+        let source = std::io::ErrorKind::Unsupported.into();
+        return Err(StartError::Local { what: "meeting other clients without processes".to_owned(), source });
+    };
+    let listener = peers::listen(policy)?;
+    Ok(Some((policy.clone(), processes.clone(), config.address.server.clone(), listener)))
+}
+
 /// Has the process that keeps the key begin, and returns the highest number signed for; 0 where this process has it.
 fn begin_signing(config: &EngineConfig, state: Option<&State>) -> Result<u64, StartError> {
     let Some(processes) = &config.processes else { return Ok(0) };
@@ -271,13 +294,13 @@ fn known_members(floor: &Floor, store: &VerifiedStore) -> Result<Membership, Sta
 }
 
 /// A number that tells this run from others of the same device.
-fn draw_run() -> std::io::Result<u128> {
+pub(super) fn draw_run() -> std::io::Result<u128> {
     let mut run = [0; 16];
     getrandom::fill(&mut run).map_err(|error| std::io::Error::other(error.to_string()))?;
     Ok(u128::from_le_bytes(run))
 }
 
-fn spawn(
+pub(super) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<std::thread::JoinHandle<()>, StartError> {

@@ -1,5 +1,6 @@
 //! What `holdfast status` prints.
 
+use super::peers::PeersStatus;
 use super::shared::Shared;
 use super::vigil::HeadStatus;
 use crate::error::FrozenReport;
@@ -67,6 +68,8 @@ pub struct Status {
     pub head: Option<HeadStatus>,
     /// What a declared restore of the server cost this device, if one was taken up at this start.
     pub restored: Option<String>,
+    /// Who is met, if anybody is to be.
+    pub peers: Option<PeersStatus>,
     /// Blocks and caches.
     pub store: StoreStatus,
 }
@@ -134,6 +137,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         locks,
         head: shared.vigil.get().map(|vigil| vigil.status()),
         restored: shared.restored.get().map(ToString::to_string),
+        peers: shared.peers.get().map(|peers| peers.status(shared)),
         store: shared.store.status(),
     }
 }

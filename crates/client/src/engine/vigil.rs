@@ -337,7 +337,7 @@ impl Vigil {
 
 impl Shared {
     /// Has the signer look at the present view, ordering nothing.
-    fn look(&self, patience: Duration) {
+    pub fn look(&self, patience: Duration) {
         // The signer would wait for a server that is away, and everybody for the signer.
         if !self.remote.is_connected() {
             return;
@@ -349,7 +349,7 @@ impl Shared {
     }
 
     /// Freezes, and has it remembered over restarts.
-    fn freeze_for_good(&self, report: FrozenReport) {
+    pub fn freeze_for_good(&self, report: FrozenReport) {
         let (done, told) = std::sync::mpsc::channel();
         if self.queue.teach(Lesson { what: Learned::Froze(Box::new(report.clone())), done }) {
             let _ = told.recv_timeout(PATIENCE);

@@ -43,7 +43,7 @@ impl FileSystem {
         options: MountOptions,
     ) -> Result<Arc<FileSystem>, FsError> {
         let files = FileSystem::with_backend(backend, options)?;
-        if engine.head().is_some() {
+        if engine.head().is_some() || engine.meets_peers() {
             let _ = files.vigil.set(engine.clone());
         }
         let told = Arc::downgrade(&files);

@@ -117,7 +117,7 @@ pub struct FileSystem {
     pasts: past::Pasts,
     /// Asked before files with rules for programs are opened.
     gate: OnceLock<Arc<dyn Gate>>,
-    /// Asked whether what is shown is new enough.
+    /// Asked whether what is shown is new enough, and whether a peer is to be waited for.
     vigil: OnceLock<Arc<Engine>>,
     this: Weak<FileSystem>,
 }
@@ -232,6 +232,9 @@ impl FileSystem {
             self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();
         if self.vigil.get().and_then(|vigil| vigil.head()).is_some_and(|head| head.is_stale) {
             lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
+        }
+        if self.vigil.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
+            lines.push("PAUSED: a peer that was met is silent (`holdfast peers`)".to_owned());
         }
         if lines.is_empty() {
             lines.push("working; everything seen so far was as its writers made it".to_owned());

@@ -3,8 +3,8 @@
 use super::link::Link;
 use super::sockets::{self, Servers};
 use super::words::{
-    AGENT, FromSigner, HANDSHAKE, KeyPlace, NETWORK, ORDERS, Open, PART_BYTES, SIGN, SIGNER, SOCKETS, Thing,
-    ToSigner,
+    AGENT, FromSigner, HANDSHAKE, KeyPlace, NETWORK, ORDERS, PART_BYTES, SIGN, SIGNER, SOCKETS, Thing,
+    ToNetwork, ToSigner,
 };
 use crate::remote::Remote;
 use holdfast_components::{
@@ -103,7 +103,7 @@ pub struct Processes {
     source: Mutex<Option<KeySource>>,
     public: PublicKey,
     asker: Asker<ToSigner, FromSigner>,
-    orders: Asker<Open, ()>,
+    orders: Asker<ToNetwork, ()>,
     servers: Arc<Mutex<Servers>>,
     /// One conversation at a time: what is long comes in parts.
     turn: Mutex<()>,
@@ -161,8 +161,22 @@ impl Processes {
     }
 
     /// Has the network process, or the next one, carry a connection over `stream`.
-    pub(super) fn open(&self, order: &Open, stream: OwnedFd) -> Result<(), ComponentError> {
-        let files: Vec<OwnedFd> = [stream].into_iter().chain(diagnosis()).collect();
+    pub(super) fn open(&self, order: &ToNetwork, stream: OwnedFd) -> Result<(), ComponentError> {
+        self.order(order, [stream].into_iter().chain(diagnosis()).collect())
+    }
+
+    /// From now on the signer signs handshakes with clients that connect to this one.
+    pub(super) fn meets_peers(&self) -> Result<(), ProcessesError> {
+        let _turn = self.turn.lock();
+        match self.ask(&ToSigner::MeetPeers, &[])? {
+            FromSigner::Taken => Ok(()),
+            FromSigner::Not(why) => Err(why.into()),
+            _ => Err(strange().into()),
+        }
+    }
+
+    /// Gives the network process an order, with files.
+    pub(super) fn order(&self, order: &ToNetwork, files: Vec<OwnedFd>) -> Result<(), ComponentError> {
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let patience = Patience::of(OPEN_PATIENCE);
         let ticket = self.orders.start(0, order, &borrowed, patience)?;
@@ -336,7 +350,7 @@ fn plan(public: &PublicKey) -> Plan {
     signer.source = Some(SIGNER.to_owned());
     signer.guards = vec![
         "signs only what extends what it signed last, and has that durable first".to_owned(),
-        "in plain form, handshakes of TLS clients only".to_owned(),
+        "in plain form, handshakes of TLS only: a client's, and a server's where clients meet".to_owned(),
     ];
     // The one of networks for the options and addresses of streams; it is handed nothing that listens.
     let doors = [Door::Threads, Door::Reactor, Door::Network, Door::Datagrams];
@@ -349,7 +363,7 @@ fn plan(public: &PublicKey) -> Plan {
         Restart { times_max: 50, window: Duration::from_secs(60), wait: Duration::from_millis(20) };
     network.guards = vec![
         "believed no further than a server: the main process checks every answer".to_owned(),
-        "gets connections to the servers of its address only".to_owned(),
+        "gets connections to the servers of its address, and to clients that it meets, only".to_owned(),
     ];
     let channel = |asks, serves| ChannelPlan { bounds: files_and_more, ..ChannelPlan::new(asks, serves) };
     Plan {

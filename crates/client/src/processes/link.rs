@@ -6,7 +6,7 @@
 
 use super::frames::{self, HEADER_BYTES, Header};
 use super::key::Processes;
-use super::words::{Open, Standing};
+use super::words::{Open, Standing, ToNetwork};
 use crate::interrupt;
 use crate::remote::Remote;
 use holdfast_crypto::{PublicKey, decode, encode};
@@ -112,7 +112,7 @@ impl Link {
         theirs.set_nonblocking(true).map_err(|error| unreachable(error.to_string()))?;
         ours.set_write_timeout(Some(STUCK)).map_err(|error| unreachable(error.to_string()))?;
         let reader = ours.try_clone().map_err(|error| unreachable(error.to_string()))?;
-        let order = (self.order)(self.sequence.load(Ordering::Relaxed));
+        let order = ToNetwork::Open((self.order)(self.sequence.load(Ordering::Relaxed)));
         self.processes.open(&order, OwnedFd::from(theirs)).map_err(|error| unreachable(error.to_string()))?;
         let opened = Arc::new(Line {
             writer: Mutex::new(ours),

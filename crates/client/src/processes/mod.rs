@@ -17,14 +17,17 @@ mod frames;
 mod keep;
 mod key;
 mod link;
+mod meetings;
 mod network;
 pub mod record;
 mod signer;
 mod sockets;
+mod visits;
 mod words;
 
 pub use agent::connect_to_agent;
 pub use key::{KeySource, Processes, ProcessesError};
+pub(crate) use visits::{Beacons, Visit};
 
 use holdfast_components::Main;
 

@@ -1,6 +1,6 @@
 //! The network process: TLS or QUIC, frames, multiplexing and the estimates of links, in a sandbox without keys and
-//! files. It cannot connect: sockets are made by the main process, for servers that one names, and handed over. It
-//! signs nothing: the signer does, handshakes only.
+//! files. It cannot connect: sockets are made by the main process, for servers that one names, and for clients that are met
+//! ([`super::meetings`]), and handed over. It signs nothing: the signer does, handshakes only.
 //!
 //! It carries requests and answers as bytes and looks into neither, save for a server's refusals. What it may do if it
 //! is taken over: drop, delay and repeat messages, and make up answers, as a lying server may, against which the main
@@ -8,7 +8,8 @@
 //! datagrams, if QUIC may be used.
 
 use super::frames::{self, HEADER_BYTES, Header};
-use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, WantedSocket};
+use super::meetings;
+use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, ToNetwork, WantedSocket};
 use holdfast_components::{Answer, Asker, ComponentError, Context, Patience, Refusal, Request};
 use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, encode};
 use holdfast_protocol::message::Welcome;
@@ -43,7 +44,7 @@ pub(super) fn main(context: Context) -> ExitCode {
         Ok((Arc::new(context.ports.asker(HANDSHAKE)?), Arc::new(context.ports.asker(SOCKETS)?)))
     };
     let outcome = prepared().and_then(|(handshakes, sockets)| {
-        context.ports.serve(|request| open(request, &handshakes, &sockets))
+        context.ports.serve(|request| obey(request, &handshakes, &sockets))
     });
     match outcome {
         Ok(_) => ExitCode::SUCCESS,
@@ -57,16 +58,42 @@ pub(super) fn main(context: Context) -> ExitCode {
 type Handshakes = Arc<Asker<Vec<u8>, Result<Signature, NotSigned>>>;
 type SocketSource = Arc<Asker<WantedSocket, GivenSocket>>;
 
-fn open(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Answer {
-    let failed = |why: &dyn fmt::Display| Answer::refuse(Refusal::Failed(why.to_string()));
-    let order: Open = match request.question() {
+fn obey(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Answer {
+    let order: ToNetwork = match request.question() {
         Ok(order) => order,
         Err(refusal) => return Answer::refuse(refusal),
     };
     let mut files = request.files.into_iter();
     let Some(stream) = files.next() else { return Answer::refuse(Refusal::Malformed) };
+    match (order, files.next()) {
+        (ToNetwork::Open(order), lent) => open(order, stream, lent, handshakes, sockets),
+        (ToNetwork::Meet(order), Some(socket)) => {
+            let key = Elsewhere { public: order.public, handshakes: handshakes.clone() };
+            done(meetings::meet(&order, Arc::new(key), stream, socket))
+        }
+        (ToNetwork::HearBeacons { file_system }, Some(socket)) => {
+            done(meetings::hear_beacons(file_system, stream, socket))
+        }
+        _ => Answer::refuse(Refusal::Malformed),
+    }
+}
+
+fn done(outcome: io::Result<()>) -> Answer {
+    match outcome {
+        Ok(()) => Answer::of(&()),
+        Err(error) => Answer::refuse(Refusal::Failed(error.to_string())),
+    }
+}
+
+fn open(
+    order: Open,
+    stream: OwnedFd,
+    lent: Option<OwnedFd>,
+    handshakes: &Handshakes,
+    sockets: &SocketSource,
+) -> Answer {
+    let failed = |why: &dyn fmt::Display| Answer::refuse(Refusal::Failed(why.to_string()));
     static LENT: Once = Once::new();
-    let lent = files.next();
     LENT.call_once(|| ask_over(lent));
     let (places, addresses): (Vec<u16>, Vec<ServerAddress>) =
         order.servers.iter().filter_map(|(place, text)| Some((*place, text.parse().ok()?))).unzip();

@@ -14,7 +14,7 @@ use super::words::{
 use holdfast_components::{Answer, Asker, Context, Patience, Refusal, Request};
 use holdfast_content::Restore;
 use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, agent, decode};
-use holdfast_protocol::mandate::{Mandate, is_tls_handshake};
+use holdfast_protocol::mandate::{Mandate, is_tls_handshake, is_tls_server_handshake};
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ pub(super) fn main(context: Context) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut state = State { agent, part: Vec::new(), key: None, mandate: None };
+    let mut state = State { agent, part: Vec::new(), key: None, mandate: None, meets_peers: false };
     match context.ports.serve(|request| state.answer(request)) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
@@ -52,6 +52,8 @@ struct State {
     part: Vec<u8>,
     key: Option<Box<dyn KeyHolder>>,
     mandate: Option<(Mandate, Keep)>,
+    /// Whether other clients may connect to this one.
+    meets_peers: bool,
 }
 
 impl State {
@@ -81,6 +83,10 @@ impl State {
             ToSigner::Begin { key, file_system } => self.begin(&part, key, file_system, files),
             ToSigner::Sign => self.sign(&part).map(FromSigner::Signed),
             ToSigner::GoOver { superuser, restores } => self.go_over(&part, &superuser, &restores),
+            ToSigner::MeetPeers => {
+                self.meets_peers = true;
+                Ok(FromSigner::Taken)
+            }
         };
         outcome.unwrap_or_else(FromSigner::Not)
     }
@@ -151,8 +157,10 @@ impl State {
     }
 
     fn network_asks(&mut self, message: &[u8]) -> Result<Signature, NotSigned> {
-        if message.len() > HANDSHAKE_BYTES_MAX || !is_tls_handshake(message) {
-            return Err(refused("it is no handshake of a TLS client"));
+        let is_to_be_signed =
+            is_tls_handshake(message) || (self.meets_peers && is_tls_server_handshake(message));
+        if message.len() > HANDSHAKE_BYTES_MAX || !is_to_be_signed {
+            return Err(refused("it is no handshake of TLS that is made here"));
         }
         match &self.key {
             Some(key) => key.sign_message(message),

@@ -59,6 +59,8 @@ pub(super) enum ToSigner {
         /// All of the file system, first to last.
         restores: Vec<Restore>,
     },
+    /// From now on other clients may connect to this one: sign the handshakes of a TLS server, too.
+    MeetPeers,
 }
 
 /// Where the private key is.
@@ -93,7 +95,46 @@ pub(super) enum FromSigner {
     Not(NotSigned),
 }
 
-/// To the network process: be a connection. With it come a stream, over which requests and answers go ([`super::frames`]),
+/// To the network process.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) enum ToNetwork {
+    /// Be a connection to a server.
+    Open(Open),
+    /// Make a connected socket a channel to another client ([`super::meetings`]). With it come a stream and the socket.
+    Meet(Meet),
+    /// Read what clients say to all of a network. With it come a stream and a socket for datagrams.
+    HearBeacons {
+        /// Whose beacons.
+        file_system: Digest,
+    },
+}
+
+/// A socket that is connected to another client.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) struct Meet {
+    /// Whose handshakes the signer signs.
+    pub(super) public: PublicKey,
+    /// The file system that both know.
+    pub(super) file_system: Digest,
+    /// Whose key must answer, if this machine made the connection.
+    pub(super) expected: Option<PublicKey>,
+}
+
+/// How a meeting went: the first thing in its stream, after its length as `u32`.
+pub(super) type Introduced = Result<PublicKey, String>;
+
+/// A beacon that was heard: the address it came from, and what it says.
+#[derive(BorshSerialize, BorshDeserialize)]
+pub(super) struct Heard {
+    /// 4 or 16 bytes.
+    pub(super) address: Vec<u8>,
+    /// Who says so.
+    pub(super) device: u32,
+    /// Where that listens.
+    pub(super) port: u16,
+}
+
+/// Be a connection to a server. With it come a stream, over which requests and answers go ([`super::frames`]),
 /// and something to ask the kernel for counters with, if there is any.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub(super) struct Open {

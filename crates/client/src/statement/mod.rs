@@ -78,7 +78,9 @@ impl Statement {
     /// From evidence that was kept, whichever version kept it; `None` if it is not about the order.
     pub fn of_evidence(evidence: &EvidenceFile) -> Option<Statement> {
         match &evidence.proof {
-            Proof::Statement(statement) => Some(Statement::clone(statement)),
+            Proof::Statement(statement) | Proof::Meeting { statement, .. } => {
+                Some(Statement::clone(statement))
+            }
             Proof::Order { alarm, floor, reply } => {
                 let reply = decode(reply).ok();
                 let refused = decode(alarm).ok().map(|alarm| Refused { alarm, reply });

@@ -17,6 +17,7 @@ use holdfast_protocol::epoch::Epochs;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::judge::{Contradiction, Exhibit, Suspect, contradictions};
 use holdfast_protocol::message::ViewReply;
+use holdfast_protocol::peers::{Acknowledged, believe};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{Structure, View};
 use serde::Serialize;
@@ -37,6 +38,8 @@ pub struct Testimony {
     pub made_ns: i64,
     /// The statement.
     pub statement: Statement,
+    /// An operation of another device, with the server's receipt, that the teller heard from it directly.
+    pub met: Option<Acknowledged>,
 }
 
 /// Why a statement cannot be judged.
@@ -120,6 +123,8 @@ pub struct Told {
     pub log_size: u64,
     /// Structures of it whose signatures are good.
     pub signatures: usize,
+    /// Another device's operation that it heard from that device directly, in words.
+    pub met: Option<String>,
     /// What it refused, in words.
     pub refused: Option<String>,
     /// Whether the answer kept in it contradicts what it had accepted, looked at here once more.
@@ -293,7 +298,7 @@ fn clashing(clash: &Contradiction, members: &Membership) -> Clashing {
 }
 
 fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
-    let Testimony { label, statement, made_ns } = testimony;
+    let Testimony { label, statement, made_ns, met } = testimony;
     let floor = &statement.floor;
     let forged = |why: String| Unusable::Forged { label: label.clone(), why };
     let mut remarks = Vec::new();
@@ -319,6 +324,13 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
             ));
         }
     }
+    if let (Some(met), Some(members)) = (met, &membership) {
+        let peer = met.structure.value.device();
+        match believe(floor, members, peer, met) {
+            Ok(()) => exhibits.push(Exhibit { structure: &met.structure, acknowledged: true }),
+            Err(why) => remarks.push(format!("what it heard from device {} proves nothing: {why}", peer.0)),
+        }
+    }
     let (refused_membership, confirmed) = refused(statement, &mut exhibits, &mut remarks);
     remarks.truncate(REMARKS_MAX);
     let by = membership.as_ref().or(refused_membership.as_ref());
@@ -333,6 +345,10 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
         has_receipt: promised.is_some(),
         log_size: floor.view.log.size,
         signatures: exhibits.len(),
+        met: met.as_ref().zip(by).map(|(met, members)| {
+            let structure = &met.structure.value;
+            format!("operation {} of {}", structure.number(), device_name(members, structure.device()))
+        }),
         refused: statement.refused.as_ref().map(|refused| refused.alarm.to_string()),
         refused_rightly: confirmed,
         is_whole: statement.is_whole,

@@ -80,6 +80,12 @@ impl Told {
             self.log_size,
             self.signatures,
         );
+        if let Some(met) = &self.met {
+            let _ = writeln!(
+                text,
+                "  It met another device directly, and kept what that showed: {met}, with a receipt."
+            );
+        }
         if let Some(refused) = &self.refused {
             let checked = match self.refused_rightly {
                 Some(true) => "The answer kept here does contradict what it had accepted.",

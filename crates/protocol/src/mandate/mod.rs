@@ -22,7 +22,8 @@
 //! - the same thing may be signed again.
 //!
 //! What it cannot know: whether the view that a structure rests on was really shown by the server, and whether the
-//! tables hold what their user wants. Of TLS it signs a client's handshake and nothing else ([`is_tls_handshake`]).
+//! tables hold what their user wants. Of TLS it signs a client's handshake ([`is_tls_handshake`]),
+//! where clients meet also a server's ([`is_tls_server_handshake`]), and nothing else.
 //!
 //! Pure: whoever drives it makes [`Mandate::to_bytes`] durable before a signature leaves.
 
@@ -489,9 +490,17 @@ fn shown<T: Signable + borsh::BorshDeserialize>(ask: &Ask) -> Result<T, Contradi
 /// Whether `message` is what a TLS 1.3 client signs in its handshake (RFC 8446, 4.4.3): 64 spaces, the client's context,
 /// a zero, and the digest of the handshake so far, by one of TLS 1.3's hashes.
 pub fn is_tls_handshake(message: &[u8]) -> bool {
-    const CONTEXT: &[u8] = b"TLS 1.3, client CertificateVerify\0";
+    is_of_tls(message, b"TLS 1.3, client CertificateVerify\0")
+}
+
+/// The same of what a TLS 1.3 server signs: with the server's context. A device is one where clients meet.
+pub fn is_tls_server_handshake(message: &[u8]) -> bool {
+    is_of_tls(message, b"TLS 1.3, server CertificateVerify\0")
+}
+
+fn is_of_tls(message: &[u8], context: &[u8]) -> bool {
     let after_spaces =
         message.split_at_checked(64).filter(|(spaces, _)| spaces.iter().all(|&byte| byte == b' '));
-    let digest = after_spaces.and_then(|(_, rest)| rest.strip_prefix(CONTEXT));
+    let digest = after_spaces.and_then(|(_, rest)| rest.strip_prefix(context));
     digest.is_some_and(|digest| matches!(digest.len(), 32 | 48))
 }

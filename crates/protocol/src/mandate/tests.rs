@@ -406,7 +406,11 @@ fn tls_handshakes() {
     for bytes in [0, 31, 33, 47, 49, 64] {
         assert!(!is_tls_handshake(&message(client, bytes)), "{bytes}");
     }
-    assert!(!is_tls_handshake(&message(b"TLS 1.3, server CertificateVerify\0", 32)));
+    let server = b"TLS 1.3, server CertificateVerify\0";
+    assert!(!is_tls_handshake(&message(server, 32)));
+    assert!(is_tls_server_handshake(&message(server, 32)) && is_tls_server_handshake(&message(server, 48)));
+    assert!(!is_tls_server_handshake(&message(client, 32)) && !is_tls_server_handshake(&message(server, 33)));
+    assert!(!is_tls_server_handshake(&digest("x").0));
     assert!(!is_tls_handshake(&message(b"TLS 1.3, client CertificateVerify ", 32)));
     assert!(!is_tls_handshake(&message(client, 32)[1..]));
     let mut tabs = message(client, 32);

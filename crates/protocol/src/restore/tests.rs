@@ -110,10 +110,7 @@ struct World {
     signed: Vec<(Signed<Structure>, bool)>,
 }
 
-fn verified<T: Signable>(signed: Signed<T>) -> Verified<T>
-where
-    T: OfDevice,
-{
+fn verified<T: Signable + OfDevice>(signed: Signed<T>) -> Verified<T> {
     let public = key(signed.value.device()).public();
     signed.verified(public).expect("honestly signed")
 }

@@ -96,7 +96,7 @@ fn forged_certificates_harm_nobody() {
     refused("used up", |certificate| certificate.number = 1);
     refused("used up", |certificate| certificate.number = 7);
     refused("does not follow", |certificate| certificate.previous = Digest::ZERO);
-    refused("another file system", |certificate| certificate.file_system = Digest::ZERO);
+    refused("another epoch", |certificate| certificate.file_system = Digest::ZERO);
     refused("too many deltas", |certificate| certificate.deltas = vec![set_group(1); DELTAS_MAX + 1]);
     refused("not below its own", |certificate| certificate.voids.insert(9));
     refused("committed, and is now given up", |certificate| certificate.voids.insert(1));

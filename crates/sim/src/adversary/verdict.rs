@@ -477,7 +477,7 @@ fn check_evidence(kept: &Path) -> Result<String, String> {
     let has_view = statement.refused.as_ref().is_some_and(|refused| refused.reply.is_some());
     let accepted_nothing = statement.floor.view.slots.is_empty();
     let unsaid = || "the evidence does not say what was refused".to_owned();
-    let testimony = Testimony { label: "kept".to_owned(), made_ns: file.noticed_ns, statement };
+    let testimony = Testimony { label: "kept".to_owned(), made_ns: file.noticed_ns, statement, met: None };
     let limits = Limits { paths: 100, differences: 10 };
     let verdict = match verify(&[testimony], limits) {
         Ok(verdict) => verdict,

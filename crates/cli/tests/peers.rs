@@ -1,0 +1,332 @@
+//! Mounts that meet each other directly, through real servers and mounts: a fork that the server never crosses is seen
+//! within seconds, and one file convicts it; honest mounts agree; who falls silent is lost, and who leaves is not.
+
+use crate::common;
+
+use common::relay::Relay;
+use common::{World, eventually, free_port, run, text};
+use holdfast_crypto::{Digest, SigningKey, encode, keyfile};
+use holdfast_protocol::peers::{Latest, VERSION, Word};
+use holdfast_protocol::structure::LogHead;
+use holdfast_rpc::{Invitation, Way, meet};
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const ETIMEDOUT: i32 = 110;
+/// Every test's mounts: on this machine alone, and not heard by other tests.
+const PEERS: [&str; 4] = ["--peers", "--peers-listen", "127.0.0.1:0", "--no-beacon"];
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+/// What `holdfast peers` says of `who`'s mount.
+fn peers(world: &World, who: &str) -> Value {
+    let at = world.path(&format!("{who}-mnt"));
+    let output = world.holdfast(who).args(["--json", "peers"]).arg(at).output().expect("it runs");
+    serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+}
+
+/// How the only peer of `who` stands.
+fn standing(world: &World, who: &str) -> String {
+    let peers = peers(world, who);
+    peers["peers"][0]["standing"].as_str().unwrap_or("unknown").to_owned()
+}
+
+#[track_caller]
+fn both_met(world: &World) {
+    eventually("both are met", || standing(world, "alice") == "met" && standing(world, "bob") == "met");
+}
+
+/// What is written by processes of their own, a while long.
+fn load(directory: &Path, seconds: u64) -> Child {
+    let script = format!(
+        "end=$(($(date +%s)+{seconds})); n=0; while [ $(date +%s) -lt $end ]; do n=$((n+1)); \
+         echo $n > {0}/$$-$((n%7)); cat {0}/* > /dev/null 2>&1; done; exit 0",
+        directory.display()
+    );
+    Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).spawn().expect("it starts")
+}
+
+/// Proves: mounts find each other by what is written in the file system, agree while both work, and raise no alarm; what
+/// is said of a peer is said in words, too; who unmounts is logged out and not lost.
+#[test]
+fn honest_mounts_agree() {
+    let mut world = World::new(&["alice", "bob"]);
+    let with = [&PEERS[..], &["--peer-timeout", "6", "--when-peer-lost", "pause"]].concat();
+    let alice = world.mount_with("alice", &with);
+    let bob = world.mount_with("bob", &with);
+    both_met(&world);
+    let mut working = [load(&alice.join("team"), 8), load(&bob.join("team"), 8)];
+    let end = Instant::now() + Duration::from_secs(60);
+    while working.iter_mut().any(|load| load.try_wait().expect("a child").is_none()) {
+        assert!(Instant::now() < end, "the load does not end");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for who in ["alice", "bob"] {
+        eventually("what was written is agreed on", || {
+            let peer = peers(&world, who)["peers"][0].clone();
+            peer["agreed_operations"].as_u64() > Some(5) && peer["trouble"].is_null()
+        });
+        let status = world.status(who);
+        assert!(status.contains("working; everything") && status.contains("1 met"), "{status}");
+    }
+    let said = run(world.holdfast("alice").arg("peers").arg(&alice));
+    assert!(said.contains("bob") && said.contains("met") && said.contains("operations"), "{said}");
+    let record = fs::read_to_string(alice.join("bob/.holdfast/logins/2")).expect("a record");
+    assert!(record.starts_with("holdfast login 1\n") && record.contains("\nin 127.0.0.1:"), "{record}");
+
+    world.umount("bob");
+    eventually("Bob is logged out", || standing(&world, "alice") == "logged-out");
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(standing(&world, "alice"), "logged-out");
+    fs::write(alice.join("team/after"), "goes on").expect("nobody is waited for");
+    let record = fs::read_to_string(alice.join("bob/.holdfast/logins/2")).expect("a record");
+    assert!(record.ends_with("\nout\n"), "{record}");
+}
+
+/// Proves: two mounts that a server leads apart, and that it never lets see each other's operations, both raise the alarm
+/// although only one of them works; and the one file that each keeps convicts the server where there is nothing else.
+#[test]
+fn a_fork_is_seen_when_peers_talk() {
+    let mut world = World::new(&["alice", "bob"]);
+    let alice = world.mount_with("alice", &PEERS);
+    let relay = Relay::to(world.port);
+    let true_url = world.url.clone();
+    world.url = format!("hf://127.0.0.1:{}/{}", relay.port, world.fsid());
+    let bob = world.mount_with("bob", &PEERS);
+    world.url = true_url;
+    fs::write(alice.join("team/common"), "before the fork").expect("written");
+    assert_eq!(fs::read_to_string(bob.join("team/common")).expect("read"), "before the fork");
+    both_met(&world);
+
+    world.stop_server();
+    run(Command::new("cp").arg("-a").arg(world.data()).arg(world.path("fork")));
+    let fork_port = free_port();
+    let mut fork = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+        .args(["server", "--lease", "2", "--listen", &format!("127.0.0.1:{fork_port}"), "--data"])
+        .arg(world.path("fork"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the fork starts");
+    eventually("the fork listens", || TcpStream::connect(("127.0.0.1", fork_port)).is_ok());
+    relay.lead_to(fork_port);
+    world.start_server_with(&["--lease", "2"]);
+    // Both work on, each in its own world, as far as they get.
+    eventually("Alice works on", || {
+        fs::write(alice.join("team/alices"), "only Alice sees this").is_ok()
+            || world.status("alice").contains("WRONG ORDER")
+    });
+    for who in ["alice", "bob"] {
+        eventually(&format!("{who} is alarmed"), || world.status(who).contains("WRONG ORDER"));
+        let status = world.status(who);
+        assert!(status.contains("met directly") && status.contains("FROZEN"), "{status}");
+    }
+    assert!(fs::read(bob.join("team/common")).is_err(), "nothing is believed any more");
+
+    for who in ["alice", "bob"] {
+        let list = run(world.holdfast(who).args(["--json", "evidence", "list"]));
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        let name = list.as_array().and_then(|list| list.last()).expect("evidence")["name"].clone();
+        let name = name.as_str().expect("a name");
+        assert!(name.contains("meeting"), "{name}");
+        let kept = world.path(&format!("{who}.evidence"));
+        run(world.holdfast(who).args(["evidence", "export", name, "--to"]).arg(&kept));
+        let judged = world.holdfast("judge").args(["evidence", "verify"]).arg(&kept).output().expect("runs");
+        let said = text(&judged);
+        assert_eq!(judged.status.code(), Some(80), "{said}");
+        assert!(said.contains("Proven: whoever has the server's key"), "{said}");
+        assert!(said.contains("It met another device directly"), "{said}");
+        // Altered, it proves nothing against anybody.
+        let mut altered = fs::read(&kept).expect("read");
+        let last = altered.len() - 8;
+        altered[last] ^= 1;
+        let forged = world.path(&format!("{who}.forged"));
+        fs::write(&forged, altered).expect("written");
+        let judged =
+            world.holdfast("judge").args(["evidence", "verify"]).arg(&forged).output().expect("runs");
+        assert_ne!(judged.status.code(), Some(80), "{}", text(&judged));
+    }
+    assert!(!world.path("judge-state").exists(), "the judge needs nothing and leaves nothing");
+    fork.kill().expect("it runs");
+    let _ = fork.wait();
+}
+
+/// Proves: a peer whose machine dies is lost after its time; a mount that is to pause for it pauses, says so, and goes on
+/// when it is told to; and when the peer is back it is met again.
+#[test]
+fn a_lost_peer_pauses_until_told() {
+    let mut world = World::new(&["alice", "bob"]);
+    let alice = world
+        .mount_with("alice", &[&PEERS[..], &["--peer-timeout", "6", "--when-peer-lost", "pause"]].concat());
+    let bob = world.mount_with("bob", &PEERS);
+    both_met(&world);
+    fs::write(alice.join("team/file"), "before").expect("written");
+    let process = world.mount_process("bob").expect("it runs");
+    run(Command::new("kill").args(["-KILL", &process.to_string()]));
+    eventually("Bob is lost", || standing(&world, "alice") == "lost");
+    eventually("Alice is paused", || errno(fs::write(alice.join("team/refused"), "x")) == Some(ETIMEDOUT));
+    let status = world.status("alice");
+    assert!(status.contains("PAUSED") && status.contains("1 LOST"), "{status}");
+    let exit = world.holdfast("alice").arg("status").output().expect("it runs");
+    assert_eq!(exit.status.code(), Some(69), "{}", text(&exit));
+    assert_eq!(errno(fs::metadata(alice.join("team/never-looked-at"))), Some(ETIMEDOUT));
+
+    let said = run(world.holdfast("alice").args(["peers", "go-on"]).arg(&alice));
+    assert!(said.contains("going on without device 2"), "{said}");
+    fs::write(alice.join("team/file"), "goes on").expect("written");
+    let said = run(world.holdfast("alice").args(["peers", "go-on"]).arg(&alice));
+    assert!(said.contains("no peer is lost"), "{said}");
+
+    // Whatever is left of Bob's mount is removed, and he comes back.
+    let _ = Command::new("umount").arg("-l").arg(&bob).output();
+    let again = world.mount_at("bob", "bob-mnt", &PEERS);
+    both_met(&world);
+    assert_eq!(fs::read_to_string(again.join("team/file")).expect("read"), "goes on");
+    fs::write(alice.join("team/file"), "with Bob").expect("written");
+}
+
+/// Proves: a device that is no member any more is hung up on, and its peer knows of it no more.
+#[test]
+fn who_is_removed_is_not_met() {
+    let mut world = World::new(&["alice", "bob"]);
+    let alice = world.mount_with("alice", &PEERS);
+    world.mount_with("bob", &PEERS);
+    both_met(&world);
+    let url = world.url.clone();
+    world.administer(&["fs", "user", "remove", &url, "bob"]);
+    eventually("Bob is forgotten", || {
+        let _ = fs::write(alice.join("team/file"), "so that the membership is looked at");
+        peers(&world, "alice")["peers"].as_array().is_some_and(Vec::is_empty)
+    });
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0));
+    let status = world.status("alice");
+    assert!(status.contains("working; everything"), "{status}");
+}
+
+/// Proves: a mount that meets nobody says so.
+#[test]
+fn without_peers() {
+    let mut world = World::new(&["alice"]);
+    let alice = world.mount("alice");
+    let output = world.holdfast("alice").arg("peers").arg(&alice).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(64), "{}", text(&output));
+    assert!(text(&output).contains("--peers"), "{}", text(&output));
+    assert!(!alice.join("alice/.holdfast").exists(), "and writes no record");
+}
+
+/// Whether this machine hears what it says to a group.
+fn has_multicast() -> bool {
+    let tried = || -> std::io::Result<()> {
+        let group = Ipv4Addr::new(239, 255, 74, 41);
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED)?;
+        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?
+            .send_to(b"here", (group, socket.local_addr()?.port()))?;
+        socket.recv(&mut [0; 8]).map(drop)
+    };
+    tried().is_ok()
+}
+
+/// Proves: mounts whose records cannot be written say so, and find each other by beacons, where the network has any.
+#[test]
+fn beacons_alone() {
+    let mut world = World::new(&["alice", "bob"]);
+    for who in ["alice", "bob"] {
+        let mount = world.mount(who);
+        fs::write(mount.join(who).join(".holdfast"), "in the way").expect("written");
+        world.umount(who);
+        world.mount_with(who, &["--peers"]);
+        eventually("the trouble is told", || {
+            peers(&world, who)["trouble"].as_str().is_some_and(|why| why.contains("login record"))
+        });
+    }
+    if has_multicast() {
+        both_met(&world);
+    } else {
+        eprintln!("this machine has no multicast: beacons are not tried");
+    }
+}
+
+/// Where `who`'s mount listens.
+fn listens(world: &World, who: &str) -> SocketAddr {
+    peers(world, who)["listens"][0].as_str().expect("an address").parse().expect("an address")
+}
+
+/// Calls `who`'s mount with a key, as a program of its owner's making might.
+fn calls(world: &World, who: &str, key: &SigningKey, says: &[Word]) -> Result<Vec<u8>, String> {
+    let at = listens(world, who);
+    let public = fs::read_to_string(world.path(&format!("{who}.key.pub"))).expect("a key");
+    let expected = keyfile::parse_public(public.trim()).expect("a key");
+    let file_system = Digest::from_hex(world.fsid()).expect("an id");
+    let invitation = Invitation { key: Arc::new(key.clone()), file_system, way: Way::Connecting(expected) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let socket = tokio::net::TcpStream::connect(at).await.map_err(|error| error.to_string())?;
+        let (_, mut met) = meet(socket, invitation).await.map_err(|error| error.to_string())?;
+        for word in says {
+            let said = encode(word);
+            let whole = [&(said.len() as u32).to_le_bytes()[..], &said].concat();
+            met.write_all(&whole).await.and(met.flush().await).map_err(|error| error.to_string())?;
+        }
+        let mut heard = Vec::new();
+        let hearing = tokio::time::timeout(Duration::from_secs(12), met.read_to_end(&mut heard));
+        // That it was hung up on, or when, makes no difference.
+        let _ = hearing.await;
+        Ok(heard)
+    })
+}
+
+/// Proves: strangers are not answered; one who knows the file system and is no member is told nothing; and a member who
+/// says what is not so, without receipts, is told of, and has nobody alarmed or paused.
+#[test]
+fn strangers_and_liars() {
+    let mut world = World::new(&["alice", "carol"]);
+    let alice = world
+        .mount_with("alice", &[&PEERS[..], &["--peer-timeout", "6", "--when-peer-lost", "warn"]].concat());
+    let at = listens(&world, "alice");
+    for said in [&[0x16; 600][..], b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut stranger = TcpStream::connect(at).expect("it listens");
+        stranger.write_all(said).expect("sent");
+        let _ = stranger.shutdown(std::net::Shutdown::Write);
+        stranger.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+        let mut answer = Vec::new();
+        let _ = stranger.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{answer:?}");
+    }
+
+    let file_system = Digest::from_hex(world.fsid()).expect("an id");
+    let hello = Word::Hello { version: VERSION, file_system, run: 7 };
+    let invented = Latest { operation: None, log: LogHead { size: 1 << 40, root: Digest::ZERO } };
+    let lie = Word::Latest(Box::new(invented));
+    let nobody = SigningKey::from_seed(&[77; 32]);
+    let heard = calls(&world, "alice", &nobody, &[hello.clone(), lie.clone()]).unwrap_or_default();
+    assert!(heard.is_empty(), "no member: {heard:?}");
+    assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0));
+
+    let key = fs::read_to_string(world.key("carol")).expect("a key");
+    let carol = keyfile::parse_private(&key, None).expect("without a passphrase");
+    let other = Word::Hello { version: VERSION, file_system: Digest([9; 32]), run: 7 };
+    let _ = calls(&world, "alice", &carol, &[other]);
+    assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0), "of another file system");
+    let heard = calls(&world, "alice", &carol, &[hello.clone(), lie]).expect("a member is met");
+    assert!(!heard.is_empty(), "and told how far Alice is");
+    let peer = || peers(&world, "alice")["peers"][0].clone();
+    eventually("the lie is told", || {
+        peer()["trouble"].as_str().is_some_and(|why| why.contains("it says that it has seen"))
+    });
+    eventually("she is lost", || peer()["standing"] == "lost");
+    fs::write(alice.join("team/file"), "goes on").expect("written");
+    let status = world.status("alice");
+    assert!(status.contains("working; everything") && status.contains("1 LOST"), "{status}");
+}

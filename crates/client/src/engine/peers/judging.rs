@@ -1,0 +1,184 @@
+//! What peers say is judged, and the server asked for what this device was not shown.
+//!
+//! A peer's operation that is missing here is first looked for in the present view, which orders nothing. If it is not
+//! there, this device makes an (empty) operation of its own: an honest server orders that behind the peer's, and one that
+//! does not has then signed two receipts that contradict each other.
+
+use super::Peers;
+use crate::engine::leases::now_ms;
+use crate::engine::shared::Shared;
+use crate::error::FrozenReport;
+use crate::evidence::now_ns;
+use crate::statement::{Statement, device_name};
+use holdfast_content::DeviceId;
+use holdfast_protocol::judge::Contradiction;
+use holdfast_protocol::peers::{Finding, Latest, Offence, Unseen, judge};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// How long a connection to the server is waited for.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the present view is waited for.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the receipt for an operation of this device is waited for.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked for.
+const GLANCE: Duration = Duration::from_millis(20);
+/// When what could not be settled is judged again.
+const AGAIN_MS: u64 = 3_000;
+/// The shortest time between two operations that are made because of peers' mere words.
+const WORDS_MS_MIN: u64 = 20_000;
+/// Without anything to judge.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Judges until it is stopped.
+pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
+    let mut judge = Judge { peers, shared, operated_ms: None };
+    while !peers.stop.is_asked() {
+        let due = {
+            let mut desk = peers.desk.lock();
+            let now = now_ms();
+            let due: Vec<(DeviceId, Latest)> = (desk.known.iter_mut())
+                .filter(|(_, known)| known.judge_at_ms <= now)
+                .filter_map(|(device, known)| {
+                    let said = known.said.as_ref()?;
+                    // What is said meanwhile is judged at once.
+                    known.judge_at_ms = now + AGAIN_MS;
+                    Some((*device, Latest::clone(said)))
+                })
+                .collect();
+            if due.is_empty() {
+                peers.said.wait_for(&mut desk, IDLE);
+                continue;
+            }
+            due
+        };
+        for (device, latest) in due {
+            // One that is frozen has judged.
+            if peers.stop.is_asked() || shared.check().is_err() {
+                peers.stop.pause(IDLE);
+                break;
+            }
+            judge.one(device, &latest);
+        }
+    }
+}
+
+struct Judge<'a> {
+    peers: &'a Peers,
+    shared: &'a Arc<Shared>,
+    /// When an operation was made last because of a peer's mere word.
+    operated_ms: Option<u64>,
+}
+
+impl Judge<'_> {
+    fn find(&self, device: DeviceId, latest: &Latest) -> Result<Finding, Offence> {
+        let place = self.shared.latest.read().clone();
+        judge(&place.floor, &*place.base.membership, device, latest)
+    }
+
+    /// An idle mount has no connection, if the last one broke: one is made now.
+    fn is_server_there(&self) -> bool {
+        self.shared.remote.is_connected() || self.shared.remote.wait_until_connected(CONNECT_PATIENCE).is_ok()
+    }
+
+    fn one(&mut self, device: DeviceId, latest: &Latest) {
+        let outcome = self.find(device, latest).and_then(|found| match found {
+            Finding::Unseen(_) if self.is_server_there() => {
+                self.shared.look(LOOK_PATIENCE);
+                match self.find(device, latest)? {
+                    Finding::Unseen(what) => {
+                        self.operate(what);
+                        self.find(device, latest)
+                    }
+                    found => Ok(found),
+                }
+            }
+            found => Ok(found),
+        });
+        let mut desk = self.peers.desk.lock();
+        let known = desk.known.entry(device).or_default();
+        match outcome {
+            Ok(Finding::Agrees) => {
+                known.agreed = Some((latest.log.size, now_ns()));
+                known.trouble = None;
+                // Unless it has said more meanwhile.
+                known.said.take_if(|said| **said == *latest);
+            }
+            Ok(Finding::Unseen(what)) => {
+                known.trouble = Some(match (what, self.shared.remote.is_connected()) {
+                    (_, false) => "it has seen more than this device, and the server is away".to_owned(),
+                    (Unseen::Operation(number), true) => {
+                        format!("the server has not shown its operation {number} here")
+                    }
+                    (Unseen::Log(size), true) => {
+                        format!(
+                            "it says that it has seen {size} operations that the server has not shown here"
+                        )
+                    }
+                });
+            }
+            Ok(Finding::Convicted(contradiction)) => {
+                drop(desk);
+                self.freeze(device, latest, &contradiction);
+            }
+            Err(offence) => {
+                known.said.take_if(|said| **said == *latest);
+                known.trouble = Some(offence.to_string());
+                tracing::warn!(device = device.0, %offence, "a peer is not to be believed");
+            }
+        }
+    }
+
+    /// Makes an operation of this device, and waits for the server's receipt.
+    fn operate(&mut self, why: Unseen) {
+        if matches!(why, Unseen::Log(_)) {
+            let now = now_ms();
+            if self.operated_ms.is_some_and(|before| now.saturating_sub(before) < WORDS_MS_MIN) {
+                return;
+            }
+            self.operated_ms = Some(now);
+        }
+        let before = self.shared.latest.read().floor.last();
+        if let Err(error) = self.shared.submit_freely(None) {
+            tracing::info!(%error, "the server could not be asked for what a peer has seen");
+            return;
+        }
+        let end = Instant::now() + RECEIPT_PATIENCE;
+        while Instant::now() < end && !self.peers.stop.pause(GLANCE) {
+            let floor = self.shared.latest.read().floor.clone();
+            if floor.last() > before && Latest::of(&floor).operation.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn freeze(&self, device: DeviceId, latest: &Latest, contradiction: &Contradiction) {
+        let place = self.shared.latest.read().clone();
+        let name = device_name(&place.base.membership, device);
+        let what = format!(
+            "{name} was met directly, and the server has shown it another history than this device: {}, and {}: {}. Both \
+             operations have the server's receipts, which convict whoever has its key; the evidence file holds them, and \
+             anybody can check it (`holdfast evidence verify`). Nothing the server shows can be trusted until you have \
+             compared notes with the others; save unsaved work with `holdfast salvage`",
+            contradiction.first.0, contradiction.second.0, contradiction.clash
+        );
+        let evidence = latest.operation.clone().and_then(|operation| {
+            let statement = Statement::of((*place.floor).clone(), None, &self.shared.store.near());
+            self.shared.evidence.keep_meeting(what.clone(), statement, operation)
+        });
+        self.peers.desk.lock().note(device, Some("the server has shown it another history".to_owned()));
+        let last_good_operation = self.shared.last_operation.load(Relaxed);
+        let noticed_ns = now_ns();
+        let report = FrozenReport {
+            what,
+            noticed_ns,
+            last_good_operation,
+            evidence,
+            is_local: false,
+            is_restored: false,
+        };
+        self.shared.freeze_for_good(report);
+    }
+}

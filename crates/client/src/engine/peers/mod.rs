@@ -1,0 +1,394 @@
+//! Meeting other clients of the file system directly: finding them, telling each other the latest operations, and what
+//! follows when one that was there falls silent (SUNDR section 3.2).
+//!
+//! The attack: a server that keeps two devices apart, each with a history that is true but incomplete. As soon as one of
+//! them has an operation that the other was not shown, and they can talk, both receipts convict the server
+//! ([`holdfast_protocol::peers`]), and everything freezes, with evidence.
+//!
+//! Who is where: [`records`] in the file system itself, and [`beacons`] on the local network. Neither is trusted: they
+//! lead to connections, over which a peer proves the key of a device that the membership in force lists
+//! ([`visiting`]). What it says is judged on a thread of its own ([`judging`]), so that a server that does not answer
+//! does not silence this device.
+//!
+//! Invariants: nothing that a peer says by itself freezes anybody, or is ever content. Each peer has a bounded part of
+//! everything: [`SEATS_A_DEVICE_MAX`] connections, one word that is not judged yet, [`ADDRESSES_MAX`] addresses of each
+//! kind, and so many words and questions to the server a second.
+
+mod beacons;
+mod judging;
+mod records;
+mod status;
+#[cfg(test)]
+mod tests;
+mod visiting;
+mod watching;
+
+pub use status::{PeerStanding, PeerStatus, PeersStatus};
+
+use super::Engine;
+use super::leases::now_ms;
+use super::shared::Shared;
+use super::stop::Stop;
+use crate::error::{FsError, StartError};
+use crate::processes::{Processes, Visit};
+use holdfast_content::DeviceId;
+use holdfast_crypto::Digest;
+use holdfast_protocol::peers::{Change, Latest, Presence, Roster};
+use holdfast_rpc::ServerAddress;
+use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Most connections to other clients.
+const SEATS_MAX: usize = 64;
+/// Most connections to one device. (Both ends may make one at the same time, and an old one may not be known to be dead.)
+const SEATS_A_DEVICE_MAX: usize = 4;
+/// Most connections each way that are only beginning.
+const BEGINNING_MAX: usize = 24;
+/// Most addresses of one device that are remembered, from records and from beacons each.
+const ADDRESSES_MAX: usize = 3;
+
+/// What a mount does while a peer is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenPeerLost {
+    /// Says so, and goes on.
+    Warn,
+    /// Refuses everything until it is back, has logged out, or the user says so.
+    Pause,
+}
+
+/// How other clients are met.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeersPolicy {
+    /// Where to listen; `None`: at a free port of all addresses.
+    pub listen: Option<SocketAddr>,
+    /// Whether to tell the local network, and hear what is told there.
+    pub beacon: bool,
+    /// After how long a silence a peer is lost.
+    pub timeout: Duration,
+    /// What happens then.
+    pub when_lost: WhenPeerLost,
+}
+
+/// Called when a peer is lost or back: whether anybody is lost now, and in words.
+pub type PeerHook = Box<dyn Fn(bool, &str) + Send + Sync>;
+
+/// The meetings of one engine.
+pub(super) struct Peers {
+    policy: PeersPolicy,
+    processes: Arc<Processes>,
+    /// Tells this run of the device from others.
+    run: u64,
+    /// Where others find it.
+    announced: Vec<SocketAddr>,
+    port: u16,
+    desk: Mutex<Desk>,
+    /// Something is to be judged.
+    said: Condvar,
+    /// Connections that are beginning: those made to this device, and those that it makes.
+    beginning: [AtomicUsize; 2],
+    /// Whether programs have to wait.
+    is_paused: AtomicBool,
+    has_left: AtomicBool,
+    hooks: Mutex<Vec<PeerHook>>,
+    stop: Stop,
+}
+
+/// What is known of everybody.
+struct Desk {
+    roster: Roster,
+    known: BTreeMap<DeviceId, Known>,
+    seats: Vec<Arc<Seat>>,
+    trouble: Option<String>,
+}
+
+/// What is known of one device.
+#[derive(Default)]
+struct Known {
+    recorded: Vec<SocketAddr>,
+    heard: VecDeque<SocketAddr>,
+    /// When it may be called next, and how long to wait after that fails.
+    call_at_ms: u64,
+    call_pause_ms: u64,
+    /// The last that it said and that was not found to agree yet.
+    said: Option<Box<Latest>>,
+    /// When to judge it (again).
+    judge_at_ms: u64,
+    /// How far both have seen the same, and when that was found.
+    agreed: Option<(u64, i64)>,
+    /// When it was heard last, by the wall clock.
+    heard_ns: Option<i64>,
+    trouble: Option<String>,
+}
+
+/// A connection to a peer that was introduced.
+struct Seat {
+    device: DeviceId,
+    visit: Visit,
+    /// What it was told last, and when.
+    told: Mutex<(Option<Latest>, u64)>,
+}
+
+/// What one of the threads does.
+type Task = Box<dyn FnOnce(&Arc<Peers>, &Arc<Shared>) + Send>;
+
+impl Peers {
+    fn new(
+        policy: PeersPolicy,
+        processes: Arc<Processes>,
+        run: u64,
+        announced: Vec<SocketAddr>,
+        port: u16,
+    ) -> Peers {
+        let roster = Roster::new(policy.timeout.as_millis() as u64);
+        let (known, seats) = Default::default();
+        Peers {
+            policy,
+            processes,
+            run,
+            announced,
+            port,
+            desk: Mutex::new(Desk { roster, known, seats, trouble: None }),
+            said: Condvar::new(),
+            beginning: Default::default(),
+            is_paused: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
+            hooks: Mutex::default(),
+            stop: Stop::default(),
+        }
+    }
+
+    /// Whether programs may look at or change anything.
+    pub fn may_work(&self) -> Result<(), FsError> {
+        match self.is_paused.load(Relaxed) {
+            true => Err(FsError::Outdated(self.words())),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether an operation may be made. What is kept to be sent waits as for a server that is away.
+    pub fn may_operate(&self) -> Result<(), FsError> {
+        match self.is_paused.load(Relaxed) {
+            true => Err(FsError::Unreachable(self.words())),
+            false => Ok(()),
+        }
+    }
+
+    fn words(&self) -> String {
+        let desk = self.desk.lock();
+        let lost = desk.roster.peers().iter().filter(|(_, peer)| peer.presence == Presence::Lost);
+        let lost: Vec<String> = lost.map(|(device, _)| format!("device {}", device.0)).collect();
+        format!(
+            "{} was met directly, has not logged out, and is silent; whether the server shows the same to both is not \
+             known until it is back. `holdfast peers go-on` ends the waiting for it",
+            lost.join(", ")
+        )
+    }
+
+    /// Registers a hook, and tells it at once if somebody is lost already.
+    pub fn on_change(&self, hook: PeerHook) {
+        if self.desk.lock().roster.is_anybody_lost() {
+            hook(true, &self.words());
+        }
+        self.hooks.lock().push(hook);
+    }
+
+    /// Does what changes mean: the pause, words to whoever wants to hear.
+    fn changed(&self, changes: &[Change]) {
+        let is_anybody_lost = self.desk.lock().roster.is_anybody_lost();
+        self.is_paused.store(is_anybody_lost && self.policy.when_lost == WhenPeerLost::Pause, SeqCst);
+        for change in changes {
+            let device = change.device.0;
+            match change.presence {
+                Presence::Lost => tracing::warn!(device, "a peer is lost"),
+                Presence::Met => tracing::info!(device, "met a peer"),
+                Presence::LoggedOut => tracing::info!(device, "a peer has logged out"),
+                Presence::LoggedIn => {}
+            }
+            // Who comes and goes in order is no news to people.
+            let words = match (change.before, change.presence) {
+                (_, Presence::Lost) => self.words(),
+                (Presence::Lost, Presence::Met) => format!("device {device} is met again"),
+                (Presence::Lost, _) => format!("device {device} has logged out"),
+                _ => continue,
+            };
+            self.hooks.lock().iter().for_each(|hook| hook(is_anybody_lost, &words));
+        }
+    }
+
+    /// Those who are lost are not waited for, until they are met again. Who that was.
+    pub fn go_on(&self) -> Vec<DeviceId> {
+        let given_up = self.desk.lock().roster.go_on();
+        self.changed(&[]);
+        given_up
+    }
+
+    /// Tells everybody that this run ends in order.
+    pub fn leave(&self, shared: &Arc<Shared>) {
+        if self.has_left.swap(true, SeqCst) {
+            return;
+        }
+        self.say_goodbye();
+        records::log_out(self, shared);
+    }
+
+    /// Ends all threads and connections.
+    pub fn stop(&self) {
+        self.stop.ask();
+        self.said.notify_all();
+        for seat in &self.desk.lock().seats {
+            seat.visit.hang_up();
+        }
+    }
+}
+
+/// The listener, before anything else is begun.
+///
+/// # Errors
+/// There is none to be had.
+pub(super) fn listen(policy: &PeersPolicy) -> Result<TcpListener, StartError> {
+    let bound = match policy.listen {
+        Some(address) => TcpListener::bind(address),
+        None => TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")),
+    };
+    let listener = bound.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    listener.map_err(|source| StartError::Local { what: "listening for other clients".to_owned(), source })
+}
+
+/// Where others find this machine: the address that it listens at, or by which it reaches the server.
+fn announced(listener: &TcpListener, server: &ServerAddress) -> (Vec<SocketAddr>, u16) {
+    let Ok(local) = listener.local_addr() else { return (Vec::new(), 0) };
+    if !local.ip().is_unspecified() {
+        return (vec![local], local.port());
+    }
+    let towards = |server: SocketAddr| -> std::io::Result<IpAddr> {
+        let any: IpAddr = match server {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        // Nothing is sent: the system says which way it would go.
+        socket.connect(server)?;
+        Ok(socket.local_addr()?.ip())
+    };
+    let servers = (server.host.as_str(), server.port).to_socket_addrs();
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for ip in servers.into_iter().flatten().filter_map(|server| towards(server).ok()) {
+        let address = SocketAddr::new(ip, local.port());
+        if !found.contains(&address) && found.len() < ADDRESSES_MAX {
+            found.push(address);
+        }
+    }
+    (found, local.port())
+}
+
+impl Engine {
+    /// From now on other clients are met.
+    pub(super) fn meet_peers(
+        self: Arc<Self>,
+        policy: PeersPolicy,
+        processes: &Arc<Processes>,
+        server: &ServerAddress,
+        listener: TcpListener,
+    ) -> Result<Arc<Engine>, StartError> {
+        processes.welcome_peers().map_err(|error| StartError::Key(error.to_string()))?;
+        let (announced, port) = announced(&listener, server);
+        let local = |source| StartError::Local { what: "drawing a number".to_owned(), source };
+        let run = super::start::draw_run().map_err(local)? as u64;
+        let peers = Arc::new(Peers::new(policy, processes.clone(), run, announced, port));
+        let _ = self.shared.peers.set(peers.clone());
+        let mut threads = Vec::new();
+        let mut spawn = |name: &str, body: Task| {
+            let (peers, shared) = (peers.clone(), self.shared.clone());
+            threads.push(super::start::spawn(name, move || body(&peers, &shared))?);
+            Ok::<(), StartError>(())
+        };
+        spawn("peer-records", Box::new(records::run))?;
+        spawn("peer-judge", Box::new(judging::run))?;
+        spawn("peer-door", Box::new(move |peers, shared| visiting::accept(peers, shared, &listener)))?;
+        spawn("peer-watch", Box::new(watching::run))?;
+        if peers.policy.beacon {
+            spawn("peer-beacons", Box::new(beacons::run))?;
+        }
+        let mut all = self.threads.lock();
+        threads.into_iter().for_each(|thread| all.insert(0, thread));
+        drop(all);
+        Ok(self)
+    }
+
+    /// Registers what is to be called when a peer is lost, and when one is back.
+    pub fn on_peer(&self, hook: PeerHook) {
+        if let Some(peers) = self.shared.peers.get() {
+            peers.on_change(hook);
+        }
+    }
+
+    /// Who was met, and what was agreed on; `None`: nobody is to be met.
+    pub fn peers(&self) -> Option<PeersStatus> {
+        self.shared.peers.get().map(|peers| peers.status(&self.shared))
+    }
+
+    /// Whether other clients are met.
+    pub fn meets_peers(&self) -> bool {
+        self.shared.peers.get().is_some()
+    }
+
+    /// Waits no more for peers that are lost. Which devices these were; `None`: nobody is to be met.
+    pub fn go_on_without_lost(&self) -> Option<Vec<DeviceId>> {
+        self.shared.peers.get().map(|peers| peers.go_on())
+    }
+}
+
+impl Shared {
+    /// The file system, as peers know it: by its epoch, so that those of different ones do not meet.
+    fn file_system(&self) -> Digest {
+        self.latest.read().floor.epoch
+    }
+
+    /// The device with this key, if it is a member now and another than this one.
+    fn member_with(&self, key: &holdfast_crypto::PublicKey) -> Option<DeviceId> {
+        let base = self.latest.read().base.clone();
+        let device = base.membership.device_by_key(key)?;
+        let is_member = base.membership.devices.get(&device).is_some_and(|known| known.removed_at.is_none());
+        (is_member && device != self.me).then_some(device)
+    }
+}
+
+impl Desk {
+    fn has_seat(&self, device: DeviceId) -> bool {
+        self.seats.iter().any(|seat| seat.device == device)
+    }
+
+    fn note(&mut self, device: DeviceId, trouble: Option<String>) {
+        self.known.entry(device).or_default().trouble = trouble;
+    }
+}
+
+impl Known {
+    /// Where to call it, the newest first.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let mut all: Vec<SocketAddr> = self.heard.iter().copied().collect();
+        all.extend(self.recorded.iter().filter(|address| !self.heard.contains(address)));
+        all
+    }
+
+    /// An address that it said it has.
+    fn heard_at(&mut self, address: SocketAddr) {
+        if !self.heard.contains(&address) {
+            self.heard.push_front(address);
+            self.heard.truncate(ADDRESSES_MAX);
+            self.call_pause_ms = 0;
+        }
+    }
+
+    /// A call has failed, or was hung up.
+    fn call_later(&mut self) {
+        self.call_pause_ms = (self.call_pause_ms * 2).clamp(2_000, 60_000);
+        self.call_at_ms = now_ms() + self.call_pause_ms;
+    }
+}

@@ -1,0 +1,259 @@
+//! Clients that meet without the server tell each other their latest operations (SUNDR section 3.2: "continuously
+//! exchange information on their latest operations"): what is said, how it is judged, and who is there ([`roster`]).
+//!
+//! The attack: a server that shows two devices two histories, each true and incomplete, for as long as neither sees an
+//! operation of the other by way of the server. Here each sees the other's by another way.
+//!
+//! What is said is a device's last committed operation with the server's receipt for it, and the length of the log that
+//! it has accepted. What a peer says is never content, and nothing that it says by itself freezes anybody:
+//!
+//! - an operation is believed only with its device's signature and a listed server's receipt ([`believe`]);
+//! - two operations with receipts that contradict each other convict the server, by [`crate::judge`];
+//! - what this device was not shown ([`Finding::Unseen`]) is asked for. When it has then made an operation of its own and
+//!   has the server's receipt, either that operation knows of the peer's or both convict the server: an honest server
+//!   orders the later one behind the earlier, and neither can know of the other otherwise.
+//!
+//! So a finding of [`Finding::Convicted`] is the same for everybody who has both receipts, with no word of anybody's.
+
+mod roster;
+#[cfg(test)]
+mod tests;
+
+pub use roster::{Change, PEERS_MAX, Peer, Presence, Roster, UNKNOWN_RUN};
+
+use crate::check::authentic;
+use crate::floor::Floor;
+use crate::judge::{Contradiction, Exhibit, Suspect, contradictions};
+use crate::members::Members;
+use crate::message::Receipt;
+use crate::signed::{Signable, Signed};
+use crate::structure::{LogHead, Structure};
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::DeviceId;
+use holdfast_crypto::{Digest, DigestKey, Domain, encode};
+
+/// The version of this conversation.
+pub const VERSION: u16 = 1;
+/// Longest word that is read: a structure at all its limits is shorter.
+pub const WORD_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a beacon.
+pub const BEACON_BYTES: usize = 8 + SALT_BYTES + 6 + 32;
+/// Bytes of a knock.
+pub const KNOCK_BYTES: usize = SALT_BYTES + 32;
+/// Random bytes in either.
+pub const SALT_BYTES: usize = 16;
+
+/// What beacons begin with.
+const BEACON_MAGIC: [u8; 8] = *b"hfpeer\0\x01";
+
+/// An operation that a server has promised to have committed.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Acknowledged {
+    /// What its device signed.
+    pub structure: Signed<Structure>,
+    /// The server's promise.
+    pub receipt: Signed<Receipt>,
+}
+
+/// How far a device is.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Latest {
+    /// Its last committed operation, if it has made one and was given a receipt.
+    pub operation: Option<Acknowledged>,
+    /// The log that it has accepted: its word only, but a reason to ask the server.
+    pub log: LogHead,
+}
+
+/// What is said between two devices that have proven their keys.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub enum Word {
+    /// First of all.
+    Hello {
+        /// Version of this conversation.
+        version: u16,
+        /// What it is about: the epoch of the file system.
+        file_system: Digest,
+        /// Tells this run of the device from others.
+        run: u64,
+    },
+    /// How far it is now.
+    Latest(Box<Latest>),
+    /// It is still there.
+    Here,
+    /// It leaves, in order.
+    Bye,
+}
+
+impl Latest {
+    /// What the device with this floor says.
+    pub fn of(floor: &Floor) -> Latest {
+        let operation = floor.own().zip(floor.receipt.as_ref()).and_then(|(structure, receipt)| {
+            // A receipt may be of an earlier operation.
+            (receipt.value.structure == structure.value.digest())
+                .then(|| Acknowledged { structure: structure.clone(), receipt: receipt.clone() })
+        });
+        Latest { operation, log: floor.log() }
+    }
+}
+
+/// What one side's view of the other's word is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// All that the peer said is in what this device has accepted, as far as can be told.
+    Agrees,
+    /// The peer has seen what this device was not shown. The server must be asked.
+    Unseen(Unseen),
+    /// Both sides' receipts convict the server.
+    Convicted(Box<Contradiction>),
+}
+
+/// What this device was not shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unseen {
+    /// The peer's operation of this number.
+    Operation(u64),
+    /// A log of this many operations, or another one of the same length: the peer's word.
+    Log(u64),
+}
+
+/// Why a peer's word is not believed. None of it says anything about the server.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Offence {
+    /// It speaks of another file system, or another version of the conversation.
+    #[error("it speaks of something else")]
+    Foreign,
+    /// The operation is another device's.
+    #[error("it said that an operation of device {} was its own", .0.0)]
+    AnotherDevice(DeviceId),
+    /// The operation is not validly signed.
+    #[error("its operation is not to be believed: {0}")]
+    NotAuthentic(String),
+    /// The receipt is none of a server that the superuser has listed.
+    #[error("its receipt is not one of a listed server's for that operation")]
+    BadReceipt,
+    /// Its operation is another one than was signed with its key before, under one number.
+    #[error("operation {0} of it is signed twice, differently: its key is in use twice")]
+    SignedTwice(u64),
+}
+
+/// Whether `peer` may be believed to have made this operation, and a server to have promised it.
+///
+/// # Errors
+/// [`Offence`].
+pub fn believe(
+    floor: &Floor,
+    members: &dyn Members,
+    peer: DeviceId,
+    operation: &Acknowledged,
+) -> Result<(), Offence> {
+    let structure = &operation.structure;
+    if structure.value.device() != peer {
+        return Err(Offence::AnotherDevice(structure.value.device()));
+    }
+    if structure.value.forecast.file_system != floor.epoch {
+        return Err(Offence::Foreign);
+    }
+    authentic(members, structure).map_err(|alarm| Offence::NotAuthentic(alarm.to_string()))?;
+    match floor.is_promised(&operation.receipt, &structure.value) {
+        true => Ok(()),
+        false => Err(Offence::BadReceipt),
+    }
+}
+
+/// Judges what `peer` has said by what this device has accepted.
+///
+/// # Errors
+/// [`Offence`]: the peer's; nothing follows for the server.
+pub fn judge(
+    floor: &Floor,
+    members: &dyn Members,
+    peer: DeviceId,
+    latest: &Latest,
+) -> Result<Finding, Offence> {
+    if let Some(theirs) = &latest.operation {
+        believe(floor, members, peer, theirs)?;
+        if let Some(contradiction) = conviction(floor, theirs) {
+            return Ok(Finding::Convicted(Box::new(contradiction)));
+        }
+        let number = theirs.structure.value.number();
+        let slot = floor.view.slots.get(&peer);
+        match slot.filter(|slot| slot.value.number() == number) {
+            Some(slot) if slot.value.digest() != theirs.structure.value.digest() => {
+                return Err(Offence::SignedTwice(number));
+            }
+            _ => {}
+        }
+        if slot.map_or(0, |slot| slot.value.number()) < number {
+            return Ok(Finding::Unseen(Unseen::Operation(number)));
+        }
+    }
+    let (ours, theirs) = (floor.log(), latest.log);
+    let differs = theirs.size > ours.size || (theirs.size == ours.size && theirs.root != ours.root);
+    Ok(if differs { Finding::Unseen(Unseen::Log(theirs.size)) } else { Finding::Agrees })
+}
+
+/// What convicts the server in this device's last operation and another's, both with receipts.
+fn conviction(floor: &Floor, theirs: &Acknowledged) -> Option<Contradiction> {
+    let ours = Latest::of(floor).operation?;
+    if !floor.accepts_receipt(&ours.receipt, &ours.structure.value) {
+        return None;
+    }
+    let exhibit = |operation| Exhibit { structure: operation, acknowledged: true };
+    let found = contradictions(&[exhibit(&ours.structure), exhibit(&theirs.structure)]);
+    found.into_iter().find(|found| found.suspects.convicted() == Some(Suspect::Server))
+}
+
+/// What a client says to all of a network, so that others of its file system find it, and nobody else learns which that
+/// is: `magic | salt | device u32 | port u16 | keyed digest`, integers little endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beacon {
+    /// Who it is.
+    pub device: DeviceId,
+    /// Where it listens, at the address that the beacon came from.
+    pub port: u16,
+}
+
+impl Beacon {
+    /// As it is sent.
+    pub fn to_bytes(self, file_system: &Digest, salt: [u8; SALT_BYTES]) -> [u8; BEACON_BYTES] {
+        let mut bytes = [0; BEACON_BYTES];
+        bytes[..8].copy_from_slice(&BEACON_MAGIC);
+        bytes[8..24].copy_from_slice(&salt);
+        bytes[24..28].copy_from_slice(&self.device.0.to_le_bytes());
+        bytes[28..30].copy_from_slice(&self.port.to_le_bytes());
+        let tag = keyed(file_system, b"beacon", &bytes[8..30]);
+        bytes[30..].copy_from_slice(&tag.0);
+        bytes
+    }
+
+    /// `None`: it is no beacon of this file system.
+    pub fn read(file_system: &Digest, bytes: &[u8]) -> Option<Beacon> {
+        let bytes: &[u8; BEACON_BYTES] = bytes.try_into().ok()?;
+        let is_ours =
+            bytes[..8] == BEACON_MAGIC && bytes[30..] == keyed(file_system, b"beacon", &bytes[8..30]).0;
+        let device = DeviceId(u32::from_le_bytes(bytes[24..28].try_into().ok()?));
+        let port = u16::from_le_bytes(bytes[28..30].try_into().ok()?);
+        (is_ours && port > 0).then_some(Beacon { device, port })
+    }
+}
+
+/// What a client sends before anything else to one that it connects to: it knows of the file system. Who does not gets
+/// no handshake, and so neither a key's name nor a signature.
+pub fn knock(file_system: &Digest, to: &Digest, salt: [u8; SALT_BYTES]) -> [u8; KNOCK_BYTES] {
+    let mut bytes = [0; KNOCK_BYTES];
+    bytes[..SALT_BYTES].copy_from_slice(&salt);
+    let tag = keyed(file_system, b"knock", &encode(&(salt, to)));
+    bytes[SALT_BYTES..].copy_from_slice(&tag.0);
+    bytes
+}
+
+/// Whether a knock is for whoever has the key with this digest.
+pub fn is_knock(file_system: &Digest, to: &Digest, bytes: &[u8; KNOCK_BYTES]) -> bool {
+    let mut salt = [0; SALT_BYTES];
+    salt.copy_from_slice(&bytes[..SALT_BYTES]);
+    knock(file_system, to, salt) == *bytes
+}
+
+fn keyed(file_system: &Digest, what: &[u8], bytes: &[u8]) -> Digest {
+    DigestKey(file_system.0).digest(Domain::Meeting, &[what, bytes].concat())
+}

@@ -1,0 +1,138 @@
+//! Who is there: which devices have logged in, were met, have left in order, or fell silent.
+//!
+//! Invariants: only a device that was met directly can be *lost*, since only then is silence a change; whoever left in
+//! order is not lost, and what comes late of a run that has ended brings nobody back. Time is an argument.
+
+use holdfast_content::DeviceId;
+use std::collections::BTreeMap;
+
+/// Most devices remembered. As many as a file system may have.
+pub const PEERS_MAX: usize = crate::check::DEVICES_MAX;
+
+/// The run of a device of which only a beacon was heard.
+pub const UNKNOWN_RUN: u64 = 0;
+
+/// How a peer stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// It says that it is there, and was not met, or is not waited for any more.
+    LoggedIn,
+    /// It is heard.
+    Met,
+    /// It was met, has not left, and is silent.
+    Lost,
+    /// It left in order.
+    LoggedOut,
+}
+
+/// A peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// How it stands.
+    pub presence: Presence,
+    /// Its run, as far as known.
+    pub run: u64,
+    /// When it was heard last.
+    pub heard_ms: Option<u64>,
+}
+
+/// What changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Whose standing.
+    pub device: DeviceId,
+    /// What it was.
+    pub before: Presence,
+    /// What it is now.
+    pub presence: Presence,
+}
+
+/// All peers of one device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Roster {
+    timeout_ms: u64,
+    peers: BTreeMap<DeviceId, Peer>,
+}
+
+impl Roster {
+    /// Nobody yet. Who was met is lost after so long a silence.
+    pub fn new(timeout_ms: u64) -> Roster {
+        Roster { timeout_ms, peers: BTreeMap::new() }
+    }
+
+    /// All of them.
+    pub fn peers(&self) -> &BTreeMap<DeviceId, Peer> {
+        &self.peers
+    }
+
+    /// A record says that this run of the device is there.
+    pub fn handle_login(&mut self, device: DeviceId, run: u64) {
+        let is_room = self.peers.len() < PEERS_MAX;
+        match self.peers.get_mut(&device) {
+            Some(peer) if peer.presence == Presence::LoggedOut && peer.run != run => {
+                *peer = Peer { presence: Presence::LoggedIn, run, heard_ms: peer.heard_ms };
+            }
+            Some(peer) if peer.presence == Presence::LoggedIn && run != UNKNOWN_RUN => peer.run = run,
+            Some(_) => {}
+            None if is_room => {
+                self.peers.insert(device, Peer { presence: Presence::LoggedIn, run, heard_ms: None });
+            }
+            None => {}
+        }
+    }
+
+    /// It was heard directly. What changed, if anything.
+    pub fn handle_heard(&mut self, now_ms: u64, device: DeviceId, run: u64) -> Option<Change> {
+        self.handle_login(device, run);
+        let peer = self.peers.get_mut(&device)?;
+        if peer.presence == Presence::LoggedOut && peer.run == run {
+            return None;
+        }
+        let before = std::mem::replace(&mut peer.presence, Presence::Met);
+        (peer.run, peer.heard_ms) = (run, Some(now_ms));
+        (before != Presence::Met).then_some(Change { device, before, presence: Presence::Met })
+    }
+
+    /// It says, directly or in a record, that this run has ended in order.
+    pub fn handle_logout(&mut self, device: DeviceId, run: u64) -> Option<Change> {
+        let peer = self.peers.get_mut(&device)?;
+        if peer.run != run || peer.presence == Presence::LoggedOut {
+            return None;
+        }
+        let before = std::mem::replace(&mut peer.presence, Presence::LoggedOut);
+        Some(Change { device, before, presence: Presence::LoggedOut })
+    }
+
+    /// Who has been silent for too long by now.
+    pub fn poll(&mut self, now_ms: u64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (device, peer) in &mut self.peers {
+            let silent_ms = peer.heard_ms.map_or(0, |heard_ms| now_ms.saturating_sub(heard_ms));
+            if peer.presence == Presence::Met && silent_ms >= self.timeout_ms {
+                peer.presence = Presence::Lost;
+                changes.push(Change { device: *device, before: Presence::Met, presence: Presence::Lost });
+            }
+        }
+        changes
+    }
+
+    /// Who is lost is not waited for, until it is met again. Who that was.
+    pub fn go_on(&mut self) -> Vec<DeviceId> {
+        let lost = self.peers.iter_mut().filter(|(_, peer)| peer.presence == Presence::Lost);
+        lost.map(|(device, peer)| {
+            peer.presence = Presence::LoggedIn;
+            *device
+        })
+        .collect()
+    }
+
+    /// Forgets devices that are no members any more.
+    pub fn retain(&mut self, is_member: impl Fn(DeviceId) -> bool) {
+        self.peers.retain(|device, _| is_member(*device));
+    }
+
+    /// Whether anybody is lost.
+    pub fn is_anybody_lost(&self) -> bool {
+        self.peers.values().any(|peer| peer.presence == Presence::Lost)
+    }
+}

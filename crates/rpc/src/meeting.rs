@@ -1,0 +1,185 @@
+//! The channel between two clients: a knock, then TLS 1.3 with both devices' keys.
+//!
+//! Invariants:
+//! - who does not know the file system's id gets nothing from a listening client, not even its key's name, and has it
+//!   sign nothing: the connection ends after a false knock;
+//! - who connects knows beforehand which key must answer, and shows its own to no other;
+//! - the application protocol is not the servers', so no handshake of one kind passes for one of the other.
+//!
+//! Whether the key that connects may be talked to, the membership says; that is the caller's to look up.
+
+use crate::tls;
+use holdfast_crypto::{Digest, KeyHolder, PublicKey};
+use holdfast_protocol::peers::{KNOCK_BYTES, SALT_BYTES, is_knock, knock};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// The application protocol (ALPN).
+const ALPN: &[u8] = b"holdfast-peer/1";
+
+/// How long a handshake may take, without the time that a key's keeper needs.
+pub const MEETING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// It was made to us.
+    Accepting,
+    /// We made it, to whoever has this key.
+    Connecting(PublicKey),
+}
+
+/// What a connection is for.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    /// Our own key.
+    pub key: Arc<dyn KeyHolder>,
+    /// The file system that both know.
+    pub file_system: Digest,
+    /// Which end this is.
+    pub way: Way,
+}
+
+/// A stream to a peer that has proven its key.
+pub trait Met: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Met for T {}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum NotMet {
+    /// Peer: it does not know the file system.
+    #[error("it does not know the file system")]
+    Stranger,
+    /// Peer, or whoever keeps our key: the handshake failed.
+    #[error("the handshake failed: {0}")]
+    Handshake(String),
+    /// Medium: the connection failed.
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Makes a connected socket a channel to a peer, and tells its key. Whoever keeps our key is waited for; the peer is not,
+/// for longer than [`MEETING_PATIENCE`] before its first byte. To be given an end by the caller.
+///
+/// # Errors
+/// [`NotMet`].
+pub async fn meet(mut tcp: TcpStream, invitation: Invitation) -> Result<(PublicKey, Box<dyn Met>), NotMet> {
+    let Invitation { key, file_system, way } = invitation;
+    let failed = |error: io::Error| NotMet::Handshake(error.to_string());
+    match way {
+        Way::Accepting => {
+            let mut knocked = [0; KNOCK_BYTES];
+            let read = tokio::time::timeout(MEETING_PATIENCE, tcp.read_exact(&mut knocked)).await;
+            read.map_err(|_| NotMet::Stranger)??;
+            if !is_knock(&file_system, &key.public().file_system_id(), &knocked) {
+                return Err(NotMet::Stranger);
+            }
+            let acceptor = TlsAcceptor::from(tls::accepting(key, ALPN));
+            let stream = acceptor.accept(tcp).await.map_err(failed)?;
+            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(NotMet::Handshake)?;
+            Ok((peer, Box::new(stream)))
+        }
+        Way::Connecting(expected) => {
+            let mut salt = [0; SALT_BYTES];
+            getrandom::fill(&mut salt).map_err(|error| NotMet::Handshake(error.to_string()))?;
+            tcp.write_all(&knock(&file_system, &expected.file_system_id(), salt)).await?;
+            let connector = TlsConnector::from(tls::connecting(key, expected, ALPN));
+            let stream = connector.connect(tls::server_name(), tcp).await.map_err(failed)?;
+            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(NotMet::Handshake)?;
+            Ok((peer, Box::new(stream)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_crypto::SigningKey;
+    use tokio::net::TcpListener;
+
+    const FILE_SYSTEM: Digest = Digest([7; 32]);
+
+    fn key(seed: u8) -> SigningKey {
+        SigningKey::from_seed(&[seed; 32])
+    }
+
+    fn invitation(seed: u8, file_system: Digest, way: Way) -> Invitation {
+        Invitation { key: key(seed).into(), file_system, way }
+    }
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let address = listener.local_addr().expect("an address");
+        let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (near.expect("connected"), far.expect("accepted").0)
+    }
+
+    /// Both ends of a meeting of keys 1 and 2, as the ends are told.
+    async fn met(
+        expected: u8,
+        knows: Digest,
+    ) -> (Result<(PublicKey, Box<dyn Met>), NotMet>, Result<(PublicKey, Box<dyn Met>), NotMet>) {
+        let (near, far) = pair().await;
+        let connecting = invitation(1, knows, Way::Connecting(key(expected).public()));
+        tokio::join!(meet(near, connecting), meet(far, invitation(2, FILE_SYSTEM, Way::Accepting)))
+    }
+
+    fn block_on<T>(task: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(task)
+    }
+
+    /// Proves: both ends learn each other's key, and bytes pass both ways.
+    #[test]
+    fn two_devices_meet() {
+        block_on(async {
+            let (near, far) = met(2, FILE_SYSTEM).await;
+            let ((their, mut near), (our, mut far)) = (near.expect("met"), far.expect("met"));
+            assert_eq!((their, our), (key(2).public(), key(1).public()));
+            near.write_all(b"word").await.and(near.flush().await).expect("sent");
+            let mut word = [0; 4];
+            far.read_exact(&mut word).await.expect("came");
+            assert_eq!(&word, b"word");
+        });
+    }
+
+    /// Proves: a stranger gets not one byte, and another key than the expected one is not shown ours.
+    #[test]
+    fn strangers_are_not_answered() {
+        block_on(async {
+            let (near, far) = met(2, Digest([8; 32])).await;
+            assert!(near.is_err() && matches!(far, Err(NotMet::Stranger)));
+            // The knock names the expected key, so that another does not answer it at all.
+            let (near, far) = met(3, FILE_SYSTEM).await;
+            assert!(near.is_err() && matches!(far, Err(NotMet::Stranger)));
+            let (mut near, far) = pair().await;
+            near.write_all(&[0; 600]).await.expect("sent");
+            let outcome = meet(far, invitation(2, FILE_SYSTEM, Way::Accepting)).await;
+            assert!(matches!(outcome, Err(NotMet::Stranger)));
+            let mut answer = Vec::new();
+            let _ = near.read_to_end(&mut answer).await;
+            assert!(answer.is_empty(), "{answer:?}");
+        });
+    }
+
+    /// Proves: one who answers a knock that was for another key, which he has seen, is found out in the handshake.
+    #[test]
+    fn another_key_is_refused() {
+        block_on(async {
+            let (near, far) = pair().await;
+            let connecting = invitation(1, FILE_SYSTEM, Way::Connecting(key(2).public()));
+            let impostor = async move {
+                let mut far = far;
+                let mut knocked = [0; KNOCK_BYTES];
+                far.read_exact(&mut knocked).await.expect("a knock");
+                TlsAcceptor::from(tls::accepting(Arc::new(key(9)), ALPN)).accept(far).await
+            };
+            let (near, far) = tokio::join!(meet(near, connecting), impostor);
+            assert!(matches!(near, Err(NotMet::Handshake(_))));
+            assert!(far.is_err(), "no key was shown to it");
+        });
+    }
+}
