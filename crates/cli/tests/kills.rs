@@ -111,6 +111,10 @@ fn nothing_acknowledged_is_lost_by_kills() {
     let (kills, seed) = (setting("HOLDFAST_KILLS", 6), setting("HOLDFAST_SEED", 1));
     let mut random = Random::new(seed);
     let mut world = World::new(&["anna", "ben"]);
+    // A mount that was killed keeps others waiting for as long.
+    let start = |world: &mut World| world.start_server_with(&["--lease", "3"]);
+    world.stop_server();
+    start(&mut world);
     let (anna, ben) = (world.mount("anna"), world.mount("ben"));
     let folders = [("anna", "anna"), ("ben", "team")];
     let mut writers =
@@ -123,7 +127,7 @@ fn nothing_acknowledged_is_lost_by_kills() {
             0 => {
                 world.kill_server();
                 std::thread::sleep(Duration::from_millis(random.below(300)));
-                world.start_server();
+                start(&mut world);
             }
             which => {
                 let writer = &mut writers[which as usize - 1];
