@@ -35,6 +35,8 @@ const STATES_MAX: usize = 64;
 const POINTS_MAX: usize = 100_000;
 /// How often the present state is asked to be noted while something is pending, before it is given up.
 const NOTE_ATTEMPTS: u32 = 50;
+/// How often a state is named that may have passed when its name arrives.
+const NAME_ATTEMPTS: u32 = 10;
 
 /// A kept state.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -205,6 +207,22 @@ impl Engine {
         if let Some(offence) = name_offence(name) {
             return Err(FsError::Invalid(offence.to_owned()));
         }
+        let mut pause = Duration::from_millis(50);
+        for _ in 1..NAME_ATTEMPTS {
+            match self.name_present(name) {
+                // While others change something, the state that was noted may give way to a later one of the same second.
+                Err(error @ (FsError::Refused(_) | FsError::NotFound)) => {
+                    tracing::debug!(%error, "the present state has passed; once more");
+                }
+                other => return other,
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+        self.name_present(name)
+    }
+
+    fn name_present(&self, name: &str) -> Result<PastState, FsError> {
         self.flush_commits()?;
         // Shows what was accepted by now, and nothing of this device is in flight then.
         self.fetch()?;
