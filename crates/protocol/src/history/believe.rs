@@ -171,13 +171,23 @@ fn has_settled(present: &Floor, slot: &Signed<Structure>) -> bool {
     present.view.pending.iter().any(|entry| !entry.dead && entry.forecast == slot.value.forecast)
 }
 
+/// Whether this is the own operation under way here: the server has taken it, and its receipt is not here yet.
+fn is_under_way(present: &Floor, slot: &Signed<Structure>) -> bool {
+    let (number, certificate) = (slot.value.number(), slot.value.forecast.certificate);
+    slot.value.device() == present.device
+        && number == present.used
+        && number > present.last()
+        && !present.voids.contains(number)
+        && present.offered.get(&number).is_some_and(|made| made.certificate == certificate)
+}
+
 /// Against what was accepted since.
 fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
     let contradiction =
         |operation: Operation, what: &str| Lie::Contradiction { operation, what: what.to_owned() };
     for (device, slot) in &view.slots {
         let shown = operation(&slot.value.forecast);
-        if has_settled(present, slot) {
+        if has_settled(present, slot) || is_under_way(present, slot) {
             continue;
         }
         let Some(now) = present.view.slots.get(device) else {
