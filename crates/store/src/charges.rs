@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a block is charged to whoever stored it first, for as long as the index has it: neither a second STORE, nor an
 //!   "I have it", a hold or a pin of somebody else moves or doubles the charge, nor does the collector when it moves a
-//!   block, or whoever heals a damaged one;
+//!   block, or whoever heals a damaged one. One that was dropped, and lives again because somebody refers to it, is
+//!   charged to whoever stored the oldest copy that is left: one who stored it, if not always the first;
 //! - what is charged follows from the index alone. The totals are written in the transaction that changes it, so no
 //!   crash parts them; a rebuilt index brings them back, and scrub compares;
 //! - between two checkpoints of the index a block that only the index on disk knows may be charged twice. Nobody is

@@ -227,6 +227,29 @@ fn an_older_index_is_made_anew() {
     assert!(store.scrub(&mut |_, _| {}).unwrap().is_clean());
 }
 
+/// Proves: a block that was dropped and lives again, because somebody refers to it, is charged to one who stored it: when
+/// the first one's bytes are gone with their segment, to the next; never to whoever refers to it.
+#[test]
+fn what_lives_again_is_charged_to_one_who_stored_it() {
+    let disk = PowerLoss::new(3);
+    let store = open(&disk).unwrap();
+    let (block, root) = (chunk(2), chunk(4));
+    put(&store, ALICE, &vec![block.clone()], 0);
+    // A restart seals the segment, so that the two copies are in different ones.
+    let store = reopen(&disk, store, Crash::Kill);
+    // What only the index on the disk knows is stored again.
+    store.checkpoint().unwrap();
+    put(&store, BOB, &vec![root.clone(), block.clone()], 0);
+    let hour = 3600 * SECOND;
+    store.collect(FS, &[root.0], hour, &mut |_| {}).unwrap();
+    assert_eq!(charges(&store), [(BOB, charge(&[&root]))].into());
+    let parent = node(9, vec![block.0]);
+    put(&store, DeviceId(3), &vec![parent.clone()], hour);
+    store.collect(FS, &[root.0], hour, &mut |_| {}).unwrap();
+    let expected = [(BOB, charge(&[&root, &block])), (DeviceId(3), charge(&[&parent]))].into();
+    assert_eq!(charges(&store), expected);
+}
+
 /// Proves: of what is deleted, that of somebody near their limit goes with the first collection; what others deleted is
 /// kept, and charged as long.
 #[test]
@@ -283,13 +306,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     /// Whatever is stored by whom, given up, relied on, collected, and however often the store is restarted or its index
-    /// made anew: each is charged for exactly the blocks that are here and that they stored when they were not; and nobody with an allowance for more than that, unless it was stored without one.
+    /// made anew: each is charged for exactly the blocks that are here and that they stored first, of the copies that are
+    /// left; and nobody with an allowance for more than that, unless it was stored without one.
     #[test]
     fn as_the_blocks_themselves_say(steps in proptest::collection::vec(step(), 1..40)) {
         let disk = PowerLoss::new(3);
         let mut store = open(&disk).unwrap();
         let mut now_ns = 0;
         let mut owners: BTreeMap<u8, DeviceId> = BTreeMap::new();
+        // Who ever stored what.
         let mut ever: BTreeSet<(u8, DeviceId)> = BTreeSet::new();
         for step in steps {
             let is_here = |store: &BlockStore, number: u8| {
@@ -313,7 +338,7 @@ proptest! {
                     });
                     prop_assert_eq!(stored.is_ok(), fits, "{:?}", stored);
                     if fits {
-                        ever.extend(fresh.iter().map(|number| (*number, owner)));
+                        ever.extend(blocks.iter().map(|number| (*number, owner)));
                         owners.extend(fresh.into_iter().map(|number| (number, owner)));
                     }
                 }
@@ -339,7 +364,8 @@ proptest! {
                     if !roots.is_empty() {
                         store.collect(FS, &roots, now_ns, &mut |_| {}).unwrap();
                         owners.retain(|number, _| is_here(&store, *number));
-                        // What somebody refers to again lives again if its bytes are still there: as it was stored.
+                        // What somebody refers to again lives again if its bytes are still there: as one stored it whose
+                        // copy is left, who need not be the first.
                         for number in (0..12).filter(|number| is_here(&store, *number)) {
                             let (header, _) = store.retrieve(FS, numbered(number).0).unwrap().unwrap();
                             prop_assert!(ever.contains(&(number, header.owner)));
