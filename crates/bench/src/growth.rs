@@ -35,6 +35,9 @@ pub struct Options {
     /// Numbers of files, all in one directory.
     #[arg(long, value_delimiter = ',', default_value = "10,1000,100000,1000000")]
     entries: Vec<u32>,
+    /// Numbers of states that have a name, each after a change.
+    #[arg(long, value_delimiter = ',', default_value = "10,1000")]
+    snapshots: Vec<usize>,
 }
 
 /// Runs the benchmark.
@@ -60,6 +63,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         Ok(())
     })?;
     growing("files in one directory", &options.entries, fill)?;
+    growing("snapshots", &options.snapshots, name_states)?;
     stored()
 }
 
@@ -210,6 +214,19 @@ fn fill(site: &Site, have: u32, want: u32) -> anyhow::Result<()> {
             }
             Ok(())
         })?;
+    }
+    Ok(())
+}
+
+/// Gives states names, each after a change.
+fn name_states(site: &Site, have: usize, want: usize) -> anyhow::Result<()> {
+    let caller = Caller { uid: 1000, gid: 1000, thread: 1 };
+    let exclusive = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
+    for number in have..want {
+        let name = format!("state-{number}");
+        let made = site.files.create(&caller, site.home, name.as_bytes(), 0o644, exclusive)?;
+        site.files.release(made.1.handle);
+        site.engine.name_state(&name)?;
     }
     Ok(())
 }

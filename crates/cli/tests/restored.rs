@@ -7,7 +7,8 @@ use common::*;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
@@ -153,6 +154,57 @@ fn alarms_from_before_the_declaration_end() {
         world.umount("anna");
         world.stop_server();
     }
+}
+
+/// A declaration that is killed, wherever it is, is finished by the next one; and who was away meanwhile, and so has met
+/// neither the older state nor the declaration, takes it up when they mount.
+#[test]
+fn a_declaration_that_breaks_off_is_finished() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    write(&anna.join("anna/first"), "1").expect("written");
+    world.umount("anna");
+    world.stop_server();
+    let backup = keep(&world, "backup");
+    world.start_server();
+    let anna = world.mount("anna");
+    write(&anna.join("anna/lost"), "1").expect("written");
+    world.umount("anna");
+    world.stop_server();
+    put_back(&world, &backup);
+    world.start_server_with(&["--restored"]);
+    let declaring = || {
+        let mut command = world.holdfast("superuser");
+        command.args(["fs", "restored", &world.url, "--yes", "--superuser"]).arg(world.key("superuser"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("run")
+    };
+    let mut delay = Duration::ZERO;
+    let declared = loop {
+        let mut child = declaring();
+        std::thread::sleep(delay);
+        let was_killed = child.try_wait().expect("waited").is_none();
+        child.kill().expect("killed");
+        let output = child.wait_with_output().expect("waited");
+        // The processes of one that was killed may still be ending.
+        if text(&output).contains("in use by another process") {
+            continue;
+        }
+        if !was_killed || output.status.success() {
+            break output;
+        }
+        delay += Duration::from_millis(15);
+    };
+    // One that was killed after it was done leaves nothing to be declared.
+    let done = declared.status.success() || text(&declared).contains("not started as one that was put back");
+    assert!(done, "{}", text(&declared));
+    let anna = world.mount("anna");
+    assert_eq!(fs::read_to_string(anna.join("anna/first")).expect("left"), "1");
+    assert!(!anna.join("anna/lost").exists());
+    write(&anna.join("anna/after"), "1").expect("written");
+    assert!(!world.status("anna").contains("ALARM"), "{}", world.status("anna"));
+    world.keygen("carl");
+    let public = fs::read_to_string(world.path("carl.key.pub")).expect("a key");
+    world.administer(&["fs", "user", "add", &world.url.clone(), "carl", public.trim()]);
 }
 
 /// A declaration is refused where nothing was put back, by anybody but the superuser, and where the key's state is not.

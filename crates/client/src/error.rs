@@ -222,6 +222,14 @@ pub struct FrozenReport {
     pub is_restored: bool,
 }
 
+impl FrozenReport {
+    /// Of what a server has just been found to do.
+    pub fn of_server(what: String, last_good_operation: u64, evidence: Option<PathBuf>) -> FrozenReport {
+        let noticed_ns = crate::evidence::now_ns();
+        FrozenReport { what, noticed_ns, last_good_operation, evidence, is_local: false, is_restored: false }
+    }
+}
+
 impl std::fmt::Display for FrozenReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_restored {

@@ -115,12 +115,17 @@ pub fn declare_restore(
 ) -> Result<Option<RestoreReport>, DeclareError> {
     let mut site = Site::open(config)?;
     let (reply, members) = site.look(0)?;
-    if let Some(effects) = site.unfinished(&reply)? {
+    if let Some(unfinished) = site.unfinished(&reply)? {
         // Confirmed before.
-        let last = read(&config.state_dir).ok().and_then(|restores| restores.last().copied());
-        let next = Membership { restores: site.known()?, ..site.next(&members, &reply.view) };
-        site.drive(effects, &next)?;
-        let (size, declared_ns) = last.map_or((0, 0), |restore| (restore.size, restore.declared_ns));
+        let restores = site.known()?;
+        let (size, declared_ns) = restores.last().map_or((0, 0), |last| (last.size, last.declared_ns));
+        let next = Membership { restores, ..site.next(&members, &reply.view) };
+        let blocks = match unfinished {
+            Unfinished::Unsent => site.blocks(&next)?,
+            Unfinished::Taken => Vec::new(),
+        };
+        let effects = site.signer.step(&*site.config.processes, Event::Restarted)?;
+        site.drive(effects, blocks)?;
         return Ok(Some(RestoreReport { size, declared_ns, lost: 0, own: None, kept: None }));
     }
     site.must_await()?;
@@ -136,13 +141,23 @@ pub fn declare_restore(
     let block = membership_block(&next)?;
     let tables = [(PrincipalId::Members, block.0)].into();
     let effects = site.signer.declare(&*config.processes, block.0, now_ns(), &tables)?;
-    site.drive(effects, &next)?;
+    // The key has gone over, and never goes back: nor do the leaves.
     if let Ok(mut leaves) = LeafFile::open(&config.state_dir)
         && let Err(error) = leaves.go_back(left.head())
     {
         tracing::warn!(%error, "leaves of the log cannot be kept");
     }
+    site.drive(effects, vec![block.1])?;
     Ok(Some(report))
+}
+
+/// What became of a declaration that broke off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Unfinished {
+    /// The server does not have it, and still shows the state that it is of.
+    Unsent,
+    /// The server has it: the answer was lost.
+    Taken,
 }
 
 /// The superuser's device, opened for this one operation.
@@ -210,20 +225,33 @@ impl<'a> Site<'a> {
         read(&self.config.state_dir).map_err(|error| self.unusable(&error))
     }
 
-    /// What is left to be sent of a declaration that broke off, if the server still shows the state that it is of.
-    fn unfinished(&mut self, reply: &ViewReply) -> Result<Option<Vec<Effect>>, DeclareError> {
-        let is_of_this = match self.signer.in_flight() {
-            (Some(certificate), Some(structure)) => {
-                certificate.new_members().is_some()
-                    && structure.forecast.log == reply.view.log
-                    && structure.forecast.file_system
-                        == epoch::latest(self.config.address.file_system, &self.known()?)
+    /// Whether a declaration broke off that can be finished.
+    fn unfinished(&self, reply: &ViewReply) -> Result<Option<Unfinished>, DeclareError> {
+        let (Some(certificate), Some(structure)) = self.signer.in_flight() else { return Ok(None) };
+        let ours = epoch::latest(self.config.address.file_system, &self.known()?);
+        if self.signer.frozen().is_some()
+            || certificate.new_members().is_none()
+            || structure.forecast.file_system != ours
+        {
+            return Ok(None);
+        }
+        let is_taken = reply.view.slots.get(&structure.device()).is_some_and(|slot| slot.value == *structure);
+        Ok(match structure.forecast.log == reply.view.log {
+            _ if is_taken => Some(Unfinished::Taken),
+            true => Some(Unfinished::Unsent),
+            false => None,
+        })
+    }
+
+    /// The block of this membership, if it is the one that was signed for.
+    fn blocks(&self, next: &Membership) -> Result<Vec<AddressedBlock>, DeclareError> {
+        let (reference, block) = membership_block(next)?;
+        match self.signer.in_flight().0.and_then(|certificate| certificate.new_members()) == Some(reference) {
+            true => Ok(vec![block]),
+            false => {
+                let why = "an earlier declaration was of another state of the server; declare once more";
+                Err(DeclareError::Refused(why.to_owned()))
             }
-            _ => false,
-        };
-        match is_of_this && self.signer.frozen().is_none() {
-            true => Ok(Some(self.signer.step(&*self.config.processes, Event::Restarted)?)),
-            false => Ok(None),
         }
     }
 
@@ -308,7 +336,8 @@ impl<'a> Site<'a> {
         Membership { version, warrant: None, ..members.clone() }
     }
 
-    fn drive(&mut self, effects: Vec<Effect>, next: &Membership) -> Result<(), DeclareError> {
+    /// Does what the signer wants done; `blocks` go with the declaration.
+    fn drive(&mut self, effects: Vec<Effect>, blocks: Vec<AddressedBlock>) -> Result<(), DeclareError> {
         let key = &*self.config.processes;
         let mut effects = std::collections::VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
@@ -321,13 +350,7 @@ impl<'a> Site<'a> {
                     let Request::Fast { certificate, structure, .. } = *request else {
                         return Err(DeclareError::Refused("another operation is under way".to_owned()));
                     };
-                    let (reference, block) = membership_block(next)?;
-                    if certificate.value.new_members() != Some(reference) {
-                        let why =
-                            "an earlier declaration was of another state of the server; declare once more";
-                        return Err(DeclareError::Refused(why.to_owned()));
-                    }
-                    let blocks = vec![block];
+                    let blocks = blocks.clone();
                     let request = Request::DeclareRestore { certificate, structure, blocks };
                     match call_patiently(&*self.remote, &request, self.config.deadline)? {
                         Response::Committed(receipt) => {

@@ -302,15 +302,7 @@ impl Vigil {
         }
         let evidence = shared.evidence.keep_head(what.clone(), floor, encode(shown), earlier);
         let last_good_operation = shared.last_operation.load(Relaxed);
-        let noticed_ns = now_ns();
-        let report = FrozenReport {
-            what,
-            noticed_ns,
-            last_good_operation,
-            evidence,
-            is_local: false,
-            is_restored: false,
-        };
+        let report = FrozenReport::of_server(what, last_good_operation, evidence);
         shared.freeze_for_good(report);
     }
 

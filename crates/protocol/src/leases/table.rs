@@ -9,7 +9,9 @@
 //! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
 //!   time is over.
 //!
-//! A device never stands in its own way: one run of it is alive at a time.
+//! A device never stands in its own way: one run of it is alive at a time. So the leases of a run that was killed end with
+//! the first operation of the next one, and nobody else waits for them until their time is over. (Operations of a device
+//! are ordered one after the other: none of an earlier run is ordered after one of a later.)
 
 use super::{DELEGATION_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched};
 use crate::locks::SessionId;
@@ -311,6 +313,7 @@ impl LeaseTable {
         self.lapse(id, now_ms);
         if fresh {
             self.operated.insert(id.device, now_ms);
+            self.end_earlier_runs(id);
         }
         if self.term_ms == 0 || self.closing || self.is_slow(id.device, now_ms) {
             return None;
@@ -452,6 +455,19 @@ impl LeaseTable {
             let expires_ms = session.expires_ms;
             self.end(id);
             self.sessions.insert(id, Session::new(epoch, expires_ms));
+        }
+    }
+
+    /// Ends what earlier runs of a session's device held.
+    fn end_earlier_runs(&mut self, id: SessionId) {
+        let epoch = self.sessions.get(&id).map_or(u64::MAX, |session| session.epoch);
+        let is_earlier = |(other, session): &(&SessionId, &Session)| {
+            other.device == id.device && **other != id && session.epoch < epoch
+        };
+        let earlier: Vec<SessionId> =
+            self.sessions.iter().filter(is_earlier).map(|(other, _)| *other).collect();
+        for run in earlier {
+            self.end(run);
         }
     }
 

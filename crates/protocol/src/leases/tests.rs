@@ -110,6 +110,38 @@ fn restarts() {
     assert_eq!(table.in_the_way(DeviceId(2), &touched, 5_000), None);
 }
 
+/// Proves: what a run held that was killed is free with the first operation that is ordered of its device's next run, also
+/// over a restart of the server; a message of the killed one that is only answered again frees nothing.
+#[test]
+fn the_next_run_frees_what_a_killed_one_held() {
+    let mut table = LeaseTable::new(TERM, 1);
+    let touched = Touched::file(file(1, 1));
+    let next = |run| SessionId { device: DeviceId(1), run };
+    let wish = |run| LeaseWish { run, ..wish(1, &[Scope::File(file(1, 1))]) };
+    granted(&mut table, 1, &[Scope::File(file(1, 1))], 10);
+    table.grant(next(7), &wish(7), false, &nothing(), 20);
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 20), Some(1_010), "nothing was ordered");
+    table.take_freed();
+    let of_next = table.grant(next(7), &wish(7), true, &nothing(), 30).expect("granted");
+    assert_eq!(of_next.scopes.len(), 1);
+    assert!(table.take_freed());
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 30), Some(1_030), "that of the next run");
+    // An answer for the killed one that is given again.
+    table.grant(session(1), &wish(session(1).run), false, &nothing(), 40);
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, 40), Some(1_030));
+
+    table.inherit(session(3), false, 5_000);
+    assert_eq!(table.in_the_way(DeviceId(2), &Touched::file(file(9, 9)), 50), Some(5_000));
+    table.grant(
+        SessionId { device: DeviceId(3), run: 1 },
+        &LeaseWish { run: 1, ..wish(1) },
+        true,
+        &nothing(),
+        60,
+    );
+    assert_eq!(table.in_the_way(DeviceId(2), &Touched::file(file(9, 9)), 60), None);
+}
+
 /// Proves: a delegation is for one who is alone; anybody else's operation, even a look that is signed, takes it back and
 /// waits for that; and the more often that happens, the longer nobody gets one.
 #[test]
@@ -196,7 +228,8 @@ fn floods_are_bounded() {
     assert!(table.in_the_way(DeviceId(2), &Touched::file(file(1, 1 + 39 * 10_000)), 20).is_some());
     for run in 0..100 {
         let wish = LeaseWish { run, ..wish(3, &[Scope::File(file(2, 1))]) };
-        table.grant(SessionId { device: DeviceId(3), run }, &wish, true, &nothing(), 20);
+        // What is sent again is ordered no more, and so ends no earlier run.
+        table.grant(SessionId { device: DeviceId(3), run }, &wish, run == 0, &nothing(), 20);
     }
     assert!(table.sessions().filter(|(id, _)| id.device == DeviceId(3)).count() <= 16);
     assert_eq!(granted(&mut table, 4, &[Scope::File(file(2, 1))], 20).scopes.len(), 1);

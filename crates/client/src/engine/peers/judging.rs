@@ -170,15 +170,7 @@ impl Judge<'_> {
         });
         self.peers.desk.lock().note(device, Some("the server has shown it another history".to_owned()));
         let last_good_operation = self.shared.last_operation.load(Relaxed);
-        let noticed_ns = now_ns();
-        let report = FrozenReport {
-            what,
-            noticed_ns,
-            last_good_operation,
-            evidence,
-            is_local: false,
-            is_restored: false,
-        };
+        let report = FrozenReport::of_server(what, last_good_operation, evidence);
         self.shared.freeze_for_good(report);
     }
 }

@@ -48,10 +48,10 @@ impl Pump {
             };
             if is_definite(&error) {
                 tracing::warn!(%error, "the server did not take an operation");
-                let is_of_before = matches!(error, RpcError::Server(ServerError::OtherEpoch));
-                operation.refusal = (!is_of_before).then(|| FsError::from(&error));
                 let effects = self.step(Event::Refused)?;
-                self.look()?;
+                // Before a restore was taken up, the server may have missed anything.
+                let is_of_before = self.look()? || matches!(error, RpcError::Server(ServerError::OtherEpoch));
+                operation.refusal = (!is_of_before).then(|| FsError::from(&error));
                 return Ok(effects);
             }
             tracing::debug!(%error, "no answer; asking again");
@@ -70,12 +70,12 @@ impl Pump {
 
     /// After a refusal that an honest server has no reason for: does it still know what it showed before? One
     /// that was put back to an older state refuses everything, and only its view tells why.
-    pub(super) fn look(&mut self) -> Result<(), End> {
+    pub(super) fn look(&mut self) -> Result<bool, End> {
         let log_size = self.signer.floor().log().size;
         let Ok(Response::View(mut reply)) =
             self.shared.remote.call(Request::Look { log_size }, self.shared.deadline)
         else {
-            return Ok(());
+            return Ok(false);
         };
         reply.blocks.clear();
         let reference = match membership_wanted(self.signer.floor(), &reply.view) {
@@ -86,9 +86,9 @@ impl Pump {
                 return Err(End::Stopped);
             }
         };
-        let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(()) };
+        let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(false) };
         if self.takes_up(&members)? {
-            return Ok(());
+            return Ok(true);
         }
         self.reply = Some(*reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
@@ -96,9 +96,10 @@ impl Pump {
         match self.signer.step(&*self.key, event) {
             Ok(effects) => {
                 let mut operation = Operation { answered: true, ..Operation::default() };
-                self.drive(effects.into(), &mut operation).map(drop)
+                self.drive(effects.into(), &mut operation)?;
+                Ok(false)
             }
-            Err(_) => Ok(()),
+            Err(_) => Ok(false),
         }
     }
 
