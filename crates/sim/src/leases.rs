@@ -84,7 +84,7 @@ struct Operation {
 #[derive(Clone)]
 enum Message {
     Operation { operation: Operation, sent_ms: u64 },
-    Answer { number: u64, state: State, grant: Option<LeaseGrant>, sent_ms: u64 },
+    Answer { run: u128, number: u64, state: State, grant: Option<LeaseGrant>, sent_ms: u64 },
     Question { run: u128, epoch: u64, acknowledged: u64 },
     Recalled { run: u128, epoch: u64, acknowledged: u64, recall: Option<Recall> },
 }
@@ -300,6 +300,14 @@ impl World {
     fn serve(&mut self) {
         let mut left = Vec::new();
         for mut waiting in std::mem::take(&mut self.waiting) {
+            // Ordered by a copy of another run.
+            if let Some(state) = self.answered.get(&(waiting.client, waiting.operation.number)).cloned() {
+                self.answer(&waiting, state, false);
+                if let Some(claim) = waiting.claim {
+                    self.table.end_claim(claim);
+                }
+                continue;
+            }
             let device = DeviceId(waiting.client);
             let change = waiting.operation.change;
             let touched = Touched::by(&certificate(waiting.client, change), &self.membership);
@@ -355,8 +363,8 @@ impl World {
         if grant.is_some() {
             self.noted.insert(id);
         }
-        let (number, sent_ms) = (waiting.operation.number, waiting.sent_ms);
-        self.send(waiting.client, false, Message::Answer { number, state, grant, sent_ms });
+        let (run, number, sent_ms) = (wish.run, waiting.operation.number, waiting.sent_ms);
+        self.send(waiting.client, false, Message::Answer { run, number, state, grant, sent_ms });
     }
 
     fn receive(&mut self, client: u32, message: Message) {
@@ -367,8 +375,11 @@ impl World {
                 if let Some(state) = self.answered.get(&(client, number)).cloned() {
                     return self.answer(&waiting, state, false);
                 }
-                let is_known = |known: &Waiting| (known.client, known.operation.number) == (client, number);
-                // The answer will be to the request that came first.
+                let run = waiting.operation.wish.run;
+                let is_known = |known: &Waiting| {
+                    (known.client, known.operation.number, known.operation.wish.run) == (client, number, run)
+                };
+                // Of one run's requests the first is answered.
                 if !self.waiting.iter().any(is_known) {
                     self.waiting.push(waiting);
                 }
@@ -466,7 +477,11 @@ impl World {
         let busy_ms = self.random.below(40);
         let one = &mut self.clients[client as usize];
         match message {
-            Message::Answer { number, state, grant, sent_ms } => {
+            Message::Answer { run, number, state, grant, sent_ms } => {
+                // What a run asked that has died reaches nobody: its connection died with it.
+                if run != one.run {
+                    return;
+                }
                 if one.under_way.as_ref().is_none_or(|(operation, _)| operation.number != number) {
                     return;
                 }
