@@ -23,7 +23,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// Largest message on the socket.
@@ -32,6 +32,9 @@ const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 const TASK_BYTES_MAX: u32 = 1024;
 /// How long the running server may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// How long a server may hold the directory before it listens here.
+const BEGINNING_MAX: Duration = Duration::from_secs(10);
 
 /// Work an operator can ask for.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -198,22 +201,31 @@ pub fn perform(
     if !config.data.join("store").is_dir() {
         return Err(ControlError::NoServer(config.data.clone()));
     }
-    let outcome = match ask_running(&config.data, &task, progress)? {
-        Some(outcome) => outcome,
-        None => {
-            if let Ok(metadata) = config.data.metadata()
-                && metadata.uid() != rustix::process::geteuid().as_raw()
-            {
-                return Err(ControlError::NotOwner { path: config.data.clone(), owner: metadata.uid() });
-            }
-            let (host, _, _) = crate::server::open_host(config)?;
-            let outcome = carry_out(&host, task, config.gc_window, &witnessing::Shared::default(), progress);
-            maintenance::final_checkpoints(&host);
-            match outcome {
-                Outcome::Statistics(figures) => Outcome::Statistics(Statistics { running: false, ..figures }),
-                outcome => outcome,
-            }
+    let begun = Instant::now();
+    let outcome = loop {
+        if let Some(outcome) = ask_running(&config.data, &task, progress)? {
+            break outcome;
         }
+        if let Ok(metadata) = config.data.metadata()
+            && metadata.uid() != rustix::process::geteuid().as_raw()
+        {
+            return Err(ControlError::NotOwner { path: config.data.clone(), owner: metadata.uid() });
+        }
+        let host = match crate::server::open_host(config) {
+            Ok((host, _, _)) => host,
+            // A server that begins does not listen to its operator yet, and one that ends does not any more.
+            Err(OpenError::Store(StoreError::InUse { .. })) if begun.elapsed() < BEGINNING_MAX => {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let outcome = carry_out(&host, task, config.gc_window, &witnessing::Shared::default(), progress);
+        maintenance::final_checkpoints(&host);
+        break match outcome {
+            Outcome::Statistics(figures) => Outcome::Statistics(Statistics { running: false, ..figures }),
+            outcome => outcome,
+        };
     };
     match outcome {
         Outcome::Failed(why) => Err(ControlError::Failed(why)),
