@@ -311,6 +311,28 @@ pub enum ServerCommand {
     Backup(ServerBackup),
     /// Show the key of each file system's log, for witnesses, and what witnesses have co-signed.
     Witnesses(ServerData),
+    /// Give the running server's figures to Prometheus, and tell a supervisor whether it is well.
+    Metrics(ServerMetrics),
+}
+
+/// `holdfast server metrics`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast server metrics --data /srv/holdfast
+  holdfast server metrics --data /srv/holdfast --listen 127.0.0.1:7444
+  curl -f http://127.0.0.1:7444/readyz
+
+Over HTTP there are /metrics (Prometheus' text format), /healthz (the server answers) and /readyz (all of its file
+systems are served, and their blocks can be reached; else 503 and why). Run it as the server's user. It needs no key and
+asks nobody for one, so let it listen where only your own machines connect. docs/monitoring.md lists the figures with
+their units, and what to be woken by.")]
+pub struct ServerMetrics {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// Serve them over HTTP on this address and port, in place of printing them once.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
 }
 
 /// `holdfast server backup`

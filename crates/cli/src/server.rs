@@ -1,5 +1,6 @@
 //! `holdfast server`: runs a server, or works on its data directory.
 
+mod metrics;
 mod operate;
 
 use crate::args::{CreateBy, Server, ServerAllow, ServerCommand};
@@ -33,6 +34,7 @@ pub fn run(arguments: &Server, format: Format) -> Outcome {
         (Some(ServerCommand::Holds(data)), _) => operate::holds(&data.data, format),
         (Some(ServerCommand::Unhold(unhold)), _) => operate::unhold(unhold, format),
         (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),
+        (Some(ServerCommand::Metrics(arguments)), _) => metrics::run(arguments),
         (Some(ServerCommand::Witnesses(data)), _) => operate::witnesses(&data.data, format),
         (None, Some(data)) => serve(arguments, data),
         (None, None) => Err(Failure::new(Exit::Usage, "a data directory is needed: --data DIR")),

@@ -3,8 +3,10 @@
 
 use crate::common;
 
-use common::{World, run, text};
+use common::{World, eventually, free_port, run, text};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 fn json(command: &mut Command) -> serde_json::Value {
@@ -47,6 +49,58 @@ fn gc_scrub_and_stats() {
     world.start_server();
     let anna = world.mount("anna").join("anna");
     assert_eq!(fs::read_to_string(anna.join("stays")).expect("read"), content);
+}
+
+/// What `address` answers to a GET: the status, and the body.
+fn get(address: &str, path: &str) -> (u32, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
+/// The figures follow what is done, over HTTP and printed once; and a supervisor is told that a server has ended, and that
+/// it is there again.
+#[test]
+fn figures_for_monitoring() {
+    let mut world = World::new(&["anna"]);
+    let listen = format!("127.0.0.1:{}", free_port());
+    let mut metrics = world.holdfast("operator");
+    metrics.args(["server", "metrics", "--listen", &listen, "--data"]).arg(world.data());
+    let mut exporter = metrics.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("it listens", || TcpStream::connect(&listen).is_ok());
+    let figure = |name: &str| -> f64 {
+        let (status, text) = get(&listen, "/metrics");
+        assert_eq!(status, 200);
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{name}: {text}"))
+    };
+    assert_eq!(
+        (get(&listen, "/healthz").0, get(&listen, "/readyz").0, get(&listen, "/other").0),
+        (200, 200, 404)
+    );
+    let before = figure("holdfast_operations_total");
+    let anna = world.mount("anna").join("anna");
+    fs::write(anna.join("file"), "content").expect("written");
+    world.umount("anna");
+    assert!(figure("holdfast_operations_total") > before);
+    let printed = run(world.holdfast("operator").args(["server", "metrics", "--data"]).arg(world.data()));
+    let of_log = format!("holdfast_log_operations{{file_system=\"{}\"}} ", world.fsid());
+    assert!(printed.contains("holdfast_up 1\n") && printed.contains(&of_log), "{printed}");
+
+    world.stop_server();
+    assert_eq!(figure("holdfast_up"), 0.0);
+    let (status, why) = get(&listen, "/healthz");
+    assert!(status == 503 && why.contains("no server runs"), "{status} {why}");
+    assert_eq!(get(&listen, "/readyz").0, 503);
+    world.start_server();
+    eventually("it is there again", || get(&listen, "/readyz").0 == 200);
+    exporter.kill().expect("it runs");
+    exporter.wait().expect("it ended");
 }
 
 /// Root does not write into a data directory of another user, whose server could not read it: with no server

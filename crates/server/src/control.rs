@@ -203,7 +203,7 @@ pub fn perform(
     }
     let begun = Instant::now();
     let outcome = loop {
-        if let Some(outcome) = ask_running(&config.data, &task, progress)? {
+        if let Some(outcome) = ask_running(&config.data, &task, SILENCE_MAX, progress)? {
             break outcome;
         }
         if let Ok(metadata) = config.data.metadata()
@@ -233,10 +233,19 @@ pub fn perform(
     }
 }
 
-/// Asks the running server; `None` when there is none.
+/// Has the running server do something that takes no longer than `patience`; `None` when there is none.
+///
+/// # Errors
+/// See [`ControlError`].
+pub fn ask(data: &Path, task: &Task, patience: Duration) -> Result<Option<Outcome>, ControlError> {
+    ask_running(data, task, patience, &mut |_, _| {})
+}
+
+/// Asks the running server, which may be silent for a while; `None` when there is none.
 fn ask_running(
     data: &Path,
     task: &Task,
+    patience: Duration,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<Outcome>, ControlError> {
     let silent = |error: std::io::Error| ControlError::Silent(error.to_string());
@@ -248,7 +257,7 @@ fn ask_running(
             }
             Err(error) => return Err(silent(error)),
         };
-    stream.set_read_timeout(Some(SILENCE_MAX)).map_err(silent)?;
+    stream.set_read_timeout(Some(patience)).map_err(silent)?;
     let request = encode(task);
     stream.write_all(&(request.len() as u32).to_le_bytes()).map_err(silent)?;
     stream.write_all(&request).map_err(silent)?;

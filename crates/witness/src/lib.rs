@@ -10,7 +10,6 @@
 pub mod ask;
 pub mod book;
 pub mod service;
-mod stream;
 
 pub use ask::{AskError, Asked, Asker};
 pub use book::{Book, BookError, LogShown};
