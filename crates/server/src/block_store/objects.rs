@@ -12,6 +12,7 @@
 //! - nothing is collected while the bucket is not what it was, or another server's.
 
 use super::{BlockStore, BlockStoreError, Local, Standing};
+use crate::blocks::stored_bytes;
 use crate::control::Scrubbed;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
@@ -204,9 +205,24 @@ impl BlockStore for Objects {
         addresses: &[Digest],
         bytes_max: usize,
     ) -> Result<Vec<LoadedBlock>, BlockStoreError> {
-        let loaded = self.blocks.load(file_system, addresses, bytes_max).map_err(|error| self.told(error))?;
-        let checked = addresses.iter().zip(loaded).map(|(address, loaded)| self.checked(*address, loaded));
-        Ok(checked.collect())
+        let (mut blocks, mut bytes) = (Vec::with_capacity(addresses.len()), 0);
+        for address in addresses {
+            // An object that is gone makes its own blocks errors, and no others.
+            let loaded = match self.blocks.load(file_system, &[*address], usize::MAX) {
+                Err(BlockStoreError::Local(error @ StoreError::Log(LogError::Io { .. }))) => {
+                    LoadedBlock::Damaged(error.to_string())
+                }
+                loaded => loaded.map_err(|error| self.told(error))?.pop().unwrap_or(LoadedBlock::Absent),
+            };
+            if let LoadedBlock::Found(_, block) = &loaded {
+                bytes += stored_bytes(block);
+            }
+            if bytes > bytes_max && !blocks.is_empty() {
+                break;
+            }
+            blocks.push(self.checked(*address, loaded));
+        }
+        Ok(blocks)
     }
 
     fn references(
