@@ -237,7 +237,7 @@ fn mistakes_are_told() {
         }
     }
     for bad in
-        ["s3://x", "s3://holdfast-test", "s3://k:wrongsecret@holdfast-test/p", "s3://holdfast-test/p?cach=1G"]
+        ["s3://x", "s3://holdfast-test", "s3://k:s@holdfast-test/p", "s3://holdfast-test/p?cach=1G"]
     {
         let (code, said) = start("five", bad, &CREDENTIALS, &[]);
         assert_eq!(code, Some(64), "{said}");

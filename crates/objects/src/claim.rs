@@ -5,7 +5,7 @@
 //! Until then both write under names of their own, so neither spoils what the other wrote.
 
 use crate::bucket::BucketError;
-use crate::catalogue::Owner;
+use crate::catalogue::{Catalogue, Owner};
 use crate::names;
 use crate::settings::OpenObjectsError;
 use crate::tiered::{Claim, Growing, Inner, State, now_s};
@@ -88,27 +88,28 @@ pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
         );
         return Err(lose(inner, why, CHANGED));
     }
-    let owner = {
+    {
         let mut state = inner.state.lock();
         state.accept_missing(&missing);
         state.catalogue.epoch += 1;
         state.catalogue.token = inner.local.entropy().map_err(OpenObjectsError::io("drawing", "a token"))?;
         state.is_dirty = true;
-        let catalogue = &state.catalogue;
-        Owner {
-            store,
-            epoch: catalogue.epoch,
-            token: catalogue.token,
-            host: inner.settings.host.clone(),
-            since_s: now_s(),
-        }
-    };
+    }
     inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
-    inner.note(inner.bucket.put(names::OWNER, owner.to_text().as_bytes()))?;
+    put_note(inner)?;
     inner.state.lock().claim = Claim::Held;
     look(inner)?;
     listed.sort_out(inner);
     Ok(())
+}
+
+fn put_note(inner: &Inner) -> Result<(), BucketError> {
+    let owner = {
+        let state = inner.state.lock();
+        let Catalogue { store, epoch, token, .. } = state.catalogue;
+        Owner { store, epoch, token, host: inner.settings.host.clone(), since_s: now_s() }
+    };
+    inner.note(inner.bucket.put(names::OWNER, owner.to_text().as_bytes()))
 }
 
 /// Looks whether the prefix is still this server's.
@@ -126,12 +127,14 @@ pub(crate) fn look(inner: &Inner) -> Result<(), OpenObjectsError> {
     };
     inner.note(outcome)?;
     let place = inner.bucket.describe();
-    let (store, token) = {
+    let (store, epoch, token) = {
         let state = inner.state.lock();
-        (state.catalogue.store, state.catalogue.token)
+        (state.catalogue.store, state.catalogue.epoch, state.catalogue.token)
     };
     match found? {
         Some(owner) if owner.store == store && owner.token == token => Ok(()),
+        // An earlier one that arrived late.
+        Some(owner) if owner.store == store && owner.epoch < epoch => Ok(put_note(inner)?),
         Some(owner) => Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), ANOTHER)),
         None => {
             let why = format!(
