@@ -236,9 +236,7 @@ fn mistakes_are_told() {
             assert!(said.contains(part), "{part:?} is not in {said}");
         }
     }
-    for bad in
-        ["s3://x", "s3://holdfast-test", "s3://k:s@holdfast-test/p", "s3://holdfast-test/p?cach=1G"]
-    {
+    for bad in ["s3://x", "s3://holdfast-test", "s3://k:s@holdfast-test/p", "s3://holdfast-test/p?cach=1G"] {
         let (code, said) = start("five", bad, &CREDENTIALS, &[]);
         assert_eq!(code, Some(64), "{said}");
     }

@@ -6,6 +6,7 @@ use crate::settings::OpenObjectsError;
 use crate::tiered::Inner;
 use holdfast_log::{Storage, StorageFile};
 use parking_lot::{Condvar, Mutex};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -176,12 +177,13 @@ impl Pages {
     fn keep(&self, local: &dyn Storage, number: u32, page: u64, bytes: &[u8]) -> io::Result<()> {
         let mut guard = self.cached.lock();
         let cached = &mut *guard;
-        if !cached.segments.contains_key(&number) {
-            let file = local.create(&name_of(number))?;
-            let segment = Segment { file, pages: BTreeSet::new(), bytes: 0, used: self.tick() };
-            cached.segments.insert(number, segment);
-        }
-        let segment = cached.segments.get_mut(&number).expect("made above");
+        let segment = match cached.segments.entry(number) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let file = local.create(&name_of(number))?;
+                entry.insert(Segment { file, pages: BTreeSet::new(), bytes: 0, used: self.tick() })
+            }
+        };
         segment.file.write_at(page * PAGE_BYTES, bytes)?;
         if segment.pages.insert(page) {
             segment.bytes += bytes.len() as u64;

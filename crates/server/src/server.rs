@@ -128,7 +128,7 @@ fn open_host_in(
     if config.blocks.is_some() && has_own && !data.has_blocks_elsewhere() {
         return Err(OpenError::BlocksHere { path: data.path().to_owned() });
     }
-    let blocks = blocks_apart(config, &data, &key, &settings.store).map_err(OpenError::BlockStore)?;
+    let blocks = blocks_apart(config, data, key, &settings.store).map_err(OpenError::BlockStore)?;
     let host = Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)?;
     data.hold_ballast(free_bytes);
     Ok(host)
