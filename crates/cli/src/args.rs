@@ -163,6 +163,7 @@ pub struct Keygen {
   holdfast server --data /srv/holdfast --witness https://witness.example.org=witness.example.org/w1+1a2b3c4d+BA...
   holdfast server key --data /srv/holdfast
   holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
+  holdfast server --data /srv/holdfast --blocks 's3://my-bucket/holdfast?endpoint=https://s3.example.org&region=eu-1'
 
 SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
 )]
@@ -176,11 +177,12 @@ pub struct Server {
     /// Address and port to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7440")]
     pub listen: String,
-    /// Keep the blocks at a block server (`holdfast blocks`) instead of in the data directory, which must be new; from
-    /// then on it is remembered.
-    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY")]
-    pub blocks: Option<holdfast_rpc::BlocksAddress>,
-    /// Accept what is at the block server now, whatever was there before: what it lacks is lost.
+    /// Keep the blocks at a block server (`holdfast blocks`) or in a bucket of an S3-compatible object store, instead of in
+    /// the data directory, which must be new; from then on it is remembered.
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL")]
+    pub blocks: Option<holdfast_server::BlocksAt>,
+    /// Accept what is at the block server or in the bucket now, whatever was there before: what it lacks is lost. With a new
+    /// data directory, take over the store that is in the bucket.
     #[arg(long)]
     pub blocks_anew: bool,
     /// Seconds after which an operation whose client died is declared dead.

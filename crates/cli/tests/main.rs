@@ -26,6 +26,7 @@ mod leases;
 mod locks;
 mod manual;
 mod mounts;
+mod object_stores;
 mod off_line_key;
 mod operator;
 mod owners;

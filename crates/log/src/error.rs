@@ -15,6 +15,16 @@ pub enum LogError {
         /// What the system said.
         error: String,
     },
+    /// The medium cannot be reached at present; nothing is said of what is on it. The call may be repeated when it can.
+    #[error("{action} {file}: {error}")]
+    Away {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        file: String,
+        /// What keeps it away.
+        error: String,
+    },
     /// The disk is full. Nothing was appended; the call may be repeated when there is space.
     #[error("the disk is full ({action} {file}); nothing was written, free some space and try again")]
     Full {
@@ -73,6 +83,8 @@ impl LogError {
     pub(crate) fn io(action: &'static str, file: &str, error: &std::io::Error) -> LogError {
         if crate::is_full(error) {
             LogError::Full { action, file: file.to_owned() }
+        } else if crate::is_away(error) {
+            LogError::Away { action, file: file.to_owned(), error: error.to_string() }
         } else {
             LogError::Io { action, file: file.to_owned(), error: error.to_string() }
         }

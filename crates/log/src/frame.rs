@@ -130,7 +130,8 @@ pub fn segment_name(segment: u32) -> String {
     format!("segment-{segment:010}.log")
 }
 
-pub(crate) fn segment_number(name: &str) -> Option<u32> {
+/// The number of a segment, by the name of its file; `None`: it is not one's name.
+pub fn segment_number(name: &str) -> Option<u32> {
     let number = name.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok()?;
     (segment_name(number) == name).then_some(number)
 }

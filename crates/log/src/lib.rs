@@ -33,9 +33,9 @@ pub use error::LogError;
 pub use fail_stop::FailStop;
 pub use frame::{
     BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, SEGMENT_HEADER_BYTES,
-    segment_name, stored_length,
+    segment_name, segment_number, stored_length,
 };
 pub use journal::{Log, LogConfig, Recovery, ScanDepth};
 pub use local::LocalStorage;
 pub use scan::{Damage, Scan, Scanned};
-pub use storage::{Storage, StorageFile, StorageLock, SyncSite, is_full};
+pub use storage::{Storage, StorageFile, StorageLock, SyncSite, is_away, is_full};

@@ -2,7 +2,7 @@
 
 use crate::frame::{self, ALIGNMENT, FRAME_BYTES, HEADER_BYTES, RecordHead};
 use crate::segments::{Segment, Segments, first_position};
-use crate::{LogError, Position};
+use crate::{LogError, Position, is_away};
 use std::io;
 use std::sync::Arc;
 
@@ -142,6 +142,7 @@ impl Reader {
         let head = match self.bytes(head_at, frame.head_length as usize) {
             Ok(Some(head)) => frame.verify_head(&key, at, head),
             Ok(None) => None,
+            Err(error) if is_away(&error) => return Err(self.io(&error)),
             Err(error) => {
                 let damage =
                     self.damage(at, next - offset, None, format!("its head cannot be read: {error}"));
@@ -156,6 +157,7 @@ impl Reader {
             let why = match self.bytes(head.body_offset(), head.body_length as usize) {
                 Ok(Some(body)) if frame::body_fits(&head, body) => None,
                 Ok(_) => Some("the body of the record was altered".to_owned()),
+                Err(error) if is_away(&error) => return Err(self.io(&error)),
                 Err(error) => Some(format!("the body of the record cannot be read: {error}")),
             };
             if let Some(why) = why {
@@ -217,7 +219,7 @@ impl Reader {
             let wide = (count.max(WINDOW_BYTES) as u64).min(self.length - offset) as usize;
             // Where a wide read fails, a narrow one may not reach the bad sector.
             if let Err(error) = self.fill(offset, wide) {
-                if wide == count {
+                if wide == count || is_away(&error) {
                     return Err(error);
                 }
                 self.fill(offset, count)?;

@@ -143,3 +143,9 @@ pub fn is_full(error: &io::Error) -> bool {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
     )
 }
+
+/// Whether an error says that the medium cannot be reached, as one behind a network may be: then nothing is known of what
+/// is on it, and nothing of it is damaged.
+pub fn is_away(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::HostUnreachable
+}

@@ -57,10 +57,10 @@ pub struct ServerConfig {
     pub witnesses: Vec<crate::witnessing::WitnessAt>,
     /// How often they are asked.
     pub witness_every: Duration,
-    /// The block server that has the blocks; `None`: the one of last time, if there was one, or else they are in the data
-    /// directory.
-    pub blocks: Option<holdfast_rpc::BlocksAddress>,
-    /// Whether the store at the block server is accepted as it is, whatever was there before.
+    /// The block server or bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in
+    /// the data directory.
+    pub blocks: Option<crate::BlocksAt>,
+    /// Whether the store at the block server or in the bucket is accepted as it is, whatever was there before.
     pub blocks_anew: bool,
     /// What peers may cost.
     pub limits: holdfast_rpc::Limits,

@@ -33,8 +33,8 @@ pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
-    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, Local, Remote,
-    RemoteSettings, Standing, blocks_elsewhere,
+    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlocksAt, BucketStanding,
+    Local, Objects, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
 };
 pub use config::{CreatePolicy, ServerConfig};
 pub use error::{OpenError, RunError};

@@ -1,7 +1,7 @@
 //! The server as a process: data directory, listener, background work, orderly end.
 
 use crate::apart::{self, Apart};
-use crate::block_store::{BlockStore, Remote, RemoteSettings};
+use crate::block_store::{self, BlockStore, BlocksAt, Objects, ObjectsSettings, Remote, RemoteSettings};
 use crate::config::ServerConfig;
 use crate::control;
 use crate::data::DataDirectory;
@@ -128,17 +128,40 @@ fn open_host_in(
     if config.blocks.is_some() && has_own && !data.has_blocks_elsewhere() {
         return Err(OpenError::BlocksHere { path: data.path().to_owned() });
     }
-    let blocks = Remote::open(RemoteSettings {
-        address: config.blocks.clone(),
-        data: data.path(),
-        key: key.clone(),
-        anew: config.blocks_anew,
-    });
-    let blocks = blocks.map_err(OpenError::BlockStore)?;
-    let blocks = blocks.map(|blocks| Arc::new(blocks) as Arc<dyn BlockStore>);
+    let blocks = blocks_apart(config, data, key, &settings.store).map_err(OpenError::BlockStore)?;
     let host = Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)?;
     data.hold_ballast(free_bytes);
     Ok(host)
+}
+
+/// The blocks of a server that does not have them in its own log.
+fn blocks_apart(
+    config: &ServerConfig,
+    data: &DataDirectory,
+    key: &SigningKey,
+    store: &StoreConfig,
+) -> Result<Option<Arc<dyn BlockStore>>, String> {
+    let (server, bucket) = match &config.blocks {
+        Some(BlocksAt::Server(address)) => (Some(address.clone()), None),
+        Some(BlocksAt::Bucket(address)) => (None, Some(address.clone())),
+        None => (None, None),
+    };
+    if let Some(was) = block_store::blocks_elsewhere(data.path()) {
+        let was_bucket = was.starts_with("s3:");
+        if was_bucket && server.is_some() || !was_bucket && bucket.is_some() {
+            return Err(format!(
+                "the blocks of {} are at {was}; another kind of place is for a new data directory",
+                data.path().display()
+            ));
+        }
+    }
+    let (path, anew) = (data.path(), config.blocks_anew);
+    let settings = ObjectsSettings { address: bucket, data: path, store: store.clone(), anew };
+    if let Some(objects) = Objects::open(settings)? {
+        return Ok(Some(Arc::new(objects)));
+    }
+    let settings = RemoteSettings { address: server, data: path, key: key.clone(), anew };
+    Ok(Remote::open(settings)?.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))
 }
 
 /// Log files are reserved in full when they are begun. On a disk that is nearly full smaller ones let the server

@@ -38,7 +38,9 @@ impl Shared {
                     }
                     None => Some((damage.position, LogError::from(damage).to_string())),
                 },
-                Err(error @ LogError::NewerFormat { .. }) => return Err(error.into()),
+                Err(error @ (LogError::NewerFormat { .. } | LogError::Away { .. })) => {
+                    return Err(error.into());
+                }
                 Err(error) => Some((scan.position(), error.to_string())),
             };
             if let Some((position, why)) = lost {

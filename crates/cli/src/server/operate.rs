@@ -6,6 +6,7 @@ use crate::output::{Format, bytes_bar, clean, table};
 use crate::time;
 use holdfast_crypto::Digest;
 use holdfast_protocol::history::Retention;
+use holdfast_server::BucketStanding;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
 use holdfast_server::witnessing::WitnessStanding;
 use holdfast_server::{BackupError, ServerConfig};
@@ -208,7 +209,7 @@ pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
         );
         if let Some(address) = &done.blocks_at {
             text.push_str(&format!(
-                "\nIt is of the order alone: the blocks are at {address}, whose data directory has a backup of its own."
+                "\nIt is of the order alone: the blocks are at {address}, which has a backup of its own."
             ));
         }
         text
@@ -287,6 +288,7 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
             "doubt": standing.doubt.clone().unwrap_or_else(|| "none".to_owned()),
             "log_bytes": standing.figures.as_ref().map(|figures| figures.log_bytes),
             "free_bytes": standing.figures.as_ref().and_then(|figures| figures.free_bytes),
+            "bucket": standing.bucket.as_ref().map(of_bucket),
         })
     });
     let figures = serde_json::json!({
@@ -313,6 +315,18 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         let mut rows = Vec::new();
         crate::output::flatten("", figures, &mut rows);
         table(&rows)
+    })
+}
+
+fn of_bucket(bucket: &BucketStanding) -> serde_json::Value {
+    let [put, get, head, list, delete] = bucket.requests;
+    serde_json::json!({
+        "trouble": bucket.trouble.clone().unwrap_or_else(|| "none".to_owned()),
+        "segments": bucket.segments,
+        "bytes": bucket.bytes,
+        "waiting_bytes": bucket.waiting_bytes,
+        "cached_bytes": bucket.cached_bytes,
+        "requests_since_start": { "put": put, "get": get, "head": head, "list": list, "delete": delete },
     })
 }
 

@@ -18,6 +18,8 @@ pub struct World {
     pub url: String,
     /// Set for every command.
     pub environment: Vec<(String, String)>,
+    /// Set for the server.
+    server_environment: Vec<(String, String)>,
     server: Option<Child>,
     mounted: Vec<(String, PathBuf)>,
 }
@@ -60,12 +62,26 @@ impl World {
     /// The same with arguments for the server when it starts first, which may need something that is made in the folder.
     #[track_caller]
     pub fn with_server(people: &[&str], arguments: impl FnOnce(&World) -> Vec<String>) -> World {
+        World::with_server_in(people, &[], arguments)
+    }
+
+    /// The same with variables in the server's environment, whenever it starts.
+    #[track_caller]
+    pub fn with_server_in(
+        people: &[&str],
+        variables: &[(&str, &str)],
+        arguments: impl FnOnce(&World) -> Vec<String>,
+    ) -> World {
         let folder = tempfile::Builder::new().prefix("holdfast-test.").tempdir().expect("a temporary folder");
         let mut world = World {
             folder,
             port: free_port(),
             url: String::new(),
             environment: Vec::new(),
+            server_environment: variables
+                .iter()
+                .map(|(key, value)| (key.to_string(), value.to_string()))
+                .collect(),
             server: None,
             mounted: Vec::new(),
         };
@@ -151,6 +167,7 @@ impl World {
             .args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"])
             .arg(self.data())
             .args(extra)
+            .envs(self.server_environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)

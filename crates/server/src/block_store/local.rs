@@ -5,6 +5,7 @@ use crate::blocks::stored_bytes;
 use crate::control::Scrubbed;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
+use holdfast_log::LogError;
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
 use holdfast_protocol::message::StoreHeader;
 use holdfast_store::{
@@ -75,6 +76,7 @@ impl BlockStore for Local {
         addresses: &[Digest],
     ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError> {
         let of = |address: &Digest| match self.0.references(file_system, *address) {
+            Err(error @ StoreError::Log(LogError::Away { .. })) => Err(error.into()),
             Err(
                 error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. } | StoreError::Log(_)),
             ) => {

@@ -1,10 +1,11 @@
 //! Where a server's blocks are: beside its order, in the same log ([`Local`]), or at a block server on another machine
-//! ([`Remote`], served there by [`BlockServer`]; SUNDR section 5 has the two as programs of their own).
+//! ([`Remote`], served there by [`BlockServer`]; SUNDR section 5 has the two as programs of their own), or in a bucket of an
+//! object store ([`Objects`]).
 //!
 //! The contract of a [`BlockStore`], which `tests/block_stores.rs` holds each of them to:
 //! - an ordering record that is appended after a call has returned never becomes durable before what the call did: blocks
 //!   first, then the record that names them. [`Local`] has both in one log, in this order, under one sync; [`Remote`]
-//!   returns when the other machine's disk has it;
+//!   returns when the other machine's disk has it, [`Objects`] when the disk here has it, or the bucket, as was promised;
 //! - a block is found only by a file system that stored it; one that is damaged is told from one that is absent, and wrong
 //!   bytes are never given;
 //! - nothing is dropped but by a collection, which is given all roots, and by whoever takes back what they stored lately.
@@ -14,6 +15,7 @@
 mod keeper;
 mod local;
 mod note;
+mod objects;
 mod remote;
 mod serving;
 
@@ -29,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use local::Local;
 pub(crate) use local::in_words;
 pub(crate) use note::FILES;
+pub use objects::{Objects, ObjectsSettings};
 pub use remote::{Remote, RemoteSettings};
 pub use serving::{BlockServer, BlockServerConfig, BlockServerError};
 
@@ -198,6 +201,65 @@ pub struct Standing {
     pub doubt: Option<String>,
     /// Figures, if it gave some.
     pub figures: Option<BlockFigures>,
+    /// Of a bucket only.
+    pub bucket: Option<BucketStanding>,
+}
+
+/// How it stands with a bucket.
+#[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
+pub struct BucketStanding {
+    /// Why it is not reached, or refuses.
+    pub trouble: Option<String>,
+    /// Segments in it, and their bytes.
+    pub segments: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Bytes that it does not have yet.
+    pub waiting_bytes: u64,
+    /// Bytes of copies on the disk here.
+    pub cached_bytes: u64,
+    /// Requests since the start: written, read, measured, listed, removed.
+    pub requests: [u64; 5],
+}
+
+impl From<holdfast_objects::Standing> for BucketStanding {
+    fn from(standing: holdfast_objects::Standing) -> BucketStanding {
+        let requests = standing.requests;
+        BucketStanding {
+            trouble: standing.trouble,
+            segments: standing.segments,
+            bytes: standing.bytes,
+            waiting_bytes: standing.waiting_bytes,
+            cached_bytes: standing.cached_bytes,
+            requests: [requests.put, requests.get, requests.head, requests.list, requests.delete],
+        }
+    }
+}
+
+/// Where the blocks of a server are that does not have them itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BlocksAt {
+    /// At a block server.
+    Server(holdfast_rpc::BlocksAddress),
+    /// In a bucket.
+    Bucket(holdfast_objects::BucketAddress),
+}
+
+impl std::str::FromStr for BlocksAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BlocksAt, String> {
+        match text.starts_with("s3:") {
+            true => text
+                .parse()
+                .map(BlocksAt::Bucket)
+                .map_err(|error: holdfast_objects::AddressError| error.to_string()),
+            false => text
+                .parse()
+                .map(BlocksAt::Server)
+                .map_err(|error: holdfast_rpc::AddressError| error.to_string()),
+        }
+    }
 }
 
 /// Why a block store did not do something.
@@ -216,6 +278,9 @@ pub enum BlockStoreError {
         /// What is wrong.
         why: String,
     },
+    /// The bucket is not reached, refuses, or is not what it was.
+    #[error("{0}")]
+    Bucket(String),
     /// The other machine's disk is full.
     #[error("the disk of the block store {address} is full")]
     Full {
@@ -270,9 +335,10 @@ impl From<BlockStoreError> for Refused {
     }
 }
 
-/// The address of the block server that has the blocks of the server with this data directory; `None`: they are in it.
+/// The address of the block server or bucket that has the blocks of the server with this data directory; `None`: they are in it.
 pub fn blocks_elsewhere(data: &std::path::Path) -> Option<String> {
-    note::Note::read(data).ok().flatten().map(|note| note.address.to_string())
+    let bucket = objects::remembered(data).ok().flatten().map(|address| address.to_string());
+    bucket.or_else(|| note::Note::read(data).ok().flatten().map(|note| note.address.to_string()))
 }
 
 /// One block; `None` if it is not here. One that is damaged is told to the journal, and counts as absent.

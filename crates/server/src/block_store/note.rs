@@ -49,6 +49,9 @@ impl Note {
             Err(error) => return Err(error),
         };
         let damaged = || std::io::Error::other("it is damaged, or of a newer version");
+        if text.starts_with(super::objects::FIRST_LINE) {
+            return Ok(None);
+        }
         let mut lines = text.lines();
         if lines.next() != Some(FIRST_LINE) {
             return Err(damaged());

@@ -543,6 +543,12 @@ impl BlockStore for Remote {
     fn standing(&self) -> Option<Standing> {
         let figures = self.figures().ok();
         let doubt = self.note.lock().doubt.clone();
-        Some(Standing { address: self.address.clone(), reached: figures.is_some(), doubt, figures })
+        Some(Standing {
+            address: self.address.clone(),
+            reached: figures.is_some(),
+            doubt,
+            figures,
+            bucket: None,
+        })
     }
 }

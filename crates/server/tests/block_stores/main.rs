@@ -1,10 +1,12 @@
-//! One contract, every block store: the same tests run on blocks in a server's own log and on blocks at a block server,
-//! over real sockets. What only the latter can do wrong is in `apart`, what a hostile one could in `hostile`.
+//! One contract, every block store: the same tests run on blocks in a server's own log, on blocks at a block server over real
+//! sockets, and on blocks in a bucket. What only a block server can do wrong is in `apart`, what a hostile one could in
+//! `hostile`, and what only a bucket can in `bucket`.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod apart;
+mod bucket;
 mod hostile;
 mod order;
 mod site;
@@ -16,7 +18,7 @@ use holdfast_protocol::block_server::LoadedBlock;
 use holdfast_server::{BlockStore, BlockStoreError};
 use holdfast_store::{Allowance, Hold, HoldOutcome, StoreError};
 use proptest::prelude::*;
-use site::{FS, Site, Which};
+use site::{ALL, FS, Site, Which};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ANNA: DeviceId = DeviceId(1);
@@ -51,7 +53,7 @@ fn collect(store: &dyn BlockStore, roots: &[Digest], now_ns: i64) -> Result<u64,
 
 /// Runs a test on each kind of store.
 fn on_each(test: impl Fn(&dyn BlockStore)) {
-    for which in [Which::Local, Which::Remote] {
+    for which in ALL {
         let site = Site::new(which);
         test(&*site.store());
     }
@@ -318,7 +320,8 @@ proptest! {
     /// collection, nothing else.
     #[test]
     fn stores_do_as_the_model(ops in proptest::collection::vec(op(), 1..25)) {
-        run(Which::Local, &ops);
-        run(Which::Remote, &ops);
+        for which in ALL {
+            run(which, &ops);
+        }
     }
 }

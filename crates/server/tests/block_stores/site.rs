@@ -3,8 +3,12 @@
 use crate::common::key;
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::LocalStorage;
+use holdfast_objects::simulated::Simulated;
+use holdfast_objects::{BucketAddress, Durability};
 use holdfast_rpc::BlocksAddress;
-use holdfast_server::{BlockServer, BlockServerConfig, BlockStore, Local, Remote, RemoteSettings};
+use holdfast_server::{
+    BlockServer, BlockServerConfig, BlockStore, Local, Objects, ObjectsSettings, Remote, RemoteSettings,
+};
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +25,14 @@ pub const SERVER: u8 = 2;
 pub enum Which {
     Local,
     Remote,
+    /// In a bucket; acknowledged when the local disk has it.
+    Bucket,
+    /// In a bucket; acknowledged when that has it.
+    BucketAtOnce,
 }
+
+/// Each kind.
+pub const ALL: [Which; 4] = [Which::Local, Which::Remote, Which::Bucket, Which::BucketAtOnce];
 
 /// A block server in a thread of its own; dropping it ends it in order.
 pub struct Running {
@@ -60,13 +71,15 @@ impl Drop for Running {
 
 pub struct Site {
     which: Which,
+    pub bucket: Simulated,
     pub folder: tempfile::TempDir,
     pub running: Option<Running>,
 }
 
 impl Site {
     pub fn new(which: Which) -> Site {
-        let mut site = Site { which, folder: tempfile::tempdir().unwrap(), running: None };
+        let mut site =
+            Site { which, bucket: Simulated::new(), folder: tempfile::tempdir().unwrap(), running: None };
         std::fs::create_dir_all(site.data()).unwrap();
         if which == Which::Remote {
             site.start_on("127.0.0.1:0".parse().unwrap());
@@ -118,7 +131,24 @@ impl Site {
                 Arc::new(Local::new(holdfast_store::BlockStore::open(storage, config).unwrap()))
             }
             Which::Remote => Arc::new(self.remote(SERVER, false).unwrap()),
+            Which::Bucket => Arc::new(self.objects(&self.data(), Durability::Local, false).unwrap()),
+            Which::BucketAtOnce => Arc::new(self.objects(&self.data(), Durability::Object, false).unwrap()),
         }
+    }
+
+    /// The store in the bucket, with a directory of a server.
+    pub fn objects(&self, data: &Path, durability: Durability, anew: bool) -> Result<Objects, String> {
+        let address: BucketAddress = "s3://bucket/prefix".parse().unwrap();
+        let address = BucketAddress { durability, ..address };
+        std::fs::create_dir_all(data).unwrap();
+        let store = StoreConfig {
+            gc_window: Duration::ZERO,
+            keep_deleted: Duration::ZERO,
+            segment_bytes: 256 << 10,
+            ..StoreConfig::default()
+        };
+        let settings = ObjectsSettings { address: None, data, store, anew };
+        Objects::over(Arc::new(self.bucket.clone()), &address, &settings)
     }
 
     /// As a consistency server with this key would.

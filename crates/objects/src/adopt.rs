@@ -1,0 +1,284 @@
+//! A new directory: a store is begun in an empty prefix, or the one that is there is taken over.
+//!
+//! What is taken over is what the newest manifest lists, and the parts of segments behind it. Listings may lag: they say
+//! where to begin, and then what comes next is asked for by name.
+
+use crate::bucket::Bucket;
+use crate::catalogue::{Catalogue, Manifest, Owner};
+use crate::claim;
+use crate::names::{self, StoreId};
+use crate::s3::probe;
+use crate::settings::{OpenObjectsError, Settings};
+use crate::tails::Tail;
+use crate::tiered::now_s;
+use holdfast_log::{Storage, SyncSite, segment_name, segment_number};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+/// There while a store is taken over.
+pub(crate) const MARKER: &str = "objects-adopting";
+const ADOPTED: SyncSite = SyncSite("objects: taken over");
+/// Manifests that are asked for by name behind the last that was listed.
+const AHEAD: u64 = 3;
+
+/// The catalogue to begin with. It is not written yet.
+pub(crate) fn begin(
+    local: &dyn Storage,
+    bucket: &dyn Bucket,
+    settings: &Settings,
+) -> Result<Catalogue, OpenObjectsError> {
+    clear(local)?;
+    let mark = local.entropy().map_err(OpenObjectsError::io("drawing", "a name"))?;
+    probe(bucket, &mark)?;
+    match claim::owner(bucket)? {
+        Some(owner) if settings.anew => {
+            let file = local.create(MARKER).map_err(OpenObjectsError::io("writing", MARKER))?;
+            file.sync(ADOPTED)
+                .and_then(|()| local.sync_dir(ADOPTED))
+                .map_err(OpenObjectsError::io("writing", MARKER))?;
+            tracing::warn!(bucket = bucket.describe(), owner = owner.shown(), "its store is taken over");
+            // First the note, then the look at what is there: whoever still writes acknowledges nothing from here on.
+            let token = local.entropy().map_err(OpenObjectsError::io("drawing", "a token"))?;
+            let (epoch, host) = (owner.epoch + 1, settings.host.clone());
+            let ours = Owner { epoch, token, host, since_s: now_s(), ..owner };
+            bucket.put(names::OWNER, ours.to_text().as_bytes())?;
+            adopt(local, bucket, &ours)
+        }
+        Some(owner) => Err(OpenObjectsError::Occupied { bucket: bucket.describe(), owner: owner.shown() }),
+        None => {
+            let is_store =
+                |name: &str| ["/segment-", "/manifest-", "/tail-"].iter().any(|part| name.contains(part));
+            if let Some(found) = bucket.list("")?.into_iter().find(|one| is_store(&one.name)) {
+                return Err(OpenObjectsError::Damaged {
+                    what: bucket.describe(),
+                    why: format!(
+                        "it has a store's objects, such as {}, but no object '{}'. Put that back, or give this server another \
+                         prefix",
+                        found.name,
+                        names::OWNER
+                    ),
+                });
+            }
+            let store = local.entropy().map_err(OpenObjectsError::io("drawing", "a name"))?;
+            Ok(Catalogue::new(store))
+        }
+    }
+}
+
+/// Removes what a take-over that a crash cut short has left; a directory in use is not touched.
+fn clear(local: &dyn Storage) -> Result<(), OpenObjectsError> {
+    let names = local.list().map_err(OpenObjectsError::io("listing", &local.describe()))?;
+    let segments = || names.iter().filter(|name| segment_number(name).is_some());
+    let was_adopting = names.iter().any(|name| name == MARKER);
+    if segments().next().is_some() && !was_adopting {
+        return Err(OpenObjectsError::Damaged {
+            what: local.describe(),
+            why: format!(
+                "it has segments, but no file '{}' that says what of them is in the bucket. Put that back, or move the \
+                 directory away and start with --blocks-anew",
+                crate::catalogue::FILE
+            ),
+        });
+    }
+    if was_adopting {
+        for name in segments().map(String::as_str).chain([MARKER]) {
+            local.remove(name).map_err(OpenObjectsError::io("removing", name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends a take-over: the catalogue is written.
+pub(crate) fn end(local: &dyn Storage) -> io::Result<()> {
+    match local.remove(MARKER) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn adopt(local: &dyn Storage, bucket: &dyn Bucket, owner: &Owner) -> Result<Catalogue, OpenObjectsError> {
+    let (store, epoch) = (owner.store, owner.epoch);
+    let mut catalogue = Catalogue { epoch, token: owner.token, ..Catalogue::new(store) };
+    let listed = bucket.list(&names::store(&store))?;
+    let all: BTreeSet<&str> = listed.iter().map(|one| one.name.as_str()).collect();
+    match newest(bucket, &store, &all, epoch)? {
+        Some(manifest) => {
+            catalogue.manifest = manifest.number;
+            catalogue.segments = manifest.segments.into_iter().map(|entry| (entry.number, entry)).collect();
+            put_format(local, &manifest.format)?;
+        }
+        None if all.is_empty() => {}
+        None => {
+            return Err(OpenObjectsError::Damaged {
+                what: bucket.describe(),
+                why: "it has a store's objects but no manifest that says which of them count. Put the newest back".to_owned(),
+            });
+        }
+    }
+    let lengths: BTreeMap<&str, u64> = listed.iter().map(|one| (one.name.as_str(), one.length)).collect();
+    for entry in catalogue.segments.values() {
+        let name = entry.name(&store);
+        let is_there = lengths.get(name.as_str()) == Some(&entry.length)
+            || match bucket.length(&name) {
+                Ok(length) => length == entry.length,
+                Err(error) if error.is_absent() => false,
+                Err(error) => return Err(error.into()),
+            };
+        if !is_there {
+            tracing::error!(
+                object = name,
+                bucket = bucket.describe(),
+                "an object that makes up the store is not there: blocks in it are lost, unless it is put back"
+            );
+        }
+    }
+    adopt_tails(local, bucket, &catalogue, &all)?;
+    Ok(catalogue)
+}
+
+/// The newest manifest there is.
+fn newest(
+    bucket: &dyn Bucket,
+    store: &StoreId,
+    names: &BTreeSet<&str>,
+    epoch: u64,
+) -> Result<Option<Manifest>, OpenObjectsError> {
+    let listed = names.iter().filter_map(|name| names::manifest_of(store, name)).max();
+    let number = listed.map_or(0, |(_, number)| number);
+    let mut found = None;
+    let (mut next, mut misses) = (number.max(1), 0);
+    // The last server's, or the one's before it.
+    let epochs: BTreeSet<u64> =
+        listed.iter().map(|(epoch, _)| *epoch).chain([epoch, epoch.saturating_sub(1)]).collect();
+    while misses < AHEAD {
+        let mut here = None;
+        for epoch in epochs.iter().rev() {
+            let name = names::manifest(store, *epoch, next);
+            match bucket.get(&name, None) {
+                Ok(bytes) => {
+                    let manifest = Manifest::of_bytes(&bytes)
+                        .ok()
+                        .filter(|manifest| (&manifest.store, manifest.number) == (store, next));
+                    here = Some(manifest.ok_or_else(|| OpenObjectsError::Damaged {
+                        what: format!("the object {}/{name}", bucket.describe()),
+                        why: "it is no manifest. Put an earlier version of it back".to_owned(),
+                    })?);
+                    break;
+                }
+                Err(error) if error.is_absent() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match here {
+            Some(manifest) => (found, misses) = (Some(manifest), 0),
+            None => misses += 1,
+        }
+        next += 1;
+    }
+    Ok(found)
+}
+
+fn put_format(local: &dyn Storage, format: &[u8]) -> Result<(), OpenObjectsError> {
+    let failed = || OpenObjectsError::io("writing", "FORMAT");
+    match local.remove("FORMAT") {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed()(error)),
+        _ => {}
+    }
+    let file = local.create("FORMAT").map_err(failed())?;
+    file.write_at(0, format).and_then(|()| file.sync(ADOPTED)).map_err(failed())
+}
+
+/// Brings segments that were not sealed back as local files.
+fn adopt_tails(
+    local: &dyn Storage,
+    bucket: &dyn Bucket,
+    catalogue: &Catalogue,
+    names: &BTreeSet<&str>,
+) -> Result<(), OpenObjectsError> {
+    let store = &catalogue.store;
+    let last = catalogue.segments.values().next_back();
+    let mut previous = last.map_or((0, 0), |entry| (entry.number, entry.length));
+    let listed_last = previous.0;
+    let mut epochs: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+    let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
+    for (segment, epoch, offset) in names.iter().filter_map(|name| names::tail_of(store, name)) {
+        epochs.entry(segment).or_default().insert(epoch);
+        let end = ends.entry(segment).or_default();
+        *end = (*end).max(offset);
+    }
+    // One that no listing shows yet.
+    let next = epochs.keys().next_back().copied().unwrap_or(0).max(previous.0) + 1;
+    epochs.entry(next).or_default().insert(catalogue.epoch - 1);
+    for (segment, epochs) in epochs.into_iter().filter(|(segment, _)| *segment > listed_last) {
+        let mut best: Vec<Tail> = Vec::new();
+        for epoch in epochs.into_iter().rev() {
+            let chain = chain(bucket, store, segment, epoch)?;
+            let head =
+                |chain: &[Tail]| chain.first().map(|tail| tail.bytes[..tail.bytes.len().min(64)].to_vec());
+            let length = |chain: &[Tail]| chain.iter().map(|tail| tail.bytes.len()).sum::<usize>();
+            // Of one segment the longest copy counts; of two that have its number, the later server's.
+            if best.is_empty() || head(&best) == head(&chain) && length(&chain) > length(&best) {
+                best = chain;
+            }
+        }
+        let Some(first) = best.first() else {
+            if ends.contains_key(&segment) {
+                return Err(gap(bucket, store, segment, 0));
+            }
+            continue;
+        };
+        if first.previous != previous {
+            return Err(gap(bucket, store, previous.0.max(1), previous.1));
+        }
+        let length: u64 = best.iter().map(|tail| tail.bytes.len() as u64).sum();
+        if ends.get(&segment).is_some_and(|end| *end >= length) {
+            return Err(gap(bucket, store, segment, length));
+        }
+        let name = segment_name(segment);
+        let file = local.create(&name).map_err(OpenObjectsError::io("creating", &name))?;
+        for tail in &best {
+            file.write_at(tail.offset, &tail.bytes).map_err(OpenObjectsError::io("writing", &name))?;
+        }
+        file.sync(ADOPTED).map_err(OpenObjectsError::io("syncing", &name))?;
+        previous = (segment, length);
+    }
+    local.sync_dir(ADOPTED).map_err(OpenObjectsError::io("syncing", &local.describe()))
+}
+
+fn gap(bucket: &dyn Bucket, store: &StoreId, segment: u32, offset: u64) -> OpenObjectsError {
+    OpenObjectsError::Damaged {
+        what: format!("the end of the store in {}", bucket.describe()),
+        why: format!(
+            "what follows offset {offset} of segment {segment} is not there, and later parts are. Put the missing objects \
+             {}... back; or remove all later ones, which gives up what they have",
+            names::tail(store, segment, 0, offset).trim_end_matches(|c: char| c.is_ascii_digit() || c == '-')
+        ),
+    }
+}
+
+/// All parts of a segment that one server wrote, each asked for by where the last one ended.
+fn chain(
+    bucket: &dyn Bucket,
+    store: &StoreId,
+    segment: u32,
+    epoch: u64,
+) -> Result<Vec<Tail>, OpenObjectsError> {
+    let (mut chain, mut offset) = (Vec::new(), 0);
+    loop {
+        let name = names::tail(store, segment, epoch, offset);
+        let bytes = match bucket.get(&name, None) {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_absent() => return Ok(chain),
+            Err(error) => return Err(error.into()),
+        };
+        let tail = Tail::of_bytes(&bytes).filter(|tail| (tail.segment, tail.offset) == (segment, offset));
+        let tail = tail.filter(|tail| !tail.bytes.is_empty()).ok_or_else(|| OpenObjectsError::Damaged {
+            what: format!("the object {}/{name}", bucket.describe()),
+            why: "it is not what was written. Put an earlier version of it back; or remove it and all later ones, which gives \
+                  up what they have"
+                .to_owned(),
+        })?;
+        offset += tail.bytes.len() as u64;
+        chain.push(tail);
+    }
+}

@@ -1,0 +1,264 @@
+//! What is known of the bucket here, and what the bucket knows of itself: the local catalogue, manifests, the owner's note.
+//!
+//! ```text
+//! catalogue, manifest   first line | borsh of the value | SHA-256 of all before [32]
+//! owner                 first line, then lines KEY VALUE
+//! ```
+//!
+//! Invariant: the catalogue lists a segment only once the bucket has its object, and a manifest lists all that the
+//! catalogue lists and all that is condemned but whose contents are not all in the bucket at their new places.
+
+use crate::names::{self, StoreId};
+use crate::settings::OpenObjectsError;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_log::{Storage, SyncSite};
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::io;
+
+/// The catalogue's file.
+pub(crate) const FILE: &str = "objects";
+const FILE_NEW: &str = "objects-new";
+const CATALOGUE: &[u8] = b"holdfast catalogue of objects 1\n";
+const MANIFEST: &[u8] = b"holdfast manifest of segments 1\n";
+const OWNER: &str = "holdfast owner 1";
+const WRITTEN: SyncSite = SyncSite("objects: catalogue");
+
+/// A segment in the bucket.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Entry {
+    pub(crate) number: u32,
+    /// Of the server that wrote it.
+    pub(crate) epoch: u64,
+    pub(crate) length: u64,
+    /// SHA-256.
+    pub(crate) sum: [u8; 32],
+}
+
+impl Entry {
+    pub(crate) fn name(&self, store: &StoreId) -> String {
+        names::segment(store, self.number, self.epoch, &self.sum)
+    }
+}
+
+/// A segment that the log has removed.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Condemned {
+    pub(crate) entry: Entry,
+    /// What was moved out of it is in segments up to this one.
+    pub(crate) after: u32,
+    /// Since when no manifest lists it, in seconds since 1970.
+    pub(crate) unlisted_s: Option<u64>,
+}
+
+/// What is known of the bucket here.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Catalogue {
+    pub(crate) store: StoreId,
+    /// Of the last start that wrote, or was about to write, the owner's note.
+    pub(crate) epoch: u64,
+    /// Drawn by that start.
+    pub(crate) token: [u8; 16],
+    /// Number of the last manifest.
+    pub(crate) manifest: u64,
+    pub(crate) segments: BTreeMap<u32, Entry>,
+    pub(crate) condemned: Vec<Condemned>,
+    /// Segments that the log has removed before the bucket had them; what was moved out of them is in segments up to this.
+    pub(crate) leaving: BTreeMap<u32, u32>,
+}
+
+/// Which segments make up a store.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Manifest {
+    pub(crate) store: StoreId,
+    pub(crate) epoch: u64,
+    pub(crate) number: u64,
+    pub(crate) segments: Vec<Entry>,
+    /// What the store's `FORMAT` file says.
+    pub(crate) format: Vec<u8>,
+}
+
+fn sealed<T: BorshSerialize>(first: &[u8], value: &T) -> Vec<u8> {
+    let mut bytes = first.to_vec();
+    value.serialize(&mut bytes).expect("encoding into memory cannot fail");
+    let sum = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&sum);
+    bytes
+}
+
+fn opened<T: BorshDeserialize>(first: &[u8], bytes: &[u8]) -> Result<T, String> {
+    let (rest, sum) = bytes.split_last_chunk::<32>().ok_or("it is too short")?;
+    if !rest.starts_with(first) {
+        return Err("it is something else, or of a newer version".to_owned());
+    }
+    if Sha256::digest(rest).as_slice() != sum {
+        return Err("its checksum does not fit".to_owned());
+    }
+    T::try_from_slice(&rest[first.len()..]).map_err(|error| error.to_string())
+}
+
+impl Manifest {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        sealed(MANIFEST, self)
+    }
+
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, String> {
+        opened(MANIFEST, bytes)
+    }
+}
+
+impl Catalogue {
+    pub(crate) fn new(store: StoreId) -> Catalogue {
+        Catalogue {
+            store,
+            epoch: 0,
+            token: [0; 16],
+            manifest: 0,
+            segments: BTreeMap::new(),
+            condemned: Vec::new(),
+            leaving: BTreeMap::new(),
+        }
+    }
+
+    /// The catalogue in a directory; `None`: there is none.
+    pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Catalogue>, OpenObjectsError> {
+        let file = match storage.open(FILE) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(OpenObjectsError::io("opening", FILE)(error)),
+        };
+        let length = file.len().map_err(OpenObjectsError::io("measuring", FILE))?;
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(1 << 30)];
+        let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", FILE))?;
+        bytes.truncate(count);
+        opened(CATALOGUE, &bytes).map(Some).map_err(|why| OpenObjectsError::Damaged {
+            what: format!("the catalogue {}/{FILE}", storage.describe()),
+            why: format!(
+                "{why}. Move that directory away and start with --blocks-anew: the store is then found in the bucket"
+            ),
+        })
+    }
+
+    /// Replaces the file, durably.
+    pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
+        match storage.remove(FILE_NEW) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = storage.create(FILE_NEW)?;
+        file.write_at(0, &sealed(CATALOGUE, self))?;
+        file.sync(WRITTEN)?;
+        storage.rename(FILE_NEW, FILE)?;
+        storage.sync_dir(WRITTEN)
+    }
+
+    /// The next manifest: all that counts, and all whose contents may be nowhere else in the bucket.
+    pub(crate) fn to_manifest(&self, format: Vec<u8>) -> Manifest {
+        let mut segments = self.segments.clone();
+        let listed = self.condemned.iter().filter(|one| one.unlisted_s.is_none());
+        segments.extend(listed.map(|one| (one.entry.number, one.entry.clone())));
+        let segments = segments.into_values().collect();
+        Manifest { store: self.store, epoch: self.epoch, number: self.manifest + 1, segments, format }
+    }
+}
+
+/// Who writes to a prefix.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    pub(crate) store: StoreId,
+    pub(crate) epoch: u64,
+    pub(crate) token: [u8; 16],
+    pub(crate) host: String,
+    pub(crate) since_s: u64,
+}
+
+impl Owner {
+    pub(crate) fn to_text(&self) -> String {
+        format!(
+            "{OWNER}\nstore {}\nepoch {}\ntoken {}\nhost {}\nsince {}\n",
+            crate::sign::hex(&self.store),
+            self.epoch,
+            crate::sign::hex(&self.token),
+            self.host,
+            self.since_s
+        )
+    }
+
+    pub(crate) fn of_text(bytes: &[u8]) -> Option<Owner> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut lines = text.lines();
+        if lines.next() != Some(OWNER) {
+            return None;
+        }
+        let mut value = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
+        let owner = Owner {
+            store: id_of(&value("store")?)?,
+            epoch: value("epoch")?.parse().ok()?,
+            token: id_of(&value("token")?)?,
+            host: value("host")?,
+            since_s: value("since")?.parse().ok()?,
+        };
+        text.ends_with('\n').then_some(owner)
+    }
+
+    /// For messages.
+    pub(crate) fn shown(&self) -> String {
+        let time = crate::sign::timestamp(self.since_s);
+        format!("a server on {}, which began there at {time}", self.host)
+    }
+}
+
+fn id_of(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut id = [0; 16];
+    for (at, byte) in id.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_log::LocalStorage;
+
+    /// Proves: what is written comes back, and no altered or shortened copy of it does.
+    #[test]
+    fn altered_copies_are_refused() {
+        let entry = Entry { number: 4, epoch: 2, length: 100, sum: [7; 32] };
+        let mut catalogue = Catalogue::new([1; 16]);
+        catalogue.segments.insert(4, entry.clone());
+        let gone = Entry { number: 3, ..entry.clone() };
+        catalogue.condemned.push(Condemned { entry: gone.clone(), after: 5, unlisted_s: None });
+        let manifest = catalogue.to_manifest(b"format".to_vec());
+        assert_eq!(manifest.segments, [gone, entry]);
+        let bytes = manifest.to_bytes();
+        assert_eq!(Manifest::of_bytes(&bytes).unwrap(), manifest);
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1;
+            assert!(Manifest::of_bytes(&altered).is_err());
+            assert!(Manifest::of_bytes(&bytes[..at]).is_err());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::open(folder.path()).unwrap();
+        assert_eq!(Catalogue::read(&storage).unwrap(), None);
+        catalogue.write(&storage).unwrap();
+        assert_eq!(Catalogue::read(&storage).unwrap(), Some(catalogue));
+        std::fs::write(folder.path().join(FILE), "nonsense").unwrap();
+        assert!(matches!(Catalogue::read(&storage), Err(OpenObjectsError::Damaged { .. })));
+    }
+
+    /// Proves: the owner's note is read as written, and a part of it is none.
+    #[test]
+    fn the_owners_note_comes_back() {
+        let owner = Owner { store: [1; 16], epoch: 7, token: [2; 16], host: "box one".into(), since_s: 9 };
+        let text = owner.to_text();
+        assert_eq!(Owner::of_text(text.as_bytes()), Some(owner));
+        for at in 0..text.len() {
+            assert_eq!(Owner::of_text(&text.as_bytes()[..at]), None);
+        }
+    }
+}

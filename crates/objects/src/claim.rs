@@ -1,0 +1,233 @@
+//! Whose prefix it is: the owner's note, and whether the bucket is what it was.
+//!
+//! No request of S3 can be relied upon to change something only if it is as expected, so two servers on one prefix cannot be
+//! kept apart; they are noticed. Each start writes the note anew, and whoever finds another's there writes nothing more.
+//! Until then both write under names of their own, so neither spoils what the other wrote.
+
+use crate::bucket::BucketError;
+use crate::catalogue::{Catalogue, Owner};
+use crate::names;
+use crate::settings::OpenObjectsError;
+use crate::tiered::{Claim, Growing, Inner, State, now_s};
+use std::collections::BTreeMap;
+
+/// The owner's note; `None`: there is none.
+pub(crate) fn owner(bucket: &dyn crate::bucket::Bucket) -> Result<Option<Owner>, OpenObjectsError> {
+    match bucket.get(names::OWNER, None) {
+        Ok(bytes) => Owner::of_text(&bytes).map(Some).ok_or_else(|| OpenObjectsError::Damaged {
+            what: format!("the object {}/{}", bucket.describe(), names::OWNER),
+            why: "it is no note of an owner, or one of a newer version; is the prefix Holdfast's?".to_owned(),
+        }),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why nothing may be written.
+pub(crate) fn lost(claim: &Claim) -> Result<(), OpenObjectsError> {
+    match claim {
+        Claim::Lost { why, way_out } => {
+            Err(OpenObjectsError::Doubtful { why: why.clone(), way_out: way_out.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn lose(inner: &Inner, why: String, way_out: &str) -> OpenObjectsError {
+    let error = OpenObjectsError::Doubtful { why: why.clone(), way_out: way_out.to_owned() };
+    let mut state = inner.state.lock();
+    if !matches!(state.claim, Claim::Lost { .. }) {
+        tracing::error!("{error}");
+        state.claim = Claim::Lost { why, way_out: way_out.to_owned() };
+    }
+    error
+}
+
+const ANOTHER: &str = "Stop one of the two. If this is the one to stay, move its directory of objects away and start it with \
+                       --blocks-anew, which takes the store over as it is in the bucket; or give it another prefix";
+const CHANGED: &str = "Put the bucket right (a backup, earlier versions of its objects) and start the server again; or start \
+                       it with --blocks-anew, which sends again what is still here and accepts the loss of the rest";
+
+/// Makes the prefix this server's: looks at whose it was and whether all is there, and writes the owner's note.
+pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let place = inner.bucket.describe();
+    let (store, epoch, token, is_unused) = {
+        let state = inner.state.lock();
+        lost(&state.claim)?;
+        let catalogue = &state.catalogue;
+        let is_unused = catalogue.segments.is_empty() && catalogue.condemned.is_empty();
+        (catalogue.store, catalogue.epoch, catalogue.token, is_unused)
+    };
+    let found = owner(&*inner.bucket);
+    if let Err(OpenObjectsError::Bucket(error)) = &found {
+        drop(inner.note(Err::<(), _>(error.clone())));
+    }
+    match found? {
+        None if is_unused || inner.settings.anew => {}
+        None => {
+            let why = format!(
+                "the owner's note is gone from {place}, which was emptied or changed behind this server's back"
+            );
+            return Err(lose(inner, why, CHANGED));
+        }
+        Some(owner) if owner.store != store => {
+            return Err(lose(inner, format!("{place} now has the store of {}", owner.shown()), ANOTHER));
+        }
+        Some(owner) if owner.epoch > epoch || (owner.epoch == epoch && owner.token != token) => {
+            return Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), ANOTHER));
+        }
+        Some(_) => {}
+    }
+    let listed = Listing::read(inner, store)?;
+    let missing = listed.missing(inner)?;
+    if !missing.is_empty() && !inner.settings.anew {
+        let why = format!(
+            "{} of the objects that {place} had are not there any more, the first of them {}",
+            missing.len(),
+            missing[0].1
+        );
+        return Err(lose(inner, why, CHANGED));
+    }
+    {
+        let mut state = inner.state.lock();
+        state.accept_missing(&missing);
+        state.catalogue.epoch += 1;
+        state.catalogue.token = inner.local.entropy().map_err(OpenObjectsError::io("drawing", "a token"))?;
+        state.is_dirty = true;
+    }
+    inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
+    put_note(inner)?;
+    inner.state.lock().claim = Claim::Held;
+    look(inner)?;
+    listed.sort_out(inner);
+    Ok(())
+}
+
+fn put_note(inner: &Inner) -> Result<(), BucketError> {
+    let owner = {
+        let state = inner.state.lock();
+        let Catalogue { store, epoch, token, .. } = state.catalogue;
+        Owner { store, epoch, token, host: inner.settings.host.clone(), since_s: now_s() }
+    };
+    inner.note(inner.bucket.put(names::OWNER, owner.to_text().as_bytes()))
+}
+
+/// Looks whether the prefix is still this server's.
+pub(crate) fn look(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let claim = inner.state.lock().claim.clone();
+    match claim {
+        Claim::Pending => return take(inner),
+        Claim::Held => {}
+        Claim::Lost { .. } => return lost(&claim),
+    }
+    let found = owner(&*inner.bucket);
+    let outcome = match &found {
+        Err(OpenObjectsError::Bucket(error)) => Err(error.clone()),
+        _ => Ok(()),
+    };
+    inner.note(outcome)?;
+    let place = inner.bucket.describe();
+    let (store, epoch, token) = {
+        let state = inner.state.lock();
+        (state.catalogue.store, state.catalogue.epoch, state.catalogue.token)
+    };
+    match found? {
+        Some(owner) if owner.store == store && owner.token == token => Ok(()),
+        // An earlier one that arrived late.
+        Some(owner) if owner.store == store && owner.epoch < epoch => Ok(put_note(inner)?),
+        Some(owner) => Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), ANOTHER)),
+        None => {
+            let why = format!(
+                "the owner's note is gone from {place}, which was emptied or changed behind this server's back"
+            );
+            Err(lose(inner, why, CHANGED))
+        }
+    }
+}
+
+/// What a store has in the bucket.
+struct Listing {
+    segments: BTreeMap<String, u64>,
+    manifests: Vec<String>,
+    tails: Vec<(u32, String)>,
+}
+
+impl Listing {
+    fn read(inner: &Inner, store: names::StoreId) -> Result<Listing, OpenObjectsError> {
+        let mut listing = Listing { segments: BTreeMap::new(), manifests: Vec::new(), tails: Vec::new() };
+        for one in inner.note(inner.bucket.list(&names::store(&store)))? {
+            if names::manifest_of(&store, &one.name).is_some() {
+                listing.manifests.push(one.name);
+            } else if let Some((segment, ..)) = names::tail_of(&store, &one.name) {
+                listing.tails.push((segment, one.name));
+            } else if one.name.starts_with(&names::segments(&store)) {
+                listing.segments.insert(one.name, one.length);
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Segments that the catalogue has and the bucket lacks. A listing may lag, so each is asked for by name.
+    fn missing(&self, inner: &Inner) -> Result<Vec<(u32, String)>, BucketError> {
+        let wanted: Vec<(u32, String, u64)> = {
+            let state = inner.state.lock();
+            let catalogue = &state.catalogue;
+            let of =
+                |entry: &crate::catalogue::Entry| (entry.number, entry.name(&catalogue.store), entry.length);
+            catalogue.segments.values().map(of).collect()
+        };
+        let mut missing = Vec::new();
+        for (number, name, length) in wanted {
+            if self.segments.get(&name) == Some(&length) {
+                continue;
+            }
+            match inner.note(inner.bucket.length(&name)) {
+                Ok(found) if found == length => {}
+                Ok(_) => missing.push((number, name)),
+                Err(error) if error.is_absent() => missing.push((number, name)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(missing)
+    }
+
+    /// What nothing needs goes: what a crash left half-done, and tails and manifests that were replaced.
+    fn sort_out(self, inner: &Inner) {
+        let mut guard = inner.state.lock();
+        let state = &mut *guard;
+        let catalogue = &state.catalogue;
+        let condemned = catalogue.condemned.iter().map(|one| &one.entry);
+        let known: Vec<String> =
+            catalogue.segments.values().chain(condemned).map(|entry| entry.name(&catalogue.store)).collect();
+        let known: std::collections::BTreeSet<String> = known.into_iter().collect();
+        state.old_objects.extend(self.segments.into_keys().filter(|name| !known.contains(name)));
+        state.old_objects.extend(self.manifests);
+        for (segment, name) in self.tails {
+            match state.growing.get_mut(&segment) {
+                Some(growing) => growing.tails.push(name),
+                None => state.old_objects.push(name),
+            }
+        }
+        state.needs_manifest = true;
+    }
+}
+
+impl State {
+    /// Of segments that are missing in the bucket, those that are here are sent again.
+    fn accept_missing(&mut self, missing: &[(u32, String)]) {
+        for (number, name) in missing {
+            match self.copies.remove(number).and_then(|_| self.catalogue.segments.remove(number)) {
+                Some(entry) => {
+                    let (written, synced) = (entry.length, entry.length);
+                    let growing = Growing { written, synced, is_sealed: true, ..Growing::new() };
+                    self.growing.insert(*number, growing);
+                    self.is_dirty = true;
+                    tracing::warn!(object = name, "an object is gone from the bucket and is sent again");
+                }
+                None => {
+                    tracing::error!(object = name, "an object is gone from the bucket: blocks in it are lost")
+                }
+            }
+        }
+    }
+}

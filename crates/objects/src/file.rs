@@ -1,0 +1,131 @@
+//! One segment: local while it is written, and as long as there is a copy; in the bucket from then on.
+
+use crate::tiered::Inner;
+use holdfast_log::{StorageFile, SyncSite};
+use std::io;
+use std::sync::Arc;
+
+/// The two places from where on the log writes no more to a segment.
+const SEALS: [SyncSite; 2] = [SyncSite::SEAL, SyncSite::RECOVERED_TAIL];
+
+pub(crate) struct TieredFile {
+    inner: Arc<Inner>,
+    number: u32,
+}
+
+impl TieredFile {
+    pub(crate) fn new(inner: Arc<Inner>, number: u32) -> TieredFile {
+        TieredFile { inner, number }
+    }
+
+    /// The local file, if the segment is still written.
+    fn growing(&self) -> io::Result<Arc<dyn StorageFile>> {
+        let state = self.inner.state.lock();
+        match state.growing.get(&self.number).and_then(|_| state.files.get(&self.number)) {
+            Some(file) => Ok(file.clone()),
+            None => Err(io::Error::other("it is in the bucket already, where nothing is altered")),
+        }
+    }
+}
+
+impl StorageFile for TieredFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.growing()?.write_at(offset, bytes)?;
+        if let Some(growing) = self.inner.state.lock().growing.get_mut(&self.number) {
+            growing.written = growing.written.max(offset + bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let entry = {
+            let mut guard = self.inner.state.lock();
+            let state = &mut *guard;
+            if let Some(file) = state.files.get(&self.number).cloned() {
+                if let Some(used) = state.copies.get_mut(&self.number) {
+                    *used = self.inner.pages.tick();
+                }
+                drop(guard);
+                return file.read_at(offset, buffer);
+            }
+            // Whoever has opened a segment reads it to the end, though it was removed meanwhile.
+            let condemned = || state.catalogue.condemned.iter().find(|one| one.entry.number == self.number);
+            let entry =
+                state.catalogue.segments.get(&self.number).or_else(|| condemned().map(|one| &one.entry));
+            let entry =
+                entry.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the segment was removed"))?;
+            (entry.name(&state.catalogue.store), entry.length)
+        };
+        let (object, length) = entry;
+        let count = length.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        self.inner.pages.read(&self.inner, self.number, (&object, length), offset, &mut buffer[..count])?;
+        Ok(count)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let state = self.inner.state.lock();
+        if let Some(entry) = state.catalogue.segments.get(&self.number) {
+            return Ok(entry.length);
+        }
+        match state.files.get(&self.number).cloned() {
+            Some(file) => {
+                drop(state);
+                file.len()
+            }
+            None => Err(io::Error::new(io::ErrorKind::NotFound, "the segment was removed")),
+        }
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        if !self.inner.state.lock().growing.contains_key(&self.number) {
+            // Recovery cuts off a torn tail, which no segment in the bucket has.
+            return match self.len()? == length {
+                true => Ok(()),
+                false => Err(io::Error::other(format!(
+                    "its object in {} is damaged from offset {length} on; `holdfast server scrub` lists what is, and \
+                     a good copy of the object brings it back",
+                    self.inner.bucket.describe()
+                ))),
+            };
+        }
+        self.growing()?.truncate(length)?;
+        if let Some(growing) = self.inner.state.lock().growing.get_mut(&self.number) {
+            growing.written = length;
+            growing.synced = growing.synced.min(length);
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, length: u64) -> io::Result<()> {
+        self.growing()?.reserve(length)
+    }
+
+    fn sync(&self, site: SyncSite) -> io::Result<()> {
+        let written = match self.inner.state.lock().growing.get(&self.number) {
+            Some(growing) => growing.written,
+            None => return Ok(()),
+        };
+        self.growing()?.sync(site)?;
+        let mut state = self.inner.state.lock();
+        if let Some(growing) = state.growing.get_mut(&self.number) {
+            growing.synced = growing.synced.max(written);
+            if SEALS.contains(&site) {
+                growing.is_sealed = true;
+                self.inner.wake.notify_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_cache(&self) {
+        let file = {
+            let mut state = self.inner.state.lock();
+            self.inner.drop_copy(&mut state, self.number);
+            state.files.get(&self.number).cloned()
+        };
+        match file {
+            Some(file) => file.drop_cache(),
+            None => self.inner.pages.forget(&*self.inner.local, self.number),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What objects are called, below the prefix:
+//!
+//! ```text
+//! owner                                  who writes here; the one object that is overwritten
+//! ID/segment-NNNNNNNNNN-EPOCH-SUM        a sealed segment
+//! ID/manifest-EPOCH-NUMBER               which segments make up the store
+//! ID/tail-NNNNNNNNNN-EPOCH-OFFSET        a part of a segment that is not sealed
+//! ```
+//!
+//! ID is the store's, drawn when it was made; EPOCH counts the starts of its server; SUM begins the SHA-256 of the segment.
+//! All numbers have leading zeros, so names sort as numbers do.
+
+pub(crate) const OWNER: &str = "owner";
+
+/// A store's name.
+pub(crate) type StoreId = [u8; 16];
+
+fn of(store: &StoreId) -> String {
+    crate::sign::hex(store)
+}
+
+/// What the names of all objects of a store begin with.
+pub(crate) fn store(store: &StoreId) -> String {
+    format!("{}/", of(store))
+}
+
+pub(crate) fn segment(store: &StoreId, number: u32, epoch: u64, sum: &[u8; 32]) -> String {
+    format!("{}/segment-{number:010}-{epoch:010}-{}", of(store), crate::sign::hex(&sum[..16]))
+}
+
+/// What the names of all segments of a store begin with.
+pub(crate) fn segments(store: &StoreId) -> String {
+    format!("{}/segment-", of(store))
+}
+
+pub(crate) fn manifests(store: &StoreId) -> String {
+    format!("{}/manifest-", of(store))
+}
+
+pub(crate) fn manifest(store: &StoreId, epoch: u64, number: u64) -> String {
+    format!("{}{epoch:010}-{number:020}", manifests(store))
+}
+
+/// Epoch and number of a manifest.
+pub(crate) fn manifest_of(store: &StoreId, name: &str) -> Option<(u64, u64)> {
+    let (epoch, number) = name.strip_prefix(&manifests(store))?.split_once('-')?;
+    Some((epoch.parse().ok()?, number.parse().ok()?))
+}
+
+pub(crate) fn tails(store: &StoreId) -> String {
+    format!("{}/tail-", of(store))
+}
+
+pub(crate) fn tail(store: &StoreId, segment: u32, epoch: u64, offset: u64) -> String {
+    format!("{}{segment:010}-{epoch:010}-{offset:010}", tails(store))
+}
+
+/// Segment, epoch and offset of a tail.
+pub(crate) fn tail_of(store: &StoreId, name: &str) -> Option<(u32, u64, u64)> {
+    let mut parts = name.strip_prefix(&tails(store))?.split('-');
+    let found = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next().is_none().then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: names are read as they were written, and what is none is not taken for one.
+    #[test]
+    fn names_come_back() {
+        let id = [0xab; 16];
+        assert_eq!(manifest_of(&id, &manifest(&id, 3, 99)), Some((3, 99)));
+        assert_eq!(tail_of(&id, &tail(&id, 7, 3, 4096)), Some((7, 3, 4096)));
+        assert_eq!(tail_of(&[1; 16], &tail(&id, 7, 3, 4096)), None);
+        assert_eq!(tail_of(&id, &format!("{}1-2-3-4", tails(&id))), None);
+        assert!(manifest(&id, 2, 10) < manifest(&id, 2, 11) && manifest(&id, 9, 10) < manifest(&id, 10, 1));
+    }
+}

@@ -1,0 +1,393 @@
+//! A bucket behind the S3 protocol: five calls over HTTP, signed, with deadlines, tried again where that can help.
+//!
+//! Every call may be repeated: objects have names that are used once, so a request that arrives twice, or late, does what
+//! was done already.
+
+use crate::address::BucketAddress;
+use crate::bucket::{Bucket, BucketError, Counts, Kind, Listed};
+use crate::credentials::Credentials;
+use crate::sign::{Signing, encoded, sha256, signature_headers};
+use crate::xml;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+/// Pauses between attempts.
+const PAUSES_MS: [u64; 3] = [100, 400, 1500];
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a request may take that carries nothing.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Bytes a second that a request gets at least.
+const PACE_BYTES: u64 = 256 << 10;
+/// Longest answer that is not an object.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
+/// Longest object that is read whole.
+const OBJECT_BYTES_MAX: u64 = 2 << 30;
+
+/// A bucket of an S3-compatible store.
+pub struct S3 {
+    agent: Agent,
+    address: BucketAddress,
+    /// Scheme, host, and with path style the bucket.
+    base: String,
+    host: String,
+    path: String,
+    region: String,
+    counts: [AtomicU64; 5],
+    /// Whether the last request got no answer: then one attempt is enough.
+    is_away: AtomicBool,
+}
+
+struct Answer {
+    status: u16,
+    length: Option<u64>,
+    body: Vec<u8>,
+}
+
+struct Asked<'a> {
+    kind: Kind,
+    /// Without the prefix; empty: the bucket.
+    object: &'a str,
+    query: Vec<(String, String)>,
+    range: Option<Range<u64>>,
+    body: &'a [u8],
+}
+
+impl S3 {
+    /// Of an address. Nothing is asked yet.
+    pub fn new(address: &BucketAddress) -> S3 {
+        let region = address.signing_region();
+        let endpoint =
+            address.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let (scheme, host) = endpoint.split_once("://").unwrap_or(("https", &endpoint));
+        let is_path_style = address.path_style.unwrap_or(address.endpoint.is_some());
+        let (host, path) = match is_path_style {
+            true => (host.to_owned(), format!("/{}", address.bucket)),
+            false => (format!("{}.{host}", address.bucket), String::new()),
+        };
+        let base = format!("{scheme}://{host}");
+        // A usual port is in no `Host` header, so it must not be signed either.
+        let usual = if scheme == "https" { ":443" } else { ":80" };
+        let host = host.strip_suffix(usual).unwrap_or(&host).to_owned();
+        let roots = if scheme == "https" { authorities() } else { Arc::default() };
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(roots))
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls)
+            .timeout_connect(Some(CONNECT_WITHIN))
+            .max_idle_connections_per_host(16)
+            .build();
+        S3 {
+            agent: config.into(),
+            address: address.clone(),
+            base,
+            host,
+            path,
+            region,
+            counts: Default::default(),
+            is_away: AtomicBool::new(false),
+        }
+    }
+
+    fn shown(&self, object: &str) -> String {
+        format!("s3://{}/{}{object}", self.address.bucket, self.address.prefix)
+    }
+
+    /// Asks until there is an answer, or no more attempt is worth it.
+    fn ask(&self, asked: &Asked<'_>) -> Result<Answer, BucketError> {
+        let mut pauses = PAUSES_MS.iter();
+        loop {
+            let outcome = self.attempt(asked);
+            let was_away = match &outcome {
+                Err(BucketError::Away { .. }) => self.is_away.swap(true, Ordering::Relaxed),
+                _ => {
+                    self.is_away.store(false, Ordering::Relaxed);
+                    return outcome;
+                }
+            };
+            let is_first = pauses.len() == PAUSES_MS.len();
+            match pauses.next() {
+                Some(pause) if !(was_away && is_first) => std::thread::sleep(Duration::from_millis(*pause)),
+                _ => return outcome,
+            }
+        }
+    }
+
+    fn attempt(&self, asked: &Asked<'_>) -> Result<Answer, BucketError> {
+        let bucket = || self.address.place();
+        let credentials = Credentials::find().map_err(|error| BucketError::Denied {
+            bucket: bucket(),
+            why: error.to_string(),
+            from: "nowhere".to_owned(),
+        })?;
+        let key = match asked.object {
+            "" => String::new(),
+            object => encoded(&format!("{}{object}", self.address.prefix), true),
+        };
+        let path = format!("{}/{key}", self.path);
+        let mut query: Vec<_> =
+            asked.query.iter().map(|(name, value)| (encoded(name, false), encoded(value, false))).collect();
+        query.sort_unstable();
+        let range = asked.range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1));
+        let headers: Vec<_> = range.iter().map(|range| ("range", range.as_str())).collect();
+        let payload = sha256(asked.body);
+        let method = match asked.kind {
+            Kind::Put => "PUT",
+            Kind::Get | Kind::List => "GET",
+            Kind::Head => "HEAD",
+            Kind::Delete => "DELETE",
+        };
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let signing = Signing {
+            method,
+            host: &self.host,
+            path: &path,
+            query: &query,
+            headers: &headers,
+            payload: &payload,
+            region: &self.region,
+            now_s,
+        };
+        let signed = signature_headers(&signing, &credentials);
+        let pairs: Vec<_> = query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let question = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
+        let url = format!("{}{path}{question}", self.base);
+        let expected = match (&asked.range, asked.kind) {
+            (Some(range), _) => range.end - range.start,
+            (None, Kind::Get) => 64 << 20,
+            _ => 0,
+        };
+        let patience = PATIENCE + Duration::from_secs((expected + asked.body.len() as u64) / PACE_BYTES);
+        let away = |error: ureq::Error| BucketError::Away { bucket: bucket(), why: error.to_string() };
+        self.counts[asked.kind as usize].fetch_add(1, Ordering::Relaxed);
+        let sent = match asked.kind {
+            Kind::Put => {
+                let mut request = self.agent.put(&url);
+                for (name, value) in &signed {
+                    request = request.header(*name, value);
+                }
+                request.config().timeout_global(Some(patience)).build().send(asked.body)
+            }
+            kind => {
+                let mut request = match kind {
+                    Kind::Head => self.agent.head(&url),
+                    Kind::Delete => self.agent.delete(&url),
+                    _ => self.agent.get(&url),
+                };
+                for (name, value) in
+                    signed.iter().map(|(name, value)| (*name, value.as_str())).chain(headers.iter().copied())
+                {
+                    request = request.header(name, value);
+                }
+                request.config().timeout_global(Some(patience)).build().call()
+            }
+        };
+        let mut response = sent.map_err(away)?;
+        let status = response.status().as_u16();
+        let length = response.headers().get("content-length");
+        let length = length.and_then(|value| value.to_str().ok()).and_then(|value| value.parse().ok());
+        let limit = match (asked.kind, status) {
+            (Kind::Get, 200..=299) => {
+                asked.range.as_ref().map_or(OBJECT_BYTES_MAX, |range| range.end - range.start + 1)
+            }
+            _ => ANSWER_BYTES_MAX,
+        };
+        let body = match asked.kind {
+            Kind::Head => Vec::new(),
+            _ => match response.body_mut().with_config().limit(limit).read_to_vec() {
+                Err(ureq::Error::BodyExceedsLimit(_)) => {
+                    let why = "the answer is longer than what was asked for; does it know ranges?".to_owned();
+                    return Err(self.failed(asked, why));
+                }
+                read => read.map_err(away)?,
+            },
+        };
+        match status {
+            200..=299 => Ok(Answer { status, length, body }),
+            _ => Err(self.refusal(asked, status, &body, credentials)),
+        }
+    }
+
+    fn failed(&self, asked: &Asked<'_>, why: String) -> BucketError {
+        let action = match asked.kind {
+            Kind::Put => "writing",
+            Kind::Get => "reading",
+            Kind::Head => "measuring",
+            Kind::List => "listing",
+            Kind::Delete => "removing",
+        };
+        let action = format!("{action} {}", self.shown(asked.object));
+        BucketError::Failed { bucket: self.address.place(), action, why }
+    }
+
+    /// What an answer that is none means.
+    fn refusal(&self, asked: &Asked<'_>, status: u16, body: &[u8], credentials: Credentials) -> BucketError {
+        let text = String::from_utf8_lossy(&body[..body.len().min(16 << 10)]);
+        let code = xml::element(&text, "Code").map(xml::text).unwrap_or_default();
+        let said = xml::element(&text, "Message").map(xml::text).unwrap_or_default();
+        let clean: String = format!("{code} {said}").chars().filter(|c| !c.is_control()).take(200).collect();
+        let why = format!("{} (status {status})", clean.trim()).trim().to_owned();
+        let bucket = self.address.place();
+        match (status, code.as_str()) {
+            (_, "NoSuchBucket") => BucketError::NoBucket { bucket, why },
+            (404, _) if asked.kind == Kind::List => BucketError::NoBucket { bucket, why },
+            (404, _) => BucketError::Absent { object: self.shown(asked.object) },
+            (_, "RequestTimeTooSkewed" | "RequestExpired") => BucketError::Skew { bucket, why },
+            (_, "QuotaExceeded") => self.failed(asked, why),
+            (401 | 403, _) => BucketError::Denied { bucket, why, from: credentials.from },
+            (408 | 429 | 500.., _)
+            | (_, "RequestTimeout" | "SlowDown" | "BadDigest" | "XAmzContentSHA256Mismatch") => {
+                BucketError::Away { bucket, why }
+            }
+            (301 | 307 | 400, _) => {
+                let hint = format!(
+                    "; requests are signed for the region {}: is it the bucket's (region=...)?",
+                    self.region
+                );
+                self.failed(asked, why + &hint)
+            }
+            _ => self.failed(asked, why),
+        }
+    }
+}
+
+impl Bucket for S3 {
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), BucketError> {
+        let asked = Asked { kind: Kind::Put, object: name, query: Vec::new(), range: None, body: bytes };
+        self.ask(&asked).map(drop)
+    }
+
+    fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, BucketError> {
+        let asked =
+            Asked { kind: Kind::Get, object: name, query: Vec::new(), range: range.clone(), body: &[] };
+        let answer = self.ask(&asked)?;
+        match range {
+            Some(range) if answer.status != 206 || answer.body.len() as u64 != range.end - range.start => {
+                let why = format!(
+                    "{} bytes came (status {}) where {range:?} was asked for",
+                    answer.body.len(),
+                    answer.status
+                );
+                Err(self.failed(&asked, why))
+            }
+            _ => Ok(answer.body),
+        }
+    }
+
+    fn length(&self, name: &str) -> Result<u64, BucketError> {
+        let asked = Asked { kind: Kind::Head, object: name, query: Vec::new(), range: None, body: &[] };
+        self.ask(&asked)?
+            .length
+            .ok_or_else(|| self.failed(&asked, "it did not say how long it is".to_owned()))
+    }
+
+    fn list(&self, beginning: &str) -> Result<Vec<Listed>, BucketError> {
+        let (mut found, mut next): (Vec<Listed>, Option<String>) = (Vec::new(), None);
+        loop {
+            let mut query = vec![
+                ("list-type".to_owned(), "2".to_owned()),
+                ("prefix".to_owned(), format!("{}{beginning}", self.address.prefix)),
+            ];
+            query.extend(next.take().map(|token| ("continuation-token".to_owned(), token)));
+            let asked = Asked { kind: Kind::List, object: "", query, range: None, body: &[] };
+            let body = self.ask(&asked)?.body;
+            let text = String::from_utf8_lossy(&body);
+            // A listing that was cut off must not look like a short one.
+            if !text.trim_end().ends_with("</ListBucketResult>") {
+                return Err(self.failed(&asked, "the listing is not whole".to_owned()));
+            }
+            for one in xml::elements(&text, "Contents") {
+                let key = xml::element(one, "Key").map(xml::text);
+                let length = xml::element(one, "Size").and_then(|size| size.parse().ok());
+                let (Some(key), Some(length)) = (key, length) else {
+                    return Err(self.failed(&asked, "the listing makes no sense".to_owned()));
+                };
+                if let Some(name) = key.strip_prefix(&self.address.prefix) {
+                    found.push(Listed { name: name.to_owned(), length });
+                }
+            }
+            if xml::element(&text, "IsTruncated") != Some("true") {
+                break;
+            }
+            next = xml::element(&text, "NextContinuationToken").map(xml::text);
+            if next.is_none() {
+                return Err(self.failed(&asked, "the listing does not say how it goes on".to_owned()));
+            }
+        }
+        found.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        found.dedup();
+        Ok(found)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), BucketError> {
+        let asked = Asked { kind: Kind::Delete, object: name, query: Vec::new(), range: None, body: &[] };
+        match self.ask(&asked) {
+            Err(BucketError::Absent { .. }) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.address.place()
+    }
+
+    fn counts(&self) -> Counts {
+        let of = |kind: Kind| self.counts[kind as usize].load(Ordering::Relaxed);
+        Counts {
+            put: of(Kind::Put),
+            get: of(Kind::Get),
+            head: of(Kind::Head),
+            list: of(Kind::List),
+            delete: of(Kind::Delete),
+        }
+    }
+}
+
+/// Tries everything that is needed of a bucket on an object of its own, `probe-...`, before anything relies on it.
+///
+/// # Errors
+/// [`BucketError`]: what does not work, and the way out.
+pub fn probe(bucket: &dyn Bucket, mark: &[u8; 16]) -> Result<(), BucketError> {
+    let name = format!("probe-{}", crate::sign::hex(mark));
+    let failed = |action: &str, why: &str| BucketError::Failed {
+        bucket: bucket.describe(),
+        action: format!("{action} the object {name}, which tries the bucket"),
+        why: why.to_owned(),
+    };
+    bucket.list(&name)?;
+    bucket.put(&name, mark)?;
+    if bucket.get(&name, None)? != mark {
+        return Err(failed("reading", "other bytes came back than were written"));
+    }
+    if bucket.get(&name, Some(4..9))? != mark[4..9] {
+        return Err(failed("reading a range of", "other bytes came back than were written"));
+    }
+    if bucket.length(&name)? != mark.len() as u64 {
+        return Err(failed("measuring", "it has another length than was written"));
+    }
+    if bucket.list(&name)?.len() != 1 {
+        tracing::warn!(
+            bucket = bucket.describe(),
+            "listings lag behind what was written; they are not relied on"
+        );
+    }
+    bucket.delete(&name)
+}
+
+/// The certificate authorities of this machine.
+fn authorities() -> Arc<Vec<Certificate<'static>>> {
+    static SYSTEM: OnceLock<Arc<Vec<Certificate<'static>>>> = OnceLock::new();
+    let system = SYSTEM.get_or_init(|| {
+        let found = rustls_native_certs::load_native_certs();
+        Arc::new(found.certs.iter().map(|one| Certificate::from_der(one).to_owned()).collect())
+    });
+    system.clone()
+}

@@ -1,0 +1,207 @@
+//! The thread that sends sealed segments, writes manifests, and removes what nothing lists.
+//!
+//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; and only then the local file
+//! may go, and with it the tails. For a removed one: all segments that have what was moved out of it; a manifest without
+//! it; the catalogue; a while; and then the object.
+
+use crate::catalogue::Entry;
+use crate::claim;
+use crate::names;
+use crate::settings::OpenObjectsError;
+use crate::tiered::{Claim, Inner, now_s};
+use holdfast_log::SEGMENT_HEADER_BYTES;
+use sha2::{Digest as _, Sha256};
+use std::io;
+
+/// Until the storage is dropped.
+pub(crate) fn run(inner: &Inner) {
+    loop {
+        let outcome = step(inner);
+        if let Err(error) = &outcome {
+            tracing::debug!(%error, "what is to be sent waits");
+        }
+        let mut state = inner.state.lock();
+        if state.is_ending {
+            return;
+        }
+        let has_more = outcome.is_ok() && next_sealed(&state.growing).is_some();
+        if !has_more {
+            inner.wake.wait_for(&mut state, inner.settings.every);
+        }
+        if state.is_ending {
+            return;
+        }
+    }
+}
+
+/// One segment, or one round of clearing up.
+pub(crate) fn step(inner: &Inner) -> Result<(), OpenObjectsError> {
+    claim::look(inner)?;
+    let next = next_sealed(&inner.state.lock().growing);
+    if let Some(number) = next {
+        send(inner, number)?;
+    }
+    if inner.state.lock().needs_manifest {
+        put_manifest(inner)?;
+    }
+    unlist(inner)?;
+    clear_up(inner)?;
+    inner.make_room();
+    Ok(())
+}
+
+fn next_sealed(growing: &std::collections::BTreeMap<u32, crate::tiered::Growing>) -> Option<u32> {
+    let sealed =
+        |growing: &crate::tiered::Growing| growing.is_sealed && growing.synced > SEGMENT_HEADER_BYTES;
+    growing.iter().find(|(_, growing)| sealed(growing)).map(|(number, _)| *number)
+}
+
+/// Sends one sealed segment.
+fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
+    let (file, length, epoch, store) = {
+        let state = inner.state.lock();
+        let (Some(growing), Some(file)) = (state.growing.get(&number), state.files.get(&number)) else {
+            return Ok(());
+        };
+        (file.clone(), growing.written, state.catalogue.epoch, state.catalogue.store)
+    };
+    let name = holdfast_log::segment_name(number);
+    let mut bytes = vec![0; usize::try_from(length).expect("segments are at most 1 GiB")];
+    let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", &name))?;
+    if count != bytes.len() {
+        let error = io::Error::other("it is shorter than what was written to it");
+        return Err(OpenObjectsError::io("reading", &name)(error));
+    }
+    let entry = Entry { number, epoch, length, sum: Sha256::digest(&bytes).into() };
+    let object = entry.name(&store);
+    inner.note(inner.bucket.put(&object, &bytes))?;
+    let found = inner.note(inner.bucket.length(&object))?;
+    if found != length {
+        return Err(OpenObjectsError::Damaged {
+            what: format!("the object {object} of {}", inner.bucket.describe()),
+            why: format!("it has {found} bytes, and {length} were sent; it is sent again"),
+        });
+    }
+    drop(bytes);
+    {
+        let mut state = inner.state.lock();
+        state.catalogue.segments.insert(number, entry);
+        (state.is_dirty, state.needs_manifest) = (true, true);
+    }
+    inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
+    put_manifest(inner)?;
+    let is_gone = {
+        let mut guard = inner.state.lock();
+        let state = &mut *guard;
+        let growing = state.growing.remove(&number);
+        let (tails, is_gone) =
+            growing.map_or_else(Default::default, |growing| (growing.tails, growing.removed_after.is_some()));
+        state.old_objects.extend(tails);
+        state.copies.insert(number, inner.pages.tick());
+        if is_gone {
+            state.condemn_if_leaving(number);
+            inner.drop_copy(state, number);
+        }
+        is_gone
+    };
+    if is_gone {
+        inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
+    }
+    tracing::debug!(object, length, "a segment is in the bucket");
+    inner.make_room();
+    Ok(())
+}
+
+/// Says in the bucket which segments make up the store.
+pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let format = match inner.local.open("FORMAT") {
+        Ok(file) => {
+            let mut bytes = vec![0; 64];
+            let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", "FORMAT"))?;
+            bytes.truncate(count);
+            bytes
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(OpenObjectsError::io("opening", "FORMAT")(error)),
+    };
+    let _writing = inner.manifests.lock();
+    let manifest = {
+        let mut state = inner.state.lock();
+        claim::lost(&state.claim)?;
+        let manifest = state.catalogue.to_manifest(format);
+        // Its number is used once, whether it arrives or not.
+        state.catalogue.manifest = manifest.number;
+        (state.is_dirty, state.needs_manifest) = (true, false);
+        manifest
+    };
+    let name = names::manifest(&manifest.store, manifest.epoch, manifest.number);
+    inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
+    let put = inner.note(inner.bucket.put(&name, &manifest.to_bytes()));
+    let mut state = inner.state.lock();
+    if let Err(error) = put {
+        state.needs_manifest = true;
+        return Err(error.into());
+    }
+    let last = state.manifest_name.replace(name);
+    state.old_objects.extend(last);
+    Ok(())
+}
+
+/// Condemned segments whose contents are all in the bucket at their new places leave the manifest.
+fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let unlisted: Vec<u32> = {
+        let mut guard = inner.state.lock();
+        let state = &mut *guard;
+        let first_growing = state.growing.iter().find(|(_, growing)| growing.written > SEGMENT_HEADER_BYTES);
+        let before = first_growing.map_or(u32::MAX, |(number, _)| *number);
+        // In the order in which they were removed: a manifest shows the store as it was after some removal.
+        let ready = |one: &&mut crate::catalogue::Condemned| one.after < before;
+        let listed = state.catalogue.condemned.iter_mut().filter(|one| one.unlisted_s.is_none());
+        let mut unlisted = Vec::new();
+        for one in listed.take_while(ready) {
+            one.unlisted_s = Some(now_s());
+            unlisted.push(one.entry.number);
+        }
+        state.is_dirty |= !unlisted.is_empty();
+        unlisted
+    };
+    if unlisted.is_empty() {
+        return Ok(());
+    }
+    put_manifest(inner).inspect_err(|_| {
+        let mut state = inner.state.lock();
+        let again = state.catalogue.condemned.iter_mut().filter(|one| unlisted.contains(&one.entry.number));
+        again.for_each(|one| one.unlisted_s = None);
+    })
+}
+
+/// Removes objects that nothing needs.
+fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let (old, due) = {
+        let state = inner.state.lock();
+        if state.claim != Claim::Held || state.needs_manifest {
+            return Ok(());
+        }
+        let now = now_s();
+        let window = inner.settings.condemned.as_secs();
+        let is_due = |since: Option<u64>| since.is_some_and(|since| now >= since.saturating_add(window));
+        let due = state.catalogue.condemned.iter().filter(|one| is_due(one.unlisted_s));
+        let due: Vec<_> = due.map(|one| (one.entry.number, one.entry.name(&state.catalogue.store))).collect();
+        (state.old_objects.clone(), due)
+    };
+    if old.is_empty() && due.is_empty() {
+        return Ok(());
+    }
+    claim::look(inner)?;
+    for name in old {
+        inner.note(inner.bucket.delete(&name))?;
+        inner.state.lock().old_objects.retain(|one| *one != name);
+    }
+    for (number, name) in due {
+        inner.note(inner.bucket.delete(&name))?;
+        let mut state = inner.state.lock();
+        state.catalogue.condemned.retain(|one| one.entry.number != number);
+        state.is_dirty = true;
+    }
+    inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))
+}

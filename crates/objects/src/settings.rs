@@ -1,0 +1,98 @@
+//! How segments are kept in a bucket, and why that cannot be begun.
+
+use crate::address::Durability;
+use crate::bucket::BucketError;
+use std::io;
+use std::time::Duration;
+
+/// How segments are kept.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// When what was stored is acknowledged.
+    pub durability: Durability,
+    /// Most bytes of the local disk for segments that wait, copies of those that do not, and ranges that were read.
+    pub cache_bytes: u64,
+    /// How long an object stays after nothing lists it any more.
+    pub condemned: Duration,
+    /// How long an acknowledgement waits for the bucket.
+    pub patience: Duration,
+    /// How often what could not be done is tried again, and the owner's note is looked at.
+    pub every: Duration,
+    /// The operator accepts what is in the bucket as it is.
+    pub anew: bool,
+    /// How this machine is called in the owner's note.
+    pub host: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            durability: Durability::Local,
+            cache_bytes: 10 << 30,
+            condemned: Duration::from_secs(600),
+            patience: Duration::from_secs(15),
+            every: Duration::from_secs(3),
+            anew: false,
+            host: "unnamed".to_owned(),
+        }
+    }
+}
+
+/// Why segments cannot be kept in a bucket.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenObjectsError {
+    /// The bucket.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
+    /// The local disk.
+    #[error("{action} {file}: {error}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        file: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The bucket has a store, and the directory is new.
+    #[error(
+        "{bucket} has the store of {owner}. If that server's data directory is lost, --blocks-anew takes the store over; else \
+         start it on that directory, or give this one another prefix"
+    )]
+    Occupied {
+        /// Which bucket.
+        bucket: String,
+        /// Whose store it is, and since when.
+        owner: String,
+    },
+    /// The bucket is not the one that was there before.
+    #[error(
+        "{why}. Nothing is written there and no garbage is collected; what is there can be read. {way_out}"
+    )]
+    Doubtful {
+        /// What was noticed.
+        why: String,
+        /// What can be done.
+        way_out: String,
+    },
+    /// What is local, or was read from the bucket, is damaged.
+    #[error("{what} is damaged: {why}")]
+    Damaged {
+        /// The file or object.
+        what: String,
+        /// What is wrong, and the way out.
+        why: String,
+    },
+}
+
+impl OpenObjectsError {
+    pub(crate) fn io(action: &'static str, file: &str) -> impl FnOnce(io::Error) -> OpenObjectsError {
+        let file = file.to_owned();
+        move |error| OpenObjectsError::Io { action, file, error }
+    }
+
+    /// Whether the bucket is only not reached.
+    pub fn is_away(&self) -> bool {
+        matches!(self, OpenObjectsError::Bucket(BucketError::Away { .. }))
+    }
+}

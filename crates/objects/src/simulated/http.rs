@@ -1,0 +1,277 @@
+//! The S3 protocol in front of a bucket in memory, for tests over real sockets: the five calls, signatures checked, listings
+//! in pages. It can be away for a while and come back at the same address.
+
+use super::Simulated;
+use crate::bucket::{Bucket, BucketError};
+use crate::credentials::Credentials;
+use crate::sign::{Signing, sha256, signature_headers, timestamp};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use zeroize::Zeroizing;
+
+/// The access key that is served.
+pub const KEY_ID: &str = "holdfast";
+/// Its secret.
+pub const SECRET: &str = "holdfastsecret";
+/// The region that requests must be signed for.
+pub const REGION: &str = "us-east-1";
+/// Names in one page of a listing.
+const PAGE: usize = 100;
+
+/// A server of one bucket.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Objects by key, prefixes and all.
+    objects: Simulated,
+    bucket: String,
+    is_ending: AtomicBool,
+    /// Seconds by which its clock is ahead.
+    ahead_s: AtomicU64,
+    /// Pause before each answer, in milliseconds.
+    pause_ms: AtomicU64,
+}
+
+struct Request {
+    method: String,
+    path: String,
+    query: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+type Answer = (u16, Vec<(&'static str, String)>, Vec<u8>);
+
+impl Server {
+    /// Serves a bucket at an address; port 0 takes any.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(objects: &Simulated, bucket: &str, address: SocketAddr) -> std::io::Result<Server> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            objects: objects.clone(),
+            bucket: bucket.to_owned(),
+            is_ending: AtomicBool::new(false),
+            ahead_s: AtomicU64::new(0),
+            pause_ms: AtomicU64::new(0),
+        });
+        let of_thread = shared.clone();
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if of_thread.is_ending.load(Ordering::Acquire) {
+                    return;
+                }
+                let Ok(stream) = stream else { continue };
+                let shared = of_thread.clone();
+                std::thread::spawn(move || drop(shared.serve(&stream)));
+            }
+        });
+        Ok(Server { shared, address, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Puts its clock ahead.
+    pub fn set_ahead(&self, seconds: u64) {
+        self.shared.ahead_s.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Waits before each answer.
+    pub fn set_pause(&self, pause: Duration) {
+        self.shared.pause_ms.store(pause.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Server {
+    /// Connections end with the next request; nobody is listening from then on.
+    fn drop(&mut self) {
+        self.shared.is_ending.store(true, Ordering::Release);
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self, stream: &TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let mut reader = BufReader::new(stream);
+        while let Some(request) = read(&mut reader)? {
+            std::thread::sleep(Duration::from_millis(self.pause_ms.load(Ordering::Relaxed)));
+            if self.is_ending.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            let (status, headers, body) = self.answer(&request).unwrap_or_else(|refusal| refusal);
+            let mut head = format!("HTTP/1.1 {status} Status\r\n");
+            for (name, value) in &headers {
+                head.push_str(&format!("{name}: {value}\r\n"));
+            }
+            if request.method != "HEAD" {
+                head.push_str(&format!("content-length: {}\r\n", body.len()));
+            }
+            head.push_str("\r\n");
+            let mut stream = stream;
+            stream.write_all(head.as_bytes())?;
+            if request.method != "HEAD" {
+                stream.write_all(&body)?;
+            }
+            stream.flush()?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, request: &Request) -> Result<Answer, Answer> {
+        self.check(request)?;
+        let rest = request.path.strip_prefix('/').unwrap_or("");
+        let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket != self.bucket {
+            return Err(refusal(404, "NoSuchBucket"));
+        }
+        let of = |error: BucketError| match error {
+            BucketError::Absent { .. } => refusal(404, "NoSuchKey"),
+            BucketError::Away { .. } => refusal(503, "SlowDown"),
+            _ => refusal(416, "InvalidRange"),
+        };
+        match request.method.as_str() {
+            "GET" if key.is_empty() => self.list(request).map_err(of),
+            "PUT" => self.objects.put(key, &request.body).map(|()| (200, Vec::new(), Vec::new())).map_err(of),
+            "DELETE" => self.objects.delete(key).map(|()| (204, Vec::new(), Vec::new())).map_err(of),
+            "HEAD" => {
+                let length = self.objects.length(key).map_err(of)?;
+                Ok((200, vec![("content-length", length.to_string())], Vec::new()))
+            }
+            "GET" => {
+                let range = request.header("range").and_then(range_of);
+                let status = if range.is_some() { 206 } else { 200 };
+                Ok((status, Vec::new(), self.objects.get(key, range).map_err(of)?))
+            }
+            _ => Err(refusal(405, "MethodNotAllowed")),
+        }
+    }
+
+    /// Signature, time, and what was signed of the body.
+    fn check(&self, request: &Request) -> Result<(), Answer> {
+        let header = |name: &str| request.header(name).unwrap_or("");
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let now_s = now_s + self.ahead_s.load(Ordering::Relaxed);
+        let date = header("x-amz-date");
+        let Some(then_s) = (now_s - 900..=now_s + 900).find(|second| timestamp(*second) == date) else {
+            return Err(refusal(403, "RequestTimeTooSkewed"));
+        };
+        if sha256(&request.body) != header("x-amz-content-sha256") {
+            return Err(refusal(400, "XAmzContentSHA256Mismatch"));
+        }
+        let credentials = Credentials {
+            key_id: KEY_ID.to_owned(),
+            secret: Zeroizing::new(SECRET.to_owned()),
+            token: None,
+            from: String::new(),
+        };
+        let range = request.header("range");
+        let headers: Vec<_> = range.iter().map(|range| ("range", *range)).collect();
+        let signing = Signing {
+            method: &request.method,
+            host: header("host"),
+            path: &request.path,
+            query: &request.query,
+            headers: &headers,
+            payload: header("x-amz-content-sha256"),
+            region: REGION,
+            now_s: then_s,
+        };
+        let (_, expected) = signature_headers(&signing, &credentials).remove(0);
+        match header("authorization") {
+            given if given == expected => Ok(()),
+            given if !given.contains(&format!("Credential={KEY_ID}/")) => {
+                Err(refusal(403, "InvalidAccessKeyId"))
+            }
+            _ => Err(refusal(403, "SignatureDoesNotMatch")),
+        }
+    }
+
+    fn list(&self, request: &Request) -> Result<Answer, BucketError> {
+        let of = |name: &str| {
+            let found = request.query.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| value.replace("%2F", "/")).unwrap_or_default()
+        };
+        let after = of("continuation-token");
+        let mut all = self.objects.list(&of("prefix"))?;
+        all.retain(|one| after.is_empty() || one.name > after);
+        let is_truncated = all.len() > PAGE;
+        all.truncate(PAGE);
+        let mut text =
+            format!("<?xml version=\"1.0\"?>\n<ListBucketResult><IsTruncated>{is_truncated}</IsTruncated>");
+        if let Some(last) = all.last().filter(|_| is_truncated) {
+            text.push_str(&format!("<NextContinuationToken>{}</NextContinuationToken>", last.name));
+        }
+        for one in all {
+            text.push_str(&format!(
+                "<Contents><Key>{}</Key><Size>{}</Size></Contents>",
+                one.name, one.length
+            ));
+        }
+        text.push_str("</ListBucketResult>");
+        Ok((200, Vec::new(), text.into_bytes()))
+    }
+}
+
+impl Request {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+fn refusal(status: u16, code: &str) -> Answer {
+    let text =
+        format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>told by a test</Message></Error>");
+    (status, Vec::new(), text.into_bytes())
+}
+
+fn range_of(text: &str) -> Option<std::ops::Range<u64>> {
+    let (start, end) = text.strip_prefix("bytes=")?.split_once('-')?;
+    Some(start.parse().ok()?..end.parse::<u64>().ok()? + 1)
+}
+
+fn read(reader: &mut impl BufRead) -> std::io::Result<Option<Request>> {
+    let mut line = String::new();
+    if reader.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let mut parts = line.split_whitespace();
+    let (method, target) = (parts.next().unwrap_or("").to_owned(), parts.next().unwrap_or("").to_owned());
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':') {
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+    }
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let pair = |pair: &str| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (key.to_owned(), value.to_owned())
+    };
+    let query = query.split('&').filter(|one| !one.is_empty()).map(pair).collect();
+    let path = path.to_owned();
+    let mut request = Request { method, path, query, headers, body: Vec::new() };
+    let length = request.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    request.body = vec![0; length];
+    reader.read_exact(&mut request.body)?;
+    Ok(Some(request))
+}

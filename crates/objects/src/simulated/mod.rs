@@ -1,0 +1,197 @@
+//! A bucket in memory, for tests: with requests that fail, are carried out though they fail, or late, with listings that lag,
+//! and objects that somebody alters. [`http`] serves it over the S3 protocol.
+
+pub mod http;
+
+use crate::bucket::{Bucket, BucketError, Counts, Kind, Listed};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is carried out and answered.
+    Good,
+    /// It never arrives.
+    Lost,
+    /// It is carried out, and its answer is lost.
+    Unanswered,
+    /// It is carried out at the next [`Simulated::settle`], and fails at once.
+    Late,
+}
+
+/// Decides the fate of each request.
+pub type Fates = Box<dyn FnMut(Kind, &str) -> Fate + Send>;
+
+type Change = (String, Option<Arc<Vec<u8>>>);
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Arc<Vec<u8>>>,
+    /// Not in listings yet.
+    unlisted: BTreeSet<String>,
+    lags: bool,
+    late: Vec<Change>,
+    fates: Option<Fates>,
+    counts: Counts,
+}
+
+/// A bucket in memory. Clones share it.
+#[derive(Clone, Default)]
+pub struct Simulated(Arc<Mutex<State>>);
+
+impl Simulated {
+    /// An empty one.
+    pub fn new() -> Simulated {
+        Simulated::default()
+    }
+
+    /// From now on the fate of each request is asked for.
+    pub fn with_fates(&self, fates: impl FnMut(Kind, &str) -> Fate + Send + 'static) {
+        self.0.lock().fates = Some(Box::new(fates));
+    }
+
+    /// All requests are good again.
+    pub fn without_fates(&self) {
+        self.0.lock().fates = None;
+    }
+
+    /// Whether listings lack what was written since.
+    pub fn set_lagging(&self, lags: bool) {
+        let mut state = self.0.lock();
+        state.lags = lags;
+        state.unlisted.clear();
+    }
+
+    /// Carries out what is late, in the order it was sent.
+    pub fn settle(&self) {
+        let mut state = self.0.lock();
+        for (name, bytes) in std::mem::take(&mut state.late) {
+            state.apply(name, bytes);
+        }
+    }
+
+    /// Names of all objects.
+    pub fn names(&self) -> Vec<String> {
+        self.0.lock().objects.keys().cloned().collect()
+    }
+
+    /// An object's bytes.
+    pub fn object(&self, name: &str) -> Option<Vec<u8>> {
+        self.0.lock().objects.get(name).map(|bytes| bytes.to_vec())
+    }
+
+    /// Changes the bucket behind everybody's back; `None` removes the object.
+    pub fn alter(&self, name: &str, bytes: Option<Vec<u8>>) {
+        self.0.lock().apply(name.to_owned(), bytes.map(Arc::new));
+    }
+
+    /// A copy of the bucket as it is, with nothing that is late.
+    pub fn snapshot(&self) -> Simulated {
+        let objects = self.0.lock().objects.clone();
+        Simulated(Arc::new(Mutex::new(State { objects, ..State::default() })))
+    }
+
+    fn away(why: &str) -> BucketError {
+        BucketError::Away { bucket: "simulated".to_owned(), why: why.to_owned() }
+    }
+
+    /// Carries a request out as its fate wills.
+    fn carry_out<T>(
+        &self,
+        kind: Kind,
+        name: &str,
+        change: Option<Option<&[u8]>>,
+        answer: impl FnOnce(&mut State) -> Result<T, BucketError>,
+    ) -> Result<T, BucketError> {
+        let mut state = self.0.lock();
+        match kind {
+            Kind::Put => state.counts.put += 1,
+            Kind::Get => state.counts.get += 1,
+            Kind::Head => state.counts.head += 1,
+            Kind::List => state.counts.list += 1,
+            Kind::Delete => state.counts.delete += 1,
+        }
+        let fate = state.fates.as_mut().map_or(Fate::Good, |fates| fates(kind, name));
+        let change = change.map(|bytes| (name.to_owned(), bytes.map(|bytes| Arc::new(bytes.to_vec()))));
+        match (fate, change) {
+            (Fate::Lost, _) => return Err(Simulated::away("the request was lost")),
+            (Fate::Late, Some(change)) => {
+                state.late.push(change);
+                return Err(Simulated::away("it takes too long"));
+            }
+            (_, Some((name, bytes))) => state.apply(name, bytes),
+            (_, None) => {}
+        }
+        match fate {
+            Fate::Good => answer(&mut state),
+            _ => Err(Simulated::away("the answer was lost")),
+        }
+    }
+}
+
+impl State {
+    fn apply(&mut self, name: String, bytes: Option<Arc<Vec<u8>>>) {
+        match bytes {
+            Some(bytes) => {
+                if self.lags && !self.objects.contains_key(&name) {
+                    self.unlisted.insert(name.clone());
+                }
+                self.objects.insert(name, bytes);
+            }
+            None => drop(self.objects.remove(&name)),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Vec<u8>>, BucketError> {
+        let absent = || BucketError::Absent { object: format!("simulated/{name}") };
+        self.objects.get(name).cloned().ok_or_else(absent)
+    }
+}
+
+impl Bucket for Simulated {
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), BucketError> {
+        self.carry_out(Kind::Put, name, Some(Some(bytes)), |_| Ok(()))
+    }
+
+    fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, BucketError> {
+        self.carry_out(Kind::Get, name, None, |state| {
+            let bytes = state.find(name)?;
+            let range = range.map_or(0..bytes.len(), |range| range.start as usize..range.end as usize);
+            let failed = || BucketError::Failed {
+                bucket: "simulated".to_owned(),
+                action: format!("reading {name}"),
+                why: "it is shorter".to_owned(),
+            };
+            bytes.get(range).map(<[u8]>::to_vec).ok_or_else(failed)
+        })
+    }
+
+    fn length(&self, name: &str) -> Result<u64, BucketError> {
+        self.carry_out(Kind::Head, name, None, |state| Ok(state.find(name)?.len() as u64))
+    }
+
+    fn list(&self, beginning: &str) -> Result<Vec<Listed>, BucketError> {
+        self.carry_out(Kind::List, beginning, None, |state| {
+            let shown = state
+                .objects
+                .iter()
+                .filter(|(name, _)| name.starts_with(beginning) && !state.unlisted.contains(*name));
+            Ok(shown.map(|(name, bytes)| Listed { name: name.clone(), length: bytes.len() as u64 }).collect())
+        })
+    }
+
+    fn delete(&self, name: &str) -> Result<(), BucketError> {
+        self.carry_out(Kind::Delete, name, Some(None), |_| Ok(()))
+    }
+
+    fn describe(&self) -> String {
+        "simulated".to_owned()
+    }
+
+    fn counts(&self) -> Counts {
+        self.0.lock().counts
+    }
+}

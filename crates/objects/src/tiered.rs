@@ -1,0 +1,501 @@
+//! The storage itself: segments that are written here, segments that are in the bucket, and everything else, which is local.
+
+use crate::address::Durability;
+use crate::bucket::{Bucket, BucketError, Counts};
+use crate::catalogue::{self, Catalogue, Condemned};
+use crate::file::TieredFile;
+use crate::pages::Pages;
+use crate::settings::{OpenObjectsError, Settings};
+use crate::{adopt, claim, pages};
+use holdfast_log::{Storage, StorageFile, StorageLock, SyncSite, segment_name, segment_number};
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Held while a directory is in use, beside the store's own lock.
+const LOCK: &str = "objects-lock";
+
+/// Segments in a bucket, with a log and a cache in front. Clones share it; the last one to go ends the thread that sends.
+#[derive(Clone)]
+pub struct Tiered(Arc<Handle>);
+
+struct Handle {
+    inner: Arc<Inner>,
+    sender: Option<std::thread::JoinHandle<()>>,
+    _lock: Box<dyn StorageLock>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) local: Arc<dyn Storage>,
+    pub(crate) bucket: Arc<dyn Bucket>,
+    pub(crate) settings: Settings,
+    pub(crate) state: Mutex<State>,
+    /// Wakes the sender.
+    pub(crate) wake: Condvar,
+    /// Held by whoever makes tails durable in the bucket.
+    pub(crate) tails: Mutex<()>,
+    /// Held by whoever writes the catalogue's file, so that an older one never replaces a newer.
+    pub(crate) writing: Mutex<()>,
+    /// Held by whoever writes a manifest.
+    pub(crate) manifests: Mutex<()>,
+    pub(crate) pages: Pages,
+}
+
+/// A segment that the bucket does not have yet.
+pub(crate) struct Growing {
+    /// Up to where bytes were written.
+    pub(crate) written: u64,
+    /// Up to where they are on the local disk for good.
+    pub(crate) synced: u64,
+    /// No more is written.
+    pub(crate) is_sealed: bool,
+    /// The log has removed it; what was moved out of it is in segments up to this one.
+    pub(crate) removed_after: Option<u32>,
+    /// Up to where tails are in the bucket.
+    pub(crate) tail: u64,
+    /// A tail that was begun ends here: it is tried again with the same bytes.
+    pub(crate) tail_begun: Option<u64>,
+    /// Names of its tails.
+    pub(crate) tails: Vec<String>,
+}
+
+/// Whether this server may write to the bucket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// Not asked yet.
+    Pending,
+    /// The owner's note is ours.
+    Held,
+    /// It is somebody else's, or the bucket is not what it was.
+    Lost { why: String, way_out: String },
+}
+
+pub(crate) struct State {
+    pub(crate) catalogue: Catalogue,
+    pub(crate) growing: BTreeMap<u32, Growing>,
+    /// Local files of segments, the ones in the bucket among them; opened as they are needed.
+    pub(crate) files: BTreeMap<u32, Arc<dyn StorageFile>>,
+    /// Segments in the bucket of which there is a local copy, and when it was read last.
+    pub(crate) copies: BTreeMap<u32, u64>,
+    pub(crate) claim: Claim,
+    /// The catalogue has changed since it was written.
+    pub(crate) is_dirty: bool,
+    /// No manifest of this epoch is in the bucket, or the last one is behind the catalogue.
+    pub(crate) needs_manifest: bool,
+    /// Manifests that the newest has replaced.
+    pub(crate) old_objects: Vec<String>,
+    /// The last manifest that this start wrote.
+    pub(crate) manifest_name: Option<String>,
+    /// What the bucket said last, if that was a failure.
+    pub(crate) trouble: Option<BucketError>,
+    /// A first segment may be begun even when there is no room, so that what is here can be read.
+    pub(crate) has_begun: bool,
+    pub(crate) is_ending: bool,
+}
+
+/// How it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Bucket and prefix.
+    pub place: String,
+    /// Why the bucket is not reached, or refuses.
+    pub trouble: Option<String>,
+    /// Why nothing is written there.
+    pub doubt: Option<String>,
+    /// Segments in the bucket.
+    pub segments: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Bytes that wait to be sent.
+    pub waiting_bytes: u64,
+    /// Bytes of copies here that may go.
+    pub cached_bytes: u64,
+    /// Requests since the start.
+    pub requests: Counts,
+}
+
+impl Tiered {
+    /// Opens what is in `local` and the bucket. A new directory begins a store in an empty prefix; with `anew`, it takes over
+    /// the one that is there. If the bucket is not reached, a directory that has been in use is opened all the same.
+    ///
+    /// # Errors
+    /// [`OpenObjectsError`]
+    pub fn open(
+        local: Arc<dyn Storage>,
+        bucket: Arc<dyn Bucket>,
+        settings: Settings,
+    ) -> Result<Tiered, OpenObjectsError> {
+        let lock = local.lock(LOCK).map_err(OpenObjectsError::io("locking", LOCK))?;
+        let remembered = Catalogue::read(&*local)?;
+        let is_known = remembered.is_some();
+        let catalogue = match remembered {
+            Some(catalogue) => catalogue,
+            None => adopt::begin(&*local, &*bucket, &settings)?,
+        };
+        let mut state = State {
+            catalogue,
+            growing: BTreeMap::new(),
+            files: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            claim: Claim::Pending,
+            is_dirty: false,
+            needs_manifest: true,
+            old_objects: Vec::new(),
+            manifest_name: None,
+            trouble: None,
+            has_begun: false,
+            is_ending: false,
+        };
+        state.find_files(&*local)?;
+        let pages = Pages::new(&*local)?;
+        let inner = Arc::new(Inner {
+            local,
+            bucket,
+            settings,
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            tails: Mutex::new(()),
+            writing: Mutex::new(()),
+            manifests: Mutex::new(()),
+            pages,
+        });
+        match claim::take(&inner) {
+            Ok(()) => adopt::end(&*inner.local).map_err(OpenObjectsError::io("removing", adopt::MARKER))?,
+            Err(error) if is_known && error.is_away() => tracing::error!("{error}"),
+            Err(error) => return Err(error),
+        }
+        let sending = inner.clone();
+        let sender = std::thread::Builder::new()
+            .name("objects".into())
+            .spawn(move || crate::sending::run(&sending))
+            .map_err(OpenObjectsError::io("starting a thread for", "objects"))?;
+        Ok(Tiered(Arc::new(Handle { inner, sender: Some(sender), _lock: lock })))
+    }
+
+    /// Makes sure that everything that is on the local disk for good is acknowledged by the bucket too, if that is the
+    /// promise; nothing is lost when it fails, and it may be called again.
+    ///
+    /// # Errors
+    /// [`OpenObjectsError`]
+    pub fn confirm(&self) -> Result<(), OpenObjectsError> {
+        match self.inner().settings.durability {
+            Durability::Local => Ok(()),
+            Durability::Object => crate::tails::confirm(self.inner()),
+        }
+    }
+
+    /// How it stands.
+    pub fn standing(&self) -> Standing {
+        let inner = self.inner();
+        let state = inner.state.lock();
+        let doubt = match &state.claim {
+            Claim::Lost { why, .. } => Some(why.clone()),
+            _ => None,
+        };
+        Standing {
+            place: inner.bucket.describe(),
+            trouble: state.trouble.as_ref().map(ToString::to_string),
+            doubt,
+            segments: state.catalogue.segments.len() as u64,
+            bytes: state.catalogue.segments.values().map(|entry| entry.length).sum(),
+            waiting_bytes: state.waiting(),
+            cached_bytes: state.copied() + inner.pages.bytes(),
+            requests: inner.bucket.counts(),
+        }
+    }
+
+    /// Why nothing is written to the bucket: then no garbage may be collected either.
+    ///
+    /// # Errors
+    /// [`OpenObjectsError::Doubtful`]
+    pub fn check_claim(&self) -> Result<(), OpenObjectsError> {
+        claim::lost(&self.inner().state.lock().claim)
+    }
+
+    /// The object that has a segment, by the name of its file, with bucket and prefix; `None`: it is local only.
+    pub fn object_of(&self, file: &str) -> Option<String> {
+        let number = segment_number(file)?;
+        let inner = self.inner();
+        let state = inner.state.lock();
+        let entry = state.catalogue.segments.get(&number)?;
+        Some(format!(
+            "{}/{}",
+            inner.bucket.describe().trim_end_matches('/'),
+            entry.name(&state.catalogue.store)
+        ))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.0.inner
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.state.lock().is_ending = true;
+        self.inner.wake.notify_all();
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.join();
+        }
+    }
+}
+
+impl State {
+    /// Sorts the segments in the directory: copies of what is in the bucket, and what it does not have yet.
+    fn find_files(&mut self, local: &dyn Storage) -> Result<(), OpenObjectsError> {
+        let names = local.list().map_err(OpenObjectsError::io("listing", &local.describe()))?;
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
+        numbers.sort_unstable();
+        // Sent, and removed before that was noted.
+        let leaving: Vec<u32> = self.catalogue.leaving.keys().copied().collect();
+        leaving.into_iter().for_each(|number| self.condemn_if_leaving(number));
+        let condemned: Vec<u32> = self.catalogue.condemned.iter().map(|one| one.entry.number).collect();
+        for &number in &numbers {
+            let name = segment_name(number);
+            if condemned.contains(&number) {
+                local.remove(&name).map_err(OpenObjectsError::io("removing", &name))?;
+                continue;
+            }
+            let file = local.open(&name).map_err(OpenObjectsError::io("opening", &name))?;
+            let length = file.len().map_err(OpenObjectsError::io("measuring", &name))?;
+            match self.catalogue.segments.get(&number) {
+                Some(entry) if entry.length == length => drop(self.copies.insert(number, 0)),
+                // Not what was sent: the bucket has the right one.
+                Some(_) => {
+                    local.remove(&name).map_err(OpenObjectsError::io("removing", &name))?;
+                    continue;
+                }
+                None => {
+                    // The log goes on behind the last one, so all before it were sealed.
+                    let is_sealed = Some(&number) != numbers.last();
+                    let removed_after = self.catalogue.leaving.get(&number).copied();
+                    let growing = Growing {
+                        written: length,
+                        synced: length,
+                        is_sealed,
+                        removed_after,
+                        ..Growing::new()
+                    };
+                    self.growing.insert(number, growing);
+                }
+            }
+            self.files.insert(number, file);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.growing.values().map(|growing| growing.written).sum()
+    }
+
+    pub(crate) fn copied(&self) -> u64 {
+        let length = |number: &u32| self.catalogue.segments.get(number).map_or(0, |entry| entry.length);
+        self.copies.keys().map(length).sum()
+    }
+
+    /// Condemns a segment that was removed before the bucket had it.
+    pub(crate) fn condemn_if_leaving(&mut self, number: u32) {
+        let Some(after) = self.catalogue.leaving.get(&number).copied() else { return };
+        if let Some(entry) = self.catalogue.segments.remove(&number) {
+            self.catalogue.leaving.remove(&number);
+            self.catalogue.condemned.push(Condemned { entry, after, unlisted_s: None });
+            self.is_dirty = true;
+        }
+    }
+
+    fn greatest(&self) -> u32 {
+        let growing = self.growing.keys().next_back();
+        let listed = self.catalogue.segments.keys().next_back();
+        growing.max(listed).copied().unwrap_or(0)
+    }
+}
+
+impl Growing {
+    pub(crate) fn new() -> Growing {
+        Growing {
+            written: 0,
+            synced: 0,
+            is_sealed: false,
+            removed_after: None,
+            tail: 0,
+            tail_begun: None,
+            tails: Vec::new(),
+        }
+    }
+}
+
+impl Inner {
+    /// Writes the catalogue if it has changed.
+    pub(crate) fn save(&self) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let catalogue = {
+            let mut state = self.state.lock();
+            if !std::mem::take(&mut state.is_dirty) {
+                return Ok(());
+            }
+            state.catalogue.clone()
+        };
+        catalogue.write(&*self.local).inspect_err(|_| self.state.lock().is_dirty = true)
+    }
+
+    /// Notes what the bucket said last, and tells the journal when that changes.
+    pub(crate) fn note<T>(&self, outcome: Result<T, BucketError>) -> Result<T, BucketError> {
+        let trouble = match &outcome {
+            Ok(_) | Err(BucketError::Absent { .. }) => None,
+            Err(error) => Some(error.clone()),
+        };
+        let mut state = self.state.lock();
+        match (&state.trouble, &trouble) {
+            (None, Some(error)) => tracing::error!("{error}"),
+            (Some(_), None) => tracing::info!(bucket = self.bucket.describe(), "the bucket answers again"),
+            _ => {}
+        }
+        state.trouble = trouble;
+        outcome
+    }
+
+    /// Gives back local space above the bound: the copies that were read longest ago go first.
+    pub(crate) fn make_room(&self) {
+        let mut state = self.state.lock();
+        loop {
+            let used = state.waiting() + state.copied() + self.pages.bytes();
+            if used <= self.settings.cache_bytes {
+                return;
+            }
+            let oldest =
+                state.copies.iter().min_by_key(|(_, used)| **used).map(|(number, used)| (*number, *used));
+            let Some((number, _)) =
+                oldest.filter(|(_, used)| self.pages.oldest().is_none_or(|page| *used <= page))
+            else {
+                if self.pages.drop_oldest(&*self.local) {
+                    continue;
+                }
+                return;
+            };
+            self.drop_copy(&mut state, number);
+        }
+    }
+
+    /// Forgets the local copy of a segment that the bucket has.
+    pub(crate) fn drop_copy(&self, state: &mut State, number: u32) {
+        if state.copies.remove(&number).is_some() {
+            state.files.remove(&number);
+            let name = segment_name(number);
+            if let Err(error) = self.local.remove(&name) {
+                tracing::warn!(name, %error, "a local copy of a segment cannot be removed");
+            }
+        }
+    }
+}
+
+impl Storage for Tiered {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
+        let inner = self.inner();
+        let Some(number) = segment_number(name) else { return inner.local.create(name) };
+        {
+            let state = inner.state.lock();
+            if state.has_begun && state.waiting() >= inner.settings.cache_bytes {
+                let why = format!(
+                    "{} bytes wait to be sent to {}, which is all the room they have (cache=...)",
+                    state.waiting(),
+                    inner.bucket.describe()
+                );
+                return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+            }
+        }
+        let file = inner.local.create(name)?;
+        let mut state = inner.state.lock();
+        state.has_begun = true;
+        state.growing.insert(number, Growing::new());
+        state.files.insert(number, file);
+        drop(state);
+        Ok(Arc::new(TieredFile::new(inner.clone(), number)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
+        let inner = self.inner();
+        let Some(number) = segment_number(name) else { return inner.local.open(name) };
+        let state = inner.state.lock();
+        let is_here = state.growing.get(&number).is_some_and(|growing| growing.removed_after.is_none());
+        if !is_here && !state.catalogue.segments.contains_key(&number) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no {name}")));
+        }
+        drop(state);
+        Ok(Arc::new(TieredFile::new(inner.clone(), number)))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let inner = self.inner();
+        let mut names = inner.local.list()?;
+        let is_own =
+            |name: &str| name.starts_with(catalogue::FILE) || pages::is_file(name) || name == adopt::MARKER;
+        names.retain(|name| segment_number(name).is_none() && !is_own(name));
+        let state = inner.state.lock();
+        let growing = state.growing.iter().filter(|(_, growing)| growing.removed_after.is_none());
+        names.extend(growing.map(|(number, _)| segment_name(*number)));
+        let listed = state.catalogue.segments.keys().filter(|number| !state.growing.contains_key(number));
+        names.extend(listed.map(|number| segment_name(*number)));
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let inner = self.inner();
+        let Some(number) = segment_number(name) else { return inner.local.remove(name) };
+        let mut guard = inner.state.lock();
+        let state = &mut *guard;
+        let after = state.greatest();
+        if let Some(growing) = state.growing.get_mut(&number) {
+            if growing.is_sealed && growing.written > holdfast_log::SEGMENT_HEADER_BYTES {
+                // Sent all the same: what was moved out of it is not in the bucket yet.
+                growing.removed_after = Some(after);
+                state.catalogue.leaving.insert(number, after);
+                state.is_dirty = true;
+                return Ok(());
+            }
+            state.growing.remove(&number);
+            state.files.remove(&number);
+            return inner.local.remove(name);
+        }
+        let Some(entry) = state.catalogue.segments.remove(&number) else {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no {name}")));
+        };
+        state.catalogue.condemned.push(Condemned { entry, after, unlisted_s: None });
+        state.is_dirty = true;
+        inner.drop_copy(state, number);
+        drop(guard);
+        inner.pages.forget(&*inner.local, number);
+        inner.wake.notify_all();
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner().local.rename(from, to)
+    }
+
+    fn sync_dir(&self, site: SyncSite) -> io::Result<()> {
+        self.inner().local.sync_dir(site)?;
+        self.inner().save()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Box<dyn StorageLock>> {
+        self.inner().local.lock(name)
+    }
+
+    fn entropy(&self) -> io::Result<[u8; 16]> {
+        self.inner().local.entropy()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner().local.free_bytes()
+    }
+
+    fn describe(&self) -> String {
+        format!("{} ({})", self.inner().local.describe(), self.inner().bucket.describe())
+    }
+}
+
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,100 @@
+//! The S3 protocol over real sockets, against the simulated server, which checks signatures.
+
+use holdfast_objects::simulated::http::Server;
+use holdfast_objects::simulated::{Fate, Simulated};
+use holdfast_objects::{Bucket, BucketAddress, BucketError, Kind, S3, probe};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The environment has no credentials here, so they are in a file that is found by it.
+fn with_credentials(test: &str) {
+    if std::env::var("AWS_SHARED_CREDENTIALS_FILE").is_ok_and(|file| file.contains("holdfast-s3-test")) {
+        return;
+    }
+    let folder = tempfile::Builder::new().prefix("holdfast-s3-test").tempdir().unwrap();
+    let file = folder.path().join("credentials");
+    std::fs::write(&file, "[team]\naws_access_key_id=holdfast\naws_secret_access_key=holdfastsecret\n")
+        .unwrap();
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env_remove("AWS_ACCESS_KEY_ID")
+        .env("AWS_SHARED_CREDENTIALS_FILE", &file)
+        .env("AWS_PROFILE", "team")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn is_inside() -> bool {
+    std::env::var("AWS_SHARED_CREDENTIALS_FILE").is_ok_and(|file| file.contains("holdfast-s3-test"))
+}
+
+fn served(bucket: &str) -> (Simulated, Server, S3) {
+    let objects = Simulated::new();
+    let server = Server::start(&objects, "bucket", "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address: BucketAddress =
+        format!("s3://{bucket}/a/prefix?endpoint=http://{}", server.address()).parse().unwrap();
+    let s3 = S3::new(&address);
+    (objects, server, s3)
+}
+
+/// Proves: objects come back as they were written, whole and in ranges; listings of several pages are whole; what is not
+/// there is told from what failed.
+#[test]
+fn objects_come_back() {
+    with_credentials("objects_come_back");
+    if !is_inside() {
+        return;
+    }
+    let (objects, _server, s3) = served("bucket");
+    probe(&s3, &[7; 16]).unwrap();
+    assert!(objects.names().is_empty(), "the probe leaves nothing");
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+    s3.put("one", &bytes).unwrap();
+    assert_eq!(s3.get("one", None).unwrap(), bytes);
+    assert_eq!(s3.get("one", Some(1_000_000..1_000_010)).unwrap(), bytes[1_000_000..1_000_010]);
+    assert_eq!(s3.length("one").unwrap(), 3_000_000);
+    for number in 0..250 {
+        s3.put(&format!("many/{number:03}"), b"x").unwrap();
+    }
+    let listed = s3.list("many/").unwrap();
+    assert_eq!((listed.len(), listed[249].name.as_str()), (250, "many/249"));
+    assert!(s3.get("two", None).unwrap_err().is_absent() && s3.length("two").unwrap_err().is_absent());
+    s3.delete("one").unwrap();
+    s3.delete("one").unwrap();
+    assert!(s3.get("one", None).unwrap_err().is_absent());
+    assert!(objects.names().iter().all(|name| name.starts_with("a/prefix/")));
+    assert!(s3.counts().put >= 252 && s3.counts().list >= 4);
+}
+
+/// Proves: requests that fail for a moment are made again; what stays away is an error that names the bucket; a bucket that is
+/// not there, and clocks that differ, are told as such.
+#[test]
+fn failures_are_told_apart() {
+    with_credentials("failures_are_told_apart");
+    if !is_inside() {
+        return;
+    }
+    let (objects, server, s3) = served("bucket");
+    let count = AtomicU32::new(0);
+    objects.with_fates(move |_, _| match count.fetch_add(1, Ordering::Relaxed) % 3 {
+        2 => Fate::Good,
+        1 => Fate::Unanswered,
+        _ => Fate::Lost,
+    });
+    s3.put("one", b"bytes").unwrap();
+    assert_eq!(s3.get("one", None).unwrap(), b"bytes");
+    objects.with_fates(|kind, _| if kind == Kind::Get { Fate::Lost } else { Fate::Good });
+    let error = s3.get("one", None).unwrap_err();
+    assert!(
+        matches!(&error, BucketError::Away { .. }) && error.to_string().contains("s3://bucket/a/prefix"),
+        "{error}"
+    );
+    objects.without_fates();
+    server.set_ahead(3600);
+    assert!(matches!(s3.put("one", b""), Err(BucketError::Skew { .. })));
+    server.set_ahead(0);
+    drop(server);
+    assert!(matches!(s3.put("one", b""), Err(BucketError::Away { .. })));
+    let (_objects, _server, other) = served("another");
+    assert!(matches!(probe(&other, &[1; 16]), Err(BucketError::NoBucket { .. })));
+}

@@ -1,0 +1,269 @@
+//! The storage against a model: a log on it, with a bucket that loses, delays and repeats requests, a local disk that loses
+//! power or is lost, and listings that lag.
+
+use holdfast_log::simulated::{Crash, PowerLoss};
+use holdfast_log::{Log, LogConfig, Storage};
+use holdfast_objects::simulated::{Fate, Simulated};
+use holdfast_objects::{Durability, Settings, Tiered};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn settings(durability: Durability, anew: bool) -> Settings {
+    Settings {
+        durability,
+        cache_bytes: 40_000,
+        condemned: Duration::ZERO,
+        patience: Duration::from_millis(300),
+        every: Duration::from_millis(5),
+        anew,
+        host: "test".to_owned(),
+    }
+}
+
+fn config() -> LogConfig {
+    LogConfig { segment_bytes: 4096, buffer_bytes: 512, ..LogConfig::default() }
+}
+
+fn open(local: &Arc<dyn Storage>, bucket: &Simulated, settings: Settings) -> Result<(Tiered, Log), String> {
+    let tier =
+        Tiered::open(local.clone(), Arc::new(bucket.clone()), settings).map_err(|error| error.to_string())?;
+    let (log, _) = Log::open(Arc::new(tier.clone()), config()).map_err(|error| error.to_string())?;
+    Ok((tier, log))
+}
+
+fn fresh() -> Arc<dyn Storage> {
+    PowerLoss::new(1).storage()
+}
+
+/// Bodies of all records.
+fn bodies(log: &Log) -> Vec<Vec<u8>> {
+    let scan =
+        log.scan(holdfast_log::Position::START, holdfast_log::ScanDepth::Bodies).expect("it is scanned");
+    let mut found = Vec::new();
+    for one in scan {
+        match one.expect("it is read") {
+            holdfast_log::Scanned::Record(head) => {
+                found.push(log.read(head.position, 0).expect("it is read").body)
+            }
+            holdfast_log::Scanned::Damaged(damage) => panic!("{damage:?}"),
+        }
+    }
+    found
+}
+
+fn record(number: u32) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(100 + number as usize % 700, number as u8);
+    bytes
+}
+
+fn settle(tier: &Tiered) {
+    let start = Instant::now();
+    while tier.standing().waiting_bytes > 4500 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", tier.standing());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Proves: a log that is ten times as long as the local disk is read whole, and the local disk stays within its bound.
+#[test]
+fn a_log_is_longer_than_the_disk() {
+    let (local, bucket) = (fresh(), Simulated::new());
+    let (tier, log) = open(&local, &bucket, settings(Durability::Local, false)).unwrap();
+    for number in 0..900 {
+        while log.append(1, &record(number)).is_err() {
+            // As long as there is no room, nothing is written, and nothing is lost.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    log.sync().unwrap();
+    settle(&tier);
+    let all: Vec<_> = (0..900).map(record).collect();
+    assert_eq!(bodies(&log), all);
+    assert_eq!(bodies(&log), all, "also from what was kept");
+    let standing = tier.standing();
+    assert!(standing.bytes > 400_000 - 10_000, "{standing:?}");
+    // One range that was just read may be beyond it.
+    assert!(standing.cached_bytes + standing.waiting_bytes <= 40_000 + 8192, "{standing:?}");
+}
+
+/// Proves: removed segments leave the bucket once nothing lists them, tails and replaced manifests too, and a directory that
+/// was lost comes back without them.
+#[test]
+fn what_is_removed_leaves_the_bucket() {
+    let (local, bucket) = (fresh(), Simulated::new());
+    let (tier, log) = open(&local, &bucket, settings(Durability::Object, false)).unwrap();
+    for number in 0..100 {
+        log.append(1, &record(number)).unwrap();
+        log.sync().unwrap();
+        tier.confirm().unwrap();
+    }
+    settle(&tier);
+    let sealed: Vec<u32> = log.sealed_segments().into_iter().map(|(number, _)| number).collect();
+    log.remove_segments(&sealed[..3]).unwrap();
+    log.append(1, &record(100)).unwrap();
+    log.seal().unwrap();
+    let count = |part: &str| bucket.names().iter().filter(|name| name.contains(part)).count();
+    let start = Instant::now();
+    while count("/segment-") != log.sealed_segments().len() || count("/manifest-") > 1 || count("/tail-") > 0
+    {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", bucket.names());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let kept = bodies(&log);
+    drop((log, tier));
+    let (_tier, log) = open(&fresh(), &bucket, settings(Durability::Object, true)).unwrap();
+    assert_eq!(bodies(&log), kept);
+}
+
+/// Proves: a tail that is missing is noticed, wherever it is, if anything later is there.
+#[test]
+fn a_missing_tail_is_noticed() {
+    let (local, bucket) = (fresh(), Simulated::new());
+    let (tier, log) = open(&local, &bucket, settings(Durability::Object, false)).unwrap();
+    // Sealed segments stay where they are.
+    bucket.with_fates(|_, name| if name.contains("/segment-") { Fate::Lost } else { Fate::Good });
+    for number in 0..30 {
+        log.append(1, &record(number)).unwrap();
+        log.sync().unwrap();
+        tier.confirm().unwrap();
+    }
+    bucket.without_fates();
+    let bucket = bucket.snapshot();
+    drop((log, tier));
+    let tails: Vec<String> = bucket.names().into_iter().filter(|name| name.contains("/tail-")).collect();
+    assert!(tails.len() >= 25, "{tails:?}");
+    for missing in &tails[..tails.len() - 1] {
+        let bucket = bucket.snapshot();
+        bucket.alter(missing, None);
+        let error = open(&fresh(), &bucket, settings(Durability::Object, true)).err().expect("it is noticed");
+        assert!(error.contains("is damaged") && error.contains("back"), "{missing}: {error}");
+    }
+    let (_tier, log) = open(&fresh(), &bucket, settings(Durability::Object, true)).unwrap();
+    assert_eq!(bodies(&log).len(), 30);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// Appends so many records and acknowledges them.
+    Write(u8),
+    /// Power is lost after so many changes of the disk.
+    Power(u8),
+    /// The disk is lost.
+    LoseDisk,
+    /// What was late arrives.
+    Settle,
+    /// From now on requests meet these fates in turn.
+    Fates(Vec<u8>),
+    Lag(bool),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (1..12u8).prop_map(Op::Write),
+        2 => (0..40u8).prop_map(Op::Power),
+        1 => Just(Op::LoseDisk),
+        1 => Just(Op::Settle),
+        2 => proptest::collection::vec(0..8u8, 1..9).prop_map(Op::Fates),
+        1 => any::<bool>().prop_map(Op::Lag),
+    ]
+}
+
+fn fates(bucket: &Simulated, pattern: Vec<u8>) {
+    let mut at = 0;
+    bucket.with_fates(move |_, _| {
+        at += 1;
+        match pattern[at % pattern.len()] {
+            0 => Fate::Lost,
+            1 => Fate::Unanswered,
+            2 => Fate::Late,
+            _ => Fate::Good,
+        }
+    });
+}
+
+/// Opens; where the bucket fails on the way, once more when it does not.
+fn reopen(disk: &PowerLoss, bucket: &Simulated, durability: Durability, anew: bool) -> (Tiered, Log) {
+    let local = disk.storage();
+    if let Ok(opened) = open(&local, bucket, settings(durability, anew)) {
+        return opened;
+    }
+    bucket.without_fates();
+    open(&local, bucket, settings(durability, anew)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn run(durability: Durability, ops: &[Op]) {
+    let (mut disk, bucket) = (PowerLoss::new(7), Simulated::new());
+    let (mut tier, mut log) = reopen(&disk, &bucket, durability, false);
+    // What was appended, and how much of it was acknowledged.
+    let (mut appended, mut acknowledged) = (Vec::<Vec<u8>>::new(), 0);
+    let mut next = 0;
+    for op in ops {
+        match op {
+            Op::Write(count) => {
+                for _ in 0..*count {
+                    if log.append(1, &record(next)).is_ok() {
+                        appended.push(record(next));
+                        next += 1;
+                    }
+                }
+                if log.sync().is_ok() && tier.confirm().is_ok() {
+                    acknowledged = appended.len();
+                }
+            }
+            Op::Power(_) | Op::LoseDisk => {
+                let loses = matches!(op, Op::LoseDisk);
+                if loses && durability == Durability::Local {
+                    continue;
+                }
+                if let Op::Power(after) = op {
+                    disk.crash_after((*after).into());
+                    for _ in 0..8 {
+                        if log.append(1, &record(next)).is_ok() {
+                            appended.push(record(next));
+                            next += 1;
+                        }
+                        if log.sync().is_ok() && tier.confirm().is_ok() {
+                            acknowledged = appended.len();
+                        }
+                    }
+                }
+                drop((log, tier));
+                match loses {
+                    true => disk = PowerLoss::new(next.into()),
+                    false => disk.restart(Crash::PowerLoss),
+                }
+                (tier, log) = reopen(&disk, &bucket, durability, loses);
+                let found = bodies(&log);
+                assert!(found.len() >= acknowledged, "{} of {acknowledged}", found.len());
+                assert_eq!(found, appended[..found.len()]);
+                appended.truncate(found.len());
+                // What only the disk has may be lost with it, if the bucket was to acknowledge it.
+                if loses {
+                    acknowledged = found.len();
+                }
+                next =
+                    appended.last().map_or(0, |last| u32::from_le_bytes(last[..4].try_into().unwrap()) + 1);
+            }
+            Op::Settle => bucket.settle(),
+            Op::Fates(pattern) => fates(&bucket, pattern.clone()),
+            Op::Lag(lags) => bucket.set_lagging(*lags),
+        }
+    }
+    bucket.without_fates();
+    bucket.settle();
+    assert_eq!(bodies(&log), appended);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Proves: whatever requests become of and in whatever order the process dies, the disk is lost and late requests arrive,
+    /// all that was acknowledged is there, in order, and nothing that was never written.
+    #[test]
+    fn storages_do_as_the_model(ops in proptest::collection::vec(op(), 1..20)) {
+        run(Durability::Local, &ops);
+        run(Durability::Object, &ops);
+    }
+}

@@ -1,0 +1,261 @@
+//! What can happen to blocks in a bucket alone: it is away, is changed behind the server's back, or has two servers.
+
+use super::{ANNA, SECOND, chunk, collect, found, node};
+use crate::site::{FS, Site, Which};
+use holdfast_content::StoredBlock;
+use holdfast_crypto::Digest;
+use holdfast_objects::Durability;
+use holdfast_objects::simulated::Fate;
+use holdfast_protocol::block_server::LoadedBlock;
+use holdfast_server::{BlockStore, BlockStoreError};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn blocks(from: u32, count: u32) -> Vec<(Digest, StoredBlock)> {
+    (from..from + count).map(|seed| chunk(seed, 40_000)).collect()
+}
+
+fn put(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) -> Result<(), BlockStoreError> {
+    store.store(FS, ANNA, blocks.to_vec(), None, 0)
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn waiting(store: &dyn BlockStore) -> u64 {
+    store.standing().unwrap().bucket.unwrap().waiting_bytes
+}
+
+/// All but the active segment are in the bucket.
+fn wait_until_sent(store: &dyn BlockStore) {
+    wait_until("sealed segments are sent", || waiting(store) <= 256 << 10);
+}
+
+fn all_found(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) {
+    for (address, block) in blocks {
+        assert_eq!(found(store, FS, *address).as_ref(), Some(block), "{address}");
+    }
+}
+
+fn lose(data: &Path) {
+    std::fs::remove_dir_all(data).unwrap();
+}
+
+/// Proves: with `object`, a lost disk loses nothing that was acknowledged, again and again; it needs to be said that the
+/// store is to be taken over.
+#[test]
+fn a_lost_disk_loses_nothing_that_the_bucket_acknowledged() {
+    let site = Site::new(Which::BucketAtOnce);
+    let mut stored = Vec::new();
+    for round in 0..4 {
+        let store = site.objects(&site.data(), Durability::Object, round > 0).unwrap();
+        all_found(&store, &stored);
+        for batch in 0..3 {
+            let new = blocks(round * 100 + batch * 10, 5);
+            put(&store, &new).unwrap();
+            stored.extend(new);
+        }
+        all_found(&store, &stored);
+        drop(store);
+        lose(&site.data());
+        let refused = site.objects(&site.data(), Durability::Object, false).err().unwrap();
+        assert!(refused.contains("--blocks-anew"), "{refused}");
+        lose(&site.data());
+    }
+}
+
+/// Proves: with `local`, a lost disk loses what had not been sent, and no more.
+#[test]
+fn what_was_sent_outlives_the_disk() {
+    let site = Site::new(Which::Bucket);
+    let store = site.store();
+    let all = blocks(0, 40);
+    put(&*store, &all).unwrap();
+    wait_until_sent(&*store);
+    drop(store);
+    lose(&site.data());
+    let store = site.objects(&site.data(), Durability::Local, true).unwrap();
+    let here = all.iter().filter(|(address, _)| found(&store, FS, *address).is_some()).count();
+    assert!((30..=40).contains(&here), "{here} of 40");
+}
+
+/// Proves: while the bucket is away, what is here is read, `local` stores go on, `object` stores are refused in words after a
+/// while, and both go on by themselves when it is back, with nothing lost.
+#[test]
+fn a_bucket_that_is_away_is_waited_for() {
+    for which in [Which::Bucket, Which::BucketAtOnce] {
+        let mut site = Site::new(which);
+        let store = site.store();
+        let before = blocks(0, 20);
+        put(&*store, &before).unwrap();
+        wait_until_sent(&*store);
+        site.bucket.with_fates(|_, _| Fate::Lost);
+        let during = blocks(100, 20);
+        let outcome = put(&*store, &during);
+        match which {
+            Which::Bucket => outcome.unwrap(),
+            _ => {
+                let error = outcome.unwrap_err().to_string();
+                assert!(error.contains("cannot be reached") && error.contains("Nothing is lost"), "{error}");
+            }
+        }
+        all_found(&*store, &before);
+        wait_until("it is noticed", || !store.standing().unwrap().reached);
+        // A restart meanwhile changes nothing.
+        drop(store);
+        site.restart();
+        let store = site.store();
+        all_found(&*store, &before);
+        site.bucket.without_fates();
+        put(&*store, &during).unwrap();
+        wait_until_sent(&*store);
+        assert!(store.standing().unwrap().reached);
+        all_found(&*store, &during);
+    }
+}
+
+/// Proves: what cannot be read because the bucket is away is an error, neither absent nor damaged, and is read later.
+#[test]
+fn away_is_not_absent() {
+    let site = Site::new(Which::Bucket);
+    let store = site.store();
+    let all = blocks(0, 20);
+    let top = node(900, all.iter().map(|(address, _)| *address).collect());
+    put(&*store, &[all.clone(), vec![top.clone()], blocks(200, 10)].concat()).unwrap();
+    wait_until_sent(&*store);
+    // Copies here go, so that reads come from the bucket.
+    store.scrub(&mut |_, _| {}).unwrap();
+    drop(store);
+    for entry in std::fs::read_dir(site.data().join("objects")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if name.starts_with("segment-") && !name.ends_with(&format!("{:010}.log", last_segment(&site))) {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let store = site.store();
+    site.bucket.with_fates(|_, _| Fate::Lost);
+    let error = store.load(FS, &[all[0].0], usize::MAX).unwrap_err();
+    assert!(matches!(&error, BlockStoreError::Bucket(why) if why.contains("cannot be reached")), "{error}");
+    assert!(store.references(FS, &[top.0]).is_err());
+    assert!(collect(&*store, &[top.0], SECOND).is_err(), "nothing is collected that cannot be read");
+    assert_eq!(store.contains(FS, &[all[0].0]).unwrap(), [true], "it is not damaged");
+    site.bucket.without_fates();
+    all_found(&*store, &all);
+    assert_eq!(collect(&*store, &[top.0], 2 * SECOND).unwrap(), 10);
+    all_found(&*store, &all);
+}
+
+fn last_segment(site: &Site) -> u32 {
+    let names = std::fs::read_dir(site.data().join("objects")).unwrap();
+    let number = |name: String| name.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok();
+    names.filter_map(|entry| number(entry.unwrap().file_name().into_string().unwrap())).max().unwrap()
+}
+
+/// Forgets the local copies of what is in the bucket.
+fn forget_copies(site: &Site) {
+    let last = last_segment(site);
+    for number in 0..last {
+        let _ = std::fs::remove_file(site.data().join(format!("objects/segment-{number:010}.log")));
+    }
+}
+
+/// Proves: an object that was altered or removed behind the server's back makes its own blocks errors that name it, never
+/// absent and never other bytes; the rest is read. Put back, all is read again; so is what is stored again.
+#[test]
+fn altered_and_removed_objects_are_named() {
+    let site = Site::new(Which::Bucket);
+    let store = site.store();
+    let all = blocks(0, 40);
+    put(&*store, &all).unwrap();
+    wait_until_sent(&*store);
+    drop(store);
+    forget_copies(&site);
+    let store = site.store();
+    let segments: Vec<String> =
+        site.bucket.names().into_iter().filter(|name| name.contains("/segment-")).collect();
+    assert!(segments.len() >= 4, "{segments:?}");
+    let good: Vec<_> = segments.iter().map(|name| site.bucket.object(name).unwrap()).collect();
+    let altered: Vec<u8> =
+        good[0].iter().enumerate().map(|(at, byte)| byte ^ u8::from(at > 64 && at % 999 == 0)).collect();
+    site.bucket.alter(&segments[0], Some(altered));
+    site.bucket.alter(&segments[1], None);
+    let (mut bad, mut fine) = (Vec::new(), 0);
+    for (address, block) in &all {
+        match &store.load(FS, &[*address], usize::MAX).unwrap()[0] {
+            LoadedBlock::Found(_, found) => {
+                assert_eq!(found, block);
+                fine += 1;
+            }
+            LoadedBlock::Damaged(why) => {
+                let is_named = segments[..2].iter().any(|name| why.contains(name));
+                assert!(is_named && why.contains("scrub"), "{why}");
+                bad.push((*address, block.clone()));
+            }
+            LoadedBlock::Absent => panic!("a lost block is not absent"),
+        }
+    }
+    assert!(bad.len() >= 8 && fine >= 20, "{} bad, {fine} fine", bad.len());
+    assert!(store.scrub(&mut |_, _| {}).unwrap().bad_count > 0);
+    // Clients that have them bring them back.
+    put(&*store, &bad).unwrap();
+    all_found(&*store, &all);
+    drop(store);
+    let refused = site.objects(&site.data(), Durability::Local, false).err().unwrap();
+    assert!(refused.contains(&segments[1]) && refused.contains("--blocks-anew"), "{refused}");
+    site.bucket.alter(&segments[0], Some(good[0].clone()));
+    site.bucket.alter(&segments[1], Some(good[1].clone()));
+    all_found(&*site.store(), &all);
+}
+
+/// Proves: a bucket that was emptied is noticed, nothing is collected, and with `--blocks-anew` what is still here is sent
+/// again.
+#[test]
+fn an_emptied_bucket_is_noticed() {
+    let mut site = Site::new(Which::Bucket);
+    let store = site.store();
+    let all = blocks(0, 30);
+    put(&*store, &all).unwrap();
+    wait_until_sent(&*store);
+    site.bucket.names().iter().for_each(|name| site.bucket.alter(name, None));
+    wait_until("it is noticed", || store.standing().unwrap().doubt.is_some());
+    assert!(collect(&*store, &[all[0].0], SECOND).is_err());
+    all_found(&*store, &all);
+    drop(store);
+    site.restart();
+    let refused = site.objects(&site.data(), Durability::Local, false).err().unwrap();
+    assert!(refused.contains("emptied") && refused.contains("--blocks-anew"), "{refused}");
+    let store = site.objects(&site.data(), Durability::Local, true).unwrap();
+    wait_until_sent(&store);
+    drop(store);
+    forget_copies(&site);
+    all_found(&*site.store(), &all);
+}
+
+/// Proves: of two servers on one prefix the earlier one stops when the later has taken over, and acknowledges nothing from
+/// then on; what it acknowledged before, the later one has.
+#[test]
+fn the_later_of_two_servers_counts() {
+    let site = Site::new(Which::BucketAtOnce);
+    let first = site.store();
+    let before = blocks(0, 10);
+    put(&*first, &before).unwrap();
+    let elsewhere = site.folder.path().join("elsewhere");
+    let refused = site.objects(&elsewhere, Durability::Object, false).err().unwrap();
+    assert!(refused.contains("has the store of"), "{refused}");
+    let second = site.objects(&elsewhere, Durability::Object, true).unwrap();
+    all_found(&second, &before);
+    let error = put(&*first, &blocks(50, 1)).unwrap_err().to_string();
+    assert!(error.contains("taken over"), "{error}");
+    assert!(collect(&*first, &[before[0].0], SECOND).is_err());
+    put(&second, &blocks(60, 10)).unwrap();
+    drop(first);
+    let refused = site.objects(&site.data(), Durability::Object, false).err().unwrap();
+    assert!(refused.contains("taken over"), "{refused}");
+    all_found(&second, &blocks(60, 10));
+}
