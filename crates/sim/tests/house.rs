@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["crypto"],
     &["content", "access", "fat"],
     &["protocol", "log", "policy"],
-    &["store", "rpc", "volume", "components", "callers", "checkpoint"],
+    &["store", "rpc", "volume", "components", "callers", "checkpoint", "etcd"],
     &["witness"],
     &["server", "client", "export", "ublk", "monitor"],
     &["stack"],
