@@ -181,6 +181,16 @@ pub struct Server {
     /// the data directory, which must be new; from then on it is remembered.
     #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL")]
     pub blocks: Option<holdfast_server::BlocksAt>,
+    /// Keep the order in etcd instead of in the data directory, which must be new, so that another server goes on when this
+    /// one fails (docs/operate.md); etcds:// for TLS. From then on it is remembered. `--state etcd://...` means the same.
+    #[arg(long, value_name = "ETCD://HOST:PORT,.../PREFIX")]
+    pub order: Option<holdfast_server::StateAddress>,
+    /// File with what etcd lets this server in for: lines user=, password=, ca=, certificate=, key=.
+    #[arg(long, value_name = "FILE")]
+    pub order_login: Option<PathBuf>,
+    /// Where clients and the other servers reach this one [default: where it listens].
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<holdfast_rpc::ServerAddress>,
     /// Accept what is at the block server or in the bucket now, whatever was there before: what it lacks is lost. With a new
     /// data directory, take over the store that is in the bucket.
     #[arg(long)]
@@ -305,6 +315,8 @@ pub enum ServerCommand {
     Holds(ServerData),
     /// End a hold, whoever made it. What only that release used goes with the next collection.
     Unhold(ServerUnhold),
+    /// Hand a file system over to another server that has the order in the same place (--state).
+    Move(ServerMove),
     /// Print the server's public key, for `holdfast blocks --allow`; both are made if they are not there.
     Key(ServerData),
     /// Allow a key to create file systems here from other machines.
@@ -382,6 +394,22 @@ pub struct ServerUnhold {
     /// The hold's name.
     #[arg(value_name = "NAME")]
     pub name: String,
+}
+
+/// `holdfast server move`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast server move --data /srv/holdfast 90c1... --to b.example.org:7440")]
+pub struct ServerMove {
+    /// Data directory of the server that has it now.
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// The file system.
+    #[arg(value_name = "FSID")]
+    pub file_system: String,
+    /// The server that is to have it, as it advertises itself; `holdfast server stats` lists those that run.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub to: holdfast_rpc::ServerAddress,
 }
 
 /// `holdfast server allow`

@@ -249,7 +249,7 @@ impl From<holdfast_server::OpenError> for Failure {
             OpenError::KeyReadable { .. } => Exit::NotAllowed,
             OpenError::Store(error) => store_code(error),
             OpenError::Listen { .. } => Exit::System,
-            OpenError::BlockStore(_) => Exit::Unavailable,
+            OpenError::BlockStore(_) | OpenError::State(_) | OpenError::Order { .. } => Exit::Unavailable,
             OpenError::BlocksHere { .. } => Exit::Usage,
         };
         Failure::new(code, error)

@@ -89,7 +89,7 @@ fn run(cli: Cli, format: Format) -> Outcome {
     let directories = &cli.directories;
     match &cli.command {
         Command::Keygen(arguments) => keygen::run(arguments, format),
-        Command::Server(arguments) => server::run(arguments, format),
+        Command::Server(arguments) => server::run(arguments, directories, format),
         Command::Blocks(arguments) => blocks::run(arguments, format),
         Command::Fs(arguments) => admin::run(&arguments.command, directories, format),
         Command::Mount(arguments) => mount::mount(arguments, directories, format),

@@ -7,10 +7,11 @@ use crate::args::{CreateBy, Server, ServerAllow, ServerCommand};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, line};
+use crate::paths::Directories;
 use crate::{limits, logging};
 use holdfast_components::{Program, Supervisor};
 use holdfast_crypto::keyfile;
-use holdfast_server::{CreatePolicy, RunError, ServerConfig, until_signalled};
+use holdfast_server::{CreatePolicy, RunError, ServerConfig, StateAddress, until_signalled};
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -24,7 +25,7 @@ use std::time::Duration;
 const ALLOWED: &str = "allowed-superusers";
 
 /// `holdfast server`
-pub fn run(arguments: &Server, format: Format) -> Outcome {
+pub fn run(arguments: &Server, directories: &Directories, format: Format) -> Outcome {
     match (&arguments.command, &arguments.data) {
         (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
         (Some(ServerCommand::Key(data)), _) => key(&data.data, format),
@@ -32,16 +33,29 @@ pub fn run(arguments: &Server, format: Format) -> Outcome {
         (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
         (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
         (Some(ServerCommand::Holds(data)), _) => operate::holds(&data.data, format),
+        (Some(ServerCommand::Move(moved)), _) => operate::hand_over(moved, format),
         (Some(ServerCommand::Unhold(unhold)), _) => operate::unhold(unhold, format),
         (Some(ServerCommand::Stats(data)), _) => operate::statistics(&data.data, format),
         (Some(ServerCommand::Metrics(arguments)), _) => metrics::run(arguments),
         (Some(ServerCommand::Witnesses(data)), _) => operate::witnesses(&data.data, format),
-        (None, Some(data)) => serve(arguments, data),
+        (None, Some(data)) => serve(arguments, data, order_at(arguments, directories)?),
         (None, None) => Err(Failure::new(Exit::Usage, "a data directory is needed: --data DIR")),
     }
 }
 
-fn serve(arguments: &Server, data: &Path) -> Outcome {
+/// Where the order is kept: by `--order`, or by `--state`, which for a server has no other meaning.
+fn order_at(arguments: &Server, directories: &Directories) -> Outcome<Option<StateAddress>> {
+    let state = directories.state.as_deref().and_then(Path::to_str).filter(|state| state.contains("://"));
+    match (&arguments.order, state) {
+        (None, Some(state)) => match state.parse() {
+            Ok(address) => Ok(Some(address)),
+            Err(error) => Err(Failure::new(Exit::Usage, format!("{error}"))),
+        },
+        (order, _) => Ok(order.clone()),
+    }
+}
+
+fn serve(arguments: &Server, data: &Path, order: Option<StateAddress>) -> Outcome {
     logging::to_stderr();
     limits::raise_open_files();
     let mut config = ServerConfig::new(data, resolve(&arguments.listen)?);
@@ -66,6 +80,9 @@ fn serve(arguments: &Server, data: &Path) -> Outcome {
     config.witness_every = Duration::from_secs(arguments.witness_every);
     config.blocks = arguments.blocks.clone();
     config.blocks_anew = arguments.blocks_anew;
+    config.state = order;
+    config.state_login = arguments.order_login.clone();
+    config.advertise = arguments.advertise.as_ref().map(ToString::to_string);
     let server = holdfast_server::Server::open(config)?;
     let serves = format!("holdfast serves {} on {}", data.display(), server.local_address());
     if arguments.one_process {

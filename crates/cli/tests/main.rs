@@ -49,6 +49,7 @@ mod serve;
 mod server_command;
 mod sharing;
 mod split;
+mod standby;
 mod statements;
 mod volume;
 mod volume_adopt;

@@ -15,7 +15,7 @@ struct Split {
 }
 
 /// A block server in the world's folder.
-struct BlockServer {
+pub struct BlockServer {
     data: PathBuf,
     log: PathBuf,
     port: u16,
@@ -28,7 +28,7 @@ fn holdfast() -> Command {
 }
 
 impl BlockServer {
-    fn new(folder: &Path, server: &Path) -> BlockServer {
+    pub fn new(folder: &Path, server: &Path) -> BlockServer {
         let allow = run(holdfast().args(["server", "key", "--data"]).arg(server)).trim().to_owned();
         let (data, log) = (folder.join("blocks"), folder.join("blocks.log"));
         let mut blocks = BlockServer { data, log, port: free_port(), allow, child: None };
@@ -36,12 +36,12 @@ impl BlockServer {
         blocks
     }
 
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         let key = run(holdfast().args(["blocks", "key", "--data"]).arg(&self.data));
         format!("hf+blocks://127.0.0.1:{}/{}", self.port, key.trim())
     }
 
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log file");
         let child = holdfast()
             .args([
@@ -64,14 +64,14 @@ impl BlockServer {
     }
 
     /// As a power failure would.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.kill().expect("a child can be killed");
         child.wait().expect("it ends");
     }
 
     /// As its operator would.
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let mut child = self.child.take().expect("it runs");
         run(Command::new("kill").arg(child.id().to_string()));
         assert!(child.wait().expect("it ends").success());

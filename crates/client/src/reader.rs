@@ -52,7 +52,7 @@ pub fn connect(
     key: Arc<dyn KeyHolder>,
     deadline: Duration,
 ) -> Result<Arc<dyn Remote>, StartError> {
-    let connector = Connector::new(key.clone(), vec![address.server.clone()], Some(proof_of(address)));
+    let connector = Connector::new(key.clone(), address.servers(), Some(proof_of(address)));
     let local = |source| StartError::Local { what: "starting the network thread".to_owned(), source };
     let remote = Arc::new(connector.start().map_err(local)?);
     greeted(EngineConfig::new(address.clone(), key, PathBuf::new()), remote, deadline)
@@ -67,8 +67,7 @@ pub fn connect_with(
     processes: &Arc<Processes>,
     deadline: Duration,
 ) -> Result<Arc<dyn Remote>, StartError> {
-    let remote =
-        processes.connect(vec![address.server.clone()], Some(proof_of(address)), Transport::default());
+    let remote = processes.connect(address.servers(), Some(proof_of(address)), Transport::default());
     greeted(EngineConfig::with_processes(address.clone(), processes, PathBuf::new()), remote, deadline)
 }
 

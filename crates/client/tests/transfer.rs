@@ -169,7 +169,7 @@ impl Site {
         config.deadline = DEADLINE;
         config.transfer = transfer;
         let proof = ServerProof { file_system: self.address.file_system, minimum_sequence: 0 };
-        let connector = Connector::new(config.key.clone(), vec![self.address.server.clone()], Some(proof));
+        let connector = Connector::new(config.key.clone(), self.address.servers(), Some(proof));
         let tap = Arc::new(Tap {
             inner: connector.connect(DEADLINE).unwrap(),
             seen: Mutex::default(),

@@ -648,4 +648,7 @@ pub enum ServerError {
         "the server was put back to an older state, and waits until the superuser declares it (`holdfast fs restored`)"
     )]
     AwaitsDeclaration,
+    /// Another server has the file system now: at this address, if it is known. Nothing was done.
+    #[error("another server has the file system now{}", .0.as_ref().map_or_else(String::new, |address| format!(": {address}")))]
+    Elsewhere(Option<String>),
 }

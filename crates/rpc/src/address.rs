@@ -1,4 +1,4 @@
-//! Addresses: `hf://HOST:PORT/FSID` names a file system, `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block
+//! Addresses: `hf://HOST:PORT/FSID` names a file system (`hf://HOST:PORT,HOST:PORT/FSID` where one of several servers has it), `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block
 //! server.
 //!
 //! The file system's id is the digest of its superuser's key, so the address itself says what to trust; host
@@ -10,6 +10,8 @@ use std::str::FromStr;
 
 /// Port of a server whose address does not say.
 pub const DEFAULT_PORT: u16 = 7440;
+/// Most servers in an address.
+const SERVERS_MAX: usize = 16;
 /// Port of a block server whose address does not say.
 pub const BLOCKS_PORT: u16 = 7441;
 
@@ -27,6 +29,8 @@ pub struct ServerAddress {
 pub struct Address {
     /// A server that has it.
     pub server: ServerAddress,
+    /// Others that have it when that one does not.
+    pub others: Vec<ServerAddress>,
     /// Its id.
     pub file_system: Digest,
 }
@@ -122,13 +126,28 @@ impl FromStr for Address {
             rest.split_once('/').ok_or_else(|| AddressError::BadFileSystem(text.to_owned()))?;
         let file_system = Digest::from_hex(id.trim_end_matches('/'))
             .ok_or_else(|| AddressError::BadFileSystem(text.to_owned()))?;
-        Ok(Address { server: server.parse()?, file_system })
+        let mut servers = server.split(',').map(str::parse);
+        let server = servers.next().unwrap_or_else(|| "".parse())?;
+        let others = servers.collect::<Result<Vec<ServerAddress>, _>>()?;
+        if others.len() >= SERVERS_MAX {
+            return Err(AddressError::BadHost(rest.to_owned()));
+        }
+        Ok(Address { server, others, file_system })
+    }
+}
+
+impl Address {
+    /// All servers that may have it, in the order in which they are tried.
+    pub fn servers(&self) -> Vec<ServerAddress> {
+        std::iter::once(&self.server).chain(&self.others).cloned().collect()
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hf://{}/{}", self.server, self.file_system)
+        write!(f, "hf://{}", self.server)?;
+        self.others.iter().try_for_each(|other| write!(f, ",{other}"))?;
+        write!(f, "/{}", self.file_system)
     }
 }
 
@@ -172,6 +191,9 @@ mod tests {
             let address: Address = format!("hf://{text}/{id}").parse().unwrap();
             assert_eq!(address.server, server);
             assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
+            let several: Address = format!("hf://{text},b:2,[::2]/{id}").parse().unwrap();
+            assert_eq!((several.servers().len(), &several.server), (3, &server));
+            assert_eq!(several.to_string().parse::<Address>().unwrap(), several);
         }
     }
 
@@ -200,6 +222,8 @@ mod tests {
         assert!(matches!(error(&format!("hf:///{id}")), AddressError::BadHost(_)));
         assert!(matches!(error(&format!("hf://a b/{id}")), AddressError::BadHost(_)));
         assert!(matches!(error(&format!("hf://[::1/{id}")), AddressError::BadHost(_)));
+        assert!(matches!(error(&format!("hf://h,/{id}")), AddressError::BadHost(_)));
+        assert!(matches!(error(&format!("hf://{}/{id}", vec!["h"; 17].join(","))), AddressError::BadHost(_)));
         for port in ["0", "65536", "x", "", "-1"] {
             assert!(matches!(error(&format!("hf://h:{port}/{id}")), AddressError::BadPort(_)), "{port}");
         }

@@ -63,6 +63,11 @@ impl Lane {
 
 /// A tree of more bytes than this may hold up others.
 const TREE_BYTES_SMALL: u32 = 256 << 10;
+/// Times where a file system's address names several servers.
+const SEVERAL_PAUSE_MAX: Duration = Duration::from_millis(500);
+const SEVERAL_CONNECT_PATIENCE: Duration = Duration::from_secs(4);
+const SEVERAL_PING_AFTER: Duration = Duration::from_secs(2);
+const SEVERAL_DEAD_AFTER: Duration = Duration::from_secs(8);
 /// How often a link over TCP is looked at for whether QUIC would be better.
 const RECONSIDER_EVERY: Duration = Duration::from_secs(2);
 
@@ -176,7 +181,15 @@ impl Connector {
     ///
     /// # Errors
     /// The system's, when no thread or reactor can be had.
-    pub fn start(self) -> std::io::Result<Connection> {
+    pub fn start(mut self) -> std::io::Result<Connection> {
+        if self.addresses.len() > 1 {
+            // Where another server may have taken over, it is worth finding out soon.
+            let options = &mut self.options;
+            options.pause_max = options.pause_max.min(SEVERAL_PAUSE_MAX);
+            options.connect_patience = options.connect_patience.min(SEVERAL_CONNECT_PATIENCE);
+            options.ping_after = options.ping_after.min(SEVERAL_PING_AFTER);
+            options.dead_after = options.dead_after.min(SEVERAL_DEAD_AFTER);
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();

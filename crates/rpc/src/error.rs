@@ -115,6 +115,6 @@ impl RpcError {
     /// Whether waiting may help: the server was not reached, or its answer was lost.
     pub fn is_transient(&self) -> bool {
         matches!(self, RpcError::Unreachable { .. } | RpcError::Lost { .. } | RpcError::Deadline { .. })
-            || matches!(self, RpcError::Server(ServerError::Busy))
+            || matches!(self, RpcError::Server(ServerError::Busy | ServerError::Elsewhere(_)))
     }
 }

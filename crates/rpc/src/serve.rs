@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// What peers may cost. Times are for one step each.
 #[derive(Clone, Debug)]
@@ -100,6 +100,7 @@ pub struct Session<T> {
     /// The service's.
     pub state: T,
     admitted: AtomicBool,
+    ending: Notify,
     flow: Arc<Flow>,
 }
 
@@ -112,6 +113,11 @@ impl<T> Session<T> {
     /// What is known of the link to the peer from its own traffic.
     pub fn estimate(&self) -> Option<LinkEstimate> {
         self.flow.estimate()
+    }
+
+    /// Ends the connection, without another answer.
+    pub fn end(&self) {
+        self.ending.notify_one();
     }
 
     /// Whether [`Session::admit`] was called.

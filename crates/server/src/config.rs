@@ -62,6 +62,12 @@ pub struct ServerConfig {
     pub blocks: Option<crate::BlocksAt>,
     /// Whether the store at the block server or in the bucket is accepted as it is, whatever was there before.
     pub blocks_anew: bool,
+    /// Where the order is kept; `None`: in etcd where it was last time, if it was, or else in the data directory.
+    pub state: Option<holdfast_etcd::Access>,
+    /// A file with what etcd lets this server in for.
+    pub state_login: Option<PathBuf>,
+    /// Where clients and the other servers reach this one; `None`: where it listens.
+    pub advertise: Option<String>,
     /// What peers may cost.
     pub limits: holdfast_rpc::Limits,
 }
@@ -90,6 +96,9 @@ impl ServerConfig {
             witness_every: Duration::from_secs(5),
             blocks: None,
             blocks_anew: false,
+            state: None,
+            state_login: None,
+            advertise: None,
             limits: holdfast_rpc::Limits::default(),
         }
     }

@@ -60,6 +60,13 @@ pub enum Task {
     } = 6,
     /// Logs, and how their witnesses stand.
     Witnesses = 7,
+    /// Hand a file system over to another server.
+    Move {
+        /// Which.
+        file_system: Digest,
+        /// Address of the server.
+        to: String,
+    } = 8,
 }
 
 /// What came of it.
@@ -81,6 +88,8 @@ pub enum Outcome {
     Unheld(bool),
     /// Of [`Task::Witnesses`].
     Witnesses(Vec<LogStanding>),
+    /// Of [`Task::Move`].
+    Moved,
 }
 
 /// What a garbage collection did.
@@ -155,6 +164,23 @@ pub struct Statistics {
     /// How it stands with the block server that has the blocks; then the bytes of the log and the free ones are those here,
     /// and the figures of blocks are 0 while it is away.
     pub block_store: Option<Box<Standing>>,
+    /// Where the order is, if not in the data directory; and which server has what of it.
+    pub order: Option<Box<OrderStanding>>,
+}
+
+/// How it stands with an order that several servers find.
+#[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct OrderStanding {
+    /// Where it is.
+    pub place: String,
+    /// This server's own address.
+    pub address: String,
+    /// Whether it was reached when it was last asked.
+    pub reached: bool,
+    /// Addresses of the servers that run.
+    pub servers: Vec<String>,
+    /// File systems, and the address of the server that each is served by; empty while none is.
+    pub active: Vec<(Digest, String)>,
 }
 
 /// Why an operator's wish was not carried out.
@@ -316,6 +342,10 @@ fn carry_out(
             Ok(report) => Outcome::Scrubbed(report),
             Err(why) => Outcome::Failed(why),
         },
+        Task::Seal if host.cluster.is_some() => Outcome::Failed(
+            "the order is in etcd: back that up instead, with etcdctl snapshot save (docs/operate.md)"
+                .to_owned(),
+        ),
         Task::Seal => match host.store.seal() {
             Ok(segments) => Outcome::Sealed(segments),
             Err(error) => Outcome::Failed(error.to_string()),
@@ -330,13 +360,17 @@ fn carry_out(
         }
         Task::Unhold { file_system, name } => {
             let ended = host.blocks.unhold(file_system, &name).map_err(|error| error.to_string());
-            match ended
-                .and_then(|was| host.commit().map_err(|error| error.into_error().to_string()).map(|()| was))
-            {
+            match ended.and_then(|was| {
+                host.commit_all().map_err(|error| error.into_error().to_string()).map(|()| was)
+            }) {
                 Ok(was) => Outcome::Unheld(was),
                 Err(why) => Outcome::Failed(why),
             }
         }
+        Task::Move { file_system, to } => match host.hand_over(file_system, &to) {
+            Ok(()) => Outcome::Moved,
+            Err(why) => Outcome::Failed(why),
+        },
         Task::Witnesses => Outcome::Witnesses(witnesses.standing(host)),
         Task::Statistics => match statistics(host) {
             Ok(statistics) => Outcome::Statistics(statistics),
@@ -375,6 +409,7 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
         bytes_served: counters.bytes_retrieved.get(),
         running: true,
         block_store: standing.map(Box::new),
+        order: host.cluster.as_ref().map(|cluster| Box::new(cluster.standing())),
     })
 }
 

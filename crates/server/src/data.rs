@@ -10,6 +10,7 @@
 //! DATA/restored            which file systems wait for their superuser's word that this is a restored state
 //! DATA/block-store         the block server that has the blocks, if they are not in the store here
 //! DATA/block-store-position  up to where it has acknowledged
+//! DATA/order                  where the order is kept, if that is not in the store here
 //! DATA/store/              block store and ordering records
 //! ```
 
@@ -74,6 +75,29 @@ impl DataDirectory {
 
     pub(crate) fn restored_note(&self) -> PathBuf {
         self.path.join("restored")
+    }
+
+    /// Where the order was kept last time, if not here; and the file that says how to be let in.
+    pub(crate) fn order_elsewhere(&self) -> Result<Option<(String, Option<PathBuf>)>, OpenError> {
+        let path = self.path.join("order");
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let mut lines = text.lines().map(str::to_owned);
+                Ok(lines.next().map(|place| (place, lines.next().map(PathBuf::from))))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(OpenError::io("reading", &path, error)),
+        }
+    }
+
+    /// Notes where the order is kept.
+    pub(crate) fn note_order(&self, place: &str, login: Option<&Path>) -> Result<(), OpenError> {
+        let (path, new) = (self.path.join("order"), self.path.join("order.new"));
+        let login = login.map_or_else(String::new, |login| format!("{}\n", login.display()));
+        std::fs::write(&new, format!("{place}\n{login}"))
+            .and_then(|()| std::fs::File::open(&new)?.sync_all())
+            .and_then(|()| std::fs::rename(&new, &path))
+            .map_err(|error| OpenError::io("writing", &path, error))
     }
 
     pub(crate) fn control(&self) -> PathBuf {

@@ -1,5 +1,6 @@
 //! Why a server cannot start or go on.
 
+use crate::order::OrderError;
 use crate::tree::TreeError;
 use holdfast_crypto::{Digest, keyfile::KeyFileError};
 use holdfast_store::StoreError;
@@ -46,6 +47,17 @@ pub enum OpenError {
         /// What does not fit.
         why: String,
     },
+    /// The order of a file system cannot be had from where it is kept.
+    #[error("the order of file system {file_system}: {error}")]
+    Order {
+        /// The file system.
+        file_system: Digest,
+        /// Why.
+        error: OrderError,
+    },
+    /// Where the order is to be kept cannot be used.
+    #[error("{0}")]
+    State(String),
     /// The block server is not reached, or does not serve this server.
     #[error("{0}")]
     BlockStore(String),
@@ -76,6 +88,14 @@ impl OpenError {
             OpenError::Tree(TreeError::Damaged { .. } | TreeError::Lost { .. } | TreeError::Form(_)) => true,
             OpenError::Tree(TreeError::Io { error, .. }) => error.kind() == std::io::ErrorKind::NotFound,
             _ => false,
+        }
+    }
+
+    pub(crate) fn order(file_system: Digest, error: OrderError) -> OpenError {
+        match error {
+            OrderError::Store(error) => OpenError::Store(error),
+            OrderError::Damaged(why) => OpenError::Ordering { file_system, why },
+            error => OpenError::Order { file_system, error },
         }
     }
 

@@ -18,7 +18,7 @@ mod locks;
 mod quotas;
 mod rebuild;
 
-pub(crate) use leases::{Claim, LeasesNote, NotedSession};
+pub(crate) use leases::{Claim, LeasesNote, NotedSession, inherited};
 pub(crate) use locks::LocksNote;
 
 use crate::block_store;
@@ -26,13 +26,13 @@ use crate::blocks;
 use crate::error::OpenError;
 use crate::history_file::Keeping;
 use crate::host::{Caller, Clock, Host};
+use crate::order::{Order, Standing as OrderStanding};
 use crate::refusal::{Refused, refuse};
 use heads::Heads;
 use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
-use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
 use holdfast_protocol::locks::{LEASE_MS, LockTable};
@@ -40,14 +40,15 @@ use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, Vie
 use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
-use holdfast_store::{Allowance, BlockStore};
+use holdfast_store::Allowance;
 use leases::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Most server keys in a list.
 const SERVER_KEYS_MAX: usize = 64;
@@ -58,13 +59,19 @@ type Blocks = Vec<(Digest, StoredBlock)>;
 pub struct FileSystem {
     pub(crate) id: Digest,
     superuser: PublicKey,
+    /// Where its order is kept.
+    pub(crate) order: Arc<dyn Order>,
     ledger: Mutex<Ledger>,
     /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
     devices: RwLock<Active>,
     settled: Notify,
     locks: Mutex<LockTable>,
+    /// It is noted that locks may be held.
+    locks_noted: AtomicBool,
     lock_changes: Notify,
     leases: Leases,
+    /// It is served no more by what is in memory here.
+    has_ended: watch::Sender<bool>,
     /// What witnesses have co-signed.
     heads: Mutex<Heads>,
 }
@@ -86,12 +93,14 @@ pub(crate) struct Before {
     pub(crate) lease_ms: u64,
     /// What is kept of past states.
     pub(crate) keeping: Keeping,
+    /// Greater than after any earlier start; at worst, after the clock was set back, what a client held is taken for known
+    /// that is not, and its next wish tells.
+    pub(crate) first_epoch: u64,
 }
 
 impl FileSystem {
     pub(crate) fn open(
-        store: &BlockStore,
-        storage: &Arc<dyn Storage>,
+        order: Arc<dyn Order>,
         id: Digest,
         abort_after: Duration,
         clock: &dyn Clock,
@@ -99,17 +108,15 @@ impl FileSystem {
     ) -> Result<Option<FileSystem>, OpenError> {
         let now_ms = clock.monotonic_ms();
         let abort_after_ms = abort_after.as_millis() as u64;
-        let ledger = Ledger::open(store, storage, id, abort_after_ms, now_ms, &before.keeping)?;
-        Ok(ledger.map(|ledger| FileSystem::new(ledger, clock, &before)))
+        let ledger = Ledger::open(&*order, id, abort_after_ms, now_ms, &before.keeping)?;
+        Ok(ledger.map(|ledger| FileSystem::new(order, ledger, clock, &before)))
     }
 
-    fn new(ledger: Ledger, clock: &dyn Clock, before: &Before) -> FileSystem {
+    fn new(order: Arc<dyn Order>, ledger: Ledger, clock: &dyn Clock, before: &Before) -> FileSystem {
         let now_ms = clock.monotonic_ms();
         let grace_until_ms = if before.locks_held { now_ms + LEASE_MS } else { 0 };
         let (left_ms, holders) = &before.leases;
-        // Greater than after any earlier start; at worst, after the clock was set back, what a client held is taken
-        // for known that is not, and its next wish tells.
-        let first_epoch = clock.wall_ns().unsigned_abs();
+        let first_epoch = before.first_epoch;
         let sequencer = ledger.sequencer();
         // What a removed device still shows its user is nobody's concern.
         let is_member = |session: &&NotedSession| sequencer.membership().is_active(session.id().device);
@@ -119,10 +126,13 @@ impl FileSystem {
             superuser: sequencer.superuser(),
             devices: RwLock::new(devices_of(sequencer.membership())),
             ledger: Mutex::new(ledger),
+            order,
+            has_ended: watch::Sender::new(false),
             settled: Notify::new(),
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
+            locks_noted: AtomicBool::new(before.locks_held),
             lock_changes: Notify::new(),
-            leases: Leases::new(before.lease_ms, first_epoch, &holders, now_ms + left_ms),
+            leases: Leases::new(before.lease_ms, first_epoch, &holders, *left_ms, now_ms),
             heads: Mutex::default(),
         }
     }
@@ -134,7 +144,7 @@ impl FileSystem {
     #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn create(
         host: &Host,
-        storage: &Arc<dyn Storage>,
+        order: Arc<dyn Order>,
         superuser: PublicKey,
         server_keys: Signed<ServerKeys>,
         certificate: Signed<Certificate>,
@@ -156,10 +166,10 @@ impl FileSystem {
         let Step { answer: (sequencer, receipt), records, nodes } = step;
         let lease_ms = lease_term.as_millis() as u64;
         let keeping = host.keeping();
-        let before = Before { locks_held: false, leases: (0, Vec::new()), lease_ms, keeping };
+        let first_epoch = host.clock.wall_ns().unsigned_abs();
+        let before = Before { locks_held: false, leases: (0, Vec::new()), lease_ms, keeping, first_epoch };
         let ledger = Ledger::create(
-            &host.store,
-            storage,
+            &*order,
             sequencer,
             abort_after_ms,
             server_keys,
@@ -167,7 +177,7 @@ impl FileSystem {
             nodes,
             &before.keeping,
         )?;
-        Ok((FileSystem::new(ledger, &*host.clock, &before), receipt))
+        Ok((FileSystem::new(order, ledger, &*host.clock, &before), receipt))
     }
 
     /// The receipt of the founding operation, if it is this one.
@@ -235,7 +245,7 @@ impl FileSystem {
         self.check_structure(host, device, structure.value(), &given)?;
         host.store_attached(self.id, device, given, None)?;
         let mut ledger = self.current(host)?;
-        let receipt = ledger.step(&host.store, |sequencer| {
+        let receipt = ledger.step(&*self.order, |sequencer| {
             sequencer.restored(device, &certificate, &structure, membership)
         })?;
         self.committed(&mut ledger, device);
@@ -244,7 +254,6 @@ impl FileSystem {
 
     pub(crate) fn set_server_keys(
         &self,
-        store: &BlockStore,
         list: Signed<ServerKeys>,
         peer: &PublicKey,
         own: &PublicKey,
@@ -263,7 +272,7 @@ impl FileSystem {
             let sequence = present.value.sequence;
             return refuse(format!("the list in force has number {sequence}; a new one must have a higher"));
         }
-        ledger.set_server_keys(store, list)
+        ledger.set_server_keys(&*self.order, list)
     }
 
     pub(crate) fn look(&self, host: &Host, device: DeviceId, log_size: u64) -> Result<ViewReply, Refused> {
@@ -305,7 +314,7 @@ impl FileSystem {
             ledger.must_prove(log_size)?;
             let size = ledger.sequencer().log_size();
             let updated = ledger
-                .step(&host.store, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;
+                .step(&*self.order, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;
             let reply = match updated {
                 Updated::View(reply) => reply,
                 Updated::Aborted => return Ok((Response::Aborted, None)),
@@ -343,7 +352,7 @@ impl FileSystem {
         let taken = host.store_attached(self.id, device, given, allowance);
         self.or_never(host, device, number, taken)?;
         let mut ledger = self.current(host)?;
-        let outcome = ledger.step(&host.store, |sequencer| sequencer.commit(device, &structure))?;
+        let outcome = ledger.step(&*self.order, |sequencer| sequencer.commit(device, &structure))?;
         let receipt = match outcome {
             CommitOutcome::Committed(receipt) => receipt,
             CommitOutcome::Aborted => return Ok(None),
@@ -381,7 +390,7 @@ impl FileSystem {
             return Err(ServerError::Busy.into());
         }
         let size = ledger.sequencer().log_size();
-        let outcome = ledger.step(&host.store, |sequencer| {
+        let outcome = ledger.step(&*self.order, |sequencer| {
             sequencer.fast(now_ms, device, &certificate, &structure, membership)
         })?;
         let receipt = match outcome {
@@ -411,8 +420,8 @@ impl FileSystem {
         };
         match (result, number) {
             (Err(Refused::Client(error)), Some(number)) if for_good(&error) => {
-                self.current(host)?.step(&host.store, |sequencer| Ok(sequencer.give_up(device, number)))?;
-                host.commit()?;
+                self.current(host)?.step(&*self.order, |sequencer| Ok(sequencer.give_up(device, number)))?;
+                host.commit(self)?;
                 self.tell_waiters();
                 Err(error.into())
             }
@@ -448,8 +457,8 @@ impl FileSystem {
     }
 
     /// Writes a checkpoint of the order, durable with the next commit.
-    pub(crate) fn checkpoint(&self, store: &BlockStore) -> Result<(), Refused> {
-        self.ledger.lock().checkpoint(store)?;
+    pub(crate) fn checkpoint(&self) -> Result<(), Refused> {
+        self.ledger.lock().checkpoint(&*self.order)?;
         if let Err(refused) = self.heads.lock().persist() {
             let error = refused.into_error();
             tracing::warn!(%error, "the tree that witnesses know is not on disk; it can be made again");
@@ -459,23 +468,61 @@ impl FileSystem {
 
     /// What garbage collection must keep: present heads and those of the last `window_ns`. Notes the present
     /// ones for later if it is time.
-    pub(crate) fn roots(
-        &self,
-        store: &BlockStore,
-        now_ns: i64,
-        window_ns: i64,
-    ) -> Result<Vec<Digest>, Refused> {
-        self.ledger.lock().roots(store, now_ns, window_ns)
+    pub(crate) fn roots(&self, now_ns: i64, window_ns: i64) -> Result<Vec<Digest>, Refused> {
+        self.ledger.lock().roots(&*self.order, now_ns, window_ns)
     }
 
     /// The ledger, made again from the log if an append had failed.
     fn current(&self, host: &Host) -> Result<MutexGuard<'_, Ledger>, Refused> {
         let mut ledger = self.ledger.lock();
         if ledger.is_stale() {
-            ledger.reload(&host.store, host.clock.monotonic_ms())?;
+            ledger.reload(&*self.order, host.clock.monotonic_ms())?;
             *self.devices.write() = devices_of(ledger.sequencer().membership());
         }
         Ok(ledger)
+    }
+
+    /// Whether this server may speak for it.
+    pub(crate) fn order_standing(&self) -> OrderStanding {
+        match *self.has_ended.borrow() {
+            true => OrderStanding::Lost,
+            false => self.order.standing(),
+        }
+    }
+
+    /// Ends it here: who is connected has to look for it again.
+    pub(crate) fn end(&self) {
+        self.has_ended.send_replace(true);
+        self.settled.notify_waiters();
+    }
+
+    /// Completes when it has ended here.
+    pub(crate) async fn ended(&self) {
+        // The sender is this file system's own.
+        let _ = self.has_ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
+    /// Takes back the notes beside the order, where nobody holds what they are about.
+    pub(crate) fn settle_notes(&self, host: &Host) {
+        let Some(notes) = self.order.notes() else { return };
+        let is_free = [("locks", !self.holds_locks()), ("leases", self.is_unleased(host))];
+        for (name, _) in is_free.into_iter().filter(|(_, is_free)| *is_free) {
+            if let Err(error) = notes.put(name, "") {
+                tracing::debug!(file_system = %self.id, name, %error, "the next server waits for nobody");
+            }
+        }
+    }
+
+    /// Notes, durably, that locks may be held.
+    fn note_locks(&self, host: &Host) -> Result<(), Refused> {
+        let Some(notes) = self.order.notes() else {
+            return host.locks_note.set().map_err(|error| ServerError::Storage(error.to_string()).into());
+        };
+        if !self.locks_noted.load(Ordering::Acquire) {
+            notes.put("locks", "held")?;
+            self.locks_noted.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     fn committed(&self, ledger: &mut Ledger, device: DeviceId) {

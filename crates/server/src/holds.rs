@@ -23,7 +23,7 @@ pub(crate) fn hold(
         HoldOutcome::Held => Vec::new(),
         HoldOutcome::Missing(missing) => missing,
     };
-    host.commit()?;
+    host.commit_all()?;
     Ok(Response::Held(missing))
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn unhold(
 ) -> Result<Response, Refused> {
     check(host, file_system, device, name)?;
     host.blocks.unhold(file_system.id, name)?;
-    host.commit()?;
+    host.commit_all()?;
     Ok(Response::Done)
 }
 

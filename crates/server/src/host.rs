@@ -20,6 +20,8 @@ use crate::file_system::{Before, Claim, FileSystem, LeasesNote, LocksNote};
 use crate::history_file::Keeping;
 use crate::holds;
 use crate::maintenance;
+use crate::order::etcd::Cluster;
+use crate::order::{Embedded, Order, OrderError};
 use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
 use crate::refusal::{Refused, refuse};
 use crate::restored::Awaiting;
@@ -103,20 +105,22 @@ pub struct Host {
     blocks_apart: bool,
     storage: Arc<dyn Storage>,
     key: SigningKey,
-    settings: HostSettings,
+    pub(crate) settings: HostSettings,
     allowed: AllowedSuperusers,
     pub(crate) clock: Arc<dyn Clock>,
-    file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
+    pub(crate) file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
     /// File systems whose order is damaged, and how: serving them would roll them back.
-    damaged: BTreeMap<Digest, String>,
-    creating: Mutex<()>,
+    pub(crate) damaged: RwLock<BTreeMap<Digest, String>>,
+    /// The servers that this one is among, if the order is where others find it.
+    pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) creating: Mutex<()>,
     pub(crate) locks_note: LocksNote,
     pub(crate) leases_note: LeasesNote,
     failure: watch::Sender<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) parcels: ParcelLimits,
     refusals: Throttle,
-    awaiting: Awaiting,
+    pub(crate) awaiting: Awaiting,
 }
 
 /// Who is speaking: what the transport proved, and the file system the session greeted.
@@ -195,8 +199,10 @@ impl Host {
         let keeping = Keeping { retention: settings.history.clone(), clock: clock.clone() };
         for id in store.file_systems() {
             let (locks_held, leases) = (locks_note.is_set(), leases_note.inherited(id));
-            let before = Before { locks_held, leases, lease_ms, keeping: keeping.clone() };
-            match FileSystem::open(&store, &storage, id, settings.abort_after, &*clock, before) {
+            let first_epoch = clock.wall_ns().unsigned_abs();
+            let before = Before { locks_held, leases, lease_ms, keeping: keeping.clone(), first_epoch };
+            let order = Arc::new(Embedded { store: store.clone(), storage: storage.clone(), id });
+            match FileSystem::open(order, id, settings.abort_after, &*clock, before) {
                 Ok(Some(file_system)) => {
                     tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
                     file_systems.insert(id, Arc::new(file_system));
@@ -231,7 +237,8 @@ impl Host {
             allowed,
             clock,
             file_systems: RwLock::new(file_systems),
-            damaged,
+            damaged: RwLock::new(damaged),
+            cluster: None,
             creating: Mutex::new(()),
             locks_note,
             leases_note,
@@ -242,8 +249,8 @@ impl Host {
     }
 
     /// File systems that are not served because their order is damaged, and how.
-    pub fn damaged(&self) -> &BTreeMap<Digest, String> {
-        &self.damaged
+    pub fn damaged(&self) -> BTreeMap<Digest, String> {
+        self.damaged.read().clone()
     }
 
     pub(crate) fn has_blocks_apart(&self) -> bool {
@@ -317,11 +324,11 @@ impl Host {
             let admitted = self.may_create(&peer, local);
             return Greeted { answer: Response::Hello(welcome), file_system: None, admitted };
         };
-        if let Some(why) = self.damaged.get(&wanted) {
+        if let Some(why) = self.damaged.read().get(&wanted) {
             return refused(ServerError::Storage(why.clone()));
         }
         let Some(file_system) = self.file_systems.read().get(&wanted).cloned() else {
-            return refused(ServerError::UnknownFileSystem);
+            return refused(self.why_not_here(&wanted));
         };
         let device = file_system.device(&peer);
         let welcome = Welcome { version, file_system: Some(file_system.proof()), device, abort_after_ms };
@@ -421,7 +428,12 @@ impl Host {
         if grant.term_ms == 0 {
             return Some(grant);
         }
-        match self.leases_note.note(self, file_system, device, run?, grant.delegation_ms > 0) {
+        let (run, delegation) = (run?, grant.delegation_ms > 0);
+        let noted = match file_system.order.notes() {
+            Some(notes) => file_system.note_session(notes, device, run, delegation).map_err(Into::into),
+            None => self.leases_note.note(self, file_system, device, run, delegation),
+        };
+        match noted {
             Ok(()) => Some(grant),
             Err(error) => {
                 tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");
@@ -436,7 +448,7 @@ impl Host {
             let (file_system, _) = self.member(caller)?;
             let standing = file_system.standing(self, device, number)?;
             if standing.is_some() {
-                self.commit()?;
+                self.commit(file_system)?;
             }
             Ok(standing)
         };
@@ -515,7 +527,7 @@ impl Host {
                 self.counters.blocks_stored.add(checked.len() as u64);
                 let allowance = file_system.allowance(self, device);
                 self.blocks.store(id, device, checked, allowance.as_ref(), now_ns)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 Ok(Response::Done)
             }
             Request::Retrieve(addresses) => {
@@ -537,7 +549,7 @@ impl Host {
                         self.counters.blocks_stored.add(unpacked.len() as u64);
                         let allowance = file_system.allowance(self, device);
                         self.blocks.store(id, device, unpacked, allowance.as_ref(), now_ns)?;
-                        self.commit()?;
+                        self.commit(file_system)?;
                         Ok(Response::Done)
                     }
                 }
@@ -555,8 +567,11 @@ impl Host {
                 let addresses: Vec<_> =
                     addresses.into_iter().filter(|address| !past.contains(address)).collect();
                 let dropped = self.blocks.dereference(id, device, &addresses, now_ns)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 Ok(Response::Dereferenced(dropped))
+            }
+            Request::VStore { .. } | Request::VRetrieve { .. } if self.cluster.is_some() => {
+                refuse("signed blocks are kept by servers that have the order in their own data directory")
             }
             Request::VStore { index, bytes, signature } => {
                 if bytes.len() > SIGNED_BLOCK_BYTES_MAX || index >= SIGNED_BLOCKS_PER_KEY {
@@ -566,7 +581,7 @@ impl Host {
                     return refuse("signed blocks are not charged, so nobody with a limit may store them");
                 }
                 self.store.vstore(id, &caller.peer, index, &bytes, signature, now_ns)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 Ok(Response::Done)
             }
             Request::VRetrieve { key, index, before_ns } => {
@@ -575,7 +590,7 @@ impl Host {
             }
             Request::Snapshot => {
                 self.blocks.snapshot(id, now_ns)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 Ok(Response::Done)
             }
             Request::Pin { addresses, seconds } => {
@@ -585,7 +600,7 @@ impl Host {
                 }
                 let until_ns = now_ns.saturating_add(i64::from(seconds) * 1_000_000_000);
                 self.blocks.pin(id, device.0.into(), &addresses, until_ns, now_ns)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 Ok(Response::Done)
             }
             Request::Hold { name, roots } => holds::hold(self, file_system, device, name, roots),
@@ -594,7 +609,7 @@ impl Host {
             Request::Holds => Ok(Response::Holds(holds::list(self, id)?)),
             Request::Look { log_size } => {
                 let reply = file_system.look(self, device, log_size)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 Ok(Response::View(Box::new(reply)))
             }
             Request::Update { certificate, attached, log_size, lease } => {
@@ -606,7 +621,7 @@ impl Host {
                 let run = lease.as_ref().map(|wish| wish.run);
                 let (answer, grant) =
                     file_system.update(self, caller, device, certificate, checked, log_size, lease)?;
-                self.commit()?;
+                self.commit(file_system)?;
                 file_system.tell_waiters();
                 Ok(match (answer, self.noted(file_system, device, run, grant)) {
                     (Response::View(reply), Some(grant)) => Response::LeasedView(reply, grant),
@@ -652,8 +667,8 @@ impl Host {
                 Ok(Response::Witnessed(file_system.witnessed_heads(self, log_size)?))
             }
             Request::SetServerKeys(list) => {
-                file_system.set_server_keys(&self.store, list, &caller.peer, &self.server_key())?;
-                self.commit()?;
+                file_system.set_server_keys(list, &caller.peer, &self.server_key())?;
+                self.commit(file_system)?;
                 Ok(Response::Done)
             }
             Request::History { after, note } => file_system.history(self, after, note),
@@ -676,7 +691,7 @@ impl Host {
         outcome: Option<holdfast_protocol::message::Receipt>,
         otherwise: Response,
     ) -> Result<Response, Refused> {
-        self.commit()?;
+        self.commit(file_system)?;
         file_system.tell_waiters();
         if file_system.checkpoint_due(self.settings.checkpoint_records) {
             self.counters.checkpoints_due.notify_one();
@@ -710,7 +725,7 @@ impl Host {
         }
         let checked = blocks::check_attached(given)?;
         let id = superuser.file_system_id();
-        if let Some(why) = self.damaged.get(&id) {
+        if let Some(why) = self.damaged.read().get(&id) {
             return Err(ServerError::Storage(why.clone()).into());
         }
         let _creating = self.creating.lock();
@@ -723,9 +738,10 @@ impl Host {
             let why = format!("this server has {FILE_SYSTEMS_MAX} file systems and takes no more");
             return Err(ServerError::NotAllowed(why).into());
         }
-        let (file_system, receipt) = FileSystem::create(
+        let order = self.begun(id)?;
+        let created = FileSystem::create(
             self,
-            &self.storage,
+            order,
             superuser,
             server_keys,
             certificate,
@@ -733,8 +749,12 @@ impl Host {
             checked,
             self.settings.abort_after,
             self.settings.lease_term,
-        )?;
-        self.commit()?;
+        );
+        let durable = created.and_then(|(file_system, receipt)| {
+            self.commit(&file_system)?;
+            Ok((file_system, receipt))
+        });
+        let (file_system, receipt) = durable.inspect_err(|_| self.not_begun(id))?;
         let file_system = Arc::new(file_system);
         self.file_systems.write().insert(id, file_system.clone());
         tracing::info!(file_system = %id, "created");
@@ -792,15 +812,31 @@ impl Host {
     }
 
     /// Makes everything appended so far durable.
-    pub(crate) fn commit(&self) -> Result<(), Refused> {
+    pub(crate) fn commit(&self, file_system: &FileSystem) -> Result<(), Refused> {
+        self.make_durable(|| file_system.order.commit())
+    }
+
+    /// The same with nothing but what is in the data directory, and blocks.
+    pub(crate) fn commit_all(&self) -> Result<(), Refused> {
+        self.make_durable(|| Ok(self.store.commit()?))
+    }
+
+    fn make_durable(&self, commit: impl FnOnce() -> Result<(), OrderError>) -> Result<(), Refused> {
         if self.blocks_apart {
             self.blocks.sync()?;
         }
-        self.store.commit().map_err(|error| {
-            // Nothing that was only appended may be believed any more.
-            self.fail(error.to_string());
+        commit().map_err(|error| {
+            if let OrderError::Store(error) = &error {
+                // Nothing that was only appended may be believed any more.
+                self.fail(error.to_string());
+            }
             error.into()
         })
+    }
+
+    /// The order of a file system in the data directory.
+    pub(crate) fn embedded(&self, id: Digest) -> Arc<dyn Order> {
+        Arc::new(Embedded { store: self.store.clone(), storage: self.storage.clone(), id })
     }
 
     /// Translates a failure into what the client hears, and notes one that ends the server.

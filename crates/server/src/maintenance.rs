@@ -3,8 +3,10 @@
 use crate::block_store::in_words;
 use crate::control::Scrubbed;
 use crate::host::Host;
+use crate::order::Standing;
 use crate::refusal::Refused;
 use holdfast_crypto::Digest;
+use holdfast_protocol::message::ServerError;
 use holdfast_store::CollectReport;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +58,8 @@ pub(crate) fn due_checkpoints(host: &Host) {
     }
 }
 
-fn checkpoint(host: &Host, file_system: &crate::file_system::FileSystem) {
-    let result = file_system.checkpoint(&host.store).and_then(|()| host.commit());
+pub(crate) fn checkpoint(host: &Host, file_system: &crate::file_system::FileSystem) {
+    let result = file_system.checkpoint().and_then(|()| host.commit(file_system));
     match result {
         Ok(()) => tracing::debug!(file_system = %file_system.id, "checkpoint of the order"),
         Err(refused) => {
@@ -81,11 +83,15 @@ pub(crate) fn collect(host: &Host, gc_window: Duration) -> Vec<(Digest, Result<C
     let window_ns = i64::try_from(gc_window.as_nanos()).unwrap_or(i64::MAX);
     let collect_one = |file_system: &crate::file_system::FileSystem| -> Result<CollectReport, Refused> {
         // What is saved of past states must not be ahead of the log.
-        host.commit()?;
+        host.commit(file_system)?;
+        // Only who knows all that is in use may say what is not.
+        if file_system.order_standing() != Standing::Active {
+            return Err(ServerError::Elsewhere(None).into());
+        }
         let now_ns = host.clock.wall_ns();
-        let roots = file_system.roots(&host.store, now_ns, window_ns)?;
+        let roots = file_system.roots(now_ns, window_ns)?;
         // The heads noted must be durable before what they replace can go.
-        host.commit()?;
+        host.commit(file_system)?;
         let short = file_system.near_limits(host)?;
         Ok(host.blocks.collect(file_system.id, &roots, &short, now_ns)?)
     };

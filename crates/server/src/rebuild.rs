@@ -131,7 +131,7 @@ impl Site {
     /// # Errors
     /// The storage failed.
     pub fn flush(&self) -> Result<(), RebuildError> {
-        Ok(self.host.commit()?)
+        Ok(self.host.commit_all()?)
     }
 
     /// The last step: makes this the order of the file system, durably. The directory is ready for a server.

@@ -53,6 +53,12 @@ impl Awaiting {
         self.ids.lock().contains(id)
     }
 
+    /// One more that waits.
+    pub(crate) fn add(&self, id: Digest) -> io::Result<()> {
+        self.ids.lock().insert(id);
+        self.save()
+    }
+
     /// It was declared.
     pub(crate) fn declared(&self, id: &Digest) {
         if self.ids.lock().remove(id)

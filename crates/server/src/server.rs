@@ -8,10 +8,13 @@ use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
 use crate::host::{Clock, Host, HostSettings};
 use crate::maintenance;
+use crate::order::etcd::Cluster;
 use crate::service::Driver;
+use crate::standby::Tending;
 use crate::witnessing::Witnessing;
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_etcd::{Access, EtcdError, Gateway};
 use holdfast_log::{LocalStorage, Storage};
 use holdfast_rpc::apart::{Introduced, Reception, serve_introduced};
 use holdfast_rpc::{Listeners, Service};
@@ -25,6 +28,8 @@ use tokio::sync::mpsc;
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 /// How long a server that ends waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a server that starts waits for etcd.
+const STATE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long an address that is in use may take to become free.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(1);
 /// Threads for work that blocks.
@@ -72,7 +77,70 @@ pub fn server_key_in(data: &std::path::Path) -> Result<PublicKey, OpenError> {
 
 /// Opens the data directory alone, without listening.
 pub(crate) fn open_host(config: &ServerConfig) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
+    if let Some((place, _)) = DataDirectory::open(&config.data)?.order_elsewhere()? {
+        let why = format!(
+            "the order of {} is in {place}: this is for a server that runs, or for one with the order in its own data directory",
+            config.data.display()
+        );
+        return Err(OpenError::State(why));
+    }
     open_host_on(config, &|storage| Arc::new(storage))
+}
+
+/// Makes the host one among several, if the order is to be, or was last time, where others find it.
+fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<(), OpenError> {
+    let failed = |error: &dyn std::fmt::Display| OpenError::State(error.to_string());
+    let noted = data.order_elsewhere()?;
+    let (access, login): (Access, _) = match (&config.state, noted) {
+        (Some(access), _) => (access.clone(), config.state_login.clone()),
+        (None, Some((place, login))) => {
+            (place.parse().map_err(|error| failed(&error))?, config.state_login.clone().or(login))
+        }
+        (None, None) => return Ok(()),
+    };
+    if !host.has_blocks_apart() {
+        return Err(OpenError::State(
+            "an order that other servers find is of use only with blocks that they find too: --blocks is needed with \
+             --order (docs/operate.md)"
+                .to_owned(),
+        ));
+    }
+    if host.blocks.standing().is_some_and(|standing| standing.address.starts_with("s3://")) {
+        return Err(OpenError::State(
+            "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
+             block server (`holdfast blocks`, docs/operate.md)"
+                .to_owned(),
+        ));
+    }
+    if !host.file_systems().is_empty() || !host.damaged().is_empty() {
+        let path = data.path().display();
+        return Err(OpenError::State(format!(
+            "{path} has the order of file systems itself; --order is for a new data directory (docs/operate.md says how to move)"
+        )));
+    }
+    let address = match &config.advertise {
+        Some(address) => address.clone(),
+        None if config.listen.ip().is_unspecified() => {
+            let why = "it listens on all addresses: --advertise HOST:PORT says which of them clients and other servers use";
+            return Err(OpenError::State(why.to_owned()));
+        }
+        None => config.listen.to_string(),
+    };
+    let start = Instant::now();
+    let cluster = loop {
+        let gateway = Gateway::new(&access, login.as_deref()).map_err(|error| failed(&error))?;
+        match Cluster::join(Box::new(gateway), &access.prefix, address.clone()) {
+            Err(error @ EtcdError::Away(_)) if start.elapsed() < STATE_PATIENCE => {
+                tracing::warn!(%error, "waiting for it");
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            other => break other.map_err(|error| failed(&error))?,
+        }
+    };
+    data.note_order(&access.to_string(), login.as_deref())?;
+    tracing::info!(order = %access, address, "one server among those there");
+    host.cluster = Some(Arc::new(cluster));
+    Ok(())
 }
 
 fn open_host_on(
@@ -129,7 +197,8 @@ fn open_host_in(
         return Err(OpenError::BlocksHere { path: data.path().to_owned() });
     }
     let blocks = blocks_apart(config, data, key, &settings.store).map_err(OpenError::BlockStore)?;
-    let host = Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)?;
+    let mut host = Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)?;
+    join(config, data, &mut host)?;
     data.hold_ballast(free_bytes);
     Ok(host)
 }
@@ -298,6 +367,7 @@ impl Server {
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("holdfast-server")
             .build()?;
+        let tending = Tending::start(&self.host)?;
         let result = runtime.block_on(self.serve(service, way, shutdown));
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
@@ -305,6 +375,8 @@ impl Server {
             self.host.settle_locks();
             self.host.settle_leases();
         }
+        drop(tending);
+        self.host.leave();
         result
     }
 

@@ -2,9 +2,12 @@
 
 use crate::file_system::FileSystem;
 use crate::host::{Attempted, Caller, Host};
+use crate::order::Standing as OrderStanding;
 use crate::parcels;
 use holdfast_content::DeviceId;
-use holdfast_protocol::message::{LockAnswer, LockRequest, MESSAGE_BYTES_MAX, Request, Response};
+use holdfast_protocol::message::{
+    LockAnswer, LockRequest, MESSAGE_BYTES_MAX, Request, Response, ServerError,
+};
 use holdfast_rpc::{Service, Session};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,6 +22,10 @@ const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
 const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
 /// How often one who waits for a lock looks whether its holder is still there.
 const LOCK_LOOK: Duration = Duration::from_secs(2);
+/// How long an answer waits until it is known that this server is still the active one.
+const UNSURE_MAX: Duration = Duration::from_secs(20);
+/// How often that is looked at.
+const UNSURE_LOOK: Duration = Duration::from_millis(10);
 /// Requests of one connection carried out at once; a member with many under way shares the threads.
 const AT_ONCE: usize = 16;
 
@@ -48,6 +55,41 @@ impl Service for Driver {
     type State = SessionState;
 
     async fn handle(&self, session: &Arc<Session<SessionState>>, request: Request) -> Response {
+        let caller = session.state.caller.get();
+        let Some(file_system) = caller.and_then(|caller| caller.file_system.clone()) else {
+            return self.answer(session, request).await;
+        };
+        tokio::select! {
+            answer = self.answer(session, request) => {
+                if may_leave(&file_system, &answer).await {
+                    return answer;
+                }
+            }
+            () = file_system.ended() => {}
+        }
+        // Whether it was done is for the server to say that has the file system now: the client asks again there.
+        session.end();
+        std::future::pending().await
+    }
+}
+
+/// Whether an answer may leave: this server was the active one of the file system all the time until now, or the answer
+/// tells nothing of it. Waits while that is not known.
+async fn may_leave(file_system: &FileSystem, answer: &Response) -> bool {
+    let start = tokio::time::Instant::now();
+    loop {
+        match (file_system.order_standing(), answer) {
+            (_, Response::Error(ServerError::Elsewhere(_))) => return false,
+            (OrderStanding::Active, _) | (_, Response::Error(ServerError::NoSpace)) => return true,
+            (OrderStanding::Lost, _) => return false,
+            (OrderStanding::Unsure, _) if start.elapsed() > UNSURE_MAX => return false,
+            (OrderStanding::Unsure, _) => tokio::time::sleep(UNSURE_LOOK).await,
+        }
+    }
+}
+
+impl Driver {
+    async fn answer(&self, session: &Arc<Session<SessionState>>, request: Request) -> Response {
         match request {
             Request::Hello { versions, file_system } => self.greet(session, versions, file_system).await,
             request => {

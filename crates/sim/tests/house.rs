@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["crypto", "answers"],
     &["content", "access", "fat"],
     &["protocol", "log", "policy"],
-    &["store", "objects", "rpc", "volume", "components", "callers", "checkpoint"],
+    &["store", "objects", "rpc", "volume", "components", "callers", "checkpoint", "etcd"],
     &["witness"],
     &["server", "client", "export", "ublk", "monitor"],
     &["stack"],

@@ -49,7 +49,11 @@ impl Name {
 
     /// The writable file system that it may be; one is not below directories.
     pub fn file_system(&self) -> Option<Address> {
-        self.path.is_empty().then(|| Address { server: self.server.clone(), file_system: self.id })
+        self.path.is_empty().then(|| Address {
+            server: self.server.clone(),
+            others: Vec::new(),
+            file_system: self.id,
+        })
     }
 
     /// The mirror that it may be.

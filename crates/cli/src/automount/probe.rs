@@ -86,7 +86,7 @@ fn file_system(address: Address) -> Answer {
         Err(failure) => return Answer::Nobody(failure.message),
     };
     let proof = ServerProof { file_system: address.file_system, minimum_sequence: 0 };
-    let mut connector = Connector::new(key, vec![address.server.clone()], Some(proof));
+    let mut connector = Connector::new(key, address.servers(), Some(proof));
     connector.options.connect_patience = PATIENCE;
     match connector.connect(Duration::ZERO) {
         Ok(_) => Answer::Found(Found::FileSystem(address)),

@@ -1,6 +1,6 @@
 //! Work on a data directory: by the server that runs on it, or by ourselves when none does.
 
-use crate::args::{ServerBackup, ServerUnhold};
+use crate::args::{ServerBackup, ServerMove, ServerUnhold};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean, table};
 use crate::time;
@@ -270,6 +270,20 @@ pub fn unhold(arguments: &ServerUnhold, format: Format) -> Outcome {
     })
 }
 
+/// `holdfast server move`
+pub fn hand_over(arguments: &ServerMove, format: Format) -> Outcome {
+    let file_system = Digest::from_hex(&arguments.file_system)
+        .ok_or_else(|| Failure::new(Exit::Usage, "a file system's id has 64 hexadecimal digits"))?;
+    let to = arguments.to.to_string();
+    let Report::Moved = ask(&arguments.data, Task::Move { file_system, to: to.clone() }, "handing over")?
+    else {
+        return Err(unexpected());
+    };
+    format.print(&serde_json::json!({ "file_system": file_system.to_string(), "to": to }), |_| {
+        format!("{to} has it from now on, and after every start of both")
+    })
+}
+
 /// `holdfast server stats`
 pub fn statistics(data: &Path, format: Format) -> Outcome {
     let Report::Statistics(figures) = ask(data, Task::Statistics, "asking")? else {
@@ -291,6 +305,16 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
             "bucket": standing.bucket.as_ref().map(of_bucket),
         })
     });
+    let order = figures.order.as_ref().map(|order| {
+        let active = order.active.iter().map(|(id, server)| (id.to_string(), server.clone().into()));
+        serde_json::json!({
+            "place": order.place,
+            "reached": order.reached,
+            "address": order.address,
+            "servers": order.servers,
+            "active": active.collect::<serde_json::Map<_, _>>(),
+        })
+    });
     let figures = serde_json::json!({
         "running": figures.running,
         "file_systems": file_systems,
@@ -301,6 +325,7 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
         "log_bytes": figures.log_bytes,
         "free_bytes": figures.free_bytes,
         "block_store": block_store,
+        "order": order.unwrap_or_else(|| "in the data directory".into()),
         "since_start": {
             "syncs": figures.syncs,
             "requests": figures.requests,

@@ -203,7 +203,7 @@ pub fn create_with(
                 }
             }
             Effect::Finished(Finished::Committed(_)) => {
-                return Ok(Address { server: config.server.clone(), file_system });
+                return Ok(Address { server: config.server.clone(), others: Vec::new(), file_system });
             }
             Effect::Alarm(alarm) => return Err(CreateError::Refused(alarm.explain())),
             _ => {}

@@ -188,7 +188,7 @@ impl<'a> Site<'a> {
         config.processes.begin(&config.state_dir, &file_system, Some(&known))?;
         let minimum_sequence = signer.floor().server_keys.as_ref().map_or(0, |keys| keys.value.sequence);
         let proof = ServerProof { file_system, minimum_sequence };
-        let server = vec![config.address.server.clone()];
+        let server = config.address.servers();
         let remote = config.processes.connect(server, Some(proof), Transport::default());
         remote.wait_until_connected(config.deadline)?;
         Ok(Site { config, log, state, signer, remote })

@@ -60,7 +60,7 @@ impl Engine {
         // Before anything of the network is read.
         let signed = begin_signing(&config, state.as_ref())?;
         let proof = ServerProof { file_system, minimum_sequence };
-        let addresses = vec![config.address.server.clone()];
+        let addresses = config.address.servers();
         let remote: Arc<dyn Remote> = match &config.processes {
             Some(processes) => processes.connect(addresses, Some(proof), config.transport),
             None => {

@@ -504,6 +504,7 @@ impl Machine {
     pub fn config(&self, superuser: &PublicKey, deadline: Duration) -> EngineConfig {
         let address = Address {
             server: ServerAddress { host: "test".into(), port: 1 },
+            others: Vec::new(),
             file_system: superuser.file_system_id(),
         };
         let mut config = EngineConfig::new(address, self.key.clone(), self.directory.path().to_owned());

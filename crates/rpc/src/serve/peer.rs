@@ -145,6 +145,7 @@ async fn introduce<S: Service>(
         address_is_sure: whence.address_is_sure,
         state: S::State::default(),
         admitted: false.into(),
+        ending: Notify::new(),
         flow: flow.clone(),
     });
     let answer = service.handle(&session, request).await;
@@ -204,6 +205,7 @@ async fn converse<S: Service>(
                 why = &mut writing => return why,
                 why = &mut watching => return why,
                 never = flow.watch() => match never {},
+                () = session.ending.notified() => return "the service ended it".to_owned(),
                 () = broken.notified() => return "a request failed inside the server".to_owned(),
                 _ = closing.wait_for(|closing| *closing) => "the server is shutting down".to_owned(),
             }

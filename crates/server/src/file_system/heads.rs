@@ -187,7 +187,7 @@ impl FileSystem {
         let Some(open) = &mut heads.open else { unreachable!("it was just opened") };
         let end = self.current(host)?.log_head().size;
         // What is signed below must outlive a power loss.
-        host.commit()?;
+        host.commit(self)?;
         while open.frontier.head_of(CHECKPOINTS).size < end {
             let first = open.frontier.head_of(CHECKPOINTS).size;
             let leaves = self.current(host)?.leaves(first..end.min(first + LEAVES_AT_ONCE))?;

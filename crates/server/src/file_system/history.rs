@@ -29,7 +29,7 @@ impl FileSystem {
             Response::History { points, more, named: ledger.archive().named().cloned().collect() }
         };
         // Nothing is told of that a power loss could still take back.
-        host.commit()?;
+        host.commit(self)?;
         Ok(answer)
     }
 
@@ -59,7 +59,7 @@ impl FileSystem {
                 view,
             }
         };
-        host.commit()?;
+        host.commit(self)?;
         Ok(Response::Past(Some(Box::new(answer))))
     }
 
@@ -101,7 +101,7 @@ impl FileSystem {
         }
         // Whoever stored a block of it lately can no longer give it up, and the log holds what the file will speak of.
         host.blocks.snapshot(self.id, host.clock.wall_ns())?;
-        host.commit()?;
+        host.commit(self)?;
         let mut ledger = self.current(host)?;
         if ledger.archive().by_name(&value.name).is_some_and(|known| known != snapshot.signed()) {
             return refuse(format!("there is a snapshot named {} already", value.name));

@@ -4,6 +4,7 @@
 use super::FileSystem;
 use super::ledger::Ledger;
 use crate::host::Host;
+use crate::order::{Notes, OrderError};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
@@ -23,15 +24,30 @@ pub(super) struct Leases {
     table: Mutex<LeaseTable>,
     recalled: Notify,
     freed: Notify,
+    /// Who is noted beside the order, and for how many milliseconds leases may last.
+    noted: Mutex<BTreeSet<NotedSession>>,
+    noted_term_ms: u64,
 }
 
 impl Leases {
-    pub fn new(term_ms: u64, first_epoch: u64, inherited: &[NotedSession], until_ms: u64) -> Leases {
+    pub fn new(
+        term_ms: u64,
+        first_epoch: u64,
+        inherited: &[NotedSession],
+        left_ms: u64,
+        now_ms: u64,
+    ) -> Leases {
         let mut table = LeaseTable::new(term_ms, first_epoch);
         for session in inherited {
-            table.inherit(session.id(), session.delegation, until_ms);
+            table.inherit(session.id(), session.delegation, now_ms + left_ms);
         }
-        Leases { table: Mutex::new(table), recalled: Notify::new(), freed: Notify::new() }
+        Leases {
+            table: Mutex::new(table),
+            recalled: Notify::new(),
+            freed: Notify::new(),
+            noted: Mutex::default(),
+            noted_term_ms: term_ms.max(left_ms),
+        }
     }
 
     /// Does something with the table, and wakes those it concerns.
@@ -158,6 +174,26 @@ impl FileSystem {
     /// Completes when something was given up after the call.
     pub(crate) fn next_freed(&self) -> Notified<'_> {
         self.leases.freed.notified()
+    }
+
+    /// Notes a session beside the order, durably, before it is told of its first grant.
+    pub(crate) fn note_session(
+        &self,
+        notes: &dyn Notes,
+        device: DeviceId,
+        run: u128,
+        delegation: bool,
+    ) -> Result<(), OrderError> {
+        let session = NotedSession { file_system: self.id, device: device.0, run, delegation };
+        let mut noted = self.leases.noted.lock();
+        if noted.contains(&session) || noted.contains(&NotedSession { delegation: true, ..session }) {
+            return Ok(());
+        }
+        let mut sessions: BTreeSet<NotedSession> = self.noted_sessions().into_iter().collect();
+        sessions.insert(session);
+        notes.put("leases", &note_of(self.leases.noted_term_ms, &sessions))?;
+        *noted = sessions;
+        Ok(())
     }
 
     fn noted_sessions(&self) -> Vec<NotedSession> {
@@ -296,8 +332,7 @@ impl LeasesNote {
         // What was granted before this start, for another term perhaps, may still be held.
         let former = self.inherited.as_ref().map_or(TERM_MS, |(term_ms, _)| *term_ms);
         let term_ms = self.term_ms.max(former);
-        let mut text = format!("{HEADING}\nterm {term_ms}\n");
-        sessions.iter().for_each(|session| text.push_str(&session.line()));
+        let text = note_of(term_ms, sessions);
         let new = path.with_extension("new");
         let mut file = File::create(&new)?;
         file.write_all(text.as_bytes())?;
@@ -310,6 +345,20 @@ impl LeasesNote {
 /// Somebody, of a device that nobody has.
 fn nobody(file_system: Digest) -> NotedSession {
     NotedSession { file_system, device: u32::MAX, run: 0, delegation: true }
+}
+
+fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String {
+    let mut text = format!("{HEADING}\nterm {term_ms}\n");
+    sessions.iter().for_each(|session| text.push_str(&session.line()));
+    text
+}
+
+/// Who may hold leases by a note beside the order, and for how long; one that cannot be read leaves nothing out.
+pub(crate) fn inherited(note: Option<&str>, file_system: Digest) -> (u64, Vec<NotedSession>) {
+    match note {
+        None | Some("") => (0, Vec::new()),
+        Some(text) => parse(text).unwrap_or_else(|| (TERM_MS, vec![nobody(file_system)])),
+    }
 }
 
 fn parse(text: &str) -> Option<(u64, Vec<NotedSession>)> {

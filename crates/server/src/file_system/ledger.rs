@@ -3,12 +3,12 @@
 
 use crate::error::OpenError;
 use crate::history_file::{HistoryFile, Keeping};
+use crate::order::Order;
 use crate::refusal::Refused;
 use crate::tree::{Tree, TreeError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, decode, encode};
-use holdfast_log::Storage;
 use holdfast_protocol::history::{Archive, Noting};
 use holdfast_protocol::log_tree::Node;
 use holdfast_protocol::message::{ServerError, ServerKeys};
@@ -16,9 +16,7 @@ use holdfast_protocol::rebuild::{KnownNodes, Nodes};
 use holdfast_protocol::sequencer::{OrderingRecord, Refusal, Sequencer, Step};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{LogHead, Structure};
-use holdfast_store::BlockStore;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 /// Format of checkpoints and of entries other than the sequencer's own records.
 const FORMAT: u8 = 1;
@@ -57,7 +55,6 @@ struct Checkpoint {
 /// The order of one file system.
 pub(crate) struct Ledger {
     id: Digest,
-    storage: Arc<dyn Storage>,
     abort_after_ms: u64,
     sequencer: Sequencer,
     tree: Tree,
@@ -77,15 +74,15 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Recovers a ledger; `None` when nothing was ever acknowledged.
     pub(super) fn open(
-        store: &BlockStore,
-        storage: &Arc<dyn Storage>,
+        order: &dyn Order,
         id: Digest,
         abort_after_ms: u64,
         now_ms: u64,
         keeping: &Keeping,
     ) -> Result<Option<Ledger>, OpenError> {
         let damaged = |why: String| OpenError::Ordering { file_system: id, why };
-        let (checkpoint, entries) = store.recover_ordering(id)?;
+        let storage = &order.files();
+        let (checkpoint, entries) = order.recover().map_err(|error| OpenError::order(id, error))?;
         if checkpoint.is_none() && entries.is_empty() {
             return Ok(None);
         }
@@ -104,15 +101,15 @@ impl Ledger {
             state = Some(checkpoint.sequencer);
         }
         let records = entries.len() as u64;
-        let mut order = Vec::with_capacity(entries.len());
+        let mut ordered = Vec::with_capacity(entries.len());
         for entry in entries {
             match decode(&entry).map_err(|error| damaged(error.to_string()))? {
-                Entry::Order(record) => order.push(record),
+                Entry::Order(record) => ordered.push(record),
                 Entry::ServerKeys(list) => server_keys = Some(list),
                 Entry::Heads(heads) => former.push_back(heads),
             }
         }
-        if state.is_none() && order.is_empty() {
+        if state.is_none() && ordered.is_empty() {
             // The list of server keys went to the log just before the founding operation did.
             return Ok(None);
         }
@@ -127,7 +124,7 @@ impl Ledger {
             archive.observe(sequencer, record, noted_ns, noting);
         };
         let restored =
-            Sequencer::restore_watched(state.as_deref(), &order, abort_after_ms, now_ms, &mut watch);
+            Sequencer::restore_watched(state.as_deref(), &ordered, abort_after_ms, now_ms, &mut watch);
         let (sequencer, nodes) = restored.map_err(|error| damaged(error.to_string()))?;
         // A power loss may have cut the log behind what was saved of it.
         if past.iter().any(|record| record.reaches() > sequencer.log_size()) {
@@ -146,7 +143,6 @@ impl Ledger {
         let tree = Tree::open(storage, &id, leaves, nodes, &shown.peaks, shown.view.log)?;
         let ledger = Ledger {
             id,
-            storage: storage.clone(),
             abort_after_ms,
             sequencer,
             tree,
@@ -165,8 +161,7 @@ impl Ledger {
     /// Begins a ledger with a founding operation, durable with the next commit.
     #[allow(clippy::too_many_arguments)] // What a file system consists of.
     pub(super) fn create(
-        store: &BlockStore,
-        storage: &Arc<dyn Storage>,
+        order: &dyn Order,
         sequencer: Sequencer,
         abort_after_ms: u64,
         server_keys: Signed<ServerKeys>,
@@ -176,13 +171,13 @@ impl Ledger {
     ) -> Result<Ledger, Refused> {
         let id = sequencer.file_system();
         let shown = sequencer.look();
+        let storage = &order.files();
         let tree = Tree::open(storage, &id, 0, nodes, &shown.peaks, shown.view.log)?;
         // First the list: without the founding record it means nothing, and a creation cut off between the two
         // leaves nothing behind.
-        store.append_ordering(id, &encode(&Entry::ServerKeys(server_keys.clone())))?;
+        order.append(&encode(&Entry::ServerKeys(server_keys.clone())))?;
         let mut ledger = Ledger {
             id,
-            storage: storage.clone(),
             abort_after_ms,
             sequencer,
             tree,
@@ -195,7 +190,7 @@ impl Ledger {
             records: 1,
             stale: false,
         };
-        ledger.append(store, records)?;
+        ledger.append(order, records)?;
         ledger.observe(records);
         Ok(ledger)
     }
@@ -203,8 +198,7 @@ impl Ledger {
     /// Puts an order in the place of whatever there is of this file system, durable with the next commit. What is in
     /// memory of it is not to be used afterwards.
     pub(super) fn replace(
-        store: &BlockStore,
-        storage: &Arc<dyn Storage>,
+        order: &dyn Order,
         sequencer: &Sequencer,
         server_keys: &Signed<ServerKeys>,
         nodes: &Nodes,
@@ -212,7 +206,7 @@ impl Ledger {
     ) -> Result<(), Refused> {
         let id = sequencer.file_system();
         let leaves = sequencer.log_size();
-        Tree::write_anew(storage, &id, leaves, &|level, index| nodes.get(level, index))?;
+        Tree::write_anew(&order.files(), &id, leaves, &|level, index| nodes.get(level, index))?;
         let checkpoint = Checkpoint {
             format: FORMAT,
             leaves,
@@ -220,7 +214,7 @@ impl Ledger {
             server_keys: server_keys.clone(),
             former: before.map(|ledger| ledger.former.clone()).unwrap_or_default(),
         };
-        Ok(store.ordering_checkpoint(id, &encode(&checkpoint))?)
+        Ok(order.checkpoint(&encode(&checkpoint))?)
     }
 
     pub(super) fn sequencer(&self) -> &Sequencer {
@@ -231,7 +225,7 @@ impl Ledger {
     /// the next commit.
     pub(super) fn step<T>(
         &mut self,
-        store: &BlockStore,
+        order: &dyn Order,
         decide: impl FnOnce(&mut Sequencer) -> Result<Step<T>, Refusal>,
     ) -> Result<T, Refused> {
         // Holds through a panic and through every error below: then memory is not to be believed.
@@ -243,7 +237,7 @@ impl Ledger {
                 return Err(refusal.into());
             }
         };
-        self.append(store, &step.records)?;
+        self.append(order, &step.records)?;
         self.tree.extend(step.nodes);
         self.stale = false;
         self.observe(&step.records);
@@ -287,9 +281,9 @@ impl Ledger {
         &self.tree
     }
 
-    fn append(&mut self, store: &BlockStore, records: &[OrderingRecord]) -> Result<(), Refused> {
+    fn append(&mut self, order: &dyn Order, records: &[OrderingRecord]) -> Result<(), Refused> {
         for record in records {
-            store.append_ordering(self.id, &encode(&Entry::Order(record.to_bytes())))?;
+            order.append(&encode(&Entry::Order(record.to_bytes())))?;
             self.records += 1;
         }
         Ok(())
@@ -301,9 +295,8 @@ impl Ledger {
     }
 
     /// Makes everything again from the log.
-    pub(super) fn reload(&mut self, store: &BlockStore, now_ms: u64) -> Result<(), Refused> {
-        let reloaded =
-            Ledger::open(store, &self.storage, self.id, self.abort_after_ms, now_ms, &self.keeping);
+    pub(super) fn reload(&mut self, order: &dyn Order, now_ms: u64) -> Result<(), Refused> {
+        let reloaded = Ledger::open(order, self.id, self.abort_after_ms, now_ms, &self.keeping);
         match reloaded {
             Ok(Some(ledger)) => {
                 let committed_at = std::mem::take(&mut self.committed_at);
@@ -313,6 +306,7 @@ impl Ledger {
             }
             Ok(None) => Err(ServerError::Storage("the order is gone from the log".to_owned()).into()),
             Err(OpenError::Store(error)) => Err(error.into()),
+            Err(OpenError::Order { error, .. }) => Err(error.into()),
             Err(error) => Err(ServerError::Storage(error.to_string()).into()),
         }
     }
@@ -379,10 +373,10 @@ impl Ledger {
 
     pub(super) fn set_server_keys(
         &mut self,
-        store: &BlockStore,
+        order: &dyn Order,
         list: Signed<ServerKeys>,
     ) -> Result<(), Refused> {
-        store.append_ordering(self.id, &encode(&Entry::ServerKeys(list.clone())))?;
+        order.append(&encode(&Entry::ServerKeys(list.clone())))?;
         self.records += 1;
         self.server_keys = list;
         Ok(())
@@ -407,7 +401,7 @@ impl Ledger {
     }
 
     /// Writes everything as one record that replaces all before it, durable with the next commit.
-    pub(super) fn checkpoint(&mut self, store: &BlockStore) -> Result<(), Refused> {
+    pub(super) fn checkpoint(&mut self, order: &dyn Order) -> Result<(), Refused> {
         if self.stale || self.records == 0 {
             return Ok(());
         }
@@ -421,7 +415,7 @@ impl Ledger {
             server_keys: self.server_keys.clone(),
             former: self.former.clone(),
         };
-        store.ordering_checkpoint(self.id, &encode(&checkpoint))?;
+        order.checkpoint(&encode(&checkpoint))?;
         self.records = 0;
         Ok(())
     }
@@ -430,7 +424,7 @@ impl Ledger {
     /// the last note is old enough.
     pub(super) fn roots(
         &mut self,
-        store: &BlockStore,
+        order: &dyn Order,
         now_ns: i64,
         window_ns: i64,
     ) -> Result<Vec<Digest>, Refused> {
@@ -443,7 +437,7 @@ impl Ledger {
         });
         if due && !self.stale {
             let heads = Heads { at_ns: now_ns, roots: roots.clone() };
-            store.append_ordering(self.id, &encode(&Entry::Heads(heads.clone())))?;
+            order.append(&encode(&Entry::Heads(heads.clone())))?;
             self.records += 1;
             self.former.push_back(heads);
         }

@@ -22,7 +22,7 @@ impl FileSystem {
     ) -> Result<Response, Refused> {
         let (holder, wish) = self.wish_of(device, request)?;
         if wish.mode.is_some() {
-            host.locks_note.set().map_err(|error| ServerError::Storage(error.to_string()))?;
+            self.note_locks(host)?;
         }
         let now_ms = host.clock.monotonic_ms();
         let mut table = self.locks.lock();

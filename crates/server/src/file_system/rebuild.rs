@@ -14,7 +14,7 @@ impl FileSystem {
     pub(crate) fn leaves(&self, host: &Host, first: u64, count: u32) -> Result<Response, Refused> {
         let leaves = self.current(host)?.some_leaves(first, u64::from(count).min(LEAVES_MAX as u64))?;
         // Nothing is told of that a power loss could still take back.
-        host.commit()?;
+        host.commit(self)?;
         Ok(Response::Leaves(leaves))
     }
 
@@ -46,8 +46,9 @@ impl Host {
             Some(present) => Some(present.current(self)?),
             None => None,
         };
-        Ledger::replace(&self.store, self.storage(), sequencer, server_keys, nodes, present.as_deref())?;
-        self.commit()?;
+        let order = self.embedded(id);
+        Ledger::replace(&*order, sequencer, server_keys, nodes, present.as_deref())?;
+        self.commit_all()?;
         // Before the first start on it, as after a crash: what was locked and leased is not known here.
         let noted = self.locks_note.set().and_then(|()| self.leases_note.note_unknown(self, id));
         noted.map_err(|error| ServerError::Storage(error.to_string()).into())

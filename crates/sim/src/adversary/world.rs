@@ -446,6 +446,7 @@ impl Machine {
     pub fn config(&self, habits: &Habits) -> EngineConfig {
         let address = Address {
             server: ServerAddress { host: "sim".into(), port: 1 },
+            others: Vec::new(),
             file_system: self.link.file_system,
         };
         let mut config = EngineConfig::new(address, self.key.clone(), self.folder.path().to_owned());

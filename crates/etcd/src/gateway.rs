@@ -1,0 +1,302 @@
+//! etcd through the JSON gateway that every member has (`/v3/...`, since etcd 3.4).
+//!
+//! A request goes to the member that answered last; one that does not answer is passed over. An answer counts only if it
+//! is whole.
+
+use crate::access::{Access, AccessError, Login};
+use crate::{Compare, Done, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction};
+use base64ct::{Base64, Encoding};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use ureq::Agent;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use zeroize::Zeroizing;
+
+/// How long a member may take for one answer. Longer than the usual election of a leader would only keep others waiting.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// Longest answer.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// gRPC's number for "not authenticated".
+const UNAUTHENTICATED: i64 = 16;
+
+/// A cluster, reached through its gateways.
+pub struct Gateway {
+    agent: Agent,
+    members: Vec<String>,
+    described: String,
+    /// The member that answered last.
+    preferred: AtomicUsize,
+    login: Login,
+    token: Mutex<Option<Zeroizing<String>>>,
+}
+
+/// Why one member brought no answer.
+enum Fault {
+    Away(String),
+    Said { code: i64, text: String },
+}
+
+impl Gateway {
+    /// To the members in `access`; `login` names a file with what lets us in, if it takes anything. Asks nobody yet.
+    ///
+    /// # Errors
+    /// [`AccessError`]
+    pub fn new(access: &Access, login: Option<&Path>) -> Result<Gateway, AccessError> {
+        let login = login.map(Login::read).transpose()?.unwrap_or_default();
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .proxy(None)
+            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
+            .tls_config(tls(access.is_tls, &login)?)
+            .timeout_global(Some(PATIENCE))
+            .max_idle_connections_per_host(16)
+            .build();
+        let scheme = if access.is_tls { "https" } else { "http" };
+        Ok(Gateway {
+            agent: config.into(),
+            members: access.members.iter().map(|member| format!("{scheme}://{member}/v3")).collect(),
+            described: access.to_string(),
+            preferred: AtomicUsize::new(0),
+            login,
+            token: Mutex::new(None),
+        })
+    }
+
+    fn ask(&self, path: &str, body: &Value) -> Result<Value, EtcdError> {
+        let body = Zeroizing::new(body.to_string());
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut why = "it has no members".to_owned();
+        for offset in 0..self.members.len() {
+            let index = (first + offset) % self.members.len();
+            match self.ask_one(&self.members[index], path, &body) {
+                Ok(answer) => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(Fault::Away(reason)) => why = format!("{}: {reason}", self.members[index]),
+                Err(Fault::Said { text, .. }) if text.contains("space exceeded") => {
+                    return Err(EtcdError::Full(text));
+                }
+                // Unavailable, too slow, no leader, too many requests: said before or after it was carried out.
+                Err(Fault::Said { code: 1 | 2 | 4 | 8 | 10 | 13 | 14, text }) => {
+                    why = format!("{}: {text}", self.members[index]);
+                }
+                Err(Fault::Said { text, .. }) => return Err(EtcdError::Refused(text)),
+            }
+        }
+        Err(EtcdError::Away(why))
+    }
+
+    fn ask_one(&self, member: &str, path: &str, body: &str) -> Result<Value, Fault> {
+        if self.login.user.is_none() {
+            return self.post(member, path, body, None);
+        }
+        let known = self.token.lock().clone();
+        if let Some(token) = known {
+            match self.post(member, path, body, Some(&token)) {
+                // A token ends after a while.
+                Err(Fault::Said { code: UNAUTHENTICATED, .. }) => {}
+                Err(Fault::Said { text, .. }) if text.contains("invalid auth token") => {}
+                other => return other,
+            }
+        }
+        let asked = json!({ "name": self.login.user, "password": *self.login.password });
+        let answer = self.post(member, "/auth/authenticate", &Zeroizing::new(asked.to_string()), None)?;
+        let token = answer["token"].as_str().ok_or_else(|| Fault::Away("it gave no token".to_owned()))?;
+        let token = Zeroizing::new(token.to_owned());
+        *self.token.lock() = Some(token.clone());
+        self.post(member, path, body, Some(&token))
+    }
+
+    fn post(&self, member: &str, path: &str, body: &str, token: Option<&str>) -> Result<Value, Fault> {
+        let away = |error: ureq::Error| Fault::Away(error.to_string());
+        let mut request =
+            self.agent.post(format!("{member}{path}")).header("content-type", "application/json");
+        if let Some(token) = token {
+            request = request.header("authorization", token);
+        }
+        let mut response = request.send(body).map_err(away)?;
+        let status = response.status().as_u16();
+        let text =
+            response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(away)?;
+        // What streams answers one to a line: the first is the one that was asked for.
+        let first = text.lines().next().unwrap_or("");
+        let answer: Value = serde_json::from_str(first)
+            .map_err(|error| Fault::Away(format!("status {status}, and no answer of etcd's: {error}")))?;
+        let said = [&answer["error"], &answer["message"], &answer["error"]["message"]];
+        let said = said.into_iter().find_map(Value::as_str);
+        match (status, said) {
+            (200, None) => Ok(answer),
+            (status, said) => Err(Fault::Said {
+                code: number(&answer["code"]).max(number(&answer["error"]["grpc_code"])),
+                text: said.map_or_else(|| format!("status {status}"), str::to_owned),
+            }),
+        }
+    }
+}
+
+impl Kv for Gateway {
+    fn transact(&self, transaction: &Transaction) -> Result<Done, EtcdError> {
+        let steps = |steps: &[Step]| -> Vec<Value> { steps.iter().map(step).collect() };
+        let body = json!({
+            "compare": transaction.compares.iter().map(compare).collect::<Vec<_>>(),
+            "success": steps(&transaction.steps),
+            "failure": steps(&transaction.otherwise),
+        });
+        let answer = self.ask("/kv/txn", &body)?;
+        let responses = answer["responses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let found = responses.iter().filter_map(|one| one.get("response_range")).map(pairs);
+        let found = found.collect::<Option<Vec<_>>>();
+        Ok(Done {
+            succeeded: answer["succeeded"].as_bool().unwrap_or(false),
+            revision: number(&answer["header"]["revision"]),
+            found: found.ok_or_else(malformed)?,
+        })
+    }
+
+    fn get(&self, get: &Get) -> Result<Vec<Pair>, EtcdError> {
+        pairs(&self.ask("/kv/range", &range(get))?).ok_or_else(malformed)
+    }
+
+    fn grant(&self, term: Duration) -> Result<LeaseId, EtcdError> {
+        let answer = self.ask("/lease/grant", &json!({ "TTL": term.as_secs().to_string() }))?;
+        match number(&answer["ID"]) {
+            0 => Err(malformed()),
+            lease => Ok(lease),
+        }
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> Result<Option<Duration>, EtcdError> {
+        let answer = self.ask("/lease/keepalive", &json!({ "ID": lease.to_string() }))?;
+        let seconds = number(&answer["result"]["TTL"]);
+        Ok((seconds > 0).then(|| Duration::from_secs(seconds.unsigned_abs())))
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
+        self.ask("/lease/revoke", &json!({ "ID": lease.to_string() })).map(drop)
+    }
+
+    fn describe(&self) -> String {
+        self.described.clone()
+    }
+}
+
+fn malformed() -> EtcdError {
+    EtcdError::Away("its answer makes no sense".to_owned())
+}
+
+/// Numbers of 64 bits come as text.
+fn number(value: &Value) -> i64 {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
+}
+
+fn text(bytes: &[u8]) -> String {
+    Base64::encode_string(bytes)
+}
+
+fn bytes(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::Null => Some(Vec::new()),
+        value => Base64::decode_vec(value.as_str()?).ok(),
+    }
+}
+
+fn compare(compare: &Compare) -> Value {
+    match compare {
+        Compare::Created(key, at) => {
+            json!({ "key": text(key), "target": "CREATE", "result": "EQUAL", "create_revision": at.to_string() })
+        }
+        Compare::Modified(key, at) => {
+            json!({ "key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": at.to_string() })
+        }
+    }
+}
+
+fn range(get: &Get) -> Value {
+    let mut value = keys(&get.keys);
+    value["limit"] = json!(get.limit.to_string());
+    value["keys_only"] = json!(get.keys_only);
+    if get.last_first {
+        value["sort_order"] = json!("DESCEND");
+        value["sort_target"] = json!("KEY");
+    }
+    value
+}
+
+fn keys(keys: &Keys) -> Value {
+    match keys {
+        Keys::One(key) => json!({ "key": text(key) }),
+        Keys::Range(from, to) => json!({ "key": text(from), "range_end": text(to) }),
+    }
+}
+
+fn step(step: &Step) -> Value {
+    match step {
+        Step::Put(key, value, lease) => json!({
+            "request_put": { "key": text(key), "value": text(value), "lease": lease.unwrap_or(0).to_string() }
+        }),
+        Step::Delete(which) => json!({ "request_delete_range": keys(which) }),
+        Step::Get(get) => json!({ "request_range": range(get) }),
+    }
+}
+
+fn pairs(answer: &Value) -> Option<Vec<Pair>> {
+    let Some(found) = answer.get("kvs") else { return Some(Vec::new()) };
+    let pair = |one: &Value| {
+        let revision = |name: &str| -> Revision { number(&one[name]) };
+        Some(Pair {
+            key: bytes(&one["key"])?,
+            value: bytes(&one["value"])?,
+            created: revision("create_revision"),
+            modified: revision("mod_revision"),
+        })
+    };
+    found.as_array()?.iter().map(pair).collect()
+}
+
+fn tls(is_tls: bool, login: &Login) -> Result<TlsConfig, AccessError> {
+    let file = |path: &Path| {
+        std::fs::read(path)
+            .map_err(|error| AccessError::File { path: path.to_owned(), why: error.to_string() })
+    };
+    let certificates = |path: &Path| -> Result<Vec<Certificate<'static>>, AccessError> {
+        let pem = file(path)?;
+        let found = parse_pem(&pem).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        });
+        match found.collect::<Vec<_>>() {
+            found if found.is_empty() => {
+                Err(AccessError::File { path: path.to_owned(), why: "it has no certificate".to_owned() })
+            }
+            found => Ok(found),
+        }
+    };
+    let roots = match (&login.authority, is_tls) {
+        (Some(path), _) => certificates(path)?,
+        (None, true) => {
+            let system = rustls_native_certs::load_native_certs();
+            system.certs.iter().map(|one| Certificate::from_der(one).to_owned()).collect()
+        }
+        (None, false) => Vec::new(),
+    };
+    let own = match (&login.certificate, &login.key) {
+        (Some(certificate), Some(key)) => {
+            let read = Zeroizing::new(file(key)?);
+            let parsed = PrivateKey::from_pem(&read)
+                .map_err(|error| AccessError::File { path: key.clone(), why: error.to_string() })?;
+            Some(ClientCert::new_with_certs(&certificates(certificate)?, parsed))
+        }
+        _ => None,
+    };
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(roots)))
+        .client_cert(own)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build())
+}

@@ -1,0 +1,177 @@
+//! The little of etcd that a server's order rests on: transactions that compare revisions, linearizable reads, leases.
+//!
+//! [`Gateway`] speaks to real members through their JSON gateway; [`fake::Fake`] is a store in memory that loses, repeats
+//! and delays requests and answers as a network would. Both are a [`Kv`], and callers cannot tell them apart.
+//!
+//! Invariants:
+//! - every read is linearizable: a member that is cut off from the others answers nothing rather than something old;
+//! - a request whose answer did not come ([`EtcdError::Away`]) may have been carried out, may be carried out later, or not at
+//!   all. Nothing here decides which: whoever asks compares revisions, so that carrying it out twice does nothing.
+#![forbid(unsafe_code)]
+
+mod access;
+pub mod fake;
+mod gateway;
+
+pub use access::{Access, AccessError};
+pub use gateway::Gateway;
+
+use std::time::Duration;
+
+/// A point in etcd's history; 0 stands for "not there".
+pub type Revision = i64;
+/// Number of a lease.
+pub type LeaseId = i64;
+
+/// A key with its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pair {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value; empty where only keys were asked for.
+    pub value: Vec<u8>,
+    /// Since when it has been there without a break.
+    pub created: Revision,
+    /// When it was put last.
+    pub modified: Revision,
+}
+
+/// What must hold for a transaction to be carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Compare {
+    /// The key has been there since this revision; 0: it is not there.
+    Created(Vec<u8>, Revision),
+    /// The key was put last at this revision; 0: it is not there.
+    Modified(Vec<u8>, Revision),
+}
+
+/// One key, or all from the first (included) to the second (not).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Keys {
+    /// One.
+    One(Vec<u8>),
+    /// A range.
+    Range(Vec<u8>, Vec<u8>),
+}
+
+impl Keys {
+    /// All keys that begin with `prefix`, which must not be empty or end with a byte of ones.
+    pub fn below(prefix: &str) -> Keys {
+        let mut end = prefix.as_bytes().to_vec();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        Keys::Range(prefix.as_bytes().to_vec(), end)
+    }
+}
+
+/// What to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Get {
+    /// Which keys.
+    pub keys: Keys,
+    /// Most of them; 0 for all.
+    pub limit: u32,
+    /// Without values.
+    pub keys_only: bool,
+    /// From the last key on, not from the first.
+    pub last_first: bool,
+}
+
+impl Get {
+    /// One key.
+    pub fn one(key: impl Into<Vec<u8>>) -> Get {
+        Get::all(Keys::One(key.into()))
+    }
+
+    /// All of these keys, in order.
+    pub fn all(keys: Keys) -> Get {
+        Get { keys, limit: 0, keys_only: false, last_first: false }
+    }
+}
+
+/// A step of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Puts a key, which ends with the lease if one is given.
+    Put(Vec<u8>, Vec<u8>, Option<LeaseId>),
+    /// Deletes keys.
+    Delete(Keys),
+    /// Reads keys.
+    Get(Get),
+}
+
+/// All of `steps` if all comparisons hold, or else all of `otherwise`.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Transaction {
+    /// What is compared.
+    pub compares: Vec<Compare>,
+    /// What is done.
+    pub steps: Vec<Step>,
+    /// What is done if a comparison fails.
+    pub otherwise: Vec<Step>,
+}
+
+/// What became of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Whether all comparisons held.
+    pub succeeded: bool,
+    /// The store's revision after it: what was put has this one.
+    pub revision: Revision,
+    /// What each reading step found.
+    pub found: Vec<Vec<Pair>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EtcdError {
+    /// No member answered, or none that has the others behind it. The request may have been carried out.
+    #[error("etcd cannot be reached: {0}")]
+    Away(String),
+    /// Its space is used up; nothing was done.
+    #[error(
+        "etcd's space is used up ({0}); compact and defragment it, then disarm its alarm: etcdctl compact, etcdctl defrag, \
+         etcdctl alarm disarm"
+    )]
+    Full(String),
+    /// It refuses; nothing was done.
+    #[error("etcd refuses: {0}")]
+    Refused(String),
+}
+
+/// A store of keys as etcd is one. Calls block and may come from any thread.
+pub trait Kv: Send + Sync {
+    /// Carries out a transaction.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    fn transact(&self, transaction: &Transaction) -> Result<Done, EtcdError>;
+
+    /// Reads, linearizably.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    fn get(&self, get: &Get) -> Result<Vec<Pair>, EtcdError>;
+
+    /// A new lease, which ends unless it is kept alive.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    fn grant(&self, term: Duration) -> Result<LeaseId, EtcdError>;
+
+    /// Keeps a lease alive for another term from now on; the term, or `None` if the lease has ended.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    fn keep_alive(&self, lease: LeaseId) -> Result<Option<Duration>, EtcdError>;
+
+    /// Ends a lease, and all keys with it.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError>;
+
+    /// What to call it in messages.
+    fn describe(&self) -> String;
+}

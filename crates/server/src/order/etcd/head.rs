@@ -1,0 +1,121 @@
+//! What counts of an order in etcd, and how records and checkpoints are cut to the size of etcd's values.
+//!
+//! ```text
+//! head   format u8 = 1, last number u64, number of the checkpoint u64 (0: none), 16 random bytes     (borsh)
+//! part   16 bytes of digest of the rest, place u32, count u32, bytes                                 (little-endian)
+//! ```
+//!
+//! Records and checkpoints are numbered in one row. A number beyond the head's last was never acknowledged: what is there
+//! is of a server that was cut off, and is overwritten.
+
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_crypto::{Digest, DigestKey, Domain, decode};
+
+const FORMAT: u8 = 1;
+/// Bytes in one value.
+pub(super) const PART_BYTES: usize = 256 << 10;
+/// Bytes put in one transaction. etcd takes 1.5 MiB.
+pub(super) const TRANSACTION_BYTES: usize = 768 << 10;
+const DIGEST_BYTES: usize = 16;
+const PART_HEAD_BYTES: usize = DIGEST_BYTES + 8;
+
+/// What counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(super) struct Head {
+    pub(super) format: u8,
+    /// Number of what was committed last.
+    pub(super) last: u64,
+    /// Number of the checkpoint; 0: there is none.
+    pub(super) checkpoint: u64,
+    /// Different at each change, so that a server knows its own.
+    pub(super) token: [u8; 16],
+}
+
+impl Head {
+    pub(super) fn new() -> Head {
+        Head { format: FORMAT, last: 0, checkpoint: 0, token: [0; 16] }
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Head, String> {
+        match bytes.first() {
+            Some(&FORMAT) => decode(bytes).map_err(|error| format!("its head in etcd is damaged: {error}")),
+            _ => Err("its head in etcd has another format: use the newer program".to_owned()),
+        }
+    }
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes)
+}
+
+/// Values that together are `bytes`.
+pub(super) fn parts(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let chunks: Vec<&[u8]> = if bytes.is_empty() { vec![&[]] } else { bytes.chunks(PART_BYTES).collect() };
+    let count = chunks.len() as u32;
+    let part = |(place, chunk): (usize, &&[u8])| {
+        let mut body = (place as u32).to_le_bytes().to_vec();
+        body.extend(count.to_le_bytes());
+        body.extend_from_slice(chunk);
+        let mut value = digest(&body).0[..DIGEST_BYTES].to_vec();
+        value.append(&mut body);
+        value
+    };
+    chunks.iter().enumerate().map(part).collect()
+}
+
+/// What parts in order of their place are together; those beyond the count are left over from something else.
+pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, String> {
+    let (mut bytes, mut place, mut count) = (Vec::new(), 0, 0);
+    for value in values {
+        if value.len() < PART_HEAD_BYTES
+            || digest(&value[DIGEST_BYTES..]).0[..DIGEST_BYTES] != value[..DIGEST_BYTES]
+        {
+            return Err("it is damaged".to_owned());
+        }
+        let number = |at: usize| u32::from_le_bytes(value[at..at + 4].try_into().expect("four bytes"));
+        if number(DIGEST_BYTES) != place {
+            return Err(format!("part {place} is missing"));
+        }
+        count = number(DIGEST_BYTES + 4);
+        bytes.extend_from_slice(&value[PART_HEAD_BYTES..]);
+        place += 1;
+        if place == count {
+            return Ok(bytes);
+        }
+    }
+    Err(format!("it has {place} parts of {count}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: the head is laid out as in every etcd there is, and another format is told from damage.
+    #[test]
+    fn stored_formats_are_held() {
+        let head = Head { last: 2, checkpoint: 1, token: [9; 16], ..Head::new() };
+        let bytes = holdfast_crypto::encode(&head);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, format!("0102000000000000000100000000000000{}", "09".repeat(16)));
+        assert_eq!(Head::read(&bytes).unwrap(), head);
+        assert!(Head::read(&[2; 33]).unwrap_err().contains("newer"));
+        assert!(Head::read(&bytes[..20]).unwrap_err().contains("damaged"));
+    }
+
+    /// Proves: whatever is cut is put together again; damage, gaps and ends that are missing are noticed; leftovers are not.
+    #[test]
+    fn parts_are_joined() {
+        for length in [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
+            let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            let mut cut = parts(&bytes);
+            assert!(cut.iter().all(|part| part.len() <= PART_BYTES + PART_HEAD_BYTES));
+            let join = |cut: &[Vec<u8>]| joined(cut.iter().map(Vec::as_slice));
+            assert_eq!(join(&cut).unwrap(), bytes);
+            assert!(join(&cut[1..]).is_err() && join(&cut[..cut.len() - 1]).is_err());
+            cut.push(vec![0; 40]);
+            assert_eq!(join(&cut).unwrap(), bytes);
+            *cut[0].last_mut().unwrap() ^= 1;
+            assert!(join(&cut).is_err());
+        }
+    }
+}

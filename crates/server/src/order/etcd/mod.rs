@@ -1,0 +1,294 @@
+//! Orders in etcd, where several servers find them: one of them is the active one of a file system, others stand by.
+//!
+//! ```text
+//! PREFIX/server/INSTANCE          address of a server that runs; ends with its lease
+//! PREFIX/active/FSID              "ADDRESS INSTANCE" of the active server; ends with its lease
+//! PREFIX/wanted/FSID              address of the server that is to have it, by an operator's word
+//! PREFIX/head/FSID                what counts: last record, last checkpoint (`Head`)
+//! PREFIX/record/FSID/NUMBER/PART  records that were committed together (`parts`)
+//! PREFIX/checkpoint/FSID/NUMBER/PART
+//! PREFIX/name/FSID/NAME           which file has this name
+//! PREFIX/file/FSID/FILE/CHUNK     64 KiB of a file
+//! PREFIX/note/FSID/NAME           who may hold leases, whether locks were held
+//! ```
+//!
+//! Invariants:
+//! - the revision at which `active` was created is the fencing epoch: no two servers ever had the same;
+//! - every change below a file system is one transaction that compares the epoch of `active` and the revision of `head`,
+//!   and puts `head`. So all changes of a file system follow each other, those of a server that was replaced are refused
+//!   by etcd, and a request that arrives twice, or late, does nothing the second time;
+//! - what was asked of etcd without an answer is asked again until it is known what became of it, or given up together
+//!   with all that is in memory;
+//! - an answer that tells something of the order leaves only while the lease is known to last, by this machine's clock
+//!   from the moment at which its renewal was sent: a clock that is wrong does not matter, one that stands still does.
+
+mod files;
+mod head;
+mod lease;
+mod shard;
+
+pub(crate) use lease::Lease;
+pub(crate) use shard::Shard;
+
+use super::OrderError;
+use crate::control::OrderStanding;
+use holdfast_crypto::Digest;
+use holdfast_etcd::{Compare, EtcdError, Get, Keys, Kv, Pair, Step, Transaction};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+/// How long a server that says nothing stays the active one.
+pub(crate) const TERM: Duration = Duration::from_secs(3);
+
+/// Milliseconds of a clock that goes on while the machine sleeps.
+pub(crate) fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+}
+
+/// What all file systems under a prefix share.
+pub(crate) struct Space {
+    pub(crate) kv: Box<dyn Kv>,
+    prefix: String,
+    /// Until when nothing is put, because the space is used up.
+    full_until_ms: AtomicU64,
+}
+
+impl Space {
+    fn key(&self, kind: &str, rest: &str) -> Vec<u8> {
+        format!("{}/{kind}/{rest}", self.prefix).into_bytes()
+    }
+
+    fn of(&self, kind: &str, id: &Digest) -> Vec<u8> {
+        self.key(kind, &id.to_string())
+    }
+
+    fn below(&self, kind: &str) -> Keys {
+        Keys::below(&format!("{}/{kind}/", self.prefix))
+    }
+}
+
+/// How things stood when etcd was last looked at.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Seen {
+    /// All file systems.
+    pub(crate) file_systems: BTreeSet<Digest>,
+    /// Addresses of active servers, and which instance of a server that is.
+    pub(crate) active: BTreeMap<Digest, (String, String)>,
+    /// Addresses of servers that are to have file systems.
+    pub(crate) wanted: BTreeMap<Digest, String>,
+    /// Addresses of servers that run.
+    pub(crate) servers: BTreeSet<String>,
+}
+
+/// This server among those under one prefix.
+pub(crate) struct Cluster {
+    space: Arc<Space>,
+    address: String,
+    instance: String,
+    lease: Mutex<Arc<Lease>>,
+    seen: Mutex<Seen>,
+    /// What this server is the active one of.
+    pub(crate) held: Mutex<BTreeMap<Digest, Shard>>,
+    /// What has been found to be put back from a backup since the start.
+    pub(crate) restored: Mutex<BTreeSet<Digest>>,
+    /// When etcd last answered.
+    answered: Mutex<Option<Instant>>,
+}
+
+impl Cluster {
+    /// A server that clients reach at `address`; takes its lease.
+    ///
+    /// # Errors
+    /// etcd's.
+    pub(crate) fn join(kv: Box<dyn Kv>, prefix: &str, address: String) -> Result<Cluster, EtcdError> {
+        let space = Arc::new(Space { kv, prefix: prefix.to_owned(), full_until_ms: AtomicU64::new(0) });
+        let instance = hex(&random().map_err(EtcdError::Refused)?);
+        let lease = Arc::new(Lease::granted(&*space.kv)?);
+        let cluster = Cluster {
+            space,
+            address,
+            instance,
+            lease: Mutex::new(lease),
+            seen: Mutex::default(),
+            held: Mutex::default(),
+            restored: Mutex::default(),
+            answered: Mutex::new(None),
+        };
+        cluster.announce()?;
+        cluster.look()?;
+        Ok(cluster)
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        self.space.kv.describe()
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.lock().clone()
+    }
+
+    /// How it stands, for operators.
+    pub(crate) fn standing(&self) -> OrderStanding {
+        let seen = self.seen();
+        let holder =
+            |id: &Digest| seen.active.get(id).map_or_else(String::new, |(address, _)| address.clone());
+        OrderStanding {
+            place: self.describe(),
+            address: self.address.clone(),
+            reached: self.silence() < Duration::from_secs(2),
+            servers: seen.servers.iter().cloned().collect(),
+            active: seen.file_systems.iter().map(|id| (*id, holder(id))).collect(),
+        }
+    }
+
+    /// For how long etcd has not answered.
+    pub(crate) fn silence(&self) -> Duration {
+        self.answered.lock().map_or(Duration::MAX, |answered| answered.elapsed())
+    }
+
+    fn announce(&self) -> Result<(), EtcdError> {
+        let lease = self.lease.lock().id();
+        let put =
+            Step::Put(self.space.key("server", &self.instance), self.address.clone().into(), Some(lease));
+        self.space.kv.transact(&Transaction { steps: vec![put], ..Transaction::default() }).map(drop)
+    }
+
+    /// Keeps the lease alive, or takes a new one where it has ended: then this server is nowhere active any more.
+    pub(crate) fn keep_alive(&self) -> Result<(), EtcdError> {
+        let lease = self.lease.lock().clone();
+        if lease.keep_alive(&*self.space.kv)? {
+            return Ok(());
+        }
+        *self.lease.lock() = Arc::new(Lease::granted(&*self.space.kv)?);
+        self.announce()
+    }
+
+    /// Looks how things stand.
+    pub(crate) fn look(&self) -> Result<Seen, EtcdError> {
+        let get = |kind: &str, keys_only| Get { keys_only, ..Get::all(self.space.below(kind)) };
+        let steps = [("head", true), ("active", false), ("wanted", false), ("server", false)];
+        let steps = steps.map(|(kind, keys_only)| Step::Get(get(kind, keys_only))).to_vec();
+        let done = self.space.kv.transact(&Transaction { steps, ..Transaction::default() })?;
+        let [heads, active, wanted, servers] = <[Vec<Pair>; 4]>::try_from(done.found)
+            .map_err(|_| EtcdError::Away("its answer makes no sense".to_owned()))?;
+        let id = |pair: &Pair| Digest::from_hex(String::from_utf8_lossy(&pair.key).rsplit('/').next()?);
+        let words = |pair: &Pair| String::from_utf8_lossy(&pair.value).into_owned();
+        let holder = |pair: &Pair| {
+            let words = words(pair);
+            let (address, instance) = words.split_once(' ').unwrap_or((&words, ""));
+            Some((id(pair)?, (address.to_owned(), instance.to_owned())))
+        };
+        let seen = Seen {
+            file_systems: heads.iter().filter_map(id).collect(),
+            active: active.iter().filter_map(holder).collect(),
+            wanted: wanted.iter().filter_map(|pair| Some((id(pair)?, words(pair)))).collect(),
+            servers: servers.iter().map(words).collect(),
+        };
+        *self.seen.lock() = seen.clone();
+        *self.answered.lock() = Some(Instant::now());
+        Ok(seen)
+    }
+
+    /// Whether this very server is the active one in what was seen.
+    pub(crate) fn is_ours(&self, seen: &Seen, id: &Digest) -> bool {
+        seen.active.get(id).is_some_and(|(_, instance)| *instance == self.instance)
+    }
+
+    /// Whether this server may take a file system that nobody has: none other that runs is to have it.
+    pub(crate) fn may_take(&self, seen: &Seen, id: &Digest) -> bool {
+        let other = |address: &&String| **address != self.address && seen.servers.contains(*address);
+        !seen.active.contains_key(id) && seen.wanted.get(id).filter(other).is_none()
+    }
+
+    /// Becomes the active server of a file system, unless another one is.
+    pub(crate) fn take(&self, id: Digest) -> Result<Option<Shard>, EtcdError> {
+        let (key, lease) = (self.space.of("active", &id), self.lease.lock().clone());
+        let ours = format!("{} {}", self.address, self.instance).into_bytes();
+        let transaction = Transaction {
+            compares: vec![Compare::Created(key.clone(), 0)],
+            steps: vec![
+                Step::Put(key.clone(), ours.clone(), Some(lease.id())),
+                Step::Get(Get::one(key.clone())),
+            ],
+            otherwise: vec![Step::Get(Get::one(key))],
+        };
+        let done = self.space.kv.transact(&transaction)?;
+        // Where the first answer was lost, this is the second try.
+        match done.found.first().and_then(|found| found.first()) {
+            Some(pair) if pair.value == ours && pair.created == done.revision => {}
+            Some(pair) if pair.value == ours => {
+                // From before; what was read under that epoch is not in memory any more.
+                self.give_up(id, pair.created)?;
+                return Ok(None);
+            }
+            _ => return Ok(None),
+        }
+        Shard::open(self.space.clone(), id, done.revision, lease).map(Some)
+    }
+
+    /// Ends being active under an epoch, if this server is.
+    pub(crate) fn give_up(&self, id: Digest, epoch: i64) -> Result<(), EtcdError> {
+        let key = self.space.of("active", &id);
+        let transaction = Transaction {
+            compares: vec![Compare::Created(key.clone(), epoch)],
+            steps: vec![Step::Delete(Keys::One(key))],
+            otherwise: Vec::new(),
+        };
+        self.space.kv.transact(&transaction).map(drop)
+    }
+
+    /// Ends being active where this server does not serve what it is active of.
+    pub(crate) fn disown(&self, id: Digest) -> Result<(), EtcdError> {
+        let found = self.space.kv.get(&Get::one(self.space.of("active", &id)))?;
+        match found.first().filter(|pair| pair.value.ends_with(self.instance.as_bytes())) {
+            Some(pair) => self.give_up(id, pair.created),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes which server is to have a file system; `None`: whichever is first.
+    pub(crate) fn want(&self, id: Digest, address: Option<&str>) -> Result<(), EtcdError> {
+        let key = self.space.of("wanted", &id);
+        let step = match address {
+            Some(address) => Step::Put(key, address.into(), None),
+            None => Step::Delete(Keys::One(key)),
+        };
+        self.space.kv.transact(&Transaction { steps: vec![step], ..Transaction::default() }).map(drop)
+    }
+
+    /// Ends the lease, so that others need not wait for it.
+    pub(crate) fn leave(&self) {
+        let lease = self.lease.lock().clone();
+        lease.end();
+        if let Err(error) = self.space.kv.revoke(lease.id()) {
+            tracing::warn!(%error, "the lease was not given back; stand-bys wait until it has run out");
+        }
+    }
+}
+
+impl From<EtcdError> for OrderError {
+    fn from(error: EtcdError) -> Self {
+        match error {
+            EtcdError::Full(_) => OrderError::Full(error.to_string()),
+            EtcdError::Away(_) | EtcdError::Refused(_) => OrderError::Away(error.to_string()),
+        }
+    }
+}
+
+fn random() -> Result<[u8; 16], String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,318 @@
+//! One contract for every order: in the log, and in an etcd in memory whose network loses, repeats and delays.
+
+use super::etcd::{Cluster, Shard, TERM};
+use super::{Embedded, Notes, Order, OrderError, Standing};
+use holdfast_crypto::{Digest, decode, encode};
+use holdfast_etcd::fake::{Fake, Fate};
+use holdfast_log::simulated::{Crash, PowerLoss};
+use holdfast_log::{Storage, SyncSite};
+use holdfast_store::{BlockStore, StoreConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: Digest = Digest([7; 32]);
+const SITE: SyncSite = SyncSite("test");
+
+/// A medium that an order can be opened on again, after what was not committed is gone.
+trait Medium {
+    fn open(&mut self) -> Arc<dyn Order>;
+    fn crash(&mut self);
+}
+
+struct Disk(PowerLoss);
+
+impl Medium for Disk {
+    fn open(&mut self) -> Arc<dyn Order> {
+        let storage: Arc<dyn Storage> = self.0.storage();
+        let store = BlockStore::open(storage.clone(), StoreConfig::default()).expect("it opens");
+        Arc::new(Embedded { store, storage, id: ID })
+    }
+
+    fn crash(&mut self) {
+        self.0.restart(Crash::PowerLoss);
+    }
+}
+
+struct Servers {
+    etcd: Fake,
+    number: u32,
+}
+
+impl Servers {
+    fn new() -> Servers {
+        Servers { etcd: Fake::default(), number: 0 }
+    }
+
+    /// Another server, which takes over once the lease of the one before is over.
+    fn take(&mut self, fates: impl FnMut() -> Fate + Send + 'static) -> (Cluster, Shard) {
+        self.etcd.pass(TERM + Duration::from_secs(1));
+        self.number += 1;
+        let address = format!("server{}:1", self.number);
+        // What it begins with is not what is tried here.
+        let connection = Arc::new(self.etcd.connection(|| Fate::Answered));
+        let cluster = Cluster::join(Box::new(Shared(connection.clone())), "test", address).expect("it joins");
+        let shard = cluster.take(ID).expect("etcd answers").expect("nobody else is active");
+        connection.set_fates(fates);
+        (cluster, shard)
+    }
+}
+
+/// A connection whose fates are changed from outside.
+struct Shared(Arc<Fake>);
+
+impl holdfast_etcd::Kv for Shared {
+    fn transact(
+        &self,
+        transaction: &holdfast_etcd::Transaction,
+    ) -> Result<holdfast_etcd::Done, holdfast_etcd::EtcdError> {
+        self.0.transact(transaction)
+    }
+    fn get(&self, get: &holdfast_etcd::Get) -> Result<Vec<holdfast_etcd::Pair>, holdfast_etcd::EtcdError> {
+        self.0.get(get)
+    }
+    fn grant(&self, term: Duration) -> Result<i64, holdfast_etcd::EtcdError> {
+        self.0.grant(term)
+    }
+    fn keep_alive(&self, lease: i64) -> Result<Option<Duration>, holdfast_etcd::EtcdError> {
+        self.0.keep_alive(lease)
+    }
+    fn revoke(&self, lease: i64) -> Result<(), holdfast_etcd::EtcdError> {
+        self.0.revoke(lease)
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+impl Medium for Servers {
+    fn open(&mut self) -> Arc<dyn Order> {
+        Arc::new(self.take(|| Fate::Answered).1)
+    }
+
+    fn crash(&mut self) {}
+}
+
+fn media() -> Vec<Box<dyn Medium>> {
+    vec![Box::new(Disk(PowerLoss::new(1))), Box::new(Servers::new())]
+}
+
+/// Proves: records come back in order after the last checkpoint, whatever their size; what was not committed is gone or there,
+/// but never without what came before it; files and renames are what was synced.
+#[test]
+fn every_order_keeps_its_contract() {
+    for mut medium in media() {
+        let order = medium.open();
+        assert_eq!(order.recover().unwrap(), (None, Vec::new()));
+        let large = vec![3; 900_000];
+        for record in [&b"one"[..], b"", &large] {
+            order.append(record).unwrap();
+        }
+        order.commit().unwrap();
+        drop(order);
+        medium.crash();
+
+        let order = medium.open();
+        assert_eq!(order.recover().unwrap(), (None, vec![b"one".to_vec(), Vec::new(), large.clone()]));
+        order.checkpoint(&large).unwrap();
+        order.append(b"two").unwrap();
+        order.commit().unwrap();
+        order.append(b"three").unwrap();
+        drop(order);
+        medium.crash();
+
+        let order = medium.open();
+        let (checkpoint, records) = order.recover().unwrap();
+        assert_eq!(checkpoint, Some(large));
+        assert!(records == [b"two".to_vec()] || records == [b"two".to_vec(), b"three".to_vec()]);
+        order.checkpoint(b"second").unwrap();
+        order.commit().unwrap();
+        assert_eq!(order.recover().unwrap(), (Some(b"second".to_vec()), Vec::new()));
+
+        let files = order.files();
+        let file = files.create("a").unwrap();
+        let content: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
+        file.write_at(5, &content).unwrap();
+        file.sync(SITE).unwrap();
+        files.create("b").unwrap();
+        files.rename("a", "b").unwrap();
+        files.sync_dir(SITE).unwrap();
+        drop((file, files, order));
+        medium.crash();
+        let files = medium.open().files();
+        assert!(files.open("a").is_err());
+        let file = files.open("b").unwrap();
+        assert_eq!(file.len().unwrap(), 200_005);
+        let mut read = vec![1; 300_000];
+        assert_eq!(file.read_at(0, &mut read).unwrap(), 200_005);
+        assert_eq!((&read[..5], &read[5..200_005]), (&[0; 5][..], &content[..]));
+        file.truncate(70_000).unwrap();
+        file.write_at(70_000, b"end").unwrap();
+        file.sync(SITE).unwrap();
+        let file = files.open("b").unwrap();
+        assert_eq!((file.len().unwrap(), file.read_at(69_999, &mut read[..9]).unwrap()), (70_003, 4));
+        assert_eq!(&read[1..4], b"end");
+        files.remove("b").unwrap();
+        assert!(files.open("b").is_err());
+    }
+}
+
+/// Numbers that follow from a seed.
+fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |below| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % below
+    }
+}
+
+/// All records there ever were: those in the checkpoint, which here is a list of them, and those after it.
+fn all(order: &Shard) -> Vec<Vec<u8>> {
+    let (checkpoint, records) = order.recover().expect("it can be read");
+    let mut all: Vec<Vec<u8>> = checkpoint.map_or_else(Vec::new, |bytes| decode(&bytes).expect("a list"));
+    all.extend(records);
+    all
+}
+
+/// Proves: whatever the network does and whenever servers are replaced, what was acknowledged is there once, in order, and
+/// what a replaced server still has under way changes nothing.
+#[test]
+fn nothing_acknowledged_is_lost_in_etcd() {
+    for seed in 1..=12 {
+        let mut servers = Servers::new();
+        let mut random = numbers(seed);
+        let mut acknowledged: Vec<Vec<u8>> = Vec::new();
+        let mut replaced: Option<(Cluster, Shard)> = None;
+        let mut count = 0u64;
+        for generation in 0..6 {
+            let mut fate = numbers(seed * 100 + generation);
+            let (cluster, shard) = servers.take(move || match fate(12) {
+                0 => Fate::RequestLost,
+                1 => Fate::AnswerLost,
+                2 => Fate::Late,
+                3 => Fate::Repeated,
+                _ => Fate::Answered,
+            });
+            let mut known = all(&shard);
+            assert_eq!(known[..acknowledged.len()], acknowledged[..], "seed {seed}");
+            for step in 0..12 {
+                for _ in 0..random(4) {
+                    count += 1;
+                    known.push(count.to_le_bytes().to_vec());
+                    shard.append(known.last().unwrap()).unwrap();
+                }
+                if random(5) == 0 {
+                    shard.checkpoint(&encode(&known)).unwrap();
+                }
+                if step == 11 {
+                    // It ends with something under way.
+                    break;
+                }
+                shard.commit().expect("nobody has replaced it");
+                acknowledged = known.clone();
+                if let Some((_, old)) = &replaced {
+                    old.append(b"never").unwrap();
+                    assert!(matches!(old.commit(), Err(OrderError::Lost)), "seed {seed}");
+                }
+            }
+            replaced = Some((cluster, shard));
+        }
+        let (_, shard) = servers.take(|| Fate::Answered);
+        let last = all(&shard);
+        assert_eq!(last[..acknowledged.len()], acknowledged[..], "seed {seed}");
+        assert!(!last.contains(&b"never".to_vec()));
+        let mut sorted: Vec<u64> =
+            last.iter().map(|one| u64::from_le_bytes(one[..].try_into().unwrap())).collect();
+        let in_order = sorted.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted, in_order, "seed {seed}: each once");
+    }
+}
+
+/// Proves: a server whose lease has run out at etcd, but whose own clock has stood still, writes nothing; and one that knows
+/// says that it is lost.
+#[test]
+fn a_replaced_server_is_fenced() {
+    let mut servers = Servers::new();
+    let (first, old) = servers.take(|| Fate::Answered);
+    old.append(b"one").unwrap();
+    old.commit().unwrap();
+    let (_, new) = servers.take(|| Fate::Answered);
+    assert_eq!(old.standing(), Standing::Active, "as far as it knows");
+    old.append(b"two").unwrap();
+    assert!(matches!(old.commit(), Err(OrderError::Lost)));
+    assert_eq!(old.standing(), Standing::Lost);
+    assert!(old.files().create("file").is_err() && old.put("note", "text").is_err());
+    first.keep_alive().unwrap();
+    assert!(!old.is_leased());
+    assert!(first.take(ID).unwrap().is_none(), "another one is active");
+    new.append(b"three").unwrap();
+    new.commit().unwrap();
+    assert_eq!(new.recover().unwrap().1, [b"one".to_vec(), b"three".to_vec()]);
+    new.put("note", "text").unwrap();
+    assert_eq!(new.text("note").unwrap().as_deref(), Some("text"));
+}
+
+/// Proves: a full etcd refuses and loses nothing; the same server reads the order again and goes on once there is space.
+#[test]
+fn a_full_etcd_loses_nothing() {
+    let mut servers = Servers::new();
+    let (_cluster, shard) = servers.take(|| Fate::Answered);
+    shard.append(b"one").unwrap();
+    shard.commit().unwrap();
+    servers.etcd.set_full(true);
+    shard.append(b"two").unwrap();
+    assert!(matches!(shard.commit(), Err(OrderError::Full(_))));
+    let again = shard.again().unwrap();
+    assert_eq!(again.recover().unwrap().1, [b"one".to_vec()]);
+    assert!(matches!(again.append(b"three"), Err(OrderError::Full(_))), "not tried at once");
+    servers.etcd.set_full(false);
+    std::thread::sleep(Duration::from_millis(2100));
+    again.append(b"four").unwrap();
+    again.commit().unwrap();
+    assert!(matches!(shard.commit(), Err(OrderError::Lost)));
+    assert_eq!(again.recover().unwrap().1, [b"one".to_vec(), b"four".to_vec()]);
+}
+
+/// Proves: records that are altered or gone in etcd are told as damage, and never passed over.
+#[test]
+fn damage_in_etcd_is_told() {
+    for what in ["altered", "gone"] {
+        let mut servers = Servers::new();
+        let (_cluster, shard) = servers.take(|| Fate::Answered);
+        for record in [b"one", b"two"] {
+            shard.append(record).unwrap();
+            shard.commit().unwrap();
+        }
+        let key = servers.etcd.keys().into_iter().find(|key| key.contains("/record/")).unwrap();
+        servers.etcd.damage(&key, |value| match what {
+            "altered" => *value.last_mut().unwrap() ^= 1,
+            _ => value.clear(),
+        });
+        assert!(matches!(shard.recover(), Err(OrderError::Damaged(_))), "{what}");
+    }
+}
+
+/// Proves: a file system goes to the server that an operator named while that one runs, and otherwise to any.
+#[test]
+fn an_operators_word_counts() {
+    let etcd = Fake::default();
+    let join = |address: &str| {
+        let kv = Box::new(etcd.connection(|| Fate::Answered));
+        Cluster::join(kv, "test", address.to_owned()).unwrap()
+    };
+    let (a, b) = (join("a:1"), join("b:1"));
+    let shard = a.take(ID).unwrap().unwrap();
+    shard.append(b"one").unwrap();
+    shard.commit().unwrap();
+    let seen = b.look().unwrap();
+    assert!(seen.file_systems.contains(&ID) && !b.may_take(&seen, &ID) && !b.is_ours(&seen, &ID));
+    assert_eq!(seen.active[&ID].0, "a:1");
+    a.want(ID, Some("b:1")).unwrap();
+    a.give_up(ID, shard.epoch()).unwrap();
+    assert!(!a.may_take(&a.look().unwrap(), &ID) && b.may_take(&b.look().unwrap(), &ID));
+    b.leave();
+    assert!(a.may_take(&a.look().unwrap(), &ID), "that one is gone");
+}

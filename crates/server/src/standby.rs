@@ -1,0 +1,308 @@
+//! Which file systems this server is the active one of, where several servers have their orders in etcd: taking what
+//! nobody has, ending what another one has, handing over.
+//!
+//! A server that takes a file system starts with nothing in memory, as after a restart: it reads the order, and waits for
+//! who may hold locks or leases. One that ends it forgets all it had in memory, and its clients look for it again.
+
+use crate::file_system::{Before, FileSystem};
+use crate::host::Host;
+use crate::maintenance;
+use crate::order::etcd::{Cluster, Shard};
+use crate::order::{Notes, Order, OrderError, Standing};
+use crate::refusal::Refused;
+use holdfast_crypto::Digest;
+use holdfast_etcd::EtcdError;
+use holdfast_protocol::message::ServerError;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often it is looked at who has what.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often the lease is renewed.
+const RENEW_EVERY: Duration = Duration::from_millis(600);
+/// When etcd has not answered for this long, those who ask for a file system are told so.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// How long a hand-over waits for clients to give up their leases.
+const LEASES_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The threads that keep a server among the others, until it is dropped.
+pub(crate) struct Tending {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Tending {
+    pub(crate) fn start(host: &Arc<Host>) -> std::io::Result<Tending> {
+        let mut tending = Tending { stop: Arc::default(), threads: Vec::new() };
+        let Some(cluster) = host.cluster.clone() else { return Ok(tending) };
+        let host = host.clone();
+        tending.run("lease", RENEW_EVERY, move || {
+            if let Err(error) = cluster.keep_alive() {
+                tracing::warn!(%error, "the lease was not renewed");
+            }
+        })?;
+        let mut was_away = false;
+        tending.run("standby", LOOK_EVERY, move || match host.tend() {
+            Err(error) if !was_away => {
+                tracing::error!(%error, "file systems wait until it is back; nothing acknowledged is lost");
+                was_away = true;
+            }
+            Err(_) => {}
+            Ok(()) if was_away => {
+                tracing::info!("etcd answers again");
+                was_away = false;
+            }
+            Ok(()) => {}
+        })?;
+        Ok(tending)
+    }
+
+    fn run(
+        &mut self,
+        name: &str,
+        every: Duration,
+        mut act: impl FnMut() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let stop = self.stop.clone();
+        let work = move || {
+            while !stop.load(Ordering::Acquire) {
+                let start = Instant::now();
+                act();
+                std::thread::park_timeout(every.saturating_sub(start.elapsed()));
+            }
+        };
+        self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(work)?);
+        Ok(())
+    }
+}
+
+impl Drop for Tending {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Host {
+    /// Why a file system that somebody asks for is not served here.
+    pub(crate) fn why_not_here(&self, id: &Digest) -> ServerError {
+        let Some(cluster) = &self.cluster else { return ServerError::UnknownFileSystem };
+        let silence = cluster.silence();
+        let seen = cluster.seen();
+        if silence > SILENCE_MAX {
+            let etcd = cluster.describe();
+            return ServerError::Storage(format!("the order is in etcd, which does not answer ({etcd})"));
+        }
+        match seen.active.get(id) {
+            _ if !seen.file_systems.contains(id) => ServerError::UnknownFileSystem,
+            Some((address, _)) if address != cluster.address() => {
+                ServerError::Elsewhere(Some(address.clone()))
+            }
+            _ => ServerError::Elsewhere(None),
+        }
+    }
+
+    /// The order of a file system that is about to be created.
+    pub(crate) fn begun(&self, id: Digest) -> Result<Arc<dyn Order>, Refused> {
+        let Some(cluster) = &self.cluster else { return Ok(self.embedded(id)) };
+        let taken = cluster.take(id).map_err(OrderError::from)?;
+        let Some(shard) = taken else { return Err(ServerError::Elsewhere(None).into()) };
+        cluster.held.lock().insert(id, shard.clone());
+        // A creation that was cut off leaves a list of server keys at most.
+        let is_there = |(checkpoint, records): (Option<Vec<u8>>, Vec<Vec<u8>>)| {
+            checkpoint.is_some() || records.len() > 1
+        };
+        let is_there = if shard.is_new() { Ok(false) } else { shard.recover().map(is_there) };
+        match is_there {
+            Ok(false) => Ok(Arc::new(shard)),
+            Ok(true) => {
+                self.not_begun(id);
+                Err(ServerError::Busy.into())
+            }
+            Err(error) => {
+                self.not_begun(id);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A creation has failed.
+    pub(crate) fn not_begun(&self, id: Digest) {
+        if let Some(cluster) = &self.cluster {
+            release(cluster, id);
+        }
+    }
+
+    /// Takes what nobody has, ends what another one has, reads again what is not to be believed any more.
+    pub(crate) fn tend(&self) -> Result<(), EtcdError> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let held: Vec<Digest> = cluster.held.lock().keys().copied().collect();
+        let looked = cluster.look();
+        if let Ok(seen) = &looked {
+            for id in held.iter().filter(|id| !cluster.is_ours(seen, id)) {
+                if let Some(shard) = cluster.held.lock().get(id) {
+                    shard.lose();
+                }
+            }
+        }
+        for file_system in self.file_systems() {
+            if file_system.order_standing() == Standing::Lost {
+                let is_ours = looked.as_ref().is_ok_and(|seen| cluster.is_ours(seen, &file_system.id()));
+                self.end_or_read_again(cluster, &file_system, is_ours);
+            }
+        }
+        let seen = looked?;
+        for id in &seen.file_systems {
+            let _creating = self.creating.lock();
+            if self.file_systems.read().contains_key(id) || self.damaged.read().contains_key(id) {
+                continue;
+            }
+            if cluster.is_ours(&seen, id) {
+                cluster.disown(*id)?;
+            } else if cluster.may_take(&seen, id)
+                && let Some(shard) = cluster.take(*id)?
+            {
+                cluster.held.lock().insert(*id, shard.clone());
+                self.activate(cluster, *id, shard);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_or_read_again(&self, cluster: &Arc<Cluster>, file_system: &FileSystem, is_ours: bool) {
+        let _creating = self.creating.lock();
+        let id = file_system.id();
+        self.file_systems.write().remove(&id);
+        file_system.end();
+        let Some(shard) = cluster.held.lock().remove(&id) else { return };
+        if !is_ours || !shard.is_leased() {
+            tracing::warn!(file_system = %id, "another server may have it now: not active any more");
+            return;
+        }
+        match shard.again() {
+            Ok(again) => {
+                cluster.held.lock().insert(id, again.clone());
+                self.activate(cluster, id, again);
+            }
+            Err(error) => {
+                tracing::warn!(file_system = %id, %error, "it cannot be read again now");
+                let _ = cluster.give_up(id, shard.epoch());
+            }
+        }
+    }
+
+    /// Reads the order of a file system that this server is the active one of, and serves it.
+    fn activate(&self, cluster: &Arc<Cluster>, id: Digest, shard: Shard) {
+        let start = Instant::now();
+        let opened = self.before(&shard).map_err(|error| crate::error::OpenError::order(id, error));
+        let opened = opened.and_then(|before| {
+            FileSystem::open(Arc::new(shard), id, self.settings.abort_after, &*self.clock, before)
+        });
+        match opened {
+            Ok(Some(file_system)) => {
+                let operations = file_system.log_size();
+                self.file_systems.write().insert(id, Arc::new(file_system));
+                if self.settings.is_restored
+                    && cluster.restored.lock().insert(id)
+                    && let Err(error) = self.awaiting.add(id)
+                {
+                    tracing::error!(%error, "it cannot be noted that it waits for its superuser's word");
+                }
+                let took_ms = start.elapsed().as_millis() as u64;
+                tracing::info!(file_system = %id, operations, took_ms, "active: serving");
+            }
+            Ok(None) => {
+                tracing::info!(file_system = %id, "ignoring a file system that was never created");
+                release(cluster, id);
+                self.damaged.write().insert(id, "it was never created to its end".to_owned());
+            }
+            Err(error) if error.is_of_one_file_system() => {
+                tracing::error!(file_system = %id, %error, "this file system is not served");
+                self.damaged.write().insert(id, error.to_string());
+            }
+            Err(error) => {
+                tracing::warn!(file_system = %id, %error, "it cannot be served now");
+                release(cluster, id);
+            }
+        }
+    }
+
+    /// What may be held from before.
+    fn before(&self, shard: &Shard) -> Result<Before, OrderError> {
+        let former: u64 = shard.text("epoch")?.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let first_epoch = self.clock.wall_ns().unsigned_abs().max(former + 1);
+        match shard.put("epoch", &first_epoch.to_string()) {
+            // It can be read all the same, and nobody is granted anything that takes a note.
+            Err(OrderError::Full(_)) | Ok(()) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Before {
+            locks_held: shard.text("locks")?.is_some_and(|text| !text.is_empty()),
+            leases: crate::file_system::inherited(shard.text("leases")?.as_deref(), shard.id()),
+            lease_ms: self.settings.lease_term.as_millis() as u64,
+            keeping: self.keeping(),
+            first_epoch,
+        })
+    }
+
+    /// Hands a file system over to another server, by the operator's word.
+    pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), String> {
+        let Some(cluster) = &self.cluster else {
+            return Err(
+                "this server has the order in its own data directory: there is no other (docs/operate.md)"
+                    .to_owned(),
+            );
+        };
+        let seen = cluster.look().map_err(|error| error.to_string())?;
+        if !seen.servers.contains(to) {
+            let there: Vec<&str> = seen.servers.iter().map(String::as_str).collect();
+            return Err(format!("no server runs at {to}; there are: {}", there.join(", ")));
+        }
+        let found = self.file_systems.read().get(&id).cloned();
+        let Some(file_system) = found else {
+            return Err(match seen.active.get(&id) {
+                Some((address, _)) => format!("{address} has it: say it there"),
+                None => "no server has it".to_owned(),
+            });
+        };
+        cluster.want(id, Some(to)).map_err(|error| error.to_string())?;
+        if to == cluster.address() {
+            return Ok(());
+        }
+        file_system.close_leases(self);
+        let start = Instant::now();
+        while !file_system.is_unleased(self) && start.elapsed() < LEASES_PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        maintenance::checkpoint(self, &file_system);
+        let _creating = self.creating.lock();
+        self.file_systems.write().remove(&id);
+        file_system.settle_notes(self);
+        file_system.end();
+        release(cluster, id);
+        tracing::info!(file_system = %id, to, "handed over");
+        Ok(())
+    }
+
+    /// The server has ended in order, and every checkpoint is written: others may take what it had.
+    pub(crate) fn leave(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        for file_system in self.file_systems() {
+            file_system.settle_notes(self);
+        }
+        cluster.leave();
+    }
+}
+
+/// Ends being active of a file system.
+fn release(cluster: &Cluster, id: Digest) {
+    let Some(shard) = cluster.held.lock().remove(&id) else { return };
+    shard.lose();
+    if let Err(error) = cluster.give_up(id, shard.epoch()) {
+        tracing::warn!(file_system = %id, %error, "it is given up when the lease has run out");
+    }
+}
