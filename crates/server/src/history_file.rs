@@ -56,18 +56,20 @@ impl HistoryFile {
         HistoryFile { storage: storage.clone(), name, file: None, length: 0, length_anew: 0 }
     }
 
-    /// Opens it and reads what counts.
+    /// Opens it and gives what counts to `take`, one record after the other: all of them together would take a multiple of
+    /// the file's length.
     ///
     /// # Errors
     /// In words: it cannot be read, or is of a newer form.
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         file_system: &Digest,
-    ) -> Result<(HistoryFile, Vec<HistoryRecord>), String> {
+        take: &mut dyn FnMut(HistoryRecord),
+    ) -> Result<HistoryFile, String> {
         let mut this = HistoryFile::new(storage, file_system);
         let failed = |error: io::Error| format!("its file of past states cannot be read: {error}");
         let file = match storage.open(&this.name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((this, Vec::new())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(this),
             other => other.map_err(failed)?,
         };
         let mut header = [0; 32];
@@ -76,10 +78,9 @@ impl HistoryFile {
             return Err(format!("{} is of a newer form: use the newer program", this.name));
         }
         let length = file.len().map_err(failed)?;
-        let mut records = Vec::new();
         this.length = HEADER.len() as u64;
         while let Some((record, bytes)) = read_record(&*file, this.length, length).map_err(failed)? {
-            records.push(record);
+            take(record);
             this.length += bytes;
         }
         this.length_anew = this.length;
@@ -92,7 +93,7 @@ impl HistoryFile {
         } else {
             this.file = Some(file);
         }
-        Ok((this, records))
+        Ok(this)
     }
 
     /// The next save writes everything, not what is new.

@@ -8,6 +8,8 @@
 //! - a point is noted only when nothing is pending, so that it can never turn out otherwise;
 //! - what a kept point shows is kept; of each device the newest structure stays even when no point shows it, since later
 //!   points rely on it;
+//! - structures and points are kept encoded: there are many, few are looked at, and decoded one may take ten times the
+//!   memory (numbers that came to nothing, of a device that was often refused);
 //! - everything here follows from the ordering records and from [`HistoryRecord`]s: what is not yet saved when a server
 //!   dies comes back when it replays the former.
 
@@ -18,12 +20,13 @@ use crate::signed::{Signable, Signed};
 use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
-use holdfast_crypto::Digest;
+use holdfast_crypto::{Digest, decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
 
-/// Most bytes of certificates, which tell the times of states, of states without names, and of those with. One has a few
-/// hundred, and a large operation's has a megabyte.
-const CERTIFICATES_BYTES_MAX: usize = 64 << 20;
+/// Most bytes of points, of states without names, and of those with. One has a few hundred, mostly its certificate, which
+/// tells the time of the state; a large operation's has a megabyte.
+const POINTS_BYTES_MAX: usize = 64 << 20;
 /// Structures in one record.
 const STRUCTURES_PER_RECORD: usize = 64;
 const SECOND_NS: i64 = 1_000_000_000;
@@ -74,10 +77,38 @@ pub struct Kept {
     pub dead: Vec<PendingEntry>,
 }
 
-impl Kept {
-    /// Bytes of its certificate, about.
+/// A value that takes no more memory than its bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Encoded<T>(Box<[u8]>, PhantomData<T>);
+
+impl<T: BorshSerialize + BorshDeserialize> Encoded<T> {
+    fn of(value: &T) -> Encoded<T> {
+        Encoded(encode(value).into_boxed_slice(), PhantomData)
+    }
+
+    fn value(&self) -> T {
+        decode(&self.0).expect("it was encoded here")
+    }
+}
+
+/// A point, and what is asked of it often.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Held {
+    log: LogHead,
+    noted_ns: i64,
+    /// By the certificate of the last operation.
+    time_ns: i64,
+    kept: Encoded<Kept>,
+}
+
+impl Held {
+    fn of(kept: &Kept) -> Held {
+        let Kept { log, noted_ns, newest, .. } = kept;
+        Held { log: *log, noted_ns: *noted_ns, time_ns: newest.value.time_ns, kept: Encoded::of(kept) }
+    }
+
     fn bytes(&self) -> usize {
-        self.newest.value.signed_bytes().len()
+        self.kept.0.len()
     }
 }
 
@@ -96,10 +127,10 @@ pub enum Noting {
 /// Past states of one file system.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archive {
-    points: BTreeMap<u64, Kept>,
-    /// Bytes of their certificates.
+    points: BTreeMap<u64, Held>,
+    /// Their bytes.
     bytes: usize,
-    structures: BTreeMap<DeviceId, BTreeMap<u64, Signed<Structure>>>,
+    structures: BTreeMap<DeviceId, BTreeMap<u64, Encoded<Signed<Structure>>>>,
     named: BTreeMap<String, Signed<Snapshot>>,
     /// Certificate of the last operation in the log, as far as it was seen.
     newest: Option<Signed<Certificate>>,
@@ -121,43 +152,53 @@ impl Archive {
     ///
     /// Also whether anything was beyond: then the file must be written anew, by [`Archive::all`].
     pub fn restore(records: impl IntoIterator<Item = HistoryRecord>, log_size: u64) -> (Archive, bool) {
-        let mut archive = Archive { changed: true, ..Archive::default() };
-        for record in records {
-            archive.replay(record);
-        }
+        let mut archive = Archive::begin();
+        records.into_iter().for_each(|record| archive.replay(record));
+        let is_cut = archive.cut(log_size);
+        (archive, is_cut)
+    }
+
+    /// What a file says before its first record.
+    pub fn begin() -> Archive {
+        Archive { changed: true, ..Archive::default() }
+    }
+
+    /// Forgets what is beyond a log of `log_size` operations, after the last record; whether there was any.
+    pub fn cut(&mut self, log_size: u64) -> bool {
         let beyond: Vec<u64> =
-            archive.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
-        let mut is_cut = !beyond.is_empty() || archive.up_to > log_size;
-        archive.up_to = archive.up_to.min(log_size);
+            self.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
+        let mut is_cut = !beyond.is_empty() || self.up_to > log_size;
+        self.up_to = self.up_to.min(log_size);
         for size in beyond {
-            archive.drop_point(size);
+            self.drop_point(size);
         }
-        for structures in archive.structures.values_mut() {
+        for structures in self.structures.values_mut() {
             let before = structures.len();
             structures.retain(|place, _| *place < log_size);
             is_cut |= structures.len() < before;
         }
-        let lost = |snapshot: &Signed<Snapshot>| !archive.points.contains_key(&snapshot.value.log.size);
+        let lost = |snapshot: &Signed<Snapshot>| !self.points.contains_key(&snapshot.value.log.size);
         let lost: Vec<String> =
-            archive.named.iter().filter(|(_, named)| lost(named)).map(|(name, _)| name.clone()).collect();
+            self.named.iter().filter(|(_, named)| lost(named)).map(|(name, _)| name.clone()).collect();
         for name in lost {
-            archive.named.remove(&name);
+            self.named.remove(&name);
         }
-        (archive, is_cut)
+        is_cut
     }
 
-    fn replay(&mut self, record: HistoryRecord) {
+    /// The next record of a file.
+    pub fn replay(&mut self, record: HistoryRecord) {
         match record {
             HistoryRecord::Structures(list) => {
                 for structure in list {
                     let (device, place) = (structure.value.device(), structure.value.forecast.log.size);
                     self.saved_structures.insert(device, place);
-                    self.structures.entry(device).or_default().insert(place, structure);
+                    self.structures.entry(device).or_default().insert(place, Encoded::of(&structure));
                 }
             }
             HistoryRecord::Point(kept) => {
                 self.saved.insert(kept.log.size);
-                self.insert(kept);
+                self.insert(&kept);
             }
             HistoryRecord::UpTo(size) => self.up_to = size,
             HistoryRecord::Dropped(sizes) => {
@@ -220,7 +261,7 @@ impl Archive {
             if before.is_some_and(|before| before >= place) {
                 continue;
             }
-            structures.insert(place, slot.clone());
+            structures.insert(place, Encoded::of(slot));
             // Kept so far only because it was the newest.
             if let Some(before) = before
                 && self.points.range(before + 1..=place).next().is_none()
@@ -235,7 +276,7 @@ impl Archive {
             Some((_, before_ns)) if noted_ns <= before_ns => before_ns.saturating_add(apart),
             _ => noted_ns,
         };
-        self.insert(Kept { log, noted_ns: at_ns, newest, dead });
+        self.insert(&Kept { log, noted_ns: at_ns, newest, dead });
         self.changed = false;
         self.bound();
         if let Some((size, before_ns)) = last
@@ -251,21 +292,20 @@ impl Archive {
     /// The points, oldest first, after `after`, and whether there are more.
     pub fn points(&self, after: u64, limit: usize) -> (Vec<Point>, bool) {
         let mut points = self.points.range(after.saturating_add(1)..);
-        let shown =
-            |(size, kept): (&u64, &Kept)| Point { log_size: *size, time_ns: kept.newest.value.time_ns };
+        let shown = |(size, held): (&u64, &Held)| Point { log_size: *size, time_ns: held.time_ns };
         let list: Vec<Point> = points.by_ref().take(limit).map(shown).collect();
         (list, points.next().is_some())
     }
 
     /// The state after `log_size` operations, if it is kept, with the certificate of its last one.
-    pub fn state(&self, log_size: u64) -> Option<(View, &Signed<Certificate>)> {
-        let kept = self.points.get(&log_size)?;
-        let newest = |structures: &BTreeMap<u64, Signed<Structure>>| {
-            structures.range(..log_size).next_back().map(|(_, structure)| structure.clone())
+    pub fn state(&self, log_size: u64) -> Option<(View, Signed<Certificate>)> {
+        let kept = self.points.get(&log_size)?.kept.value();
+        let newest = |structures: &BTreeMap<u64, Encoded<Signed<Structure>>>| {
+            structures.range(..log_size).next_back().map(|(_, structure)| structure.value())
         };
         let slots = self.structures.iter().filter_map(|(device, all)| Some((*device, newest(all)?)));
-        let view = View { slots: slots.collect(), pending: kept.dead.clone(), log: kept.log };
-        Some((view, &kept.newest))
+        let view = View { slots: slots.collect(), pending: kept.dead, log: kept.log };
+        Some((view, kept.newest))
     }
 
     /// How many points there are.
@@ -337,32 +377,30 @@ impl Archive {
                 self.points.range(*place + 1..=next).next().is_some()
             })
         });
-        structures
-            .flat_map(|(_, structure)| structure.value.handles.values())
-            .map(|handle| handle.reference.address)
+        structures.flat_map(|(_, structure)| {
+            let handles = structure.value().value.handles;
+            handles.into_values().map(|handle| handle.reference.address)
+        })
     }
 
     /// Records of everything that is not in the file yet, where the log has `log_size` operations; from now on it counts as
     /// there.
     pub fn take_unsaved(&mut self, log_size: u64) -> Vec<HistoryRecord> {
-        let mut fresh: Vec<&Signed<Structure>> = Vec::new();
+        let mut records: Vec<HistoryRecord> = Vec::new();
         for (device, structures) in &self.structures {
             let from = self.saved_structures.get(device).map_or(0, |place| place + 1);
-            fresh.extend(structures.range(from..).map(|(_, structure)| structure));
+            let fresh: Vec<_> = structures.range(from..).map(|(_, structure)| structure).collect();
+            records.extend(fresh.chunks(STRUCTURES_PER_RECORD).map(record_of));
         }
-        let mut records: Vec<HistoryRecord> = fresh
-            .chunks(STRUCTURES_PER_RECORD)
-            .map(|some| HistoryRecord::Structures(some.iter().map(|one| (*one).clone()).collect()))
-            .collect();
         for (device, structures) in &self.structures {
             if let Some((place, _)) = structures.last_key_value() {
                 let saved = self.saved_structures.entry(*device).or_default();
                 *saved = (*saved).max(*place);
             }
         }
-        for (size, kept) in &self.points {
+        for (size, held) in &self.points {
             if self.saved.insert(*size) {
-                records.push(HistoryRecord::Point(kept.clone()));
+                records.push(HistoryRecord::Point(held.kept.value()));
             }
         }
         records.append(&mut self.unsaved);
@@ -373,33 +411,34 @@ impl Archive {
         records
     }
 
-    /// Everything, as records for a new file.
-    pub fn all(&self) -> Vec<HistoryRecord> {
-        let whole = Archive {
-            saved: BTreeSet::new(),
-            saved_structures: BTreeMap::new(),
-            unsaved: self.named.values().cloned().map(HistoryRecord::Named).collect(),
-            ..self.clone()
-        };
-        let mut whole = whole;
-        let up_to = std::mem::take(&mut whole.up_to);
-        whole.take_unsaved(up_to)
+    /// Everything, as records for a new file, one after the other.
+    pub fn all(&self) -> impl Iterator<Item = HistoryRecord> {
+        let structures = self.structures.values().flat_map(|structures| {
+            let all: Vec<_> = structures.values().collect();
+            let records: Vec<Vec<_>> = all.chunks(STRUCTURES_PER_RECORD).map(<[_]>::to_vec).collect();
+            records.into_iter().map(|some| record_of(&some))
+        });
+        let points = self.points.values().map(|held| HistoryRecord::Point(held.kept.value()));
+        let named = self.named.values().cloned().map(HistoryRecord::Named);
+        let up_to = (self.up_to > 0).then_some(HistoryRecord::UpTo(self.up_to));
+        structures.chain(points).chain(named).chain(up_to)
     }
 
-    fn insert(&mut self, kept: Kept) {
-        self.bytes += kept.bytes();
-        if let Some(before) = self.points.insert(kept.log.size, kept) {
+    fn insert(&mut self, kept: &Kept) {
+        let held = Held::of(kept);
+        self.bytes += held.bytes();
+        if let Some(before) = self.points.insert(kept.log.size, held) {
             self.bytes -= before.bytes();
         }
     }
 
     /// Gives the oldest points without a name up until the rest takes no more memory than it may.
     fn bound(&mut self) {
-        if self.bytes <= CERTIFICATES_BYTES_MAX {
+        if self.bytes <= POINTS_BYTES_MAX {
             return;
         }
         let named = self.named_sizes();
-        let most = CERTIFICATES_BYTES_MAX + self.bytes_of(&named);
+        let most = POINTS_BYTES_MAX + self.bytes_of(&named);
         while self.bytes > most {
             let Some(oldest) = self.points.keys().find(|size| !named.contains(size)).copied() else { return };
             self.drop_point(oldest);
@@ -416,7 +455,7 @@ impl Archive {
 
     /// Whether another state may have a name.
     pub fn has_room(&self) -> bool {
-        self.named.len() < SNAPSHOTS_MAX && self.bytes_of(&self.named_sizes()) <= CERTIFICATES_BYTES_MAX
+        self.named.len() < SNAPSHOTS_MAX && self.bytes_of(&self.named_sizes()) <= POINTS_BYTES_MAX
     }
 
     fn is_named(&self, log_size: u64) -> bool {
@@ -446,4 +485,8 @@ impl Archive {
             }
         }
     }
+}
+
+fn record_of(structures: &[&Encoded<Signed<Structure>>]) -> HistoryRecord {
+    HistoryRecord::Structures(structures.iter().map(|structure| structure.value()).collect())
 }

@@ -465,7 +465,7 @@ fn an_archive_keeps_what_was() {
                 }
                 3 => {
                     server.archive.take_unsaved(server.sequencer.log_size());
-                    file = server.archive.all();
+                    file = server.archive.all().collect();
                 }
                 4 => {
                     let (points, _) = server.archive.points(0, 999);
@@ -486,7 +486,7 @@ fn an_archive_keeps_what_was() {
             }
             if random.below(8) == 3 {
                 // Saved whole before: `all` does not count as saving.
-                file = server.archive.all();
+                file = server.archive.all().collect();
                 server.archive = Archive::restore(file.clone(), u64::MAX - 1).0;
             }
             let (points, _) = server.archive.points(0, 999);
@@ -501,7 +501,7 @@ fn an_archive_keeps_what_was() {
             }
         }
         assert!(named > 0);
-        file = server.archive.all();
+        file = server.archive.all().collect();
         let cut = server.sequencer.log_size() / 2;
         let (restored, is_cut) = Archive::restore(file, cut);
         assert!(is_cut);

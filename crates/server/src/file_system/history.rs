@@ -55,7 +55,7 @@ impl FileSystem {
                 inclusion: inclusion.collect::<Result<_, _>>()?,
                 consistency: tree.prove(log_size, head)?.unwrap_or_default(),
                 peaks: tree.peaks_at(log_size)?,
-                newest: newest.clone(),
+                newest,
                 view,
             }
         };

@@ -9,7 +9,7 @@ use crate::tree::{Tree, TreeError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, decode, encode};
-use holdfast_protocol::history::{Archive, Noting};
+use holdfast_protocol::history::{Archive, HistoryRecord, Noting};
 use holdfast_protocol::log_tree::Node;
 use holdfast_protocol::message::{ServerError, ServerKeys};
 use holdfast_protocol::rebuild::{KnownNodes, Nodes};
@@ -113,8 +113,13 @@ impl Ledger {
             // The list of server keys went to the log just before the founding operation did.
             return Ok(None);
         }
-        let (mut history, past) = HistoryFile::open(storage, &id).map_err(&damaged)?;
-        let (mut archive, _) = Archive::restore(past.clone(), u64::MAX - 1);
+        let (mut archive, mut reaches) = (Archive::begin(), 0);
+        let mut take = |record: HistoryRecord| {
+            reaches = reaches.max(record.reaches());
+            archive.replay(record);
+        };
+        let mut history = HistoryFile::open(storage, &id, &mut take).map_err(&damaged)?;
+        archive.cut(u64::MAX - 1);
         let (now_ns, mut noted_ns) = (keeping.clock.wall_ns(), 0);
         let mut watch = |sequencer: &Sequencer, record: &OrderingRecord| {
             if let Some(declared_ns) = record.declared_ns() {
@@ -127,9 +132,11 @@ impl Ledger {
             Sequencer::restore_watched(state.as_deref(), &ordered, abort_after_ms, now_ms, &mut watch);
         let (sequencer, nodes) = restored.map_err(|error| damaged(error.to_string()))?;
         // A power loss may have cut the log behind what was saved of it.
-        if past.iter().any(|record| record.reaches() > sequencer.log_size()) {
+        if reaches > sequencer.log_size() {
+            archive = Archive::begin();
+            HistoryFile::open(storage, &id, &mut |record| archive.replay(record)).map_err(&damaged)?;
+            archive.cut(sequencer.log_size());
             history.write_anew_next();
-            archive = Archive::restore(past, sequencer.log_size()).0;
             // Before the log grows again, and what was saved of other operations seems to be in it.
             let failed = |error| damaged(format!("its past states cannot be written: {error}"));
             history.save(&mut archive, sequencer.log_size()).map_err(failed)?;
