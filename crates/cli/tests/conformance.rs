@@ -5,7 +5,7 @@
 
 use crate::common;
 
-use common::{World, eventually};
+use common::{World, eventually, run};
 use rustix::fs::SeekFrom;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,6 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 /// A command that another test starts closes, on its way, what this process has open, and closing publishes.
@@ -26,6 +27,21 @@ fn a_file_on_two_mounts_is_an_array() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna", "ben"]);
     let directories = [world.mount("anna").join("team"), world.mount("ben").join("team")];
+    // In a process of its own: a command that a test beside this one starts would close, and so publish, what is open here.
+    let mut alone = Command::new(std::env::current_exe().expect("this program"));
+    alone.args(["--exact", "--ignored", "--nocapture", "conformance::exercise_in_this_process"]);
+    let said = run(alone.env(EXERCISED, std::env::join_paths(directories).expect("no colon in them")));
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+/// The directories, for the process that exercises them.
+const EXERCISED: &str = "HOLDFAST_EXERCISED";
+
+#[test]
+#[ignore = "a_file_on_two_mounts_is_an_array runs it, and says where"]
+fn exercise_in_this_process() {
+    let directories = std::env::var_os(EXERCISED).expect("the directories to exercise");
+    let directories: Vec<_> = std::env::split_paths(&directories).collect();
     for seed in 1..=8 {
         holdfast_exercise::run(&directories, seed, 150).unwrap_or_else(|failure| panic!("{failure}"));
     }

@@ -18,6 +18,8 @@ use std::io;
 /// There while a store is taken over.
 pub(crate) const MARKER: &str = "objects-adopting";
 const ADOPTED: SyncSite = SyncSite("objects: taken over");
+/// Epochs before ours whose objects are asked for by name.
+const EPOCHS_TRIED: u64 = 32;
 /// Manifests that are asked for by name behind the last that was listed.
 const AHEAD: u64 = 3;
 
@@ -147,9 +149,12 @@ fn newest(
     let number = listed.map_or(0, |(_, number)| number);
     let mut found = None;
     let (mut next, mut misses) = (number.max(1), 0);
-    // The last server's, or the one's before it.
-    let epochs: BTreeSet<u64> =
-        listed.iter().map(|(epoch, _)| *epoch).chain([epoch, epoch.saturating_sub(1)]).collect();
+    let epochs: BTreeSet<u64> = listed
+        .iter()
+        .map(|(epoch, _)| *epoch)
+        .chain([epoch])
+        .chain(unlisted_epochs(store, epoch, names))
+        .collect();
     while misses < AHEAD {
         let mut here = None;
         for epoch in epochs.iter().rev() {
@@ -206,10 +211,19 @@ fn adopt_tails(
         let end = ends.entry(segment).or_default();
         *end = (*end).max(offset);
     }
-    // One that no listing shows yet.
-    let next = epochs.keys().next_back().copied().unwrap_or(0).max(previous.0) + 1;
-    epochs.entry(next).or_default().insert(catalogue.epoch - 1);
-    for (segment, epochs) in epochs.into_iter().filter(|(segment, _)| *segment > listed_last) {
+    epochs.retain(|segment, _| *segment > listed_last);
+    let unlisted = unlisted_epochs(store, catalogue.epoch, names);
+    // The last one listed may have gone on.
+    if let Some(mut last) = epochs.last_entry() {
+        last.get_mut().extend(&unlisted);
+    }
+    let mut highest = listed_last;
+    loop {
+        let listed = epochs.pop_first();
+        let is_listed = listed.is_some();
+        // Those that no listing shows yet follow each other.
+        let (segment, epochs) = listed.unwrap_or_else(|| (highest + 1, unlisted.clone()));
+        highest = segment;
         let mut best: Vec<Tail> = Vec::new();
         for epoch in epochs.into_iter().rev() {
             let chain = chain(bucket, store, segment, epoch)?;
@@ -225,7 +239,10 @@ fn adopt_tails(
             if ends.contains_key(&segment) {
                 return Err(gap(bucket, store, segment, 0));
             }
-            continue;
+            match is_listed {
+                true => continue,
+                false => break,
+            }
         };
         if first.previous != previous {
             return Err(gap(bucket, store, previous.0.max(1), previous.1));
@@ -243,6 +260,15 @@ fn adopt_tails(
         previous = (segment, length);
     }
     local.sync_dir(ADOPTED).map_err(OpenObjectsError::io("syncing", &local.describe()))
+}
+
+/// Epochs in which something may have been written that no listing shows: since the newest that one does show, whoever
+/// began a take-over and did not end it among them.
+fn unlisted_epochs(store: &StoreId, epoch: u64, names: &BTreeSet<&str>) -> BTreeSet<u64> {
+    let tails = names.iter().filter_map(|name| names::tail_of(store, name)).map(|(_, epoch, _)| epoch);
+    let manifests = names.iter().filter_map(|name| names::manifest_of(store, name)).map(|(epoch, _)| epoch);
+    let newest = tails.chain(manifests).max().unwrap_or(0);
+    (newest.max(epoch.saturating_sub(EPOCHS_TRIED))..epoch).collect()
 }
 
 fn gap(bucket: &dyn Bucket, store: &StoreId, segment: u32, offset: u64) -> OpenObjectsError {

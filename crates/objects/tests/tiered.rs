@@ -230,11 +230,17 @@ fn run(durability: Durability, ops: &[Op]) {
                     }
                 }
                 drop((log, tier));
+                if loses {
+                    // A take-over needs listings that show what was written before: docs/object-stores.md.
+                    bucket.set_lagging(false);
+                }
                 match loses {
                     true => disk = PowerLoss::new(next.into()),
                     false => disk.restart(Crash::PowerLoss),
                 }
                 (tier, log) = reopen(&disk, &bucket, durability, loses);
+                // What is read now is read from a bucket that answers.
+                bucket.without_fates();
                 let found = bodies(&log);
                 assert!(found.len() >= acknowledged, "{} of {acknowledged}", found.len());
                 assert_eq!(found, appended[..found.len()]);
@@ -260,7 +266,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Proves: whatever requests become of and in whatever order the process dies, the disk is lost and late requests arrive,
-    /// all that was acknowledged is there, in order, and nothing that was never written.
+    /// and though listings lag but for a take-over, all that was acknowledged is there, in order, and nothing that was never written.
     #[test]
     fn storages_do_as_the_model(ops in proptest::collection::vec(op(), 1..20)) {
         run(Durability::Local, &ops);
