@@ -359,9 +359,9 @@ its own: `holdfast server --data DIR/NAME` serves it. Log files that an earlier 
 it (hard links), so only what is new is copied, and any backup can be deleted by itself. It holds the server's
 key, so keep it as closed as the server.
 
-A restored backup is OLDER than what some devices have seen, and they will refuse it with an alarm, as they must:
-they cannot tell it from an attack. Restore only what is lost, tell everybody, and give the devices that refuse
-new keys (`holdfast fs device add`). docs/server.md says it step by step.")]
+A restored backup is OLDER than what some devices have seen, and they refuse it until the superuser has declared that
+it was put back: start it with `holdfast server --restored`, then run `holdfast fs restored`. What was made since the
+backup is lost but for what devices still have. docs/server.md says it step by step.")]
 pub struct ServerBackup {
     /// Data directory.
     #[arg(long, value_name = "DIR")]
