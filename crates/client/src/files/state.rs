@@ -176,7 +176,10 @@ impl Snapshot {
     /// Whether the content differs from the base's, or from what an attempt has put in its place.
     pub fn changes_content(&self) -> bool {
         let is_base_there = self.ours.is_none();
-        !is_base_there || !self.changes.is_empty() || self.size != self.base.size || self.visible < self.base.size
+        !is_base_there
+            || !self.changes.is_empty()
+            || self.size != self.base.size
+            || self.visible < self.base.size
     }
 
     /// All of `range`, in order, by place.
