@@ -8,9 +8,9 @@ use crate::logging;
 use crate::output::line;
 use holdfast_answers::{Answer, Asked, Method, PLAIN, Site, StatusCode};
 use holdfast_crypto::Digest;
-use holdfast_server::control::{self, Outcome as Report, Statistics, Task};
-use holdfast_server::until_signalled;
+use holdfast_server::control::{self, OrderStanding, Outcome as Report, Statistics, Task};
 use holdfast_server::witnessing::LogStanding;
+use holdfast_server::{BucketStanding, until_signalled};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -77,7 +77,9 @@ fn troubles(figures: &Statistics) -> Vec<String> {
     let unserved = figures.unserved.iter().map(|(id, why)| format!("{id} is not served: {why}"));
     let blocks = figures.block_store.as_ref().filter(|store| !store.reached);
     let away = blocks.map(|store| format!("the block store {} cannot be reached", store.address));
-    unserved.chain(away).collect()
+    let order = figures.order.as_ref().filter(|order| !order.reached);
+    let lost = order.map(|order| format!("the order at {} cannot be reached", order.place));
+    unserved.chain(away).chain(lost).collect()
 }
 
 /// A text in the format of Prometheus, while it is written.
@@ -172,7 +174,43 @@ fn put_figures(text: &mut Exposition, figures: &Statistics) {
         let in_doubt = f64::from(u8::from(store.doubt.is_some()));
         let help = "1 while its garbage is not collected, as it may be an older copy.";
         text.put("holdfast_block_store_in_doubt", "gauge", help, &[(at, in_doubt)]);
+        if let Some(bucket) = &store.bucket {
+            put_bucket(text, bucket);
+        }
     }
+    if let Some(order) = &figures.order {
+        put_order(text, order);
+    }
+}
+
+fn put_bucket(text: &mut Exposition, bucket: &BucketStanding) {
+    text.gauge("holdfast_bucket_segments", "Segments that the bucket has.", bucket.segments as f64);
+    text.gauge("holdfast_bucket_bytes", "Bytes of those segments.", bucket.bytes as f64);
+    let waiting = bucket.waiting_bytes as f64;
+    text.gauge("holdfast_bucket_waiting_bytes", "Bytes that the bucket does not have yet.", waiting);
+    let cached = bucket.cached_bytes as f64;
+    text.gauge("holdfast_bucket_cached_bytes", "Bytes of copies on the disk.", cached);
+    let kinds = ["put", "get", "head", "list", "delete"];
+    let requests = kinds.iter().zip(bucket.requests);
+    let requests: Vec<(String, f64)> =
+        requests.map(|(kind, count)| (format!("{{kind=\"{kind}\"}}"), count as f64)).collect();
+    text.put("holdfast_bucket_requests_total", "counter", "Requests to the object store.", &requests);
+}
+
+fn put_order(text: &mut Exposition, order: &OrderStanding) {
+    let at = format!("{{place=\"{}\"}}", escaped(&order.place));
+    let reached = f64::from(u8::from(order.reached));
+    text.put("holdfast_order_up", "gauge", "1 while the order's store is reached.", &[(at, reached)]);
+    let servers = order.servers.len() as f64;
+    text.gauge("holdfast_order_servers", "Servers that run on the same order, this one included.", servers);
+    let active: Vec<(String, f64)> = order
+        .active
+        .iter()
+        .map(|(id, server)| (of_file_system(id), f64::from(u8::from(*server == order.address))))
+        .collect();
+    text.put("holdfast_active", "gauge", "1 while this server is the active one of a file system.", &active);
+    let without = order.active.iter().filter(|(_, server)| server.is_empty()).count() as f64;
+    text.gauge("holdfast_file_systems_without_server", "File systems that no server is active for.", without);
 }
 
 fn put_witnesses(text: &mut Exposition, logs: &[LogStanding]) {
@@ -238,6 +276,39 @@ mod tests {
         );
         assert!(text.0.contains("holdfast_disk_free_bytes 1099511627776\n"), "{}", text.0);
         assert!(text.0.contains("holdfast_ready 0\n"), "{}", text.0);
+        let (here, away, nobody) = (Digest([1; 32]), Digest([2; 32]), Digest([3; 32]));
+        let order = OrderStanding {
+            place: "etcd://one,two/team".to_owned(),
+            address: "a:1".to_owned(),
+            reached: false,
+            servers: vec!["a:1".to_owned(), "b:1".to_owned()],
+            active: vec![(here, "a:1".to_owned()), (away, "b:1".to_owned()), (nobody, String::new())],
+        };
+        let figures = Statistics { order: Some(Box::new(order)), ..Statistics::default() };
+        assert_eq!(troubles(&figures), ["the order at etcd://one,two/team cannot be reached"]);
+        let mut text = Exposition(String::new());
+        put_figures(&mut text, &figures);
+        let bucket = BucketStanding {
+            trouble: None,
+            segments: 2,
+            bytes: 1 << 20,
+            waiting_bytes: 5,
+            cached_bytes: 6,
+            requests: [1, 2, 3, 4, 5],
+        };
+        put_bucket(&mut text, &bucket);
+        for line in [
+            "holdfast_order_up{place=\"etcd://one,two/team\"} 0".to_owned(),
+            "holdfast_order_servers 2".to_owned(),
+            format!("holdfast_active{{file_system=\"{here}\"}} 1"),
+            format!("holdfast_active{{file_system=\"{away}\"}} 0"),
+            format!("holdfast_active{{file_system=\"{nobody}\"}} 0"),
+            "holdfast_file_systems_without_server 1".to_owned(),
+            "holdfast_bucket_waiting_bytes 5".to_owned(),
+            "holdfast_bucket_requests_total{kind=\"list\"} 4".to_owned(),
+        ] {
+            assert!(text.0.lines().any(|one| one == line), "{line}: {}", text.0);
+        }
         assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
     }
 }
