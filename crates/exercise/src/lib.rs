@@ -5,12 +5,15 @@
 //! goes on in another. Files are close-to-open, which makes two contents exact: that of the open file, where it
 //! is open, and that of the last close or fsync, everywhere else. Both are looked at.
 //!
+//! [`registers`] does something else: what several mounts show is checked against what one memory could have answered.
+//!
 //! All randomness comes from a seed. A [`Failure`] names the seed, the step, and the last operations.
 //!
 //! This is a crate of its own because mapping a file needs unsafe code, which is all in [`mapping`].
 
 pub mod mapping;
 mod operation;
+pub mod registers;
 
 use holdfast_sim::random::Random;
 use mapping::Mapping;
