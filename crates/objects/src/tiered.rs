@@ -9,7 +9,8 @@ use crate::settings::{OpenObjectsError, Settings};
 use crate::{adopt, claim, pages};
 use holdfast_log::{Storage, StorageFile, StorageLock, SyncSite, segment_name, segment_number};
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeMap;
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,7 +70,16 @@ pub(crate) enum Claim {
     /// The owner's note is ours.
     Held,
     /// It is somebody else's, or the bucket is not what it was.
-    Lost { why: String, way_out: String },
+    Lost { why: String, loss: Loss },
+}
+
+/// Why it may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// The owner's note is somebody else's.
+    Another,
+    /// The bucket is not what it was.
+    Changed,
 }
 
 pub(crate) struct State {
@@ -80,6 +90,8 @@ pub(crate) struct State {
     /// Segments in the bucket of which there is a local copy, and when it was read last.
     pub(crate) copies: BTreeMap<u32, u64>,
     pub(crate) claim: Claim,
+    /// Objects whose loss the operator has accepted with this start.
+    pub(crate) lost_objects: BTreeSet<String>,
     /// The catalogue has changed since it was written.
     pub(crate) is_dirty: bool,
     /// No manifest of this epoch is in the bucket, or the last one is behind the catalogue.
@@ -140,6 +152,7 @@ impl Tiered {
             files: BTreeMap::new(),
             copies: BTreeMap::new(),
             claim: Claim::Pending,
+            lost_objects: BTreeSet::new(),
             is_dirty: false,
             needs_manifest: true,
             old_objects: Vec::new(),
@@ -163,7 +176,8 @@ impl Tiered {
         });
         match claim::take(&inner) {
             Ok(()) => adopt::end(&*inner.local).map_err(OpenObjectsError::io("removing", adopt::MARKER))?,
-            Err(error) if is_known && error.is_away() => tracing::error!("{error}"),
+            // What the operator is to accept must be seen first.
+            Err(error) if is_known && !inner.settings.anew && error.is_away() => tracing::error!("{error}"),
             Err(error) => return Err(error),
         }
         let sending = inner.clone();
@@ -212,6 +226,31 @@ impl Tiered {
     /// [`OpenObjectsError::Doubtful`]
     pub fn check_claim(&self) -> Result<(), OpenObjectsError> {
         claim::lost(&self.inner().state.lock().claim)
+    }
+
+    /// Who has taken the store over, in words; `None`: nobody.
+    pub fn taken_over(&self) -> Option<String> {
+        match &self.inner().state.lock().claim {
+            Claim::Lost { why, loss: Loss::Another } => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether the operator has accepted with this start that objects are lost.
+    pub fn has_losses(&self) -> bool {
+        !self.inner().state.lock().lost_objects.is_empty()
+    }
+
+    /// The store's name: wherever it is opened it is the same, but for one that lacks objects whose loss was accepted.
+    pub fn name(&self) -> [u8; 16] {
+        let state = self.inner().state.lock();
+        let store = state.catalogue.store;
+        if state.lost_objects.is_empty() {
+            return store;
+        }
+        let mut sum = Sha256::new_with_prefix(store);
+        state.lost_objects.iter().for_each(|name| sum.update(name));
+        *sum.finalize().first_chunk().expect("it is longer")
     }
 
     /// The object that has a segment, by the name of its file, with bucket and prefix; `None`: it is local only.
