@@ -31,6 +31,7 @@ mod sending;
 mod settings;
 mod sign;
 pub mod simulated;
+mod storage;
 mod tails;
 mod tiered;
 mod xml;

@@ -87,6 +87,11 @@ impl Running {
     pub fn socket(&self) -> SocketAddr {
         format!("{}:{}", self.address.server.host, self.address.server.port).parse().unwrap()
     }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().unwrap().is_finished()
+    }
 }
 
 impl Drop for Running {
