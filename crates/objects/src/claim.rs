@@ -163,6 +163,7 @@ pub(crate) fn look(inner: &Inner) -> Result<(), OpenObjectsError> {
 /// What a store has in the bucket.
 struct Listing {
     segments: BTreeMap<String, u64>,
+    /// Manifests and heads.
     manifests: Vec<String>,
     tails: Vec<(u32, String)>,
 }
@@ -171,7 +172,8 @@ impl Listing {
     fn read(inner: &Inner, store: names::StoreId) -> Result<Listing, OpenObjectsError> {
         let mut listing = Listing { segments: BTreeMap::new(), manifests: Vec::new(), tails: Vec::new() };
         for one in inner.note(inner.bucket.list(&names::store(&store)))? {
-            if names::manifest_of(&store, &one.name).is_some() {
+            let is_head = names::head_of(&store, &one.name).is_some();
+            if is_head || names::manifest_of(&store, &one.name).is_some() {
                 listing.manifests.push(one.name);
             } else if let Some((segment, ..)) = names::tail_of(&store, &one.name) {
                 listing.tails.push((segment, one.name));

@@ -1,10 +1,11 @@
 //! The thread that sends sealed segments, writes manifests, and removes what nothing lists.
 //!
-//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; and only then the local file
+//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; the head that names it; and only
+//! then the local file
 //! may go, and with it the tails. For a removed one: all segments that have what was moved out of it; a manifest without
 //! it; the catalogue; a while; and then the object.
 
-use crate::catalogue::Entry;
+use crate::catalogue::{Entry, Head};
 use crate::claim;
 use crate::names;
 use crate::settings::OpenObjectsError;
@@ -152,8 +153,13 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
     };
     let has_format = !manifest.format.is_empty();
     let name = names::manifest(&manifest.store, manifest.epoch, manifest.number);
+    let head = Head { store: manifest.store, manifest: manifest.number };
     inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
-    let put = inner.note(inner.bucket.put(&name, &manifest.to_bytes()));
+    let put = inner.note(inner.bucket.put(&name, &manifest.to_bytes())).and_then(|()| {
+        // Only now it counts: nothing that it replaces goes before.
+        let name = names::head(&manifest.store, manifest.epoch);
+        inner.note(inner.bucket.put(&name, head.to_text().as_bytes()))
+    });
     let mut state = inner.state.lock();
     if let Err(error) = put {
         state.needs_manifest = true;
@@ -195,6 +201,8 @@ fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
 /// Removes objects that nothing needs.
 fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
     let (old, due) = {
+        // A manifest that is on its way does not count yet.
+        let _writing = inner.manifests.lock();
         let state = inner.state.lock();
         if state.claim != Claim::Held || state.needs_manifest {
             return Ok(());
