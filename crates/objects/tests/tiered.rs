@@ -144,6 +144,38 @@ fn a_missing_tail_is_noticed() {
     assert_eq!(bodies(&log).len(), 30);
 }
 
+/// Proves: however old the listing is that a take-over is shown, it finds all that was acknowledged, again and again; and a
+/// manifest that truly is missing is noticed even then.
+#[test]
+fn a_take_over_needs_no_listing() {
+    for listed in [0, 1, 30, 60] {
+        let bucket = Simulated::new();
+        let (mut next, mut written) = (0, Vec::new());
+        for round in 0..4 {
+            let (tier, log) = open(&fresh(), &bucket, settings(Durability::Object, round > 0)).unwrap();
+            assert_eq!(bodies(&log), written, "round {round}, {listed} listed");
+            for _ in 0..40 {
+                if next == listed {
+                    bucket.begin_lagging();
+                }
+                log.append(1, &record(next)).unwrap();
+                log.sync().unwrap();
+                tier.confirm().unwrap();
+                written.push(record(next));
+                next += 1;
+            }
+            if round % 2 == 0 {
+                settle(&tier);
+            }
+        }
+        let names = bucket.names();
+        let newest = names.iter().filter(|name| name.contains("/manifest-")).max().unwrap();
+        bucket.alter(newest, None);
+        let error = open(&fresh(), &bucket, settings(Durability::Object, true)).err().expect("it is noticed");
+        assert!(error.contains("is not there") || error.contains("is damaged"), "{error}");
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     /// Appends so many records and acknowledges them.

@@ -85,9 +85,9 @@ fn an_accepted_loss_is_told() {
     let store = site.store();
     let all = blocks(0, 20);
     put(&*store, &all);
-    let listen = site.running.take().unwrap().socket();
     // The index has it all, and the restart seals what was written and sends it.
     store.figures().unwrap();
+    let listen = site.running.take().unwrap().socket();
     site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, false).unwrap());
     let segment = || site.bucket.names().into_iter().find(|name| name.contains("/segment-"));
     let start = Instant::now();
