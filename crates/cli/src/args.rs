@@ -6,6 +6,7 @@ pub use fs::*;
 
 use crate::paths::Directories;
 use crate::reading;
+use crate::unrepeated::Unrepeated;
 use clap::{Args, Parser, Subcommand};
 use holdfast_client::store::TransferMode;
 use std::path::PathBuf;
@@ -179,7 +180,7 @@ pub struct Server {
     pub listen: String,
     /// Keep the blocks at a block server (`holdfast blocks`) or in a bucket of an S3-compatible object store, instead of in
     /// the data directory, which must be new; from then on it is remembered.
-    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL")]
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksAt>()))]
     pub blocks: Option<holdfast_server::BlocksAt>,
     /// Keep the order in etcd instead of in the data directory, which must be new, so that another server goes on when this
     /// one fails (docs/operate.md); etcds:// for TLS. From then on it is remembered. `--state etcd://...` means the same.

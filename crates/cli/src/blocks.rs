@@ -1,12 +1,14 @@
 //! `holdfast blocks`: runs a block server, which has the blocks of servers on other machines.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Format, line};
+use crate::output::Format;
+use crate::unrepeated::Unrepeated;
 use crate::{keys, limits, logging, server};
 use clap::{Args, Subcommand};
-use holdfast_components::{Program, Supervisor};
 use holdfast_rpc::BLOCKS_PORT;
-use holdfast_server::{BlockServer, BlockServerConfig, BlockServerError, RunError, until_signalled};
+use holdfast_server::{
+    BlockServer, BlockServerConfig, BlockServerError, BucketAddress, bucket_address, until_signalled,
+};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use std::time::Duration;
   holdfast blocks --data /srv/blocks --allow 'ssh-ed25519 AAAA... holdfast server'
   holdfast blocks key --data /srv/blocks                        (prints the key at the end of the address)
   holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
+  holdfast blocks --data /srv/blocks --allow server.pub --blocks 's3://my-bucket/holdfast?endpoint=https://s3.example.org&durability=object'
 
 Each server that is allowed has blocks of its own here, under its key. Neither this machine nor the server's is
 trusted by clients: they check every block. The server checks them too, and notices if an older copy of the blocks,
@@ -40,6 +43,15 @@ pub struct Blocks {
     /// it. Several: give it several times.
     #[arg(long, value_name = "PUBLIC-KEY", required = true)]
     pub allow: Vec<String>,
+    /// Keep the blocks in a bucket of an S3-compatible object store instead of in the data directory, which must be new; from
+    /// then on it is remembered. Each server's are below PREFIX/KEY, with its key. docs/object-stores.md has what may follow
+    /// the `?`, and where credentials come from.
+    #[arg(long, value_name = "S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(bucket_address))]
+    pub blocks: Option<BucketAddress>,
+    /// Accept what is in the bucket now, whatever was there before: what it lacks is lost. With a new data directory, take
+    /// over the stores that are in the bucket; a block server that still has them then ends.
+    #[arg(long)]
+    pub blocks_anew: bool,
     /// Days for which deleted and overwritten content is kept as a source for what is written next; 0 keeps none.
     #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u64).range(0..=36_500))]
     pub keep_deleted: u64,
@@ -86,21 +98,17 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
     let mut config = BlockServerConfig::new(data, server::resolve(&arguments.listen)?, allowed);
     config.keep_deleted = Duration::from_secs(arguments.keep_deleted * 24 * 3600);
     config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
+    config.blocks = arguments.blocks.clone();
+    config.blocks_anew = arguments.blocks_anew;
     let server = BlockServer::open(config)?;
     let serves = format!("holdfast serves blocks of {} on {}", data.display(), server.address());
-    if arguments.one_process {
-        tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
-        line(&serves)?;
-        return Ok(server.run(until_signalled())?);
-    }
-    let program = Program::current().map_err(RunError::Sandbox)?;
-    let plan = server.front_end()?;
-    let told = |_: &Supervisor| {
-        if let Err(failure) = line(&serves) {
-            tracing::warn!("nobody was told that it serves: {}", failure.message);
+    server::run_announced(serves, arguments.one_process, |front| match front {
+        None => server.run(until_signalled()),
+        Some((program, told)) => {
+            let plan = server.front_end()?;
+            server.run_apart(program, plan, told, until_signalled())
         }
-    };
-    Ok(server.run_apart(program, plan, told, until_signalled())?)
+    })
 }
 
 impl From<BlockServerError> for Failure {
@@ -109,6 +117,7 @@ impl From<BlockServerError> for Failure {
             BlockServerError::Open(error) => return error.into(),
             BlockServerError::InUse(_) => Exit::InUse,
             BlockServerError::Store { .. } => Exit::Data,
+            BlockServerError::Bucket(_) | BlockServerError::InBucket { .. } => Exit::Unavailable,
         };
         Failure::new(code, error)
     }

@@ -44,6 +44,7 @@ mod state;
 mod stats;
 mod status;
 mod time;
+mod unrepeated;
 mod volume;
 mod watch;
 mod which;

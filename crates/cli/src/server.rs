@@ -85,19 +85,36 @@ fn serve(arguments: &Server, data: &Path, order: Option<StateAddress>) -> Outcom
     config.advertise = arguments.advertise.as_ref().map(ToString::to_string);
     let server = holdfast_server::Server::open(config)?;
     let serves = format!("holdfast serves {} on {}", data.display(), server.local_address());
-    if arguments.one_process {
+    run_announced(serves, arguments.one_process, |front| match front {
+        None => server.run(until_signalled()),
+        Some((program, told)) => {
+            let plan = server.front_end()?;
+            server.run_apart(program, plan, told, until_signalled())
+        }
+    })
+}
+
+/// What is called once the front end runs.
+type Told = Box<dyn FnOnce(&Supervisor)>;
+
+/// Runs an opened server of any kind in one process or with a front end of its own, and says that it serves.
+pub fn run_announced(
+    serves: String,
+    one_process: bool,
+    run: impl FnOnce(Option<(Program, Told)>) -> Result<(), RunError>,
+) -> Outcome {
+    if one_process {
         tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
         line(&serves)?;
-        return Ok(server.run(until_signalled())?);
+        return Ok(run(None)?);
     }
     let program = Program::current().map_err(RunError::Sandbox)?;
-    let plan = server.front_end()?;
-    let told = |_: &Supervisor| {
+    let told = move |_: &Supervisor| {
         if let Err(failure) = line(&serves) {
             tracing::warn!("nobody was told that it serves: {}", failure.message);
         }
     };
-    Ok(server.run_apart(program, plan, told, until_signalled())?)
+    Ok(run(Some((program, Box::new(told))))?)
 }
 
 /// What an address that is listened on means; the first of several.

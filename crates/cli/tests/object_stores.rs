@@ -2,75 +2,18 @@
 //! servers.
 //!
 //! The bucket is a simulated one behind the S3 protocol, served by the test. `scripts/test-object-stores` runs the same on
-//! Ceph's gateway, which `HOLDFAST_S3_ENDPOINT` names.
+//! Ceph's gateway.
 
 use crate::common;
 
+use common::load::Load;
+use common::object_store::{BUCKET, CREDENTIALS, Engine};
 use common::{World, eventually, run, text};
-use holdfast_objects::simulated::Simulated;
-use holdfast_objects::simulated::http::{KEY_ID, SECRET, Server};
+use holdfast_objects::simulated::http::{KEY_ID, SECRET};
 use std::fs;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-const BUCKET: &str = "holdfast-test";
-
-/// An object store with one bucket.
-enum Engine {
-    /// Served by this process; `None` while it is away.
-    Own { objects: Simulated, address: SocketAddr, server: Option<Server> },
-    /// Another program, with commands that end and start it.
-    Other { endpoint: String },
-}
-
-impl Engine {
-    fn start() -> Engine {
-        if let Ok(endpoint) = std::env::var("HOLDFAST_S3_ENDPOINT") {
-            return Engine::Other { endpoint };
-        }
-        let objects = Simulated::new();
-        let server =
-            Server::start(&objects, BUCKET, "127.0.0.1:0".parse().expect("an address")).expect("it serves");
-        Engine::Own { objects, address: server.address(), server: Some(server) }
-    }
-
-    /// The address of a prefix of this test's own.
-    fn address(&self, options: &str) -> String {
-        let endpoint = match self {
-            Engine::Own { address, .. } => format!("http://{address}"),
-            Engine::Other { endpoint } => endpoint.clone(),
-        };
-        let mark = std::process::id();
-        let name = std::thread::current().name().unwrap_or("test").replace("::", "-").replace('_', "-");
-        format!("s3://{BUCKET}/{mark}/{name}?endpoint={endpoint}{options}")
-    }
-
-    /// As a crash of it would.
-    fn kill(&mut self) {
-        match self {
-            Engine::Own { server, .. } => drop(server.take()),
-            Engine::Other { .. } => hook("HOLDFAST_S3_KILL"),
-        }
-    }
-
-    fn start_again(&mut self) {
-        match self {
-            Engine::Own { objects, address, server } => {
-                *server = Some(Server::start(objects, BUCKET, *address).expect("it serves"));
-            }
-            Engine::Other { .. } => hook("HOLDFAST_S3_START"),
-        }
-    }
-}
-
-fn hook(name: &str) {
-    let command = std::env::var(name).unwrap_or_else(|_| panic!("{name} is a command"));
-    run(Command::new("sh").args(["-c", &command]).stdin(Stdio::null()));
-}
-
-const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET)];
 
 /// A world whose server has its blocks in a bucket.
 struct Apart {
@@ -109,10 +52,6 @@ fn git(at: &Path, arguments: &[&str]) -> String {
     run(command.args(arguments))
 }
 
-/// Copies files of noise into a folder, each synced and only then listed, until a file `stop` appears.
-const LOAD: &str = "i=0; while [ ! -e \"$4\" ]; do i=$((i+1)); head -c 30000 /dev/urandom > \"$1/$i\"; \
-                    cp \"$1/$i\" \"$2/$i\" && sync \"$2/$i\" && echo $i >> \"$3\"; done";
-
 /// Proves: people work as ever, git among them, while the server and the object store are killed in turn; and then the
 /// server's disk is lost for blocks, and nothing whose writing was acknowledged is lost or different.
 #[test]
@@ -130,21 +69,13 @@ fn nothing_acknowledged_is_lost() {
     git(&source, &["commit", "-qm", "one"]);
     run(Command::new("git").args(["clone", "-q"]).arg(&source).arg(anna.join("clone")));
 
-    let path = |name: &str| apart.world.path(name);
-    let (drafts, acked, stop) = (path("drafts"), path("acked"), path("stop"));
-    fs::create_dir(&drafts).expect("a folder");
-    let mut load = Command::new("sh");
-    load.args(["-c", LOAD, "load"]).arg(&drafts).arg(&anna).arg(&acked).arg(&stop);
-    let mut load = load.stderr(Stdio::null()).spawn().expect("a shell");
-    let count = || fs::read_to_string(&acked).unwrap_or_default().lines().count();
+    let mut load = Load::start(&apart.world, &anna, 30_000);
     for round in 0..2 {
-        let before = count();
-        eventually("files are written", || count() > before + 3);
+        load.goes_on("files are written");
         apart.engine.kill();
         std::thread::sleep(Duration::from_millis(300));
         apart.engine.start_again();
-        let before = count();
-        eventually("files are written once the bucket is back", || count() > before + 3);
+        load.goes_on("files are written once the bucket is back");
         apart.world.kill_server();
         if round == 1 {
             // What the bucket does not have yet is gone, and the index.
@@ -154,15 +85,11 @@ fn nothing_acknowledged_is_lost() {
             apart.world.start_server();
         }
     }
-    let before = count();
-    eventually("files are written once the server is back", || count() > before + 3);
-    fs::write(&stop, "").expect("written");
-    load.wait().expect("it ends");
+    load.goes_on("files are written once the server is back");
+    load.end();
 
     let theirs = apart.world.mount("bert").join("anna");
-    for name in fs::read_to_string(&acked).expect("a list").lines() {
-        run(Command::new("cmp").arg(drafts.join(name)).arg(theirs.join(name)));
-    }
+    load.compare(&theirs);
     git(&theirs.join("clone"), &["-c", "safe.directory=*", "fsck", "--strict"]);
     let log = apart.server_log();
     assert!(!log.contains("is damaged") && !log.contains(SECRET), "{log}");
@@ -239,6 +166,11 @@ fn mistakes_are_told() {
     for bad in ["s3://x", "s3://holdfast-test", "s3://k:s@holdfast-test/p", "s3://holdfast-test/p?cach=1G"] {
         let (code, said) = start("five", bad, &CREDENTIALS, &[]);
         assert_eq!(code, Some(64), "{said}");
+    }
+    // What is wrong with an address is said without repeating it.
+    for bad in ["s3://holdfast-test/p?region=typed secret", "typed secret", "hf+blocks://typed secret/"] {
+        let (code, said) = start("five", bad, &CREDENTIALS, &[]);
+        assert!(code == Some(64) && said.contains("--blocks") && !said.contains("typed"), "{said}");
     }
     if let Engine::Own { server: Some(server), .. } = &engine {
         server.set_ahead(7200);

@@ -2,89 +2,18 @@
 
 use crate::common;
 
+use common::block_server::BlockServer;
+use common::load::Load;
 use common::{World, eventually, free_port, run, text};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A world whose server has its blocks elsewhere.
 struct Split {
     world: World,
     blocks: BlockServer,
-}
-
-/// A block server in the world's folder.
-pub struct BlockServer {
-    data: PathBuf,
-    log: PathBuf,
-    port: u16,
-    allow: String,
-    child: Option<Child>,
-}
-
-fn holdfast() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_holdfast"))
-}
-
-impl BlockServer {
-    pub fn new(folder: &Path, server: &Path) -> BlockServer {
-        let allow = run(holdfast().args(["server", "key", "--data"]).arg(server)).trim().to_owned();
-        let (data, log) = (folder.join("blocks"), folder.join("blocks.log"));
-        let mut blocks = BlockServer { data, log, port: free_port(), allow, child: None };
-        blocks.start();
-        blocks
-    }
-
-    pub fn address(&self) -> String {
-        let key = run(holdfast().args(["blocks", "key", "--data"]).arg(&self.data));
-        format!("hf+blocks://127.0.0.1:{}/{}", self.port, key.trim())
-    }
-
-    pub fn start(&mut self) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log file");
-        let child = holdfast()
-            .args([
-                "blocks",
-                "--listen",
-                &format!("127.0.0.1:{}", self.port),
-                "--allow",
-                &self.allow,
-                "--data",
-            ])
-            .arg(&self.data)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("the block server starts");
-        self.child = Some(child);
-        let port = self.port;
-        eventually("the block server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    }
-
-    /// As a power failure would.
-    pub fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("it ends");
-    }
-
-    /// As its operator would.
-    pub fn stop(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        run(Command::new("kill").arg(child.id().to_string()));
-        assert!(child.wait().expect("it ends").success());
-    }
-}
-
-impl Drop for BlockServer {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 impl Split {
@@ -164,23 +93,13 @@ fn nothing_acknowledged_is_lost() {
     git(&anna.join("clone"), &["add", "new"]);
     git(&anna.join("clone"), &["commit", "-qm", "two"]);
 
-    let (drafts, acked, stop) =
-        (split.world.path("drafts"), split.world.path("acked"), split.world.path("stop"));
-    fs::create_dir(&drafts).expect("a folder");
-    let script = "i=0; while [ ! -e \"$4\" ]; do i=$((i+1)); head -c 30000 /dev/urandom > \"$1/$i\"; \
-                  cp \"$1/$i\" \"$2/$i\" && sync \"$2/$i\" && echo $i >> \"$3\"; done";
-    let mut load = Command::new("sh");
-    load.args(["-c", script, "load"]).arg(&drafts).arg(&anna).arg(&acked).arg(&stop);
-    let mut load = load.stderr(Stdio::null()).spawn().expect("a shell");
-    let count = || fs::read_to_string(&acked).unwrap_or_default().lines().count();
+    let mut load = Load::start(&split.world, &anna, 30_000);
     for round in 0..3 {
-        let before = count();
-        eventually("files are written", || count() > before + 3);
+        load.goes_on("files are written");
         split.blocks.kill();
         std::thread::sleep(Duration::from_millis(300));
         split.blocks.start();
-        let before = count();
-        eventually("files are written once the blocks are back", || count() > before + 3);
+        load.goes_on("files are written once the blocks are back");
         split.world.kill_server();
         if round == 1 {
             split.blocks.kill();
@@ -188,16 +107,11 @@ fn nothing_acknowledged_is_lost() {
         }
         split.world.start_server();
     }
-    let before = count();
-    eventually("files are written once the server is back", || count() > before + 3);
-    fs::write(&stop, "").expect("written");
-    load.wait().expect("it ends");
+    load.goes_on("files are written once the server is back");
+    load.end();
 
     let theirs = split.world.mount("bert").join("anna");
-    let acked = fs::read_to_string(&acked).expect("a list");
-    for name in acked.lines() {
-        run(Command::new("cmp").arg(drafts.join(name)).arg(theirs.join(name)));
-    }
+    load.compare(&theirs);
     git(&theirs.join("clone"), &["-c", "safe.directory=*", "fsck", "--strict"]);
     let log = split.server_log();
     assert!(!log.contains("is damaged") && !log.contains("older copy"), "{log}");

@@ -2,261 +2,16 @@
 //! The active server is killed, stopped, cut off and moved away from; etcd loses its leader, its quorum and its space.
 
 use crate::common;
-use crate::split::BlockServer;
 
-use common::{World, eventually, free_port, run, text};
+use common::World;
+use common::cluster::Pair;
+use common::load::Load;
+use common::{eventually, run, text};
 use holdfast_exercise::registers;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Three members of etcd.
-struct Etcd {
-    folder: PathBuf,
-    ports: Vec<(u16, u16)>,
-    members: Vec<Option<Child>>,
-    quota_bytes: u64,
-}
-
-impl Etcd {
-    fn new(folder: &Path, quota_bytes: u64) -> Etcd {
-        let ports = (0..3).map(|_| (free_port(), free_port())).collect();
-        let folder = folder.join("etcd");
-        fs::create_dir(&folder).expect("a folder");
-        let mut etcd = Etcd { folder, ports, members: vec![None, None, None], quota_bytes };
-        (0..3).for_each(|member| etcd.start(member));
-        eventually("etcd has a leader", || etcd.control(&["endpoint", "health"]).is_some());
-        etcd
-    }
-
-    fn start(&mut self, member: usize) {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let all = self.ports.iter().enumerate().map(|(at, (_, peer))| format!("n{at}={}", url(*peer)));
-        let all = all.collect::<Vec<_>>().join(",");
-        let (client, peer) = self.ports[member];
-        let log =
-            fs::OpenOptions::new().create(true).append(true).open(self.folder.join("log")).expect("a log");
-        let data = self.folder.join(format!("n{member}"));
-        run(Command::new("mkdir").args(["-p", "-m", "700"]).arg(&data));
-        let child = Command::new("etcd")
-            .args(["--name", &format!("n{member}"), "--initial-cluster", &all, "--data-dir"])
-            .arg(data)
-            .args(["--listen-client-urls", &url(client), "--advertise-client-urls", &url(client)])
-            .args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)])
-            .args(["--quota-backend-bytes", &self.quota_bytes.to_string(), "--unsafe-no-fsync"])
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("etcd starts: it is in Debian's package etcd-server");
-        self.members[member] = Some(child);
-    }
-
-    fn kill(&mut self, member: usize) {
-        let mut child = self.members[member].take().expect("it runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("it ends");
-    }
-
-    fn members(&self) -> String {
-        let members: Vec<_> = self.ports.iter().map(|(client, _)| format!("127.0.0.1:{client}")).collect();
-        members.join(",")
-    }
-
-    /// What `etcdctl` says, if it succeeds.
-    fn control(&self, arguments: &[&str]) -> Option<String> {
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &self.members(), "--dial-timeout", "2s"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .expect("etcdctl runs: it is in Debian's package etcd-client");
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    fn leader(&self) -> usize {
-        let mut leader = None;
-        eventually("etcd has a leader", || {
-            let Some(status) = self.control(&["endpoint", "status", "-w", "fields"]) else { return false };
-            let status: Vec<(&str, &str)> =
-                status.lines().filter_map(|line| line.trim_matches('"').split_once("\" : ")).collect();
-            let all = |name: &str| -> Vec<String> {
-                let found = status.iter().filter(|(field, _)| *field == name);
-                found.map(|(_, value)| (*value).to_owned()).collect()
-            };
-            let places = all("MemberID").into_iter().zip(all("Leader"));
-            leader = places.enumerate().find(|(_, (own, leader))| own == leader).map(|(at, _)| at);
-            leader.is_some()
-        });
-        leader.expect("it was just found")
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for mut child in self.members.iter_mut().filter_map(Option::take) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A server beside the world's own, with the same key.
-struct Second {
-    data: PathBuf,
-    log: PathBuf,
-    port: u16,
-    child: Option<Child>,
-}
-
-impl Second {
-    fn start(&mut self, extra: &[&str]) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-            .args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"])
-            .arg(&self.data)
-            .args(extra)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("the server starts");
-        self.child = Some(child);
-        let port = self.port;
-        eventually("the second server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    }
-
-    fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Second {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A world with two servers.
-struct Pair {
-    world: World,
-    second: Second,
-    etcd: Etcd,
-    // Ends after the servers.
-    _blocks: BlockServer,
-}
-
-impl Pair {
-    fn new(people: &[&str], quota_bytes: u64) -> Pair {
-        let mut made = None;
-        let mut world = World::with_server(people, |world| {
-            let etcd = Etcd::new(world.folder.path(), quota_bytes);
-            let blocks = BlockServer::new(world.folder.path(), &world.data());
-            let state = format!("etcd://{}/test", etcd.members());
-            let arguments = vec!["--blocks".to_owned(), blocks.address(), "--state".to_owned(), state];
-            made = Some((etcd, blocks, arguments.clone()));
-            arguments
-        });
-        let (etcd, blocks, arguments) = made.expect("they were made");
-        let (data, log) = (world.path("data2"), world.path("server2.log"));
-        run(Command::new("mkdir").args(["-m", "700"]).arg(&data));
-        run(Command::new("cp").arg("-p").arg(world.data().join("server-key")).arg(&data));
-        let mut second = Second { data, log, port: free_port(), child: None };
-        second.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
-        world.url = format!("hf://127.0.0.1:{},127.0.0.1:{}/{}", world.port, second.port, world.fsid());
-        Pair { world, second, etcd, _blocks: blocks }
-    }
-
-    fn logs(&self) -> String {
-        let read = |path: &Path| fs::read_to_string(path).expect("a log");
-        format!("{}\n--- second\n{}", read(&self.world.path("server.log")), read(&self.second.log))
-    }
-
-    fn figures(&self, data: &Path) -> serde_json::Value {
-        let mut command = self.world.holdfast("operator");
-        let told = run(command.args(["server", "stats", "--json", "--data"]).arg(data));
-        serde_json::from_str(&told).expect("JSON")
-    }
-
-    /// The address of the active server.
-    fn active(&self, data: &Path) -> String {
-        self.figures(data)["order"]["active"][self.world.fsid()].as_str().unwrap_or("").to_owned()
-    }
-
-    fn own_address(&self) -> String {
-        format!("127.0.0.1:{}", self.world.port)
-    }
-
-    fn second_address(&self) -> String {
-        format!("127.0.0.1:{}", self.second.port)
-    }
-
-    /// Reads with other eyes that all that was acknowledged is there, and that nobody has alarmed.
-    fn check(&mut self, load: &Load, writer: &str, reader: &str) {
-        let theirs = self.world.mount(reader).join(writer);
-        for name in load.acked() {
-            run(Command::new("cmp").arg(load.drafts.join(&name)).arg(theirs.join(&name)));
-        }
-        for who in [writer, reader] {
-            let status = self.world.status(who);
-            assert!(!status.contains("frozen") && !status.to_lowercase().contains("alarm"), "{status}");
-        }
-        let log = self.logs();
-        assert!(!log.contains("damaged") && !log.contains("panicked"), "{log}");
-        self.world.umount(reader);
-    }
-}
-
-/// Somebody who writes file after file, and notes each that `sync` has acknowledged.
-struct Load {
-    drafts: PathBuf,
-    list: PathBuf,
-    stop: PathBuf,
-    child: Child,
-}
-
-impl Load {
-    fn start(world: &World, target: &Path) -> Load {
-        let (drafts, list, stop) = (world.path("drafts"), world.path("acked"), world.path("stop"));
-        fs::create_dir(&drafts).expect("a folder");
-        let script = "i=0; while [ ! -e \"$4\" ]; do i=$((i+1)); head -c 3000 /dev/urandom > \"$1/$i\"; \
-                      cp \"$1/$i\" \"$2/$i\" && sync \"$2/$i\" && echo $i >> \"$3\"; done";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "load"]).arg(&drafts).arg(target).arg(&list).arg(&stop);
-        let child = command.stderr(Stdio::null()).spawn().expect("a shell");
-        Load { drafts, list, stop, child }
-    }
-
-    fn acked(&self) -> Vec<String> {
-        fs::read_to_string(&self.list).unwrap_or_default().lines().map(str::to_owned).collect()
-    }
-
-    /// Waits until more is acknowledged; how long that took.
-    fn goes_on(&self, what: &str) -> Duration {
-        let (start, before) = (Instant::now(), self.acked().len());
-        eventually(what, || self.acked().len() > before + 2);
-        start.elapsed()
-    }
-
-    fn end(&mut self) {
-        fs::write(&self.stop, "").expect("written");
-        self.child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        let _ = fs::write(&self.stop, "");
-        let _ = self.child.kill();
-    }
-}
+use std::time::Duration;
 
 fn git(at: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
@@ -275,7 +30,7 @@ fn signal(process: u32, signal: &str) {
 fn a_standby_goes_on() {
     let mut pair = Pair::new(&["anna", "bert"], 0);
     let anna = pair.world.mount("anna").join("anna");
-    let mut load = Load::start(&pair.world, &anna);
+    let mut load = Load::start(&pair.world, &anna, 3000);
     let repository = anna.join("repository");
     fs::create_dir(&repository).expect("a folder");
     git(&repository, &["init", "-q"]);
@@ -436,7 +191,7 @@ fn what_all_have_seen_is_one_order() {
 fn who_is_cut_off_acknowledges_nothing() {
     let mut pair = Pair::new(&["anna", "bert"], 0);
     let anna = pair.world.mount("anna").join("anna");
-    let mut load = Load::start(&pair.world, &anna);
+    let mut load = Load::start(&pair.world, &anna, 3000);
     load.goes_on("files are written");
     let back_end = pair.world.server_process();
     signal(back_end, "STOP");

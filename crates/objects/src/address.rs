@@ -34,14 +34,21 @@ pub struct BucketAddress {
 
 /// Text that is not a bucket's address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "'{text}' is not a bucket's address: {why}. It should read s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME"
-)]
+#[error("'{text}' is not a bucket's address: {why}. {SHAPE}")]
 pub struct AddressError {
     /// The text, without what follows an `@`.
     pub text: String,
     /// What is wrong with it.
     pub why: String,
+}
+
+const SHAPE: &str = "It should read s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME";
+
+impl AddressError {
+    /// What is wrong, without the text, in which there may be a secret.
+    pub fn reason(&self) -> String {
+        format!("it is not a bucket's address: {}. {SHAPE}", self.why)
+    }
 }
 
 /// Least bytes of the local disk.
@@ -137,8 +144,12 @@ impl FromStr for BucketAddress {
                     address.cache_bytes = Some(bytes);
                 }
                 other => {
+                    // What has another form may be a secret.
+                    let is_word =
+                        other.len() <= 16 && other.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                    let what = if is_word { format!("'{other}'") } else { "a part of it".to_owned() };
                     return Err(wrong(&format!(
-                        "'{other}' is not known; what is: endpoint, region, path_style, durability, cache"
+                        "{what} is not known; what is: endpoint, region, path_style, durability, cache"
                     )));
                 }
             }
@@ -169,6 +180,11 @@ impl BucketAddress {
     /// Whether both are the same place, however they are dealt with.
     pub fn is_same_place(&self, other: &BucketAddress) -> bool {
         (&self.bucket, &self.prefix, &self.endpoint) == (&other.bucket, &other.prefix, &other.endpoint)
+    }
+
+    /// A prefix below this one, dealt with in the same way.
+    pub fn below(&self, part: &str) -> BucketAddress {
+        BucketAddress { prefix: format!("{}{part}/", self.prefix), ..self.clone() }
     }
 
     /// Bucket and prefix, for messages.
@@ -258,5 +274,11 @@ mod tests {
         }
         let error = "s3://AKIA:hidden@abc/x".parse::<BucketAddress>().unwrap_err().to_string();
         assert!(!error.contains("hidden"), "{error}");
+        for text in
+            ["s3://abc/p?region=eu 1hidden", "s3://abc/p?hidden/bXKey=", "s3://abc/hidden key", "s3://hidden"]
+        {
+            let reason = text.parse::<BucketAddress>().unwrap_err().reason();
+            assert!(!reason.contains("hidden") && reason.contains("s3://BUCKET/PREFIX"), "{reason}");
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! A new directory: a store is begun in an empty prefix, or the one that is there is taken over.
 //!
-//! What is taken over is what the newest manifest lists, and the parts of segments behind it. Listings may lag: they say
-//! where to begin, and then what comes next is asked for by name.
+//! What is taken over is what the newest manifest lists, and the parts of segments behind it. Listings may lag, so nothing
+//! rests on them: the owner's note says which epochs there were, the newest head which manifest counts, and what comes next
+//! is asked for by name. What a listing does show must be there.
 
 use crate::bucket::Bucket;
-use crate::catalogue::{Catalogue, Manifest, Owner};
+use crate::catalogue::{Catalogue, Head, Manifest, Owner};
 use crate::claim;
 use crate::names::{self, StoreId};
 use crate::s3::probe;
@@ -20,7 +21,9 @@ pub(crate) const MARKER: &str = "objects-adopting";
 const ADOPTED: SyncSite = SyncSite("objects: taken over");
 /// Epochs before ours whose objects are asked for by name.
 const EPOCHS_TRIED: u64 = 32;
-/// Manifests that are asked for by name behind the last that was listed.
+/// Epochs before ours whose heads are asked for.
+const HEADS_TRIED: usize = 1000;
+/// Manifests and segments that are asked for by name behind the last that is known.
 const AHEAD: u64 = 3;
 
 /// The catalogue to begin with. It is not written yet.
@@ -138,6 +141,45 @@ fn adopt(local: &dyn Storage, bucket: &dyn Bucket, owner: &Owner) -> Result<Cata
     Ok(catalogue)
 }
 
+/// Where the newest manifest is sought from.
+struct Beginning {
+    epoch: u64,
+    number: u64,
+    /// It is there: a head names it.
+    is_sure: bool,
+}
+
+impl Beginning {
+    /// By the newest head, whose name follows from the epochs before ours, and by what a listing shows. `None`: neither is there.
+    fn find(
+        bucket: &dyn Bucket,
+        store: &StoreId,
+        names: &BTreeSet<&str>,
+        epoch: u64,
+    ) -> Result<Option<Beginning>, OpenObjectsError> {
+        let listed = names.iter().filter_map(|name| names::manifest_of(store, name)).max();
+        let newest_listed = listed.map_or(0, |(epoch, _)| epoch);
+        // Heads before the newest manifest that is listed say nothing new.
+        for epoch in (newest_listed..epoch).rev().take(HEADS_TRIED) {
+            let name = names::head(store, epoch);
+            let bytes = match bucket.get(&name, None) {
+                Ok(bytes) => bytes,
+                Err(error) if error.is_absent() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let head = Head::of_text(&bytes).filter(|head| head.store == *store);
+            let number = head.map(|head| head.manifest).ok_or_else(|| OpenObjectsError::Damaged {
+                what: format!("the object {}/{name}", bucket.describe()),
+                why: "it names no manifest. Put an earlier version of it back, or remove it".to_owned(),
+            })?;
+            let is_sure = listed.is_none_or(|listed| (epoch, number) >= listed);
+            let (epoch, number) = listed.map_or((epoch, number), |listed| listed.max((epoch, number)));
+            return Ok(Some(Beginning { epoch, number, is_sure }));
+        }
+        Ok(listed.map(|(epoch, number)| Beginning { epoch, number, is_sure: false }))
+    }
+}
+
 /// The newest manifest there is.
 fn newest(
     bucket: &dyn Bucket,
@@ -145,16 +187,13 @@ fn newest(
     names: &BTreeSet<&str>,
     epoch: u64,
 ) -> Result<Option<Manifest>, OpenObjectsError> {
-    let listed = names.iter().filter_map(|name| names::manifest_of(store, name)).max();
-    let number = listed.map_or(0, |(_, number)| number);
+    let beginning = Beginning::find(bucket, store, names, epoch)?;
+    let number = beginning.as_ref().map_or(0, |beginning| beginning.number);
+    let first = beginning.as_ref().map_or(0, |beginning| beginning.epoch);
+    let epochs: BTreeSet<u64> =
+        (first.max(epoch.saturating_sub(EPOCHS_TRIED))..=epoch).chain([first]).collect();
     let mut found = None;
     let (mut next, mut misses) = (number.max(1), 0);
-    let epochs: BTreeSet<u64> = listed
-        .iter()
-        .map(|(epoch, _)| *epoch)
-        .chain([epoch])
-        .chain(unlisted_epochs(store, epoch, names))
-        .collect();
     while misses < AHEAD {
         let mut here = None;
         for epoch in epochs.iter().rev() {
@@ -180,7 +219,16 @@ fn newest(
         }
         next += 1;
     }
-    Ok(found)
+    match (&found, beginning) {
+        (None, Some(Beginning { epoch, number, is_sure: true })) => Err(OpenObjectsError::Damaged {
+            what: bucket.describe(),
+            why: format!(
+                "its newest manifest {} is not there. Put it back; where listings lag, wait until they show all, and start again",
+                names::manifest(store, epoch, number)
+            ),
+        }),
+        _ => Ok(found),
+    }
 }
 
 fn put_format(local: &dyn Storage, format: &[u8]) -> Result<(), OpenObjectsError> {
@@ -203,7 +251,6 @@ fn adopt_tails(
     let store = &catalogue.store;
     let last = catalogue.segments.values().next_back();
     let mut previous = last.map_or((0, 0), |entry| (entry.number, entry.length));
-    let listed_last = previous.0;
     let mut epochs: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
     for (segment, epoch, offset) in names.iter().filter_map(|name| names::tail_of(store, name)) {
@@ -211,21 +258,15 @@ fn adopt_tails(
         let end = ends.entry(segment).or_default();
         *end = (*end).max(offset);
     }
-    epochs.retain(|segment, _| *segment > listed_last);
-    let unlisted = unlisted_epochs(store, catalogue.epoch, names);
-    // The last one listed may have gone on.
-    if let Some(mut last) = epochs.last_entry() {
-        last.get_mut().extend(&unlisted);
-    }
-    let mut highest = listed_last;
-    loop {
-        let listed = epochs.pop_first();
-        let is_listed = listed.is_some();
-        // Those that no listing shows yet follow each other.
-        let (segment, epochs) = listed.unwrap_or_else(|| (highest + 1, unlisted.clone()));
-        highest = segment;
+    let unlisted = tail_epochs(store, catalogue.epoch, names);
+    let last = epochs.keys().next_back().copied().unwrap_or(0);
+    let (mut segment, mut misses) = (previous.0, 0);
+    while misses < AHEAD {
+        segment += 1;
+        let mut tried = epochs.remove(&segment).unwrap_or_default();
+        tried.extend(&unlisted);
         let mut best: Vec<Tail> = Vec::new();
-        for epoch in epochs.into_iter().rev() {
+        for epoch in tried.into_iter().rev() {
             let chain = chain(bucket, store, segment, epoch)?;
             let head =
                 |chain: &[Tail]| chain.first().map(|tail| tail.bytes[..tail.bytes.len().min(64)].to_vec());
@@ -239,10 +280,8 @@ fn adopt_tails(
             if ends.contains_key(&segment) {
                 return Err(gap(bucket, store, segment, 0));
             }
-            match is_listed {
-                true => continue,
-                false => break,
-            }
+            misses += u64::from(segment > last);
+            continue;
         };
         if first.previous != previous {
             return Err(gap(bucket, store, previous.0.max(1), previous.1));
@@ -257,18 +296,18 @@ fn adopt_tails(
             file.write_at(tail.offset, &tail.bytes).map_err(OpenObjectsError::io("writing", &name))?;
         }
         file.sync(ADOPTED).map_err(OpenObjectsError::io("syncing", &name))?;
-        previous = (segment, length);
+        (previous, misses) = ((segment, length), 0);
     }
     local.sync_dir(ADOPTED).map_err(OpenObjectsError::io("syncing", &local.describe()))
 }
 
-/// Epochs in which something may have been written that no listing shows: since the newest that one does show, whoever
-/// began a take-over and did not end it among them.
-fn unlisted_epochs(store: &StoreId, epoch: u64, names: &BTreeSet<&str>) -> BTreeSet<u64> {
+/// Epochs in which tails may have been written that no listing shows, and that still count: a tail goes when its segment is in
+/// the bucket, which is soon after the next start.
+fn tail_epochs(store: &StoreId, epoch: u64, names: &BTreeSet<&str>) -> BTreeSet<u64> {
     let tails = names.iter().filter_map(|name| names::tail_of(store, name)).map(|(_, epoch, _)| epoch);
     let manifests = names.iter().filter_map(|name| names::manifest_of(store, name)).map(|(epoch, _)| epoch);
-    let newest = tails.chain(manifests).max().unwrap_or(0);
-    (newest.max(epoch.saturating_sub(EPOCHS_TRIED))..epoch).collect()
+    let newest = tails.chain(manifests).max().unwrap_or(epoch).min(epoch);
+    (newest.saturating_sub(EPOCHS_TRIED)..epoch).collect()
 }
 
 fn gap(bucket: &dyn Bucket, store: &StoreId, segment: u32, offset: u64) -> OpenObjectsError {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! catalogue, manifest   first line | borsh of the value | SHA-256 of all before [32]
-//! owner                 first line, then lines KEY VALUE
+//! owner, head           first line, then lines KEY VALUE
 //! ```
 //!
 //! Invariant: the catalogue lists a segment only once the bucket has its object, and a manifest lists all that the
@@ -22,6 +22,7 @@ const FILE_NEW: &str = "objects-new";
 const CATALOGUE: &[u8] = b"holdfast catalogue of objects 1\n";
 const MANIFEST: &[u8] = b"holdfast manifest of segments 1\n";
 const OWNER: &str = "holdfast owner 1";
+const HEAD: &str = "holdfast head 1";
 const WRITTEN: SyncSite = SyncSite("objects: catalogue");
 
 /// A segment in the bucket.
@@ -208,6 +209,27 @@ impl Owner {
     }
 }
 
+/// Which manifest counts, of those that the server of an epoch wrote. Its name is known to whoever knows the epoch, so the
+/// manifest is found even where listings lag. Only that server writes it: the owner's note, which another may have replaced
+/// a moment ago, could not be written again and again without undoing that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    pub(crate) store: StoreId,
+    pub(crate) manifest: u64,
+}
+
+impl Head {
+    pub(crate) fn to_text(self) -> String {
+        format!("{HEAD}\nstore {}\nmanifest {}\n", crate::sign::hex(&self.store), self.manifest)
+    }
+
+    pub(crate) fn of_text(bytes: &[u8]) -> Option<Head> {
+        let rest = std::str::from_utf8(bytes).ok()?.strip_prefix(HEAD)?.strip_prefix("\nstore ")?;
+        let (store, manifest) = rest.strip_suffix('\n')?.split_once("\nmanifest ")?;
+        Some(Head { store: id_of(store)?, manifest: manifest.parse().ok()? })
+    }
+}
+
 fn id_of(text: &str) -> Option<[u8; 16]> {
     if text.len() != 32 || !text.is_ascii() {
         return None;
@@ -251,14 +273,20 @@ mod tests {
         assert!(matches!(Catalogue::read(&storage), Err(OpenObjectsError::Damaged { .. })));
     }
 
-    /// Proves: the owner's note is read as written, and a part of it is none.
+    /// Proves: the owner's note and a head are read as written, and a part of one is none.
     #[test]
-    fn the_owners_note_comes_back() {
+    fn notes_come_back() {
         let owner = Owner { store: [1; 16], epoch: 7, token: [2; 16], host: "box one".into(), since_s: 9 };
         let text = owner.to_text();
         assert_eq!(Owner::of_text(text.as_bytes()), Some(owner));
         for at in 0..text.len() {
             assert_eq!(Owner::of_text(&text.as_bytes()[..at]), None);
+        }
+        let head = Head { store: [1; 16], manifest: 70 };
+        let text = head.to_text();
+        assert_eq!(Head::of_text(text.as_bytes()), Some(head));
+        for at in 0..text.len() {
+            assert_eq!(Head::of_text(&text.as_bytes()[..at]), None);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::bucket::BucketError;
 use crate::catalogue::{Catalogue, Owner};
 use crate::names;
 use crate::settings::OpenObjectsError;
-use crate::tiered::{Claim, Growing, Inner, State, now_s};
+use crate::tiered::{Claim, Growing, Inner, Loss, State, now_s};
 use std::collections::BTreeMap;
 
 /// The owner's note; `None`: there is none.
@@ -26,21 +26,30 @@ pub(crate) fn owner(bucket: &dyn crate::bucket::Bucket) -> Result<Option<Owner>,
 /// Why nothing may be written.
 pub(crate) fn lost(claim: &Claim) -> Result<(), OpenObjectsError> {
     match claim {
-        Claim::Lost { why, way_out } => {
-            Err(OpenObjectsError::Doubtful { why: why.clone(), way_out: way_out.clone() })
+        Claim::Lost { why, loss } => {
+            Err(OpenObjectsError::Doubtful { why: why.clone(), way_out: loss.way_out().to_owned() })
         }
         _ => Ok(()),
     }
 }
 
-fn lose(inner: &Inner, why: String, way_out: &str) -> OpenObjectsError {
-    let error = OpenObjectsError::Doubtful { why: why.clone(), way_out: way_out.to_owned() };
+fn lose(inner: &Inner, why: String, loss: Loss) -> OpenObjectsError {
+    let error = OpenObjectsError::Doubtful { why: why.clone(), way_out: loss.way_out().to_owned() };
     let mut state = inner.state.lock();
     if !matches!(state.claim, Claim::Lost { .. }) {
         tracing::error!("{error}");
-        state.claim = Claim::Lost { why, way_out: way_out.to_owned() };
+        state.claim = Claim::Lost { why, loss };
     }
     error
+}
+
+impl Loss {
+    fn way_out(self) -> &'static str {
+        match self {
+            Loss::Another => ANOTHER,
+            Loss::Changed => CHANGED,
+        }
+    }
 }
 
 const ANOTHER: &str = "Stop one of the two. If this is the one to stay, move its directory of objects away and start it with \
@@ -68,13 +77,17 @@ pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
             let why = format!(
                 "the owner's note is gone from {place}, which was emptied or changed behind this server's back"
             );
-            return Err(lose(inner, why, CHANGED));
+            return Err(lose(inner, why, Loss::Changed));
         }
         Some(owner) if owner.store != store => {
-            return Err(lose(inner, format!("{place} now has the store of {}", owner.shown()), ANOTHER));
+            return Err(lose(
+                inner,
+                format!("{place} now has the store of {}", owner.shown()),
+                Loss::Another,
+            ));
         }
         Some(owner) if owner.epoch > epoch || (owner.epoch == epoch && owner.token != token) => {
-            return Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), ANOTHER));
+            return Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), Loss::Another));
         }
         Some(_) => {}
     }
@@ -86,7 +99,7 @@ pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
             missing.len(),
             missing[0].1
         );
-        return Err(lose(inner, why, CHANGED));
+        return Err(lose(inner, why, Loss::Changed));
     }
     {
         let mut state = inner.state.lock();
@@ -135,12 +148,14 @@ pub(crate) fn look(inner: &Inner) -> Result<(), OpenObjectsError> {
         Some(owner) if owner.store == store && owner.token == token => Ok(()),
         // An earlier one that arrived late.
         Some(owner) if owner.store == store && owner.epoch < epoch => Ok(put_note(inner)?),
-        Some(owner) => Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), ANOTHER)),
+        Some(owner) => {
+            Err(lose(inner, format!("{place} was taken over by {}", owner.shown()), Loss::Another))
+        }
         None => {
             let why = format!(
                 "the owner's note is gone from {place}, which was emptied or changed behind this server's back"
             );
-            Err(lose(inner, why, CHANGED))
+            Err(lose(inner, why, Loss::Changed))
         }
     }
 }
@@ -148,6 +163,7 @@ pub(crate) fn look(inner: &Inner) -> Result<(), OpenObjectsError> {
 /// What a store has in the bucket.
 struct Listing {
     segments: BTreeMap<String, u64>,
+    /// Manifests and heads.
     manifests: Vec<String>,
     tails: Vec<(u32, String)>,
 }
@@ -156,7 +172,8 @@ impl Listing {
     fn read(inner: &Inner, store: names::StoreId) -> Result<Listing, OpenObjectsError> {
         let mut listing = Listing { segments: BTreeMap::new(), manifests: Vec::new(), tails: Vec::new() };
         for one in inner.note(inner.bucket.list(&names::store(&store)))? {
-            if names::manifest_of(&store, &one.name).is_some() {
+            let is_head = names::head_of(&store, &one.name).is_some();
+            if is_head || names::manifest_of(&store, &one.name).is_some() {
                 listing.manifests.push(one.name);
             } else if let Some((segment, ..)) = names::tail_of(&store, &one.name) {
                 listing.tails.push((segment, one.name));
@@ -225,7 +242,11 @@ impl State {
                     tracing::warn!(object = name, "an object is gone from the bucket and is sent again");
                 }
                 None => {
-                    tracing::error!(object = name, "an object is gone from the bucket: blocks in it are lost")
+                    tracing::error!(
+                        object = name,
+                        "an object is gone from the bucket: blocks in it are lost"
+                    );
+                    self.lost_objects.insert(name.clone());
                 }
             }
         }

@@ -5,7 +5,8 @@
 //! under a name that is never used again; then its local file may go, and what is read of it comes back in ranges.
 //!
 //! Invariants:
-//! - nothing in the bucket is ever overwritten but the owner's note, so no delayed or repeated request does harm;
+//! - nothing in the bucket is ever overwritten but the owner's note, and a head by the start that it belongs to, so no delayed
+//!   or repeated request does harm;
 //! - a segment's local file goes only when the bucket has said that it has the object, whole;
 //! - an object goes only when nothing lists it any more: neither the local catalogue nor the newest manifest, and all that
 //!   was moved out of it is in the bucket too;
@@ -31,6 +32,7 @@ mod sending;
 mod settings;
 mod sign;
 pub mod simulated;
+mod storage;
 mod tails;
 mod tiered;
 mod xml;

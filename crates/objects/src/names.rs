@@ -47,6 +47,21 @@ pub(crate) fn manifest_of(store: &StoreId, name: &str) -> Option<(u64, u64)> {
     Some((epoch.parse().ok()?, number.parse().ok()?))
 }
 
+/// Which manifest of an epoch counts.
+pub(crate) fn head(store: &StoreId, epoch: u64) -> String {
+    format!("{}{epoch:010}", heads(store))
+}
+
+/// What the names of all heads of a store begin with.
+pub(crate) fn heads(store: &StoreId) -> String {
+    format!("{}/head-", of(store))
+}
+
+/// Epoch of a head.
+pub(crate) fn head_of(store: &StoreId, name: &str) -> Option<u64> {
+    name.strip_prefix(&heads(store))?.parse().ok()
+}
+
 pub(crate) fn tails(store: &StoreId) -> String {
     format!("{}/tail-", of(store))
 }
@@ -72,6 +87,7 @@ mod tests {
         let id = [0xab; 16];
         assert_eq!(manifest_of(&id, &manifest(&id, 3, 99)), Some((3, 99)));
         assert_eq!(tail_of(&id, &tail(&id, 7, 3, 4096)), Some((7, 3, 4096)));
+        assert_eq!((head_of(&id, &head(&id, 12)), head_of(&id, &manifest(&id, 3, 99))), (Some(12), None));
         assert_eq!(tail_of(&[1; 16], &tail(&id, 7, 3, 4096)), None);
         assert_eq!(tail_of(&id, &format!("{}1-2-3-4", tails(&id))), None);
         assert!(manifest(&id, 2, 10) < manifest(&id, 2, 11) && manifest(&id, 9, 10) < manifest(&id, 10, 1));

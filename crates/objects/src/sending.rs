@@ -1,14 +1,15 @@
 //! The thread that sends sealed segments, writes manifests, and removes what nothing lists.
 //!
-//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; and only then the local file
+//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; the head that names it; and only
+//! then the local file
 //! may go, and with it the tails. For a removed one: all segments that have what was moved out of it; a manifest without
 //! it; the catalogue; a while; and then the object.
 
-use crate::catalogue::Entry;
+use crate::catalogue::{Entry, Head};
 use crate::claim;
 use crate::names;
 use crate::settings::OpenObjectsError;
-use crate::tiered::{Claim, Inner, now_s};
+use crate::tiered::{Claim, Inner, LastManifest, now_s};
 use holdfast_log::SEGMENT_HEADER_BYTES;
 use sha2::{Digest as _, Sha256};
 use std::io;
@@ -112,18 +113,34 @@ fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
     Ok(())
 }
 
-/// Says in the bucket which segments make up the store.
-pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
-    let format = match inner.local.open("FORMAT") {
+/// Makes sure that a manifest of this start is in the bucket that says how the store is to be read: what it lists, and what
+/// follows in tails, is of no use without.
+pub(crate) fn ensure_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let last = inner.state.lock().manifest.as_ref().map(|last| last.has_format);
+    match last {
+        Some(true) => Ok(()),
+        Some(false) if format(inner)?.is_empty() => Ok(()),
+        _ => put_manifest(inner),
+    }
+}
+
+/// What the store's `FORMAT` file says; nothing as long as there is none.
+fn format(inner: &Inner) -> Result<Vec<u8>, OpenObjectsError> {
+    match inner.local.open("FORMAT") {
         Ok(file) => {
             let mut bytes = vec![0; 64];
             let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", "FORMAT"))?;
             bytes.truncate(count);
-            bytes
+            Ok(bytes)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(OpenObjectsError::io("opening", "FORMAT")(error)),
-    };
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(OpenObjectsError::io("opening", "FORMAT")(error)),
+    }
+}
+
+/// Says in the bucket which segments make up the store.
+pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let format = format(inner)?;
     let _writing = inner.manifests.lock();
     let manifest = {
         let mut state = inner.state.lock();
@@ -134,16 +151,22 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
         (state.is_dirty, state.needs_manifest) = (true, false);
         manifest
     };
+    let has_format = !manifest.format.is_empty();
     let name = names::manifest(&manifest.store, manifest.epoch, manifest.number);
+    let head = Head { store: manifest.store, manifest: manifest.number };
     inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
-    let put = inner.note(inner.bucket.put(&name, &manifest.to_bytes()));
+    let put = inner.note(inner.bucket.put(&name, &manifest.to_bytes())).and_then(|()| {
+        // Only now it counts: nothing that it replaces goes before.
+        let name = names::head(&manifest.store, manifest.epoch);
+        inner.note(inner.bucket.put(&name, head.to_text().as_bytes()))
+    });
     let mut state = inner.state.lock();
     if let Err(error) = put {
         state.needs_manifest = true;
         return Err(error.into());
     }
-    let last = state.manifest_name.replace(name);
-    state.old_objects.extend(last);
+    let last = state.manifest.replace(LastManifest { name, has_format });
+    state.old_objects.extend(last.map(|last| last.name));
     Ok(())
 }
 
@@ -178,6 +201,8 @@ fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
 /// Removes objects that nothing needs.
 fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
     let (old, due) = {
+        // A manifest that is on its way does not count yet.
+        let _writing = inner.manifests.lock();
         let state = inner.state.lock();
         if state.claim != Claim::Held || state.needs_manifest {
             return Ok(());

@@ -120,10 +120,7 @@ fn send_part(inner: &Inner, number: u32, (from, to): (u64, u64)) -> Result<(), O
         claim::take(inner)?;
     }
     // Without one nobody would find the tail.
-    let has_manifest = inner.state.lock().manifest_name.is_some();
-    if !has_manifest {
-        crate::sending::put_manifest(inner)?;
-    }
+    crate::sending::ensure_manifest(inner)?;
     let (file, name, previous) = {
         let state = inner.state.lock();
         claim::lost(&state.claim)?;

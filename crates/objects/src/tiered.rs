@@ -2,14 +2,14 @@
 
 use crate::address::Durability;
 use crate::bucket::{Bucket, BucketError, Counts};
-use crate::catalogue::{self, Catalogue, Condemned};
-use crate::file::TieredFile;
+use crate::catalogue::{Catalogue, Condemned};
 use crate::pages::Pages;
 use crate::settings::{OpenObjectsError, Settings};
-use crate::{adopt, claim, pages};
-use holdfast_log::{Storage, StorageFile, StorageLock, SyncSite, segment_name, segment_number};
+use crate::{adopt, claim};
+use holdfast_log::{Storage, StorageFile, StorageLock, segment_name, segment_number};
 use parking_lot::{Condvar, Mutex};
-use std::collections::BTreeMap;
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,7 +69,23 @@ pub(crate) enum Claim {
     /// The owner's note is ours.
     Held,
     /// It is somebody else's, or the bucket is not what it was.
-    Lost { why: String, way_out: String },
+    Lost { why: String, loss: Loss },
+}
+
+/// Why it may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Loss {
+    /// The owner's note is somebody else's.
+    Another,
+    /// The bucket is not what it was.
+    Changed,
+}
+
+/// A manifest in the bucket.
+pub(crate) struct LastManifest {
+    pub(crate) name: String,
+    /// It has what the store's `FORMAT` file says. The first one may be older than that file.
+    pub(crate) has_format: bool,
 }
 
 pub(crate) struct State {
@@ -80,6 +96,8 @@ pub(crate) struct State {
     /// Segments in the bucket of which there is a local copy, and when it was read last.
     pub(crate) copies: BTreeMap<u32, u64>,
     pub(crate) claim: Claim,
+    /// Objects whose loss the operator has accepted with this start.
+    pub(crate) lost_objects: BTreeSet<String>,
     /// The catalogue has changed since it was written.
     pub(crate) is_dirty: bool,
     /// No manifest of this epoch is in the bucket, or the last one is behind the catalogue.
@@ -87,7 +105,7 @@ pub(crate) struct State {
     /// Manifests that the newest has replaced.
     pub(crate) old_objects: Vec<String>,
     /// The last manifest that this start wrote.
-    pub(crate) manifest_name: Option<String>,
+    pub(crate) manifest: Option<LastManifest>,
     /// What the bucket said last, if that was a failure.
     pub(crate) trouble: Option<BucketError>,
     /// A first segment may be begun even when there is no room, so that what is here can be read.
@@ -140,10 +158,11 @@ impl Tiered {
             files: BTreeMap::new(),
             copies: BTreeMap::new(),
             claim: Claim::Pending,
+            lost_objects: BTreeSet::new(),
             is_dirty: false,
             needs_manifest: true,
             old_objects: Vec::new(),
-            manifest_name: None,
+            manifest: None,
             trouble: None,
             has_begun: false,
             is_ending: false,
@@ -163,7 +182,8 @@ impl Tiered {
         });
         match claim::take(&inner) {
             Ok(()) => adopt::end(&*inner.local).map_err(OpenObjectsError::io("removing", adopt::MARKER))?,
-            Err(error) if is_known && error.is_away() => tracing::error!("{error}"),
+            // What the operator is to accept must be seen first.
+            Err(error) if is_known && !inner.settings.anew && error.is_away() => tracing::error!("{error}"),
             Err(error) => return Err(error),
         }
         let sending = inner.clone();
@@ -212,6 +232,31 @@ impl Tiered {
     /// [`OpenObjectsError::Doubtful`]
     pub fn check_claim(&self) -> Result<(), OpenObjectsError> {
         claim::lost(&self.inner().state.lock().claim)
+    }
+
+    /// Who has taken the store over, in words; `None`: nobody.
+    pub fn taken_over(&self) -> Option<String> {
+        match &self.inner().state.lock().claim {
+            Claim::Lost { why, loss: Loss::Another } => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether the operator has accepted with this start that objects are lost.
+    pub fn has_losses(&self) -> bool {
+        !self.inner().state.lock().lost_objects.is_empty()
+    }
+
+    /// The store's name: wherever it is opened it is the same, but for one that lacks objects whose loss was accepted.
+    pub fn name(&self) -> [u8; 16] {
+        let state = self.inner().state.lock();
+        let store = state.catalogue.store;
+        if state.lost_objects.is_empty() {
+            return store;
+        }
+        let mut sum = Sha256::new_with_prefix(store);
+        state.lost_objects.iter().for_each(|name| sum.update(name));
+        *sum.finalize().first_chunk().expect("it is longer")
     }
 
     /// The object that has a segment, by the name of its file, with bucket and prefix; `None`: it is local only.
@@ -305,7 +350,7 @@ impl State {
         }
     }
 
-    fn greatest(&self) -> u32 {
+    pub(crate) fn greatest(&self) -> u32 {
         let growing = self.growing.keys().next_back();
         let listed = self.catalogue.segments.keys().next_back();
         growing.max(listed).copied().unwrap_or(0)
@@ -387,112 +432,6 @@ impl Inner {
                 tracing::warn!(name, %error, "a local copy of a segment cannot be removed");
             }
         }
-    }
-}
-
-impl Storage for Tiered {
-    fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
-        let inner = self.inner();
-        let Some(number) = segment_number(name) else { return inner.local.create(name) };
-        {
-            let state = inner.state.lock();
-            if state.has_begun && state.waiting() >= inner.settings.cache_bytes {
-                let why = format!(
-                    "{} bytes wait to be sent to {}, which is all the room they have (cache=...)",
-                    state.waiting(),
-                    inner.bucket.describe()
-                );
-                return Err(io::Error::new(io::ErrorKind::StorageFull, why));
-            }
-        }
-        let file = inner.local.create(name)?;
-        let mut state = inner.state.lock();
-        state.has_begun = true;
-        state.growing.insert(number, Growing::new());
-        state.files.insert(number, file);
-        drop(state);
-        Ok(Arc::new(TieredFile::new(inner.clone(), number)))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
-        let inner = self.inner();
-        let Some(number) = segment_number(name) else { return inner.local.open(name) };
-        let state = inner.state.lock();
-        let is_here = state.growing.get(&number).is_some_and(|growing| growing.removed_after.is_none());
-        if !is_here && !state.catalogue.segments.contains_key(&number) {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no {name}")));
-        }
-        drop(state);
-        Ok(Arc::new(TieredFile::new(inner.clone(), number)))
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        let inner = self.inner();
-        let mut names = inner.local.list()?;
-        let is_own =
-            |name: &str| name.starts_with(catalogue::FILE) || pages::is_file(name) || name == adopt::MARKER;
-        names.retain(|name| segment_number(name).is_none() && !is_own(name));
-        let state = inner.state.lock();
-        let growing = state.growing.iter().filter(|(_, growing)| growing.removed_after.is_none());
-        names.extend(growing.map(|(number, _)| segment_name(*number)));
-        let listed = state.catalogue.segments.keys().filter(|number| !state.growing.contains_key(number));
-        names.extend(listed.map(|number| segment_name(*number)));
-        Ok(names)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        let inner = self.inner();
-        let Some(number) = segment_number(name) else { return inner.local.remove(name) };
-        let mut guard = inner.state.lock();
-        let state = &mut *guard;
-        let after = state.greatest();
-        if let Some(growing) = state.growing.get_mut(&number) {
-            if growing.is_sealed && growing.written > holdfast_log::SEGMENT_HEADER_BYTES {
-                // Sent all the same: what was moved out of it is not in the bucket yet.
-                growing.removed_after = Some(after);
-                state.catalogue.leaving.insert(number, after);
-                state.is_dirty = true;
-                return Ok(());
-            }
-            state.growing.remove(&number);
-            state.files.remove(&number);
-            return inner.local.remove(name);
-        }
-        let Some(entry) = state.catalogue.segments.remove(&number) else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no {name}")));
-        };
-        state.catalogue.condemned.push(Condemned { entry, after, unlisted_s: None });
-        state.is_dirty = true;
-        inner.drop_copy(state, number);
-        drop(guard);
-        inner.pages.forget(&*inner.local, number);
-        inner.wake.notify_all();
-        Ok(())
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner().local.rename(from, to)
-    }
-
-    fn sync_dir(&self, site: SyncSite) -> io::Result<()> {
-        self.inner().local.sync_dir(site)?;
-        self.inner().save()
-    }
-
-    fn lock(&self, name: &str) -> io::Result<Box<dyn StorageLock>> {
-        self.inner().local.lock(name)
-    }
-
-    fn entropy(&self) -> io::Result<[u8; 16]> {
-        self.inner().local.entropy()
-    }
-
-    fn free_bytes(&self) -> Option<u64> {
-        self.inner().local.free_bytes()
-    }
-
-    fn describe(&self) -> String {
-        format!("{} ({})", self.inner().local.describe(), self.inner().bucket.describe())
     }
 }
 

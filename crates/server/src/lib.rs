@@ -35,8 +35,9 @@ pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
-    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlocksAt, BucketStanding,
-    Local, Objects, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
+    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlocksAt, BucketAddress,
+    BucketStanding, Local, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
+    bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};
 pub use error::{OpenError, RunError};

@@ -1,7 +1,7 @@
 //! The server as a process: data directory, listener, background work, orderly end.
 
 use crate::apart::{self, Apart};
-use crate::block_store::{self, BlockStore, BlocksAt, Objects, ObjectsSettings, Remote, RemoteSettings};
+use crate::block_store::{self, BlockStore, BlocksAt, Local, ObjectsSettings, Remote, RemoteSettings};
 use crate::config::ServerConfig;
 use crate::control;
 use crate::data::DataDirectory;
@@ -108,7 +108,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
     if host.blocks.standing().is_some_and(|standing| standing.address.starts_with("s3://")) {
         return Err(OpenError::State(
             "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
-             block server (`holdfast blocks`, docs/operate.md)"
+             block server, which may have them in the bucket (`holdfast blocks --blocks s3://...`, docs/operate.md)"
                 .to_owned(),
         ));
     }
@@ -225,9 +225,10 @@ fn blocks_apart(
         }
     }
     let (path, anew) = (data.path(), config.blocks_anew);
-    let settings = ObjectsSettings { address: bucket, data: path, store: store.clone(), anew };
-    if let Some(objects) = Objects::open(settings)? {
-        return Ok(Some(Arc::new(objects)));
+    let settings =
+        ObjectsSettings { address: bucket, data: path, store: store.clone(), anew, patience: None };
+    if let Some(blocks) = Local::in_bucket(settings)? {
+        return Ok(Some(Arc::new(blocks)));
     }
     let settings = RemoteSettings { address: server, data: path, key: key.clone(), anew };
     Ok(Remote::open(settings)?.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))

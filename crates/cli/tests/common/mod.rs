@@ -3,8 +3,12 @@
 
 #![allow(dead_code, missing_docs)]
 
+pub mod block_server;
+pub mod cluster;
 pub mod desk;
+pub mod load;
 pub mod memory;
+pub mod object_store;
 pub mod relay;
 
 use std::io::{BufRead, BufReader};

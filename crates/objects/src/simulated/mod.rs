@@ -65,6 +65,11 @@ impl Simulated {
         state.unlisted.clear();
     }
 
+    /// From now on listings lack what is written.
+    pub fn begin_lagging(&self) {
+        self.0.lock().lags = true;
+    }
+
     /// Carries out what is late, in the order it was sent.
     pub fn settle(&self) {
         let mut state = self.0.lock();

@@ -1,17 +1,20 @@
 //! One consistency server's store at a block server: its blocks, and what it was told about them.
 //!
 //! ```text
-//! DATA/servers/KEY/name    the name of the store, drawn when it was made
-//! DATA/servers/KEY/store/  its blocks
+//! DATA/servers/KEY/name      the name of the store: of one in a bucket the bucket's, else drawn when it was made
+//! DATA/servers/KEY/store/    its blocks; or, where they are in a bucket:
+//! DATA/servers/KEY/objects/  what the bucket does not have yet, the index, a cache
 //! ```
 //!
 //! Invariant: an answer leaves when all that it speaks of is durable, and says up to where the store is.
 
+use super::local::OwnLog;
 use super::note::{digits, id_of};
-use super::{BlockStore, BlockStoreError, Local};
+use super::{BlockStore, BlockStoreError, Local, ObjectsSettings, objects};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::{LocalStorage, LogError};
+use holdfast_objects::{Bucket, BucketAddress};
 use holdfast_protocol::block_server::{
     BlockAnswer, BlockCall, BlockCollection, BlockFault, BlockReply, BlockRequest, StoreId,
 };
@@ -21,20 +24,31 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+/// File with the name of the store.
+const NAME: &str = "name";
 /// Most bytes of references in an answer.
 const REFERENCES_BYTES: usize = MESSAGE_BYTES_MAX / 2;
 /// Not a file system: where the store keeps records of its own.
 const OWN: Digest = Digest([0xff; 32]);
 
+/// How long an acknowledgement waits for the bucket: less than who asked waits, so that they hear why.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A store.
 pub(crate) struct Keeper {
     name: StoreId,
-    store: holdfast_store::BlockStore,
     blocks: Local,
-    /// Up to where the log is durable.
-    durable: AtomicU64,
+}
+
+/// Where in a bucket a store is.
+pub(super) struct Place {
+    pub(super) bucket: Arc<dyn Bucket>,
+    /// Of this store alone.
+    pub(super) address: BucketAddress,
+    /// The operator accepts what is there.
+    pub(super) anew: bool,
 }
 
 impl Keeper {
@@ -42,23 +56,65 @@ impl Keeper {
     ///
     /// # Errors
     /// In words.
-    pub(crate) fn open(directory: &Path, config: StoreConfig) -> Result<Keeper, String> {
+    pub(super) fn open(
+        directory: &Path,
+        config: StoreConfig,
+        place: Option<Place>,
+    ) -> Result<Keeper, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
         let files = directory.join("store");
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&files).map_err(failed)?;
-        let name = name_in(directory).map_err(failed)?;
-        let storage = LocalStorage::open(&files).map_err(failed)?;
-        let store =
-            holdfast_store::BlockStore::open(Arc::new(storage), config).map_err(|error| error.to_string())?;
-        let durable = AtomicU64::new(store.position());
-        Ok(Keeper { name, blocks: Local::new(store.clone()), store, durable })
+        let (other, made) = match place {
+            Some(_) => (files.clone(), directory.to_owned()),
+            None => (directory.join(objects::DIRECTORY), files.clone()),
+        };
+        if other.exists() {
+            return Err(format!(
+                "{} is there, so its blocks are at another kind of place; this one is for a new data directory",
+                other.display()
+            ));
+        }
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&made).map_err(failed)?;
+        let Some(Place { bucket, address, anew }) = place else {
+            let name = match name_in(directory).map_err(failed)? {
+                Some(name) => name,
+                None => drawn_name(directory).map_err(failed)?,
+            };
+            let storage = LocalStorage::open(&files).map_err(failed)?;
+            let store = holdfast_store::BlockStore::open(Arc::new(storage), config)
+                .map_err(|error| error.to_string())?;
+            return Ok(Keeper { name, blocks: Local::over_log(store, OwnLog::OnDisk) });
+        };
+        let (data, patience) = (directory, Some(PATIENCE));
+        let settings = ObjectsSettings { address: None, data, store: config, anew, patience };
+        let blocks = Local::over_bucket(bucket, &address, &settings)?;
+        Keeper::in_bucket(directory, blocks)
     }
 
-    /// Carries out a request; `Err`: the disk can promise nothing any more.
+    /// Over a store in a bucket. Its name is the bucket's, so a server whose disk was lost is known again; but where the loss
+    /// of objects was accepted it is another, as a store that lacks something is not the one that the other side relies on.
+    fn in_bucket(directory: &Path, blocks: Local) -> Result<Keeper, String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+        let tier = blocks.tier().expect("it is in a bucket");
+        let name = match name_in(directory).map_err(failed)? {
+            Some(name) if !tier.has_losses() => name,
+            _ => {
+                put_name(directory, &tier.name()).map_err(failed)?;
+                tier.name()
+            }
+        };
+        Ok(Keeper { name, blocks })
+    }
+
+    /// Who has taken the store over.
+    pub(super) fn taken_over(&self) -> Option<String> {
+        self.blocks.tier()?.taken_over()
+    }
+
+    /// Carries out a request; `Err`: nothing can be promised any more.
     pub(crate) fn answer(&self, request: BlockRequest) -> Result<BlockReply, String> {
         let outcome = if request.store.is_some_and(|meant| meant != self.name) {
             Err(BlockFault::OtherStore.into())
-        } else if request.known > self.durable.load(Ordering::Acquire) {
+        } else if request.known > self.blocks.durable() {
             Err(BlockFault::OlderStore.into())
         } else {
             self.carry_out(request.file_system, request.call)
@@ -66,17 +122,12 @@ impl Keeper {
         let outcome = match outcome {
             Ok(answer) => Ok(answer),
             Err(Fault::Fatal(why)) => return Err(why),
-            Err(Fault::Told(fault)) => Err(fault),
+            Err(Fault::Told(fault)) => match self.taken_over() {
+                Some(why) => return Err(why),
+                None => Err(fault),
+            },
         };
-        Ok(BlockReply { store: self.name, position: self.durable.load(Ordering::Acquire), outcome })
-    }
-
-    /// Makes everything durable that was done so far.
-    fn commit(&self) -> Result<(), Fault> {
-        let end = self.store.position();
-        self.store.commit().map_err(BlockStoreError::from)?;
-        self.durable.fetch_max(end, Ordering::AcqRel);
-        Ok(())
+        Ok(BlockReply { store: self.name, position: self.blocks.durable(), outcome })
     }
 
     fn carry_out(&self, file_system: Digest, call: BlockCall) -> Result<BlockAnswer, Fault> {
@@ -102,7 +153,6 @@ impl Keeper {
                     reserve: all.reserve,
                 });
                 blocks.store(file_system, owner, given, allowance.as_ref(), now_ns)?;
-                self.commit()?;
                 BlockAnswer::Done
             }
             BlockCall::Load { addresses, bytes_max } => {
@@ -114,14 +164,10 @@ impl Keeper {
                 BlockAnswer::Which(blocks.contains(file_system, &addresses)?.into_iter().collect())
             }
             BlockCall::Renew { addresses, now_ns } => {
-                let which = self.store.renew_present(file_system, &addresses, now_ns);
-                let which = which.map_err(BlockStoreError::from)?;
-                self.commit()?;
-                BlockAnswer::Which(which.into_iter().collect())
+                BlockAnswer::Which(blocks.renew(file_system, &addresses, now_ns)?.into_iter().collect())
             }
             BlockCall::Dereference { owner, addresses, now_ns } => {
                 let dropped = blocks.dereference(file_system, owner, &addresses, now_ns)?;
-                self.commit()?;
                 BlockAnswer::Count(dropped)
             }
             BlockCall::Snapshot { now_ns } => {
@@ -130,12 +176,10 @@ impl Keeper {
             }
             BlockCall::Pin { holder, addresses, until_ns, now_ns } => {
                 blocks.pin(file_system, holder, &addresses, until_ns, now_ns)?;
-                self.commit()?;
                 BlockAnswer::Done
             }
             BlockCall::Hold(HoldShown { name, device, made_ns, roots }) => {
                 let outcome = blocks.hold(file_system, Hold { name, device, made_ns, roots })?;
-                self.commit()?;
                 BlockAnswer::Missing(match outcome {
                     HoldOutcome::Held => Vec::new(),
                     HoldOutcome::Missing(missing) => missing,
@@ -143,7 +187,6 @@ impl Keeper {
             }
             BlockCall::Unhold(name) => {
                 let was = blocks.unhold(file_system, &name)?;
-                self.commit()?;
                 BlockAnswer::Count(was.into())
             }
             BlockCall::Holds => {
@@ -161,9 +204,8 @@ impl Keeper {
             }
             BlockCall::Collect { roots, short, now_ns } => {
                 // So that the log has something behind all that may be removed: its end never goes back.
-                self.store.ordering_checkpoint(OWN, b"collection").map_err(BlockStoreError::from)?;
+                blocks.mark_end(OWN)?;
                 let report = blocks.collect(file_system, &roots, &short.into_iter().collect(), now_ns)?;
-                self.commit()?;
                 BlockAnswer::Collected(told(report))
             }
             BlockCall::Scrub => {
@@ -212,7 +254,7 @@ fn told(report: CollectReport) -> BlockCollection {
 enum Fault {
     /// The consistency server hears it.
     Told(BlockFault),
-    /// The disk can promise nothing any more.
+    /// The disk here can promise nothing any more.
     Fatal(String),
 }
 
@@ -237,22 +279,28 @@ impl From<BlockStoreError> for Fault {
     }
 }
 
-/// The name of the store in a directory, drawn if there is none yet.
-fn name_in(directory: &Path) -> std::io::Result<StoreId> {
-    let path = directory.join("name");
-    match std::fs::read_to_string(&path) {
-        Ok(text) => id_of(text.trim()).ok_or_else(|| std::io::Error::other("its name is damaged")),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let mut name = StoreId::default();
-            getrandom::fill(&mut name).map_err(|error| std::io::Error::other(error.to_string()))?;
-            let partial = path.with_extension("partial");
-            let mut file = std::fs::File::create(&partial)?;
-            file.write_all(format!("{}\n", digits(&name)).as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&partial, &path)?;
-            std::fs::File::open(directory)?.sync_all()?;
-            Ok(name)
-        }
+/// The name of the store in a directory; `None`: it has none yet.
+fn name_in(directory: &Path) -> std::io::Result<Option<StoreId>> {
+    match std::fs::read_to_string(directory.join(NAME)) {
+        Ok(text) => id_of(text.trim()).map(Some).ok_or_else(|| std::io::Error::other("its name is damaged")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn drawn_name(directory: &Path) -> std::io::Result<StoreId> {
+    let mut name = StoreId::default();
+    getrandom::fill(&mut name).map_err(|error| std::io::Error::other(error.to_string()))?;
+    put_name(directory, &name)?;
+    Ok(name)
+}
+
+fn put_name(directory: &Path, name: &StoreId) -> std::io::Result<()> {
+    let path = directory.join(NAME);
+    let partial = path.with_extension("partial");
+    let mut file = std::fs::File::create(&partial)?;
+    file.write_all(format!("{}\n", digits(name)).as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&partial, &path)?;
+    std::fs::File::open(directory)?.sync_all()
 }

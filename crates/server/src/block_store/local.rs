@@ -1,5 +1,12 @@
-//! Blocks in the server's own log, beside its order.
+//! Blocks in a log of this process: the one that has the order too, or one of their own, on the disk here or in a bucket.
+//!
+//! Invariants:
+//! - in a log of their own, a call that changes something returns when it is as durable as was promised: on the disk here,
+//!   or in the bucket too. In the order's log that is up to whoever appends the record that names the blocks;
+//! - what is read of a bucket is believed only if it is what its address says, and nothing is collected while the bucket is
+//!   not what it was, or another server's.
 
+use super::objects::Tier;
 use super::{BlockStore, BlockStoreError, Standing};
 use crate::blocks::stored_bytes;
 use crate::control::Scrubbed;
@@ -12,19 +19,90 @@ use holdfast_store::{
     Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, ScrubReport, StoreError,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The store of this process.
-#[derive(Clone)]
-pub struct Local(holdfast_store::BlockStore);
+pub struct Local {
+    store: holdfast_store::BlockStore,
+    log: OwnLog,
+    /// Up to where the log is as durable as was promised.
+    durable: AtomicU64,
+}
+
+/// What the log has, and where it is.
+pub(super) enum OwnLog {
+    /// The order too.
+    WithOrder,
+    /// Blocks alone; on the disk here.
+    OnDisk,
+    /// Blocks alone; in a bucket.
+    InBucket(Tier),
+}
 
 impl Local {
-    /// Over an open store.
+    /// Over an open store that has the order too.
     pub fn new(store: holdfast_store::BlockStore) -> Local {
-        Local(store)
+        Local::over_log(store, OwnLog::WithOrder)
     }
 
-    fn load_one(&self, file_system: Digest, address: Digest) -> Result<LoadedBlock, StoreError> {
-        match self.0.retrieve(file_system, address) {
+    pub(super) fn over_log(store: holdfast_store::BlockStore, log: OwnLog) -> Local {
+        let durable = AtomicU64::new(store.position());
+        Local { store, log, durable }
+    }
+
+    /// Up to where the log is as durable as was promised.
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Appends a record that means nothing, so that the log's end never goes back, whatever is removed before it.
+    pub(super) fn mark_end(&self, mark: Digest) -> Result<(), BlockStoreError> {
+        Ok(self.store.ordering_checkpoint(mark, b"collection")?)
+    }
+
+    /// The bucket, if it is in one.
+    pub(super) fn tier(&self) -> Option<&Tier> {
+        match &self.log {
+            OwnLog::InBucket(tier) => Some(tier),
+            OwnLog::WithOrder | OwnLog::OnDisk => None,
+        }
+    }
+
+    /// Makes everything durable that was done so far.
+    fn commit(&self) -> Result<(), BlockStoreError> {
+        let end = self.store.position();
+        self.store.commit()?;
+        if let Some(tier) = self.tier() {
+            tier.confirm()?;
+        }
+        self.durable.fetch_max(end, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Ends a change.
+    fn settle(&self) -> Result<(), BlockStoreError> {
+        match self.log {
+            OwnLog::WithOrder => Ok(()),
+            OwnLog::OnDisk | OwnLog::InBucket(_) => self.commit(),
+        }
+    }
+
+    fn load_one(&self, file_system: Digest, address: Digest) -> Result<LoadedBlock, BlockStoreError> {
+        let loaded = match self.retrieve(file_system, address) {
+            // An object that is gone makes its own blocks errors, and no others.
+            Err(error @ StoreError::Log(LogError::Io { .. })) if self.tier().is_some() => {
+                LoadedBlock::Damaged(error.to_string())
+            }
+            loaded => loaded?,
+        };
+        Ok(match self.tier() {
+            Some(tier) => tier.checked(address, loaded),
+            None => loaded,
+        })
+    }
+
+    fn retrieve(&self, file_system: Digest, address: Digest) -> Result<LoadedBlock, StoreError> {
+        match self.store.retrieve(file_system, address) {
             Ok(None) => Ok(LoadedBlock::Absent),
             Ok(Some((header, block))) => Ok(LoadedBlock::Found(
                 StoreHeader { owner: header.owner, stored_ns: header.stored_ns },
@@ -47,7 +125,8 @@ impl BlockStore for Local {
         allowance: Option<&Allowance>,
         now_ns: i64,
     ) -> Result<(), BlockStoreError> {
-        Ok(self.0.store_within(file_system, owner, blocks, allowance, now_ns)?)
+        self.store.store_within(file_system, owner, blocks, allowance, now_ns)?;
+        self.settle()
     }
 
     fn load(
@@ -75,7 +154,7 @@ impl BlockStore for Local {
         file_system: Digest,
         addresses: &[Digest],
     ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError> {
-        let of = |address: &Digest| match self.0.references(file_system, *address) {
+        let of = |address: &Digest| match self.store.references(file_system, *address) {
             Err(error @ StoreError::Log(LogError::Away { .. })) => Err(error.into()),
             Err(
                 error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. } | StoreError::Log(_)),
@@ -89,7 +168,7 @@ impl BlockStore for Local {
     }
 
     fn contains(&self, file_system: Digest, addresses: &[Digest]) -> Result<Vec<bool>, BlockStoreError> {
-        Ok(self.0.contains_all(file_system, addresses)?)
+        Ok(self.store.contains_all(file_system, addresses)?)
     }
 
     fn renew(
@@ -98,7 +177,11 @@ impl BlockStore for Local {
         addresses: &[Digest],
         now_ns: i64,
     ) -> Result<Vec<bool>, BlockStoreError> {
-        Ok(self.0.contains_renew_all(file_system, addresses, now_ns)?)
+        let which = self.store.renew_present(file_system, addresses, now_ns)?;
+        if which.contains(&true) {
+            self.commit()?;
+        }
+        Ok(which)
     }
 
     fn dereference(
@@ -110,14 +193,15 @@ impl BlockStore for Local {
     ) -> Result<u32, BlockStoreError> {
         let mut dropped = 0;
         for address in addresses {
-            let outcome = self.0.decref(file_system, owner, *address, now_ns)?;
+            let outcome = self.store.decref(file_system, owner, *address, now_ns)?;
             dropped += u32::from(outcome == DecrefOutcome::Dropped);
         }
+        self.settle()?;
         Ok(dropped)
     }
 
     fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), BlockStoreError> {
-        Ok(self.0.snapshot(file_system, now_ns)?)
+        Ok(self.store.snapshot(file_system, now_ns)?)
     }
 
     fn pin(
@@ -128,27 +212,32 @@ impl BlockStore for Local {
         until_ns: i64,
         now_ns: i64,
     ) -> Result<(), BlockStoreError> {
-        Ok(self.0.pin(file_system, holder, addresses, until_ns, now_ns)?)
+        self.store.pin(file_system, holder, addresses, until_ns, now_ns)?;
+        self.settle()
     }
 
     fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError> {
-        Ok(self.0.hold(file_system, hold)?)
+        let outcome = self.store.hold(file_system, hold)?;
+        self.settle()?;
+        Ok(outcome)
     }
 
     fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, BlockStoreError> {
-        Ok(self.0.unhold(file_system, name)?)
+        let was = self.store.unhold(file_system, name)?;
+        self.settle()?;
+        Ok(was)
     }
 
     fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
-        Ok(self.0.holds(&file_system))
+        Ok(self.store.holds(&file_system))
     }
 
     fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {
-        Ok(self.0.charged(file_system, devices))
+        Ok(self.store.charged(file_system, devices))
     }
 
     fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
-        Ok(self.0.charges(file_system)?)
+        Ok(self.store.charges(file_system)?)
     }
 
     fn collect(
@@ -158,21 +247,30 @@ impl BlockStore for Local {
         short: &BTreeSet<DeviceId>,
         now_ns: i64,
     ) -> Result<CollectReport, BlockStoreError> {
-        Ok(self.0.collect_with(file_system, roots, short, now_ns, &mut |_| {})?)
+        if let Some(tier) = self.tier() {
+            tier.check_claim()?;
+        }
+        let report = self.store.collect_with(file_system, roots, short, now_ns, &mut |_| {})?;
+        self.settle()?;
+        Ok(report)
     }
 
     fn sync(&self) -> Result<(), BlockStoreError> {
-        Ok(self.0.commit()?)
+        self.commit()
     }
 
     fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
-        Ok(in_words(&self.0.scrub(progress)?))
+        let mut found = in_words(&self.store.scrub(progress)?);
+        if let Some(tier) = self.tier() {
+            found.bad = found.bad.into_iter().map(|bad| tier.with_object(bad)).collect();
+        }
+        Ok(found)
     }
 
     fn figures(&self) -> Result<BlockFigures, BlockStoreError> {
         // What is not in the index yet would be counted only in part.
-        self.0.checkpoint()?;
-        let store = self.0.statistics()?;
+        self.store.checkpoint()?;
+        let store = self.store.statistics()?;
         Ok(BlockFigures {
             blocks: store.blocks + store.recent_entries,
             block_bytes: store.block_bytes,
@@ -188,7 +286,8 @@ impl BlockStore for Local {
     }
 
     fn standing(&self) -> Option<Standing> {
-        None
+        let tier = self.tier()?;
+        Some(tier.standing(self.figures().ok()))
     }
 }
 

@@ -1,11 +1,11 @@
-//! Where a server's blocks are: beside its order, in the same log ([`Local`]), or at a block server on another machine
-//! ([`Remote`], served there by [`BlockServer`]; SUNDR section 5 has the two as programs of their own), or in a bucket of an
-//! object store ([`Objects`]).
+//! Where a server's blocks are: beside its order, in the same log, or in a bucket of an object store (both [`Local`]), or at
+//! a block server on another machine ([`Remote`], served there by [`BlockServer`], which has them on its disk or in a bucket;
+//! SUNDR section 5 has the two as programs of their own).
 //!
 //! The contract of a [`BlockStore`], which `tests/block_stores.rs` holds each of them to:
 //! - an ordering record that is appended after a call has returned never becomes durable before what the call did: blocks
-//!   first, then the record that names them. [`Local`] has both in one log, in this order, under one sync; [`Remote`]
-//!   returns when the other machine's disk has it, [`Objects`] when the disk here has it, or the bucket, as was promised;
+//!   first, then the record that names them. A log with both has them in this order, under one sync; [`Remote`] returns
+//!   when the other machine has promised it, a store in a bucket when the disk here has it, or the bucket, as was promised;
 //! - a block is found only by a file system that stored it; one that is damaged is told from one that is absent, and wrong
 //!   bytes are never given;
 //! - nothing is dropped but by a collection, which is given all roots, and by whoever takes back what they stored lately.
@@ -23,15 +23,17 @@ use crate::control::Scrubbed;
 use crate::refusal::Refused;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
+use holdfast_log::LogError;
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
 use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use holdfast_objects::BucketAddress;
 pub use local::Local;
 pub(crate) use local::in_words;
 pub(crate) use note::FILES;
-pub use objects::{Objects, ObjectsSettings};
+pub use objects::ObjectsSettings;
 pub use remote::{Remote, RemoteSettings};
 pub use serving::{BlockServer, BlockServerConfig, BlockServerError};
 
@@ -242,7 +244,7 @@ pub enum BlocksAt {
     /// At a block server.
     Server(holdfast_rpc::BlocksAddress),
     /// In a bucket.
-    Bucket(holdfast_objects::BucketAddress),
+    Bucket(BucketAddress),
 }
 
 impl std::str::FromStr for BlocksAt {
@@ -250,16 +252,20 @@ impl std::str::FromStr for BlocksAt {
 
     fn from_str(text: &str) -> Result<BlocksAt, String> {
         match text.starts_with("s3:") {
-            true => text
-                .parse()
-                .map(BlocksAt::Bucket)
-                .map_err(|error: holdfast_objects::AddressError| error.to_string()),
-            false => text
-                .parse()
-                .map(BlocksAt::Server)
-                .map_err(|error: holdfast_rpc::AddressError| error.to_string()),
+            true => bucket_address(text).map(BlocksAt::Bucket),
+            false => text.parse().map(BlocksAt::Server).map_err(|_: holdfast_rpc::AddressError| {
+                "it is no block server's address, which reads hf+blocks://HOST:PORT/KEY".to_owned()
+            }),
         }
     }
+}
+
+/// The address of a bucket. The text is in no message: a secret may have been put into it.
+///
+/// # Errors
+/// In words.
+pub fn bucket_address(text: &str) -> Result<BucketAddress, String> {
+    text.parse().map_err(|error: holdfast_objects::AddressError| error.reason())
 }
 
 /// Why a block store did not do something.
@@ -267,7 +273,7 @@ impl std::str::FromStr for BlocksAt {
 pub enum BlockStoreError {
     /// The store here.
     #[error(transparent)]
-    Local(#[from] StoreError),
+    Local(StoreError),
     /// The other machine is not reached.
     #[error(
         "the block store {address} cannot be reached: {why}. What needs it is refused until it can; nothing is lost"
@@ -318,6 +324,15 @@ pub enum BlockStoreError {
         /// What was noticed.
         doubt: String,
     },
+}
+
+impl From<StoreError> for BlockStoreError {
+    fn from(error: StoreError) -> BlockStoreError {
+        match error {
+            StoreError::Log(LogError::Away { error, .. }) => BlockStoreError::Bucket(error),
+            error => BlockStoreError::Local(error),
+        }
+    }
 }
 
 impl From<BlockStoreError> for Refused {

@@ -5,31 +5,26 @@
 //! DATA/objects/      segments that the bucket does not have yet, ranges that were read, the index
 //! ```
 //!
-//! Invariants:
-//! - a call that changes something returns when it is as durable as was promised: on the disk here, or in the bucket too;
-//! - what comes back is believed only if it is what its address says;
-//! - a bucket that cannot be reached is told from a block that is damaged, and both from one that is not there;
-//! - nothing is collected while the bucket is not what it was, or another server's.
+//! Invariant: a bucket that cannot be reached is told from a block that is damaged, and both from one that is not there.
 
-use super::{BlockStore, BlockStoreError, Local, Standing};
-use crate::blocks::stored_bytes;
-use crate::control::Scrubbed;
-use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
+use super::local::OwnLog;
+use super::{BlockStoreError, Local, Standing};
+use holdfast_content::BODY_BYTES_MAX;
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_log::{LocalStorage, LogError, Storage};
+use holdfast_log::{LocalStorage, Storage};
 use holdfast_objects::{Bucket, BucketAddress, OpenObjectsError, S3, Settings, Tiered};
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
-use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreConfig, StoreError};
-use std::collections::{BTreeMap, BTreeSet};
+use holdfast_store::StoreConfig;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Directory below the data directory.
-const DIRECTORY: &str = "objects";
+pub(super) const DIRECTORY: &str = "objects";
 pub(super) const FIRST_LINE: &str = "holdfast block store in a bucket 1";
 
-/// How a bucket is found.
+/// How a bucket is found, and how its store behaves.
 pub struct ObjectsSettings<'a> {
     /// Where it is; `None`: where it was last time.
     pub address: Option<BucketAddress>,
@@ -39,14 +34,8 @@ pub struct ObjectsSettings<'a> {
     pub store: StoreConfig,
     /// The operator accepts what is in the bucket, whatever was there before.
     pub anew: bool,
-}
-
-/// Blocks in a bucket.
-pub struct Objects {
-    store: holdfast_store::BlockStore,
-    blocks: Local,
-    tier: Tiered,
-    address: String,
+    /// How long an acknowledgement waits for the bucket; `None`: as usual.
+    pub patience: Option<Duration>,
 }
 
 /// The bucket that a data directory remembers; `None`: its blocks are not in one.
@@ -63,49 +52,63 @@ pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> 
     address.parse().map(Some).map_err(std::io::Error::other)
 }
 
-fn remember(data: &Path, address: &BucketAddress) -> std::io::Result<()> {
-    let path = data.join(super::FILES[0]);
-    let partial = path.with_extension("partial");
-    let mut file = std::fs::File::create(&partial)?;
-    file.write_all(format!("{FIRST_LINE}\naddress {address}\n").as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&partial, &path)?;
-    std::fs::File::open(data)?.sync_all()
+/// The bucket of a data directory: the one that was asked for, or else that of last time.
+///
+/// # Errors
+/// In words.
+pub(super) fn bucket_of(data: &Path, asked: Option<&BucketAddress>) -> Result<Option<BucketAddress>, String> {
+    let known = remembered(data)
+        .map_err(|error| format!("what is known of the bucket ({}): {error}", data.display()))?;
+    if let (Some(known), Some(address)) = (&known, asked)
+        && !known.is_same_place(address)
+    {
+        tracing::warn!(%known, %address, "the blocks are to be at another place than last time");
+    }
+    Ok(asked.cloned().or(known))
 }
 
-impl Objects {
-    /// Opens the store, or says why not. `None`: neither the settings nor the data directory name a bucket.
+/// Remembers the bucket of a data directory.
+///
+/// # Errors
+/// In words.
+pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), String> {
+    let write = || {
+        if remembered(data)?.as_ref() == Some(address) {
+            return Ok(());
+        }
+        let path = data.join(super::FILES[0]);
+        let partial = path.with_extension("partial");
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(format!("{FIRST_LINE}\naddress {address}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&partial, &path)?;
+        std::fs::File::open(data)?.sync_all()
+    };
+    write().map_err(|error: std::io::Error| format!("writing to {}: {error}", data.display()))
+}
+
+impl Local {
+    /// The store in a bucket, which the data directory remembers; or why it does not open. `None`: neither the settings nor
+    /// the data directory name one.
     ///
     /// # Errors
     /// In words, with the way out.
-    pub fn open(settings: ObjectsSettings) -> Result<Option<Objects>, String> {
-        let data = settings.data;
-        let known = remembered(data)
-            .map_err(|error| format!("what is known of the bucket ({}): {error}", data.display()))?;
-        let address = match (&settings.address, &known) {
-            (None, None) => return Ok(None),
-            (Some(address), _) => address.clone(),
-            (None, Some(known)) => known.clone(),
-        };
-        if let Some(known) = known.as_ref().filter(|known| !known.is_same_place(&address)) {
-            tracing::warn!(%known, %address, "the blocks are to be at another place than last time");
-        }
-        let objects = Objects::over(Arc::new(S3::new(&address)), &address, &settings)?;
-        if known.as_ref() != Some(&address) {
-            remember(data, &address).map_err(|error| format!("writing to {}: {error}", data.display()))?;
-        }
-        Ok(Some(objects))
+    pub fn in_bucket(settings: ObjectsSettings) -> Result<Option<Local>, String> {
+        let Some(address) = bucket_of(settings.data, settings.address.as_ref())? else { return Ok(None) };
+        let blocks = Local::over_bucket(Arc::new(S3::new(&address)), &address, &settings)?;
+        remember(settings.data, &address)?;
+        Ok(Some(blocks))
     }
 
-    /// The same over any bucket.
+    /// The same over any bucket; nothing is remembered.
     ///
     /// # Errors
     /// In words, with the way out.
-    pub fn over(
+    pub fn over_bucket(
         bucket: Arc<dyn Bucket>,
         address: &BucketAddress,
         settings: &ObjectsSettings,
-    ) -> Result<Objects, String> {
+    ) -> Result<Local, String> {
         let directory = settings.data.join(DIRECTORY);
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
         let local: Arc<dyn Storage> = Arc::new(LocalStorage::open(&directory).map_err(failed)?);
@@ -114,22 +117,62 @@ impl Objects {
             durability: address.durability,
             cache_bytes: address.cache_bytes.unwrap_or(usual.cache_bytes),
             anew: settings.anew,
+            patience: settings.patience.unwrap_or(usual.patience),
             host: std::fs::read_to_string("/proc/sys/kernel/hostname")
                 .map_or(usual.host, |name| name.trim().to_owned()),
             ..Settings::default()
         };
         let segment_bytes = u64::from(settings.store.segment_bytes).min(tiered.cache_bytes / 4) as u32;
-        let tier = Tiered::open(local, bucket, tiered).map_err(|error| error.to_string())?;
+        let tiered = Tiered::open(local, bucket, tiered).map_err(|error| error.to_string())?;
         let config = StoreConfig { segment_bytes, ..settings.store.clone() };
-        let store = holdfast_store::BlockStore::open(Arc::new(tier.clone()), config)
+        let store = holdfast_store::BlockStore::open(Arc::new(tiered.clone()), config)
             .map_err(|error| format!("the blocks of {}: {error}", address.place()))?;
-        Ok(Objects { blocks: Local::new(store.clone()), store, tier, address: address.to_string() })
+        let tier = Tier { tiered, address: address.to_string() };
+        Ok(Local::over_log(store, OwnLog::InBucket(tier)))
+    }
+}
+
+/// The bucket below a store.
+pub(super) struct Tier {
+    tiered: Tiered,
+    address: String,
+}
+
+impl Tier {
+    /// Makes what is on the disk here as durable as was promised.
+    pub(super) fn confirm(&self) -> Result<(), BlockStoreError> {
+        self.tiered.confirm().map_err(|error| self.explain(error))
     }
 
-    /// Makes what was done as durable as was promised.
-    fn commit(&self) -> Result<(), BlockStoreError> {
-        self.store.commit()?;
-        self.tier.confirm().map_err(|error| self.explain(error))
+    /// Whether the bucket is what it was and nobody else's.
+    pub(super) fn check_claim(&self) -> Result<(), BlockStoreError> {
+        self.tiered.check_claim().map_err(|error| self.explain(error))
+    }
+
+    /// Who has taken the store over.
+    pub(super) fn taken_over(&self) -> Option<String> {
+        self.tiered.taken_over()
+    }
+
+    /// Whether the operator has accepted with this start that objects are lost.
+    pub(super) fn has_losses(&self) -> bool {
+        self.tiered.has_losses()
+    }
+
+    /// The name of the store, which is another for each set of objects whose loss the operator has accepted.
+    pub(super) fn name(&self) -> [u8; 16] {
+        self.tiered.name()
+    }
+
+    pub(super) fn standing(&self, figures: Option<BlockFigures>) -> Standing {
+        let standing = self.tiered.standing();
+        Standing {
+            address: self.address.clone(),
+            reached: standing.trouble.is_none(),
+            doubt: standing.doubt.clone(),
+            figures,
+            bucket: Some(standing.into()),
+        }
     }
 
     fn explain(&self, error: OpenObjectsError) -> BlockStoreError {
@@ -143,18 +186,8 @@ impl Objects {
         }
     }
 
-    /// What a failure of the store means here.
-    fn told(&self, error: BlockStoreError) -> BlockStoreError {
-        match error {
-            BlockStoreError::Local(StoreError::Log(LogError::Away { error, .. })) => {
-                BlockStoreError::Bucket(error)
-            }
-            other => other,
-        }
-    }
-
     /// What is believed of what was read: only what its address says.
-    fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
+    pub(super) fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
         match loaded {
             LoadedBlock::Found(header, block) => {
                 match block.clone().open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
@@ -173,10 +206,10 @@ impl Objects {
     }
 
     /// A message with the object in place of the name of a segment's file.
-    fn with_object(&self, why: String) -> String {
+    pub(super) fn with_object(&self, why: String) -> String {
         let file =
             why.split([' ', ':', ',']).find(|word| word.starts_with("segment-") && word.ends_with(".log"));
-        match file.and_then(|file| Some((file, self.tier.object_of(file)?))) {
+        match file.and_then(|file| Some((file, self.tiered.object_of(file)?))) {
             Some((file, object)) => why.replace(file, &object),
             None => why,
         }
@@ -185,163 +218,3 @@ impl Objects {
 
 const WAY_OUT: &str = "`holdfast server scrub` lists all that is damaged; put a good copy of the object back, or have a \
                        device that still has the block store it again";
-
-impl BlockStore for Objects {
-    fn store(
-        &self,
-        file_system: Digest,
-        owner: DeviceId,
-        blocks: Vec<(Digest, StoredBlock)>,
-        allowance: Option<&Allowance>,
-        now_ns: i64,
-    ) -> Result<(), BlockStoreError> {
-        self.blocks.store(file_system, owner, blocks, allowance, now_ns).map_err(|error| self.told(error))?;
-        self.commit()
-    }
-
-    fn load(
-        &self,
-        file_system: Digest,
-        addresses: &[Digest],
-        bytes_max: usize,
-    ) -> Result<Vec<LoadedBlock>, BlockStoreError> {
-        let (mut blocks, mut bytes) = (Vec::with_capacity(addresses.len()), 0);
-        for address in addresses {
-            // An object that is gone makes its own blocks errors, and no others.
-            let loaded = match self.blocks.load(file_system, &[*address], usize::MAX) {
-                Err(BlockStoreError::Local(error @ StoreError::Log(LogError::Io { .. }))) => {
-                    LoadedBlock::Damaged(error.to_string())
-                }
-                loaded => loaded.map_err(|error| self.told(error))?.pop().unwrap_or(LoadedBlock::Absent),
-            };
-            if let LoadedBlock::Found(_, block) = &loaded {
-                bytes += stored_bytes(block);
-            }
-            if bytes > bytes_max && !blocks.is_empty() {
-                break;
-            }
-            blocks.push(self.checked(*address, loaded));
-        }
-        Ok(blocks)
-    }
-
-    fn references(
-        &self,
-        file_system: Digest,
-        addresses: &[Digest],
-    ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError> {
-        self.blocks.references(file_system, addresses).map_err(|error| self.told(error))
-    }
-
-    fn contains(&self, file_system: Digest, addresses: &[Digest]) -> Result<Vec<bool>, BlockStoreError> {
-        self.blocks.contains(file_system, addresses)
-    }
-
-    fn renew(
-        &self,
-        file_system: Digest,
-        addresses: &[Digest],
-        now_ns: i64,
-    ) -> Result<Vec<bool>, BlockStoreError> {
-        let which = self.store.renew_present(file_system, addresses, now_ns)?;
-        if which.contains(&true) {
-            self.commit()?;
-        }
-        Ok(which)
-    }
-
-    fn dereference(
-        &self,
-        file_system: Digest,
-        owner: DeviceId,
-        addresses: &[Digest],
-        now_ns: i64,
-    ) -> Result<u32, BlockStoreError> {
-        let dropped = self.blocks.dereference(file_system, owner, addresses, now_ns)?;
-        self.commit()?;
-        Ok(dropped)
-    }
-
-    fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), BlockStoreError> {
-        self.blocks.snapshot(file_system, now_ns)
-    }
-
-    fn pin(
-        &self,
-        file_system: Digest,
-        holder: u64,
-        addresses: &[Digest],
-        until_ns: i64,
-        now_ns: i64,
-    ) -> Result<(), BlockStoreError> {
-        self.blocks.pin(file_system, holder, addresses, until_ns, now_ns)?;
-        self.commit()
-    }
-
-    fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError> {
-        let outcome = self.blocks.hold(file_system, hold).map_err(|error| self.told(error))?;
-        self.commit()?;
-        Ok(outcome)
-    }
-
-    fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, BlockStoreError> {
-        let was = self.blocks.unhold(file_system, name)?;
-        self.commit()?;
-        Ok(was)
-    }
-
-    fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
-        self.blocks.holds(file_system)
-    }
-
-    fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {
-        self.blocks.charged(file_system, devices)
-    }
-
-    fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
-        self.blocks.charges(file_system)
-    }
-
-    fn collect(
-        &self,
-        file_system: Digest,
-        roots: &[Digest],
-        short: &BTreeSet<DeviceId>,
-        now_ns: i64,
-    ) -> Result<CollectReport, BlockStoreError> {
-        self.tier.check_claim().map_err(|error| self.explain(error))?;
-        let report =
-            self.blocks.collect(file_system, roots, short, now_ns).map_err(|error| self.told(error))?;
-        self.commit()?;
-        Ok(report)
-    }
-
-    fn sync(&self) -> Result<(), BlockStoreError> {
-        self.commit()
-    }
-
-    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
-        let mut found = self.blocks.scrub(progress).map_err(|error| self.told(error))?;
-        found.bad = found.bad.into_iter().map(|bad| self.with_object(bad)).collect();
-        Ok(found)
-    }
-
-    fn figures(&self) -> Result<BlockFigures, BlockStoreError> {
-        self.blocks.figures()
-    }
-
-    fn batch(&self) -> usize {
-        1
-    }
-
-    fn standing(&self) -> Option<Standing> {
-        let standing = self.tier.standing();
-        Some(Standing {
-            address: self.address.clone(),
-            reached: standing.trouble.is_none(),
-            doubt: standing.doubt.clone(),
-            figures: self.figures().ok(),
-            bucket: Some(standing.into()),
-        })
-    }
-}

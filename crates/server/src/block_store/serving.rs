@@ -3,15 +3,18 @@
 //! ```text
 //! DATA/server-key    OpenSSH private key, mode 0600
 //! DATA/lock          held by the process that serves
-//! DATA/servers/KEY/  the store of one consistency server
+//! DATA/block-store   which bucket, if blocks are in one; text
+//! DATA/servers/KEY/  the store of one consistency server; in a bucket it is below PREFIX/KEY
 //! ```
 //!
 //! Invariants:
 //! - only keys that the operator named are served, each its own store and no other's;
 //! - whoever cannot be served loses its connection, and nobody else notices; a disk that can promise nothing any more
-//!   ends the process, as nothing of what was only appended may be believed.
+//!   ends the process, as nothing of what was only appended may be believed;
+//! - so does another block server that has taken a store over from the bucket: whoever asked here finds that one.
 
-use super::keeper::Keeper;
+use super::keeper::{Keeper, Place};
+use super::objects;
 use crate::apart::{self, Apart};
 use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
@@ -19,6 +22,7 @@ use crate::server::{bound, segment_bytes};
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage, StorageLock};
+use holdfast_objects::{Bucket, BucketAddress, S3};
 use holdfast_protocol::message::{PROTOCOL_VERSIONS, Request, Response, ServerError, Welcome};
 use holdfast_rpc::apart::{Introduced, Reception, serve_introduced};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session};
@@ -34,6 +38,8 @@ use tokio::task::spawn_blocking;
 
 /// Requests of one connection carried out at once.
 const AT_ONCE: usize = 32;
+/// How often it is looked whether a store was taken over.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Threads for work that blocks.
 const BLOCKING_THREADS: usize = 64;
 /// Held by the process that serves.
@@ -56,6 +62,10 @@ pub struct BlockServerConfig {
     pub keep_deleted: Duration,
     /// How many bytes of them at most.
     pub keep_deleted_bytes: Option<u64>,
+    /// The bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in the data directory.
+    pub blocks: Option<BucketAddress>,
+    /// The operator accepts what is in the bucket, whatever was there before.
+    pub blocks_anew: bool,
 }
 
 impl BlockServerConfig {
@@ -74,6 +84,8 @@ impl BlockServerConfig {
             gc_window: usual.gc_window,
             keep_deleted: usual.keep_deleted,
             keep_deleted_bytes: usual.keep_deleted_bytes,
+            blocks: None,
+            blocks_anew: false,
         }
     }
 }
@@ -87,6 +99,17 @@ pub enum BlockServerError {
     /// Another one has the data directory.
     #[error("{path} is in use by another block server", path = .0.display())]
     InUse(PathBuf),
+    /// What is known of the bucket makes no sense, or cannot be noted.
+    #[error("{0}")]
+    Bucket(String),
+    /// A store of a consistency server in a bucket cannot be opened.
+    #[error("the blocks of the server {server}: {why}")]
+    InBucket {
+        /// Its key.
+        server: PublicKey,
+        /// Why.
+        why: String,
+    },
     /// A store of a consistency server cannot be opened.
     #[error("the blocks of the server {server}: {why}")]
     Store {
@@ -119,6 +142,17 @@ impl BlockServer {
     /// # Errors
     /// [`BlockServerError`]
     pub fn open(config: BlockServerConfig) -> Result<BlockServer, BlockServerError> {
+        BlockServer::open_over(config, &|address| Arc::new(S3::new(address)))
+    }
+
+    /// The same with any buckets in place of those of S3.
+    ///
+    /// # Errors
+    /// [`BlockServerError`]
+    pub fn open_over(
+        config: BlockServerConfig,
+        buckets: &dyn Fn(&BucketAddress) -> Arc<dyn Bucket>,
+    ) -> Result<BlockServer, BlockServerError> {
         let data = DataDirectory::bare(&config.data)?;
         let key = data.server_key()?;
         let io = |error| OpenError::io("opening", &config.data, error);
@@ -135,12 +169,23 @@ impl BlockServer {
             segment_bytes: segment_bytes(storage.free_bytes()),
             ..StoreConfig::default()
         };
+        let bucket =
+            objects::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
         let mut keepers = BTreeMap::new();
         for server in &config.allowed {
             let directory = config.data.join("servers").join(server.to_string());
-            let keeper = Keeper::open(&directory, store.clone())
-                .map_err(|why| BlockServerError::Store { server: *server, why })?;
+            let place = bucket.as_ref().map(|address| {
+                let address = address.below(&server.to_string());
+                Place { bucket: buckets(&address), address, anew: config.blocks_anew }
+            });
+            let keeper = Keeper::open(&directory, store.clone(), place).map_err(|why| match bucket {
+                Some(_) => BlockServerError::InBucket { server: *server, why },
+                None => BlockServerError::Store { server: *server, why },
+            })?;
             keepers.insert(*server, Arc::new(keeper));
+        }
+        if let Some(address) = &bucket {
+            objects::remember(&config.data, address).map_err(BlockServerError::Bucket)?;
         }
         let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -223,6 +268,10 @@ impl BlockServer {
             tokio::select! {
                 () = shutdown => tracing::info!("shutting down"),
                 _ = failure.wait_for(Option::is_some) => {}
+                why = self.service.taken_over() => {
+                    tracing::error!(why, "the blocks are served elsewhere now");
+                    self.service.failure.send_replace(Some(why));
+                }
             }
         };
         let (service, limits) = (self.service.clone(), Limits::default());
@@ -263,6 +312,16 @@ impl Default for State {
 }
 
 impl Keepers {
+    /// Completes when another block server has taken over one of the stores, and says which.
+    async fn taken_over(&self) -> String {
+        loop {
+            if let Some(why) = self.keepers.values().find_map(|keeper| keeper.taken_over()) {
+                return why;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     fn greet(&self, session: &Session<State>, versions: (u16, u16)) -> Response {
         let (oldest, newest) = PROTOCOL_VERSIONS;
         let version = versions.1.min(newest);

@@ -1,6 +1,6 @@
 //! One contract, every block store: the same tests run on blocks in a server's own log, on blocks at a block server over real
-//! sockets, and on blocks in a bucket. What only a block server can do wrong is in `apart`, what a hostile one could in
-//! `hostile`, and what only a bucket can in `bucket`.
+//! sockets, on blocks in a bucket, and on both together. What only a block server can do wrong is in `apart`, what a hostile
+//! one could in `hostile`, what only a bucket can in `bucket`, and what both can in `moved`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,6 +8,7 @@ mod common;
 mod apart;
 mod bucket;
 mod hostile;
+mod moved;
 mod order;
 mod site;
 

@@ -7,7 +7,7 @@ use holdfast_objects::simulated::Simulated;
 use holdfast_objects::{BucketAddress, Durability};
 use holdfast_rpc::BlocksAddress;
 use holdfast_server::{
-    BlockServer, BlockServerConfig, BlockStore, Local, Objects, ObjectsSettings, Remote, RemoteSettings,
+    BlockServer, BlockServerConfig, BlockStore, Local, ObjectsSettings, Remote, RemoteSettings,
 };
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
@@ -29,10 +29,13 @@ pub enum Which {
     Bucket,
     /// In a bucket; acknowledged when that has it.
     BucketAtOnce,
+    /// At a block server that has them in a bucket, and acknowledges when that has them.
+    RemoteBucket,
 }
 
 /// Each kind.
-pub const ALL: [Which; 4] = [Which::Local, Which::Remote, Which::Bucket, Which::BucketAtOnce];
+pub const ALL: [Which; 5] =
+    [Which::Local, Which::Remote, Which::Bucket, Which::BucketAtOnce, Which::RemoteBucket];
 
 /// A block server in a thread of its own; dropping it ends it in order.
 pub struct Running {
@@ -43,15 +46,39 @@ pub struct Running {
 
 /// What is stored is neither young nor kept when it is garbage.
 pub fn start(data: &Path, listen: SocketAddr, allowed: &[PublicKey]) -> Running {
-    let config = BlockServerConfig {
+    run(BlockServer::open(config(data, listen, allowed)).unwrap())
+}
+
+fn config(data: &Path, listen: SocketAddr, allowed: &[PublicKey]) -> BlockServerConfig {
+    BlockServerConfig {
         gc_window: Duration::ZERO,
         keep_deleted: Duration::ZERO,
         ..BlockServerConfig::new(data, listen, allowed.iter().copied().collect())
+    }
+}
+
+/// The same with the blocks in a bucket.
+pub fn start_on_bucket(
+    data: &Path,
+    listen: SocketAddr,
+    bucket: &Simulated,
+    anew: bool,
+) -> Result<Running, String> {
+    let address: BucketAddress = "s3://bucket/prefix".parse().unwrap();
+    let config = BlockServerConfig {
+        blocks: Some(BucketAddress { durability: Durability::Object, ..address }),
+        blocks_anew: anew,
+        ..config(data, listen, &[key(SERVER).public()])
     };
-    let server = BlockServer::open(config).unwrap();
+    let server = BlockServer::open_over(config, &|_| Arc::new(bucket.clone()));
+    Ok(run(server.map_err(|error| error.to_string())?))
+}
+
+fn run(server: BlockServer) -> Running {
     let address = server.address();
     let (stop, stopped) = oneshot::channel::<()>();
-    let run = move || server.run(async { drop(stopped.await) }).unwrap();
+    // Whose store was taken over ends by itself, with the reason.
+    let run = move || drop(server.run(async { drop(stopped.await) }));
     Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
 }
 
@@ -59,6 +86,11 @@ impl Running {
     /// Where it listens.
     pub fn socket(&self) -> SocketAddr {
         format!("{}:{}", self.address.server.host, self.address.server.port).parse().unwrap()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().unwrap().is_finished()
     }
 }
 
@@ -81,7 +113,7 @@ impl Site {
         let mut site =
             Site { which, bucket: Simulated::new(), folder: tempfile::tempdir().unwrap(), running: None };
         std::fs::create_dir_all(site.data()).unwrap();
-        if which == Which::Remote {
+        if matches!(which, Which::Remote | Which::RemoteBucket) {
             site.start_on("127.0.0.1:0".parse().unwrap());
         }
         site
@@ -98,7 +130,10 @@ impl Site {
     }
 
     fn start_on(&mut self, listen: SocketAddr) {
-        self.running = Some(start(&self.blocks(), listen, &[key(SERVER).public()]));
+        self.running = Some(match self.which {
+            Which::RemoteBucket => start_on_bucket(&self.blocks(), listen, &self.bucket, false).unwrap(),
+            _ => start(&self.blocks(), listen, &[key(SERVER).public()]),
+        });
     }
 
     /// Ends the block server and starts it again at the same address, after something was done to its directory.
@@ -130,14 +165,14 @@ impl Site {
                 };
                 Arc::new(Local::new(holdfast_store::BlockStore::open(storage, config).unwrap()))
             }
-            Which::Remote => Arc::new(self.remote(SERVER, false).unwrap()),
+            Which::Remote | Which::RemoteBucket => Arc::new(self.remote(SERVER, false).unwrap()),
             Which::Bucket => Arc::new(self.objects(&self.data(), Durability::Local, false).unwrap()),
             Which::BucketAtOnce => Arc::new(self.objects(&self.data(), Durability::Object, false).unwrap()),
         }
     }
 
     /// The store in the bucket, with a directory of a server.
-    pub fn objects(&self, data: &Path, durability: Durability, anew: bool) -> Result<Objects, String> {
+    pub fn objects(&self, data: &Path, durability: Durability, anew: bool) -> Result<Local, String> {
         let address: BucketAddress = "s3://bucket/prefix".parse().unwrap();
         let address = BucketAddress { durability, ..address };
         std::fs::create_dir_all(data).unwrap();
@@ -147,8 +182,8 @@ impl Site {
             segment_bytes: 256 << 10,
             ..StoreConfig::default()
         };
-        let settings = ObjectsSettings { address: None, data, store, anew };
-        Objects::over(Arc::new(self.bucket.clone()), &address, &settings)
+        let settings = ObjectsSettings { address: None, data, store, anew, patience: None };
+        Local::over_bucket(Arc::new(self.bucket.clone()), &address, &settings)
     }
 
     /// As a consistency server with this key would.

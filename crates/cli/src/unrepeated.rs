@@ -1,0 +1,23 @@
+//! Reads an argument in which somebody may have put a secret: what is wrong with it is said without repeating it.
+
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Command, Error};
+use std::ffi::OsStr;
+
+/// Parses with a function whose errors do not have the text.
+#[derive(Clone)]
+pub struct Unrepeated<T>(pub fn(&str) -> Result<T, String>);
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Unrepeated<T> {
+    type Value = T;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<T, Error> {
+        let text = value.to_str().ok_or_else(|| "it is no text".to_owned());
+        text.and_then(self.0).map_err(|why| {
+            let name = argument.and_then(Arg::get_long).unwrap_or("argument");
+            Error::raw(ErrorKind::ValueValidation, format!("invalid value for '--{name}': {why}\n"))
+                .with_cmd(command)
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! A block server with its blocks in a bucket: it is lost and another takes its place, is away, or lacks something.
+
+use crate::common::key;
+use crate::site::{FS, SERVER, Site, Which, start_on_bucket};
+use crate::{ANNA, SECOND, chunk, collect, found, node};
+use holdfast_content::StoredBlock;
+use holdfast_crypto::Digest;
+use holdfast_objects::simulated::Fate;
+use holdfast_server::{BlockStore, BlockStoreError};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+fn blocks(from: u32, count: u32) -> Vec<(Digest, StoredBlock)> {
+    (from..from + count).map(|seed| chunk(seed, 40_000)).collect()
+}
+
+fn put(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) {
+    store.store(FS, ANNA, blocks.to_vec(), None, 0).unwrap();
+}
+
+fn all_found(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) {
+    for (address, block) in blocks {
+        assert_eq!(found(store, FS, *address).as_ref(), Some(block), "{address}");
+    }
+}
+
+/// A directory on another machine, which has the block server's key and nothing else.
+fn spare(site: &Site) -> PathBuf {
+    let spare = site.folder.path().join("spare");
+    std::fs::create_dir(&spare).unwrap();
+    std::fs::copy(site.blocks().join("server-key"), spare.join("server-key")).unwrap();
+    spare
+}
+
+/// Proves: a block server whose machine is lost is replaced by one with its key and an empty directory, which takes over what
+/// the bucket has: the consistency server, which was not restarted, finds all that was acknowledged, has no doubt, and
+/// garbage is collected.
+#[test]
+fn another_machine_takes_its_place() {
+    let mut site = Site::new(Which::RemoteBucket);
+    let store = site.store();
+    let all = blocks(0, 20);
+    put(&*store, &all);
+    let top = node(0, all[..10].iter().map(|(address, _)| *address).collect());
+    put(&*store, std::slice::from_ref(&top));
+    let (spare, listen) = (spare(&site), site.running.take().unwrap().socket());
+    let refused = start_on_bucket(&spare, listen, &site.bucket, false).err().unwrap();
+    assert!(refused.contains("has the store of") && refused.contains("--blocks-anew"), "{refused}");
+    site.running = Some(start_on_bucket(&spare, listen, &site.bucket, true).unwrap());
+    all_found(&*store, &all);
+    put(&*store, &blocks(50, 3));
+    assert_eq!(store.standing().unwrap().doubt, None);
+    assert_eq!(collect(&*store, &[top.0], 2 * SECOND).unwrap(), 13);
+    all_found(&*store, &all[..10]);
+}
+
+/// Proves: a block server that still runs while another takes its place ends by itself, and who was connected to it finds
+/// the other one at the same address.
+#[test]
+fn who_was_replaced_ends() {
+    let mut site = Site::new(Which::RemoteBucket);
+    let store = site.store();
+    let all = blocks(0, 5);
+    put(&*store, &all);
+    let other = start_on_bucket(&spare(&site), "127.0.0.1:0".parse().unwrap(), &site.bucket, true).unwrap();
+    assert_eq!(other.address.key, site.address().key);
+    let start = Instant::now();
+    while !site.running.as_ref().unwrap().has_ended() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it still runs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(other);
+    let listen = site.running.take().unwrap().socket();
+    let spare = site.folder.path().join("spare");
+    site.running = Some(start_on_bucket(&spare, listen, &site.bucket, false).unwrap());
+    all_found(&*store, &all);
+    assert_eq!(store.standing().unwrap().doubt, None);
+}
+
+/// Proves: a start that accepts the loss of an object gives another store: the consistency server notices, and collects
+/// no garbage until its operator has accepted that too.
+#[test]
+fn an_accepted_loss_is_told() {
+    let mut site = Site::new(Which::RemoteBucket);
+    let store = site.store();
+    let all = blocks(0, 20);
+    put(&*store, &all);
+    let listen = site.running.take().unwrap().socket();
+    // The restart seals what was written, and sends it.
+    site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, false).unwrap());
+    // The index has all of that, so the next start does not read it again.
+    put(&*store, &blocks(30, 1));
+    store.figures().unwrap();
+    let segment = || site.bucket.names().into_iter().find(|name| name.contains("/segment-"));
+    let start = Instant::now();
+    while segment().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing is sent");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(site.running.take());
+    site.bucket.alter(&segment().unwrap(), None);
+    let objects = site.blocks().join("servers").join(key(SERVER).public().to_string()).join("objects");
+    std::fs::remove_file(objects.join("segment-0000000001.log")).unwrap();
+    let refused = start_on_bucket(&site.blocks(), listen, &site.bucket, false).err().unwrap();
+    assert!(refused.contains("not there any more") && refused.contains("--blocks-anew"), "{refused}");
+    site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, true).unwrap());
+    let error = collect(&*store, &[all[0].0], SECOND).unwrap_err();
+    assert!(matches!(error, BlockStoreError::Doubtful { .. }), "{error}");
+    drop(store);
+    let store = site.remote(SERVER, true).unwrap();
+    assert_eq!(store.standing().unwrap().doubt, None);
+}
+
+/// Proves: while the bucket is away nothing is acknowledged, and the consistency server hears that it is the bucket; what is
+/// cached is read; and all goes on by itself when it is back.
+#[test]
+fn a_bucket_that_is_away_is_named() {
+    let site = Site::new(Which::RemoteBucket);
+    let store = site.store();
+    let all = blocks(0, 5);
+    put(&*store, &all);
+    site.bucket.with_fates(|_, _| Fate::Lost);
+    let error = store.store(FS, ANNA, blocks(10, 1), None, 0).unwrap_err().to_string();
+    assert!(error.contains("hf+blocks://") && error.contains("simulated cannot be reached"), "{error}");
+    all_found(&*store, &all);
+    site.bucket.without_fates();
+    put(&*store, &blocks(10, 1));
+    all_found(&*store, &blocks(10, 1));
+}
