@@ -88,12 +88,19 @@ impl Target {
     ///
     /// # Errors
     /// The bucket cannot be asked, or holds a release that is not these people's, or an older one than was seen.
-    pub fn bring(&self, holders: &[Arc<dyn KeyHolder>], directories: &Directories) -> Outcome<Option<String>> {
+    pub fn bring(
+        &self,
+        holders: &[Arc<dyn KeyHolder>],
+        directories: &Directories,
+    ) -> Outcome<Option<String>> {
         let there = Standing::look(&self.bucket)?;
         let own = self.own()?;
         let First::Release(id) = there.first else {
-            let is_lost = own.is_some() && there.first == First::Nothing;
-            return Ok(is_lost.then(|| format!("{} had nothing of the release: all of it was sent", self.name())));
+            let had_one = own.is_some_and(|(_, sequence)| sequence.is_some());
+            let is_lost = had_one && there.first == First::Nothing;
+            return Ok(
+                is_lost.then(|| format!("{} had nothing of the release: all of it was sent", self.name()))
+            );
         };
         if let Some((chain, sequence)) = &own {
             there.no_other(&self.bucket, chain.id())?;
@@ -109,11 +116,14 @@ impl Target {
             Options { id, trust, revocations: Vec::new(), stale: Stale::Allow, cache: None, memory_bytes: 0 };
         let memory = Trust::open(&options.trust, id).map_err(release_failure)?;
         let admitted = admit(&memory, &*self.mirror, &[], now_s(), options.stale)
-            .map_err(|error| Failure::new(Exit::Protocol, error.to_string()))?;
+            .map_err(|error| Failure::new(Exit::Protocol, error.to_string()))
+            .map_err(|failure| failure.hint("put back what is there now, or publish to another prefix"))?;
         let signers = &admitted.chain.current().role.keys;
         if !holders.iter().any(|holder| signers.contains(&holder.public())) {
             let message = format!("{} holds the release {id}, which these keys may not sign", self.name());
-            return Err(Failure::new(Exit::CannotCreate, message).hint("name another prefix, or one of its keys"));
+            return Err(
+                Failure::new(Exit::CannotCreate, message).hint("name another prefix, or one of its keys")
+            );
         }
         let copy = self.copy();
         let bar = bytes_bar("fetching what the bucket has");
@@ -124,7 +134,8 @@ impl Target {
         };
         let terms =
             pull::Terms { target: &copy, keep: usize::MAX, from: &[], quick: own.is_some(), connections: 4 };
-        let report = pull(&options, vec![self.mirror.clone()], &terms, &shown).map_err(crate::pull::failure)?;
+        let report =
+            pull(&options, vec![self.mirror.clone()], &terms, &shown).map_err(crate::pull::failure)?;
         bar.finish_and_clear();
         Ok(Some(format!(
             "release {} was fetched from the bucket first ({} bytes), since this machine did not have it",
@@ -132,13 +143,15 @@ impl Target {
         )))
     }
 
+    /// What to do when the copy is not as it was left.
+    pub fn make_again(&self) -> String {
+        format!("remove {}: it is made again from the bucket", self.copy().display())
+    }
+
     /// Keys and number of the release of the copy.
     fn own(&self) -> Outcome<Option<(KeyChain, Option<u64>)>> {
         let dir = ReleaseDir::new(&self.copy());
-        let damaged = |error: ReleaseDirError| {
-            let hint = format!("remove {}: it is made again from the bucket", self.copy().display());
-            Failure::from(error).hint(hint)
-        };
+        let damaged = |error: ReleaseDirError| Failure::from(error).hint(self.make_again());
         match dir.chain() {
             Err(ReleaseDirError::Missing(_)) => Ok(None),
             Err(error) => Err(damaged(error)),
@@ -158,7 +171,9 @@ impl Target {
             let memory = Trust::open(&trust, id).map_err(release_failure)?;
             admit(&memory, &*self.mirror, &[], now_s(), Stale::Allow).map_err(release_failure).map(drop)
         };
-        look().err().map(|failure| format!("it was sent, but is not read back as it should be: {}", failure.message))
+        look()
+            .err()
+            .map(|failure| format!("it was sent, but is not read back as it should be: {}", failure.message))
     }
 
     /// Makes the bucket what a directory is.
@@ -170,7 +185,10 @@ impl Target {
         let terms = Terms {
             folder,
             memory: &memory,
-            window_s: span_of("--prune-after", &sending.prune_after)?,
+            window_s: match sending.prune_after.as_str() {
+                "0" => 0,
+                span => span_of("--prune-after", span)?,
+            },
             now_s: now_s(),
             belief: if sending.recheck { Belief::Content } else { Belief::Listing },
             connections,

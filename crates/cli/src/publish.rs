@@ -75,7 +75,8 @@ impl From<PublishError> for Failure {
 
 /// `holdfast publish`
 pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
-    let bucket = bucket::address(&arguments.to).map(|address| Target::open(address, directories)).transpose()?;
+    let bucket =
+        bucket::address(&arguments.to).map(|address| Target::open(address, directories)).transpose()?;
     let target = match &bucket {
         Some(bucket) => bucket.copy(),
         None => std::path::absolute(&arguments.to)
@@ -160,13 +161,19 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         bar.set_position(progress.bytes.0);
         true
     };
-    let mut composed = match arguments.one_process {
-        true => compose(&terms, &mut shown)?,
+    let composed = match arguments.one_process {
+        true => compose(&terms, &mut shown),
         false => {
             let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
-            compose_apart(&terms, program, &mut shown)?
+            compose_apart(&terms, program, &mut shown)
         }
     };
+    let mut composed = composed.map_err(|error| match (&bucket, error) {
+        (Some(bucket), error @ PublishError::Damaged { .. }) => {
+            Failure::from(error).hint(bucket.make_again())
+        }
+        (_, error) => error.into(),
+    })?;
     bar.finish_and_clear();
     for holder in &holders {
         composed.draft.sign(&**holder).map_err(release_failure)?;

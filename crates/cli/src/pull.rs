@@ -61,8 +61,9 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         std::path::absolute(path)
             .map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))
     };
-    let bucket =
-        bucket::address(&arguments.directory).map(|address| Target::open(address, directories)).transpose()?;
+    let bucket = bucket::address(&arguments.directory)
+        .map(|address| Target::open(address, directories))
+        .transpose()?;
     if let Some(bucket) = &bucket {
         bucket.no_other(id)?;
     }

@@ -5,6 +5,7 @@ mod agent;
 mod automount;
 mod backup;
 mod bad_input;
+mod buckets;
 mod cache;
 mod common;
 mod conflicts;

@@ -15,10 +15,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const BUCKET: &str = "holdfast-test";
+/// The bucket of every engine.
+pub const BUCKET: &str = "holdfast-test";
 
 /// An object store with one bucket.
-enum Engine {
+pub enum Engine {
     /// Served by this process; `None` while it is away.
     Own { objects: Simulated, address: SocketAddr, server: Option<Server> },
     /// Another program, with commands that end and start it.
@@ -26,7 +27,7 @@ enum Engine {
 }
 
 impl Engine {
-    fn start() -> Engine {
+    pub fn start() -> Engine {
         if let Ok(endpoint) = std::env::var("HOLDFAST_S3_ENDPOINT") {
             return Engine::Other { endpoint };
         }
@@ -37,7 +38,7 @@ impl Engine {
     }
 
     /// The address of a prefix of this test's own.
-    fn address(&self, options: &str) -> String {
+    pub fn address(&self, options: &str) -> String {
         let endpoint = match self {
             Engine::Own { address, .. } => format!("http://{address}"),
             Engine::Other { endpoint } => endpoint.clone(),
@@ -48,14 +49,14 @@ impl Engine {
     }
 
     /// As a crash of it would.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         match self {
             Engine::Own { server, .. } => drop(server.take()),
             Engine::Other { .. } => hook("HOLDFAST_S3_KILL"),
         }
     }
 
-    fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         match self {
             Engine::Own { objects, address, server } => {
                 *server = Some(Server::start(objects, BUCKET, *address).expect("it serves"));
@@ -70,7 +71,8 @@ fn hook(name: &str) {
     run(Command::new("sh").args(["-c", &command]).stdin(Stdio::null()));
 }
 
-const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET)];
+/// What every engine lets in.
+pub const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", KEY_ID), ("AWS_SECRET_ACCESS_KEY", SECRET)];
 
 /// A world whose server has its blocks in a bucket.
 struct Apart {

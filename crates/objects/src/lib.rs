@@ -41,5 +41,5 @@ pub use credentials::{Credentials, CredentialsError};
 pub use s3::{S3, probe};
 pub use settings::{OpenObjectsError, Settings};
 pub use sign::{Signing, sha256, signature_headers};
-pub use xml::refusal_of;
 pub use tiered::{Standing, Tiered};
+pub use xml::refusal_of;

@@ -268,8 +268,14 @@ impl Bucket for S3 {
     }
 
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, BucketError> {
-        let asked =
-            Asked { kind: Kind::Get, object: name, query: Vec::new(), range: range.clone(), headers: &[], body: &[] };
+        let asked = Asked {
+            kind: Kind::Get,
+            object: name,
+            query: Vec::new(),
+            range: range.clone(),
+            headers: &[],
+            body: &[],
+        };
         let answer = self.ask(&asked)?;
         match range {
             Some(range) if answer.status != 206 || answer.body.len() as u64 != range.end - range.start => {
@@ -285,7 +291,8 @@ impl Bucket for S3 {
     }
 
     fn length(&self, name: &str) -> Result<u64, BucketError> {
-        let asked = Asked { kind: Kind::Head, object: name, query: Vec::new(), range: None, headers: &[], body: &[] };
+        let asked =
+            Asked { kind: Kind::Head, object: name, query: Vec::new(), range: None, headers: &[], body: &[] };
         self.ask(&asked)?
             .length
             .ok_or_else(|| self.failed(&asked, "it did not say how long it is".to_owned()))
@@ -330,7 +337,14 @@ impl Bucket for S3 {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        let asked = Asked { kind: Kind::Delete, object: name, query: Vec::new(), range: None, headers: &[], body: &[] };
+        let asked = Asked {
+            kind: Kind::Delete,
+            object: name,
+            query: Vec::new(),
+            range: None,
+            headers: &[],
+            body: &[],
+        };
         match self.ask(&asked) {
             Err(BucketError::Absent { .. }) => Ok(()),
             other => other.map(drop),

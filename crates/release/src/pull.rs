@@ -301,7 +301,15 @@ pub fn check(
     let fetcher = Fetcher::new(&all, folder, &steps);
     let index = read_index(folder, &root.index.digest)?;
     let records: Vec<&RootFile> = [root].into_iter().chain(&older).collect();
-    let counts = check_trees(&fetcher, &index, None, &records, &HashSet::new())?;
+    let counts =
+        check_trees(&fetcher, &index, None, &records, &HashSet::new()).map_err(|error| match error {
+            // It was looked for where it is damaged, and nowhere else.
+            PullError::NotHad(error, _) => PullError::Disk(PublishError::Damaged {
+                path: folder.join(error.file),
+                why: "its content is not what its name says".into(),
+            }),
+            other => other,
+        })?;
     let warnings = admitted.accepted.warnings.iter().map(ToString::to_string);
     Ok(Whole {
         valid_until_s: admitted.accepted.valid_until_s,

@@ -225,7 +225,8 @@ impl Own {
                 // Others are of a publisher who was stopped.
                 if let Some(digest) = Digest::from_hex(&name) {
                     let path = folder.join(kind).join(&name);
-                    let bytes = fs::metadata(&path).map_err(|error| PublishError::local(&path, &error))?.len();
+                    let bytes =
+                        fs::metadata(&path).map_err(|error| PublishError::local(&path, &error))?.len();
                     named.push(Named { name: format!("{kind}/{name}"), digest, bytes });
                 }
             }
@@ -382,7 +383,8 @@ fn remove(
     steps: &Steps<'_>,
     report: &mut Report,
 ) -> Result<(), SendError> {
-    let is_file = |name: &&String| ["packs/", "index/", "hints/", "records/"].iter().any(|kind| name.starts_with(kind));
+    let is_file =
+        |name: &&String| ["packs/", "index/", "hints/", "records/"].iter().any(|kind| name.starts_with(kind));
     let stays = own.names();
     let gone = there.names.keys().filter(is_file).filter(|name| !stays.contains(*name));
     let (records, files): (Vec<&String>, Vec<&String>) = gone.partition(|name| name.starts_with("records/"));

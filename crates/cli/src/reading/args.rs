@@ -83,7 +83,8 @@ pub struct Publish {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Buckets")]
 pub struct Sending {
-    /// How long files that no release needs any more stay in the bucket, for those who still read by an older index
+    /// How long files that no release needs any more stay in the bucket, for those who still read by an older index; 0
+    /// for not at all
     #[arg(long, value_name = "SPAN", default_value = "2d")]
     pub prune_after: String,
     /// Read every file in the bucket again, and send anew what was altered there

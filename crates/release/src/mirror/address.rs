@@ -40,5 +40,7 @@ pub fn parse(address: &str) -> Result<Arc<dyn Mirror>, AddressError> {
     if address.starts_with("s3://") {
         return Ok(Arc::new(Http::of_bucket(address).map_err(|why| wrong(&why))?));
     }
-    Err(wrong("a mirror is https://HOST/PATH/, http://HOST/PATH/, s3://BUCKET/PREFIX?endpoint=URL or an absolute /DIRECTORY"))
+    Err(wrong(
+        "a mirror is https://HOST/PATH/, http://HOST/PATH/, s3://BUCKET/PREFIX?endpoint=URL or an absolute /DIRECTORY",
+    ))
 }

@@ -77,8 +77,9 @@ impl Asked {
     pub fn refusal(&self, file: &str, status: StatusCode, said: &[u8], signed: &Signed) -> Option<Fault> {
         let (code, _) = refusal_of(said);
         let code = shown(&code);
-        let refuses =
-            |why: &str| Some(Fault::Unreachable(format!("it refuses ({status} {code}); {}{why}", signed.whose)));
+        let refuses = |why: &str| {
+            Some(Fault::Unreachable(format!("it refuses ({status} {code}); {}{why}", signed.whose)))
+        };
         match code.as_str() {
             "NoSuchBucket" => Some(Fault::Unreachable(format!(
                 "there is no bucket {}: correct its name, the endpoint or the region",

@@ -77,7 +77,8 @@ impl Standing {
         self.no_other(bucket, chain.id())?;
         let root = parsed::<RootFile>(self.root.as_deref());
         let number = chain.current().number;
-        let is_newer = |root: &RootFile| root.record.value.release == chain.id() && root.record.value.key_set > number;
+        let is_newer =
+            |root: &RootFile| root.record.value.release == chain.id() && root.record.value.key_set > number;
         if self.names.contains_key(&layout::keys(number + 1)) && root.as_ref().is_some_and(is_newer) {
             let why = format!("it has newer keys than key set {number}");
             return Err(SendError::Behind { bucket: bucket.describe(), why });
@@ -112,7 +113,9 @@ mod tests {
     #[test]
     fn names_of_releases() {
         let digest = Digest([7; 32]);
-        for name in ["root", "revoked", "keys/1", "records/12", &layout::pack(&digest), &layout::hints(&digest)] {
+        for name in
+            ["root", "revoked", "keys/1", "records/12", &layout::pack(&digest), &layout::hints(&digest)]
+        {
             assert!(is_of_release(name), "{name}");
         }
         for name in ["", "index.html", "owner", "keys/x", "packs/new-1-2", "segment-1", "packs/"] {

@@ -61,7 +61,9 @@ mod tests {
         memory.write(&path).unwrap();
         let mut memory = Memory::read(&path);
         memory.note(["a"].into_iter(), 150);
-        assert!(memory.is_over("a", 160, 60) && !memory.is_over("a", 159, 60) && !memory.is_over("b", 900, 60));
+        assert!(
+            memory.is_over("a", 160, 60) && !memory.is_over("a", 159, 60) && !memory.is_over("b", 900, 60)
+        );
         memory.note(["a", "b"].into_iter(), 200);
         assert!(!memory.is_over("b", 259, 60) && memory.is_over("b", 260, 60));
         std::fs::write(&path, "x").unwrap();
