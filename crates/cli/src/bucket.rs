@@ -238,7 +238,9 @@ impl From<SendError> for Failure {
         match error {
             SendError::Disk(error) => error.into(),
             SendError::Directory(error) => error.into(),
-            SendError::Bucket(_) | SendError::GaveUp(_) => Failure::new(Exit::Unavailable, text),
+            SendError::Bucket(_) => Failure::new(Exit::Unavailable, text),
+            SendError::Away { .. } => Failure::new(Exit::Unavailable, text)
+                .hint("what was sent is not sent again: run the same once more when it is back"),
             SendError::Nothing(_) => {
                 Failure::new(Exit::NoInput, text).hint("`holdfast publish` puts one there")
             }

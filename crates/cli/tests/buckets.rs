@@ -230,15 +230,25 @@ fn publishing_is_killed_and_the_bucket_goes_away() {
         };
         assert!(is_whole(before.clone()) || is_whole(shop.desk.path("tree")), "{milliseconds}");
     }
-    let mut publishing = shop.publishing(&[]).stdout(Stdio::piped()).spawn().expect("it runs");
-    std::thread::sleep(Duration::from_millis(400));
+    shop.desk.write("last", noise(300, 30_000_000));
+    let (cache, mut publishing) = (shop.desk.path("cache"), shop.publishing(&[]));
+    let mut publishing = publishing.stdout(Stdio::null()).spawn().expect("it runs");
+    // While it reads the tree, after it has looked at the bucket.
+    let packing = format!("new-{}-", publishing.id());
+    let is_packing = || {
+        let copies = fs::read_dir(cache.join("publish")).expect("copies");
+        let packs =
+            copies.filter_map(|copy| fs::read_dir(copy.ok()?.path().join("release/packs")).ok()).flatten();
+        packs.flatten().any(|pack| pack.file_name().to_string_lossy().starts_with(&packing))
+    };
+    while !is_packing() && publishing.try_wait().expect("it runs").is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
     shop.engine.kill();
     std::thread::sleep(Duration::from_secs(3));
+    assert!(publishing.try_wait().expect("it runs").is_none(), "it waits for the bucket");
     shop.engine.start_again();
-    let done = publishing.wait().expect("it ends");
-    // It may have been the very first request that nobody answered: then it says so, and is run again.
-    assert!(done.success() || done.code() == Some(69), "{done}");
-    shop.publish(&[]);
+    assert!(publishing.wait().expect("it ends").success());
     shop.assert_reads(shop.with_credentials(), &id, &shop.address);
 }
 

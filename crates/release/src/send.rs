@@ -97,12 +97,17 @@ pub struct Report {
 /// Why the bucket has the release that it had.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It does not do what it is asked.
+    /// It refuses, or fails.
     #[error(transparent)]
-    Bucket(#[from] BucketError),
-    /// It has been away for too long.
-    #[error("{0}. What was sent is not sent again: run the same once more")]
-    GaveUp(BucketError),
+    Bucket(BucketError),
+    /// Nobody answers, or it is overloaded.
+    #[error("{bucket} cannot be reached: {why}")]
+    Away {
+        /// Which.
+        bucket: String,
+        /// What is wrong.
+        why: String,
+    },
     /// This machine's disk.
     #[error(transparent)]
     Disk(#[from] PublishError),
@@ -133,6 +138,15 @@ pub enum SendError {
     Stopped,
 }
 
+impl From<BucketError> for SendError {
+    fn from(error: BucketError) -> SendError {
+        match error {
+            BucketError::Away { bucket, why } => SendError::Away { bucket, why },
+            error => SendError::Bucket(error),
+        }
+    }
+}
+
 /// A file named by its digest.
 struct Named {
     name: String,
@@ -161,10 +175,10 @@ pub fn send(
     progress: &(dyn Fn(Progress) -> bool + Sync),
 ) -> Result<Report, SendError> {
     let own = Own::read(terms.folder)?;
-    let there = Standing::look(bucket)?;
+    let steps = Steps::new(progress, own.named.iter().map(|file| file.bytes).sum());
+    let there = steps.ask(|| Standing::look(bucket))?;
     let known = there.known(bucket, &own.chain)?;
     let root = not_older(bucket, terms.folder, &own.root, known.as_ref())?;
-    let steps = Steps::new(progress, own.named.iter().map(|file| file.bytes).sum());
     let mut report = Report { sequence: root.record.value.sequence, ..Report::default() };
 
     let expected = known.as_ref().map(|known| needed(terms.folder, known)).unwrap_or_default();

@@ -1,7 +1,6 @@
 //! Asking a bucket that may be away for a while.
 
 use super::{Progress, SendError};
-use holdfast_objects::BucketError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -39,29 +38,29 @@ impl Steps<'_> {
         }
     }
 
-    /// Asks, again and again while the bucket is away.
+    /// Asks, again and again while the bucket is away, but not for ever.
     ///
     /// # Errors
-    /// [`SendError`]: given up, refused, or stopped.
-    pub fn ask<T>(&self, ask: impl Fn() -> Result<T, BucketError>) -> Result<T, SendError> {
+    /// [`SendError`]: it is away, refuses, or somebody wants to stop.
+    pub fn ask<T, E: Into<SendError>>(&self, ask: impl Fn() -> Result<T, E>) -> Result<T, SendError> {
         let since = Instant::now();
         let mut pause = PAUSE_MIN;
         loop {
             self.step()?;
-            match ask() {
-                Err(error @ BucketError::Away { .. }) => {
+            match ask().map_err(E::into) {
+                Err(error @ SendError::Away { .. }) => {
                     if !self.is_away.swap(true, Relaxed) {
-                        tracing::warn!("{error}");
+                        tracing::warn!("{error}; it is asked again");
                     }
                     if since.elapsed() > PATIENCE {
-                        return Err(SendError::GaveUp(error));
+                        return Err(error);
                     }
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
                 other => {
                     self.is_away.store(false, Relaxed);
-                    return Ok(other?);
+                    return other;
                 }
             }
         }
