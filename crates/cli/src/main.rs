@@ -7,6 +7,7 @@ mod admin;
 mod args;
 mod automount;
 mod blocks;
+mod bucket;
 mod cache;
 mod components;
 mod conflicts;

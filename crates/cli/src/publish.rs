@@ -1,5 +1,6 @@
 //! `holdfast publish`: a directory becomes a signed release.
 
+use crate::bucket::{self, Target};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::live::{self, LiveDirectory};
@@ -21,16 +22,25 @@ use holdfast_release::publish::live::{Live, find_directory};
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::{Progress, PublishError};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
+use holdfast_release::send;
 use holdfast_release::signing::{Role, Signed};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// How many files are sent to a bucket at once.
+const CONNECTIONS: usize = 4;
+
 #[derive(Serialize)]
 struct Done {
     id: String,
     directory: PathBuf,
+    /// The bucket that it is in, and where everybody can read it there, if that is allowed.
+    bucket: Option<String>,
+    url: Option<String>,
+    /// What was sent to the bucket.
+    sent: Option<send::Report>,
     expires: String,
     #[serde(flatten)]
     report: Report,
@@ -65,9 +75,20 @@ impl From<PublishError> for Failure {
 
 /// `holdfast publish`
 pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
-    let target = std::path::absolute(&arguments.to)
-        .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.to.display())))?;
+    let bucket =
+        bucket::address(&arguments.to).map(|address| Target::open(address, directories)).transpose()?;
+    let target = match &bucket {
+        Some(bucket) => bucket.copy(),
+        None => std::path::absolute(&arguments.to)
+            .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", arguments.to.display())))?,
+    };
     let live = live::parse(&arguments.directory)?;
+    if live.is_some() && bucket.is_some() {
+        let message = "the data of a live file system stays at its server, and a bucket cannot reach that";
+        return Err(Failure::new(Exit::Usage, message).hint(
+            "publish into a directory, and send it with `holdfast pull RELEASEDIR s3://... --origin URL --key KEY`",
+        ));
+    }
     let origin = live.as_ref().map(|live| live.address.to_string());
     let source = match &live {
         Some(_) => arguments.directory.clone(),
@@ -88,6 +109,10 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         })
         .collect::<Outcome<_>>()?;
 
+    let brought = match &bucket {
+        Some(bucket) => bucket.bring(&holders, directories)?,
+        None => None,
+    };
     let opened = live.map(|live| open_live(&live, arguments, directories)).transpose()?;
     std::fs::create_dir_all(&target)
         .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", target.display())))?;
@@ -136,13 +161,19 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         bar.set_position(progress.bytes.0);
         true
     };
-    let mut composed = match arguments.one_process {
-        true => compose(&terms, &mut shown)?,
+    let composed = match arguments.one_process {
+        true => compose(&terms, &mut shown),
         false => {
             let program = Program::current().map_err(|error| PublishError::Sandbox(error.to_string()))?;
-            compose_apart(&terms, program, &mut shown)?
+            compose_apart(&terms, program, &mut shown)
         }
     };
+    let mut composed = composed.map_err(|error| match (&bucket, error) {
+        (Some(bucket), error @ PublishError::Damaged { .. }) => {
+            Failure::from(error).hint(bucket.make_again())
+        }
+        (_, error) => error.into(),
+    })?;
     bar.finish_and_clear();
     for holder in &holders {
         composed.draft.sign(&**holder).map_err(release_failure)?;
@@ -152,12 +183,16 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         origin,
         id: id.to_string(),
         directory: target.clone(),
+        bucket: bucket.as_ref().map(Target::name),
+        url: bucket.as_ref().map(Target::url),
+        sent: None,
         expires: moment(expires_s),
         report: composed.report.clone(),
         first,
         draft: None,
         lacking: Vec::new(),
     };
+    done.report.notes.extend(brought);
     if arguments.one_process {
         done.report.notes.push("--one-process: what parses the tree had the keys in its memory".to_owned());
     }
@@ -168,6 +203,10 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         dir.install(&finished).map_err(release_failure)?;
         composed.remember()?;
         tidy(&target, arguments.keep.into())?;
+        if let Some(bucket) = &bucket {
+            done.sent = Some(bucket.send(&target, &arguments.sending, CONNECTIONS)?);
+            done.report.notes.extend(bucket.read_back(id, directories));
+        }
         // The release is in force; what could not be let go is tried again the next time.
         if let Some((opened, _)) = &opened
             && let Err(error) = hold::let_go(&*opened.server, &target)
@@ -312,9 +351,25 @@ fn describe(done: &Done) -> String {
             draft.display(),
             done.directory.display()
         );
+        if let Some(bucket) = &done.bucket {
+            let (id, folder) = (&done.id, done.directory.display());
+            text += &format!("\nThen send it:\n  holdfast pull hf+release:{id}@{folder} '{bucket}'");
+        }
         return text;
     }
     text += &format!("It counts until {}.\nID: {}\n", done.expires, done.id);
+    if let (Some(bucket), Some(url), Some(sent)) = (&done.bucket, &done.url, &done.sent) {
+        text += &format!("\n{}\nIt is in {bucket}.", bucket::describe(sent));
+        text += &match done.first {
+            true => format!(
+                " Where everybody may read there, anybody who has its ID can:\n  holdfast mount {url} DIR --id {0}\nWho \
+                 has credentials can in any case:\n  holdfast ls 'hf+release:{0}@{bucket}'",
+                done.id
+            ),
+            false => format!(" Try it: holdfast ls 'hf+release:{}@{bucket}'", done.id),
+        };
+        return text;
+    }
     let link = format!("hf+release:{}@{}", done.id, done.directory.display());
     text += &match (done.first, &done.origin) {
         (true, Some(origin)) => format!(

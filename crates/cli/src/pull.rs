@@ -1,5 +1,6 @@
 //! `holdfast pull`: a directory becomes a mirror of a release, or is brought up to date.
 
+use crate::bucket::{self, Target};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::live;
 use crate::output::{Format, bytes_bar};
@@ -11,10 +12,11 @@ use holdfast_release::mirror;
 use holdfast_release::moment::moment;
 use holdfast_release::open::Options;
 use holdfast_release::origin::OriginMirror;
-use holdfast_release::pull::{Progress, PullError, Report, Terms, pull};
+use holdfast_release::publish::compose::lock;
+use holdfast_release::pull::{Progress, PullError, Report, Terms, Whole, check, pull};
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Serialize)]
@@ -26,11 +28,27 @@ struct Done {
     report: Report,
 }
 
+#[derive(Serialize)]
+struct Sent {
+    id: String,
+    bucket: String,
+    url: String,
+    valid_until: String,
+    blocks_verified: u64,
+    #[serde(flatten)]
+    report: holdfast_release::send::Report,
+}
+
 /// `holdfast pull`
 pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outcome {
     let source =
         ReleaseSource { release: arguments.source.clone(), demands: arguments.demands.clone(), cache_mib: 0 };
     let Named { id, mirrors } = source.named()?;
+    let folder = match &mirrors[..] {
+        [only] if arguments.origin.is_none() => Some(only.strip_prefix("file://").unwrap_or(only)),
+        _ => None,
+    };
+    let folder = folder.filter(|only| only.starts_with('/')).map(PathBuf::from);
     let mut mirrors = mirrors
         .iter()
         .map(|address| mirror::parse(address))
@@ -43,7 +61,16 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         std::path::absolute(path)
             .map_err(|error| Failure::new(Exit::Usage, format!("{}: {error}", path.display())))
     };
-    let target = absolute(&arguments.directory)?;
+    let bucket = bucket::address(&arguments.directory)
+        .map(|address| Target::open(address, directories))
+        .transpose()?;
+    if let Some(bucket) = &bucket {
+        bucket.no_other(id)?;
+    }
+    let target = match &bucket {
+        Some(bucket) => bucket.copy(),
+        None => absolute(&arguments.directory)?,
+    };
     let from = arguments.from.iter().map(absolute).collect::<Outcome<Vec<_>>>()?;
     let trust = directories.releases_base()?;
     make_private(&trust)?;
@@ -72,11 +99,19 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         });
         true
     };
+    if let (Some(bucket), Some(folder)) = (&bucket, folder) {
+        let whole = check(&options, &folder, &shown).map_err(failure)?;
+        bar.finish_and_clear();
+        return send(arguments, bucket, &folder, &options, &whole, format);
+    }
     let report = pull(&options, mirrors, &terms, &shown).map_err(failure)?;
     bar.finish_and_clear();
-    for notice in &report.notices {
-        let _ = writeln!(std::io::stderr(), "holdfast: warning: {notice}");
+    if let Some(bucket) = &bucket {
+        let Report { valid_until_s, blocks_verified, notices, .. } = report;
+        let whole = Whole { valid_until_s, blocks_verified, notices };
+        return send(arguments, bucket, &target, &options, &whole, format);
     }
+    tell(&report.notices);
     let done = Done {
         id: id.to_string(),
         directory: target.clone(),
@@ -84,6 +119,45 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         report,
     };
     format.print(&done, describe)
+}
+
+fn tell(notices: &[String]) {
+    for notice in notices {
+        let _ = writeln!(std::io::stderr(), "holdfast: warning: {notice}");
+    }
+}
+
+/// Makes a bucket a mirror of what a directory has.
+fn send(
+    arguments: &Pull,
+    bucket: &Target,
+    folder: &Path,
+    options: &Options,
+    whole: &Whole,
+    format: Format,
+) -> Outcome {
+    tell(&whole.notices);
+    let _lock = lock(folder)?;
+    let report = bucket.send(folder, &arguments.sending, arguments.connections.into())?;
+    let sent = Sent {
+        id: options.id.to_string(),
+        bucket: bucket.name(),
+        url: bucket.url(),
+        valid_until: moment(whole.valid_until_s),
+        blocks_verified: whole.blocks_verified,
+        report,
+    };
+    format.print(&sent, |sent| {
+        format!(
+            "{} has release {}, valid until {}; {} blocks checked.\n{}\nWhere everybody may read there, it is {} too.",
+            sent.bucket,
+            sent.report.sequence,
+            sent.valid_until,
+            sent.blocks_verified,
+            bucket::describe(&sent.report),
+            sent.url,
+        )
+    })
 }
 
 fn describe(done: &Done) -> String {
@@ -113,7 +187,8 @@ fn describe(done: &Done) -> String {
     )
 }
 
-fn failure(error: PullError) -> Failure {
+/// What a pull that did not succeed means for people.
+pub fn failure(error: PullError) -> Failure {
     let text = error.to_string();
     match error {
         PullError::Open(error) => open_failure(error),

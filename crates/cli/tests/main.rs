@@ -6,6 +6,7 @@ mod automount;
 mod backup;
 mod bad_input;
 mod bucket_and_etcd;
+mod buckets;
 mod cache;
 mod common;
 mod conflicts;

@@ -6,14 +6,14 @@
 use crate::access::{Access, AccessError, Login};
 use crate::{Compare, Done, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction};
 use base64ct::{Base64, Encoding};
+use holdfast_web::{Authorities, client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use ureq::Agent;
-use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, parse_pem};
 use zeroize::Zeroizing;
 
 /// How long a member may take for one answer. Longer than the usual election of a leader would only keep others waiting.
@@ -47,12 +47,9 @@ impl Gateway {
     /// [`AccessError`]
     pub fn new(access: &Access, login: Option<&Path>) -> Result<Gateway, AccessError> {
         let login = login.map(Login::read).transpose()?.unwrap_or_default();
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
+        let (authorities, own) = who_is_who(access.is_tls, &login)?;
+        let config = client(authorities, own)
             .proxy(None)
-            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls(access.is_tls, &login)?)
             .timeout_global(Some(PATIENCE))
             .max_idle_connections_per_host(16)
             .build();
@@ -259,7 +256,8 @@ fn pairs(answer: &Value) -> Option<Vec<Pair>> {
     found.as_array()?.iter().map(pair).collect()
 }
 
-fn tls(is_tls: bool, login: &Login) -> Result<TlsConfig, AccessError> {
+/// Who vouches for the members, and what vouches for us.
+fn who_is_who(is_tls: bool, login: &Login) -> Result<(Authorities, Option<ClientCert>), AccessError> {
     let file = |path: &Path| {
         std::fs::read(path)
             .map_err(|error| AccessError::File { path: path.to_owned(), why: error.to_string() })
@@ -277,13 +275,10 @@ fn tls(is_tls: bool, login: &Login) -> Result<TlsConfig, AccessError> {
             found => Ok(found),
         }
     };
-    let roots = match (&login.authority, is_tls) {
-        (Some(path), _) => certificates(path)?,
-        (None, true) => {
-            let system = rustls_native_certs::load_native_certs();
-            system.certs.iter().map(|one| Certificate::from_der(one).to_owned()).collect()
-        }
-        (None, false) => Vec::new(),
+    let authorities = match (&login.authority, is_tls) {
+        (Some(path), _) => Authorities::Given(certificates(path)?),
+        (None, true) => Authorities::System,
+        (None, false) => Authorities::None,
     };
     let own = match (&login.certificate, &login.key) {
         (Some(certificate), Some(key)) => {
@@ -294,9 +289,5 @@ fn tls(is_tls: bool, login: &Login) -> Result<TlsConfig, AccessError> {
         }
         _ => None,
     };
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::Specific(Arc::new(roots)))
-        .client_cert(own)
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .build())
+    Ok((authorities, own))
 }

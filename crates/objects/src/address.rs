@@ -32,6 +32,17 @@ pub struct BucketAddress {
     pub cache_bytes: Option<u64>,
 }
 
+/// Where a bucket is over HTTP.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// Scheme and host, with a port if one was given.
+    pub base: String,
+    /// The host, as requests name and sign it.
+    pub host: String,
+    /// The bucket's part of paths: a slash and its name, or nothing where the host's name has it.
+    pub path: String,
+}
+
 /// Text that is not a bucket's address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{text}' is not a bucket's address: {why}. {SHAPE}")]
@@ -192,6 +203,29 @@ impl BucketAddress {
         format!("s3://{}/{}", self.bucket, self.prefix.trim_end_matches('/'))
     }
 
+    /// Where its objects are over HTTP.
+    pub fn location(&self) -> Location {
+        let region = self.signing_region();
+        let endpoint = self.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
+        let (scheme, host) = endpoint.split_once("://").unwrap_or(("https", &endpoint));
+        let is_path_style = self.path_style.unwrap_or(self.endpoint.is_some());
+        let (host, path) = match is_path_style {
+            true => (host.to_owned(), format!("/{}", self.bucket)),
+            false => (format!("{}.{host}", self.bucket), String::new()),
+        };
+        let base = format!("{scheme}://{host}");
+        // A usual port is in no `Host` header, so it must not be signed either.
+        let usual = if scheme == "https" { ":443" } else { ":80" };
+        let host = host.strip_suffix(usual).unwrap_or(&host).to_owned();
+        Location { base, host, path }
+    }
+
+    /// Where everybody reads the objects that are public: no character of a prefix needs to be encoded.
+    pub fn url(&self) -> String {
+        let Location { base, path, .. } = self.location();
+        format!("{base}{path}/{}", self.prefix)
+    }
+
     /// The region that requests are signed for.
     pub fn signing_region(&self) -> String {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -243,6 +277,17 @@ mod tests {
         let encoded: BucketAddress = "s3://abc/p?endpoint=https%3A%2F%2Fs3.example.org%2F".parse().unwrap();
         assert_eq!(encoded.endpoint.as_deref(), Some("https://s3.example.org"));
         assert_eq!((encoded.prefix.as_str(), encoded.place().as_str()), ("p/", "s3://abc/p"));
+    }
+
+    /// Proves: objects are where stores have them, with the bucket in the path or in the host's name.
+    #[test]
+    fn objects_are_located() {
+        let url = |text: &str| text.parse::<BucketAddress>().unwrap().url();
+        assert_eq!(url("s3://abc/p/q?endpoint=https://s3.example.org"), "https://s3.example.org/abc/p/q/");
+        assert_eq!(url("s3://abc/p?endpoint=http://h:80&path_style=false"), "http://abc.h:80/p/");
+        assert_eq!(url("s3://abc/p?region=eu-1"), "https://abc.s3.eu-1.amazonaws.com/p/");
+        let address: BucketAddress = "s3://abc/p?endpoint=http://h:80".parse().unwrap();
+        assert_eq!(address.location().host, "h");
     }
 
     /// Proves: what is no address is refused in words, and a secret in it is not repeated.

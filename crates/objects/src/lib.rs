@@ -37,10 +37,11 @@ mod tails;
 mod tiered;
 mod xml;
 
-pub use address::{AddressError, BucketAddress, Durability};
+pub use address::{AddressError, BucketAddress, Durability, Location};
 pub use bucket::{Bucket, BucketError, Counts, Kind, Listed};
 pub use credentials::{Credentials, CredentialsError};
 pub use s3::{S3, probe};
 pub use settings::{OpenObjectsError, Settings};
 pub use sign::{Signing, sha256, signature_headers};
 pub use tiered::{Standing, Tiered};
+pub use xml::refusal_of;

@@ -3,17 +3,16 @@
 //! Every call may be repeated: objects have names that are used once, so a request that arrives twice, or late, does what
 //! was done already.
 
-use crate::address::BucketAddress;
+use crate::address::{BucketAddress, Location};
 use crate::bucket::{Bucket, BucketError, Counts, Kind, Listed};
 use crate::credentials::Credentials;
 use crate::sign::{Signing, encoded, sha256, signature_headers};
 use crate::xml;
+use holdfast_web::{Authorities, client};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// Pauses between attempts.
 const PAUSES_MS: [u64; 3] = [100, 400, 1500];
@@ -53,6 +52,8 @@ struct Asked<'a> {
     object: &'a str,
     query: Vec<(String, String)>,
     range: Option<Range<u64>>,
+    /// Headers that go with what is written.
+    headers: &'a [(&'static str, &'a str)],
     body: &'a [u8],
 }
 
@@ -60,28 +61,8 @@ impl S3 {
     /// Of an address. Nothing is asked yet.
     pub fn new(address: &BucketAddress) -> S3 {
         let region = address.signing_region();
-        let endpoint =
-            address.endpoint.clone().unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let (scheme, host) = endpoint.split_once("://").unwrap_or(("https", &endpoint));
-        let is_path_style = address.path_style.unwrap_or(address.endpoint.is_some());
-        let (host, path) = match is_path_style {
-            true => (host.to_owned(), format!("/{}", address.bucket)),
-            false => (format!("{}.{host}", address.bucket), String::new()),
-        };
-        let base = format!("{scheme}://{host}");
-        // A usual port is in no `Host` header, so it must not be signed either.
-        let usual = if scheme == "https" { ":443" } else { ":80" };
-        let host = host.strip_suffix(usual).unwrap_or(&host).to_owned();
-        let roots = if scheme == "https" { authorities() } else { Arc::default() };
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(roots))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls)
+        let Location { base, host, path } = address.location();
+        let config = client(Authorities::of_url(&base), None)
             .timeout_connect(Some(CONNECT_WITHIN))
             .max_idle_connections_per_host(16)
             .build();
@@ -95,6 +76,27 @@ impl S3 {
             counts: Default::default(),
             is_away: AtomicBool::new(false),
         }
+    }
+
+    /// As [`Bucket::put`], with headers that the store gives to whoever reads the object, such as `content-type`: names in
+    /// small letters.
+    ///
+    /// # Errors
+    /// [`BucketError`]; the object may be there all the same, now or later.
+    pub fn put_with(
+        &self,
+        name: &str,
+        headers: &[(&'static str, &str)],
+        bytes: &[u8],
+    ) -> Result<(), BucketError> {
+        let asked =
+            Asked { kind: Kind::Put, object: name, query: Vec::new(), range: None, headers, body: bytes };
+        self.ask(&asked).map(drop)
+    }
+
+    /// The bucket and prefix.
+    pub fn address(&self) -> &BucketAddress {
+        &self.address
     }
 
     fn shown(&self, object: &str) -> String {
@@ -137,7 +139,8 @@ impl S3 {
             asked.query.iter().map(|(name, value)| (encoded(name, false), encoded(value, false))).collect();
         query.sort_unstable();
         let range = asked.range.as_ref().map(|range| format!("bytes={}-{}", range.start, range.end - 1));
-        let headers: Vec<_> = range.iter().map(|range| ("range", range.as_str())).collect();
+        let mut headers: Vec<_> = range.iter().map(|range| ("range", range.as_str())).collect();
+        headers.extend(asked.headers);
         let payload = sha256(asked.body);
         let method = match asked.kind {
             Kind::Put => "PUT",
@@ -171,8 +174,10 @@ impl S3 {
         let sent = match asked.kind {
             Kind::Put => {
                 let mut request = self.agent.put(&url);
-                for (name, value) in &signed {
-                    request = request.header(*name, value);
+                for (name, value) in
+                    signed.iter().map(|(name, value)| (*name, value.as_str())).chain(headers.iter().copied())
+                {
+                    request = request.header(name, value);
                 }
                 request.config().timeout_global(Some(patience)).build().send(asked.body)
             }
@@ -230,10 +235,8 @@ impl S3 {
 
     /// What an answer that is none means.
     fn refusal(&self, asked: &Asked<'_>, status: u16, body: &[u8], credentials: Credentials) -> BucketError {
-        let text = String::from_utf8_lossy(&body[..body.len().min(16 << 10)]);
-        let code = xml::element(&text, "Code").map(xml::text).unwrap_or_default();
-        let said = xml::element(&text, "Message").map(xml::text).unwrap_or_default();
-        let clean: String = format!("{code} {said}").chars().filter(|c| !c.is_control()).take(200).collect();
+        let (code, said) = xml::refusal_of(body);
+        let clean: String = format!("{code} {said}").chars().take(200).collect();
         let why = format!("{} (status {status})", clean.trim()).trim().to_owned();
         let bucket = self.address.place();
         match (status, code.as_str()) {
@@ -261,13 +264,18 @@ impl S3 {
 
 impl Bucket for S3 {
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), BucketError> {
-        let asked = Asked { kind: Kind::Put, object: name, query: Vec::new(), range: None, body: bytes };
-        self.ask(&asked).map(drop)
+        self.put_with(name, &[], bytes)
     }
 
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, BucketError> {
-        let asked =
-            Asked { kind: Kind::Get, object: name, query: Vec::new(), range: range.clone(), body: &[] };
+        let asked = Asked {
+            kind: Kind::Get,
+            object: name,
+            query: Vec::new(),
+            range: range.clone(),
+            headers: &[],
+            body: &[],
+        };
         let answer = self.ask(&asked)?;
         match range {
             Some(range) if answer.status != 206 || answer.body.len() as u64 != range.end - range.start => {
@@ -283,7 +291,8 @@ impl Bucket for S3 {
     }
 
     fn length(&self, name: &str) -> Result<u64, BucketError> {
-        let asked = Asked { kind: Kind::Head, object: name, query: Vec::new(), range: None, body: &[] };
+        let asked =
+            Asked { kind: Kind::Head, object: name, query: Vec::new(), range: None, headers: &[], body: &[] };
         self.ask(&asked)?
             .length
             .ok_or_else(|| self.failed(&asked, "it did not say how long it is".to_owned()))
@@ -297,7 +306,7 @@ impl Bucket for S3 {
                 ("prefix".to_owned(), format!("{}{beginning}", self.address.prefix)),
             ];
             query.extend(next.take().map(|token| ("continuation-token".to_owned(), token)));
-            let asked = Asked { kind: Kind::List, object: "", query, range: None, body: &[] };
+            let asked = Asked { kind: Kind::List, object: "", query, range: None, headers: &[], body: &[] };
             let body = self.ask(&asked)?.body;
             let text = String::from_utf8_lossy(&body);
             // A listing that was cut off must not look like a short one.
@@ -328,7 +337,14 @@ impl Bucket for S3 {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        let asked = Asked { kind: Kind::Delete, object: name, query: Vec::new(), range: None, body: &[] };
+        let asked = Asked {
+            kind: Kind::Delete,
+            object: name,
+            query: Vec::new(),
+            range: None,
+            headers: &[],
+            body: &[],
+        };
         match self.ask(&asked) {
             Err(BucketError::Absent { .. }) => Ok(()),
             other => other.map(drop),
@@ -380,14 +396,4 @@ pub fn probe(bucket: &dyn Bucket, mark: &[u8; 16]) -> Result<(), BucketError> {
         );
     }
     bucket.delete(&name)
-}
-
-/// The certificate authorities of this machine.
-fn authorities() -> Arc<Vec<Certificate<'static>>> {
-    static SYSTEM: OnceLock<Arc<Vec<Certificate<'static>>>> = OnceLock::new();
-    let system = SYSTEM.get_or_init(|| {
-        let found = rustls_native_certs::load_native_certs();
-        Arc::new(found.certs.iter().map(|one| Certificate::from_der(one).to_owned()).collect())
-    });
-    system.clone()
 }

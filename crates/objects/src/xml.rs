@@ -20,6 +20,16 @@ pub(crate) fn elements<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     found
 }
 
+/// Code and message of a refusal, without control characters; empty if it has none.
+pub fn refusal_of(body: &[u8]) -> (String, String) {
+    let body = String::from_utf8_lossy(&body[..body.len().min(16 << 10)]);
+    let part = |name| -> String {
+        let part = element(&body, name).map(text).unwrap_or_default();
+        part.chars().filter(|c| !c.is_control()).take(200).collect()
+    };
+    (part("Code"), part("Message"))
+}
+
 /// Text with the five entities resolved.
 pub(crate) fn text(text: &str) -> String {
     text.replace("&lt;", "<")

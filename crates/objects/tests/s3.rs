@@ -53,6 +53,8 @@ fn objects_come_back() {
     assert_eq!(s3.get("one", None).unwrap(), bytes);
     assert_eq!(s3.get("one", Some(1_000_000..1_000_010)).unwrap(), bytes[1_000_000..1_000_010]);
     assert_eq!(s3.length("one").unwrap(), 3_000_000);
+    s3.put_with("one", &[("cache-control", "max-age=1")], &bytes).unwrap();
+    assert_eq!(objects.headers("a/prefix/one"), [("cache-control", "max-age=1".to_owned())]);
     for number in 0..250 {
         s3.put(&format!("many/{number:03}"), b"x").unwrap();
     }

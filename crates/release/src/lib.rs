@@ -14,6 +14,7 @@
 //! - [`image`]: a release as an image that the kernel mounts by itself.
 //! - [`layout`]: the files of a release as they lie at a mirror.
 //! - [`mirror`]: where those files come from; decides nothing about what is in them.
+//! - [`pull`]: a directory becomes a mirror; [`send`]: a prefix of a bucket does.
 //! - [`serve`]: a web server for them; understands nothing of them. [`gateway`]: pages for who has only a browser.
 //! - [`form`], [`signing`], [`keys`], [`record`], [`revocation`] (of a release), [`file_system`] (its revocation): what
 //!   is signed and by whom; [`accept`]: whether it
@@ -47,6 +48,7 @@ pub mod pull;
 pub mod record;
 pub mod release_dir;
 pub mod revocation;
+pub mod send;
 pub mod serve;
 pub mod signing;
 pub mod tree;

@@ -8,6 +8,7 @@
 //! - [`Mirrors`] asks several, the fastest first, and drops those whose content is bad.
 
 mod address;
+mod bucket;
 mod directory;
 mod http;
 mod many;

@@ -269,6 +269,55 @@ pub fn pull(
     })
 }
 
+/// What was found of a directory that holds a whole release.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Whole {
+    /// Until when it counts, in seconds since 1970.
+    pub valid_until_s: u64,
+    /// Blocks whose content was checked.
+    pub blocks_verified: u64,
+    /// What people should be told.
+    pub notices: Vec<String>,
+}
+
+/// Checks that a directory of this machine has a release that counts, and all that its records need.
+///
+/// # Errors
+/// [`PullError`].
+pub fn check(
+    options: &Options,
+    folder: &Path,
+    progress: &(dyn Fn(Progress) -> bool + Sync),
+) -> Result<Whole, PullError> {
+    let trust = Trust::open(&options.trust, options.id).map_err(OpenError::from)?;
+    let mirrors: Vec<Arc<dyn Mirror>> = vec![Arc::new(Directory::new(folder))];
+    let admitted = open::best(&trust, &mirrors, options)?;
+    let root = &admitted.file;
+    let all = Mirrors::new(mirrors);
+    let older = records::older(&all, &admitted.chain, root.record.value.sequence, usize::MAX)
+        .map_err(|error| PullError::NotHad(error, folder.to_owned()))?;
+    let steps =
+        Steps { progress, bytes: AtomicU64::new(0), bytes_all: AtomicU64::new(0), blocks: AtomicU64::new(0) };
+    let fetcher = Fetcher::new(&all, folder, &steps);
+    let index = read_index(folder, &root.index.digest)?;
+    let records: Vec<&RootFile> = [root].into_iter().chain(&older).collect();
+    let counts =
+        check_trees(&fetcher, &index, None, &records, &HashSet::new()).map_err(|error| match error {
+            // It was looked for where it is damaged, and nowhere else.
+            PullError::NotHad(error, _) => PullError::Disk(PublishError::Damaged {
+                path: folder.join(error.file),
+                why: "its content is not what its name says".into(),
+            }),
+            other => other,
+        })?;
+    let warnings = admitted.accepted.warnings.iter().map(ToString::to_string);
+    Ok(Whole {
+        valid_until_s: admitted.accepted.valid_until_s,
+        blocks_verified: counts.verified,
+        notices: warnings.chain(admitted.notices.iter().cloned()).collect(),
+    })
+}
+
 fn make(target: &Path) -> Result<(), PullError> {
     files::make_directory(target, 0o755).map_err(|error| PublishError::local(target, &error).into())
 }

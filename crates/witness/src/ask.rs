@@ -6,10 +6,9 @@
 use holdfast_checkpoint::cosignature;
 use holdfast_checkpoint::note::{NoteSignature, SIGNATURES_MAX, VerifierKey};
 use holdfast_checkpoint::submission::Submission;
-use std::sync::{Arc, OnceLock};
+use holdfast_web::{Authorities, client};
 use std::time::Duration;
 use ureq::Agent;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// Longest answer.
 const ANSWER_BYTES_MAX: u64 = 32 << 10;
@@ -65,18 +64,7 @@ impl Asker {
         if !is_good || url.contains(['?', '#', '@', ' ']) {
             return Err(AskError::Url(url.to_owned()));
         }
-        let roots = if url.starts_with("https:") { authorities() } else { Arc::default() };
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(roots))
-            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .build();
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls)
-            .timeout_global(Some(PATIENCE))
-            .build();
+        let config = client(Authorities::of_url(url), None).timeout_global(Some(PATIENCE)).build();
         Ok(Asker {
             url: format!("{}/add-checkpoint", url.trim_end_matches('/')),
             witness,
@@ -124,14 +112,4 @@ impl Asker {
 fn refused(status: u16, text: &str) -> AskError {
     let text = text.chars().filter(|c| !c.is_control()).take(200).collect();
     AskError::Refused { status, text }
-}
-
-/// The certificate authorities of this machine.
-fn authorities() -> Arc<Vec<Certificate<'static>>> {
-    static SYSTEM: OnceLock<Arc<Vec<Certificate<'static>>>> = OnceLock::new();
-    let system = SYSTEM.get_or_init(|| {
-        let found = rustls_native_certs::load_native_certs();
-        Arc::new(found.certs.iter().map(|one| Certificate::from_der(one).to_owned()).collect())
-    });
-    system.clone()
 }

@@ -53,7 +53,7 @@ const VALUED: [(&str, &str, For); 22] = [
     ("refresh", "--refresh", For::Release),
 ];
 /// How addresses of releases and mirrors begin.
-const MIRRORS: [&str; 4] = [SCHEME, "http://", "https://", "file://"];
+const MIRRORS: [&str; 5] = [SCHEME, "http://", "https://", "s3://", "file://"];
 /// Those that may be given several times.
 const MIRROR: &str = "--mirror";
 const WITNESS: &str = "--witness";

@@ -23,7 +23,7 @@ use std::time::Duration;
 pub fn is_meant(arguments: &Mount) -> bool {
     let url = &arguments.url;
     arguments.release.demands.id.is_some()
-        || [SCHEME, "http://", "https://", "file://"].iter().any(|scheme| url.starts_with(scheme))
+        || [SCHEME, "http://", "https://", "s3://", "file://"].iter().any(|scheme| url.starts_with(scheme))
         || Path::new(url).is_dir()
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
   holdfast publish ./site --key a.key --key b.key --to ./release --note 'Version 2.1' --expires 90d
   holdfast publish ./tree --key k --to ./release --exclude '*.o' --exclude /build --opaque names
   holdfast publish hf://HOST/FSID/docs --as device.key --key k --to ./release
+  holdfast publish ./site --key k --to 's3://BUCKET/PREFIX?endpoint=https://s3.example.org'
 
 The release directory then holds everything that a mirror needs; copy it to any web server. The first time, its keys \
 are made from those given, and an ID that people name it by; `holdfast release keys` makes keys of which fewer than all \
@@ -26,12 +27,14 @@ A directory of a live file system is published as one verified view of it has it
 files: the release refers to it, and the server keeps it for as long as the release is kept. Readers get it through \
 `holdfast serve RELEASEDIR --origin URL --key KEY`, or `holdfast pull` copies it.
 
+With --to s3://... the release goes into a bucket, which then serves it itself: only what it does not have is sent, and the record is replaced last, so readers see the release before or this one, also if publishing is stopped; run again, it goes on where it was. Credentials are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials. A copy of the release stays in the cache directory, and is made again from the bucket if it is missing. Publish into one prefix from one machine at a time.
+
 If not all signatures that are needed are made here, the release waits in a draft beside the release directory.")]
 pub struct Publish {
     /// The directory to publish; or one of a live file system, hf://HOST:PORT/FSID/PATH
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// The release directory; made if it is not there
+    /// The release directory, made if it is not there; or a bucket, s3://BUCKET/PREFIX?endpoint=URL&region=NAME
     #[arg(long, value_name = "RELEASEDIR")]
     pub to: PathBuf,
     /// A key to sign with; several sign together
@@ -71,6 +74,22 @@ pub struct Publish {
     /// in what parses it is then a hole in the keys
     #[arg(long)]
     pub one_process: bool,
+    /// What concerns buckets
+    #[command(flatten)]
+    pub sending: Sending,
+}
+
+/// What concerns releases that are sent to a bucket.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Buckets")]
+pub struct Sending {
+    /// How long files that no release needs any more stay in the bucket, for those who still read by an older index; 0
+    /// for not at all
+    #[arg(long, value_name = "SPAN", default_value = "2d")]
+    pub prune_after: String,
+    /// Read every file in the bucket again, and send anew what was altered there
+    #[arg(long)]
+    pub recheck: bool,
 }
 
 /// What is asked of a release before it is believed, wherever it is had from.
@@ -93,7 +112,7 @@ pub struct Demands {
 /// Which release, and where it is.
 #[derive(Debug, Args)]
 pub struct ReleaseSource {
-    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., a directory) with --id
+    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., s3://BUCKET/PREFIX, a directory) with --id
     #[arg(value_name = "RELEASE")]
     pub release: String,
     /// What is asked of it
@@ -198,6 +217,8 @@ pub struct Verify {
   holdfast pull hf+release:4f1c...@https://mirror.example/release/ /srv/release
   holdfast pull https://mirror.example/release/ /srv/release --id 4f1c... --keep 3 --quick
   holdfast pull https://mirror.example/release/ /srv/release --id 4f1c... --from /media/stick/release
+  holdfast pull hf+release:4f1c...@./release 's3://BUCKET/PREFIX?endpoint=https://s3.example.org'
+  holdfast pull 'hf+release:4f1c...@s3://BUCKET/PREFIX?endpoint=https://s3.example.org' /srv/release
 
 DIR can be served by any web server, or `holdfast serve`, also while it is pulled into: its record is replaced last. Only \
 what is not there is fetched; a pull that was stopped goes on where it was when it is run again. What no release that is \
@@ -206,18 +227,23 @@ kept needs is removed, one pull later than it could be.
 The data of a release that was published from a live file system is fetched too, through a mirror that reaches it or \
 with --origin, and DIR is then whole without it.
 
+A bucket in place of DIR becomes a mirror: of a directory of this machine, which is checked and sent as it is, or of any other mirror by way of a copy in the cache directory.
+
 Every block of the releases that are kept is checked against their records, and a pack that was damaged here is fetched \
 anew. With --quick, blocks that were there at the last pull are not read again.")]
 pub struct Pull {
-    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., a directory) with --id
+    /// The release: hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/, http://..., s3://BUCKET/PREFIX, a directory) with --id
     #[arg(value_name = "RELEASE")]
     pub source: String,
-    /// The directory; made if it is not there
+    /// The directory, made if it is not there; or a bucket, s3://BUCKET/PREFIX?endpoint=URL&region=NAME
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// What is asked of it
     #[command(flatten)]
     pub demands: Demands,
+    /// What concerns buckets
+    #[command(flatten)]
+    pub sending: Sending,
     /// The live file system that the release was made of, hf://HOST:PORT/FSID, to fetch data from that no mirror has
     #[arg(long, value_name = "URL", requires = "key")]
     pub origin: Option<String>,

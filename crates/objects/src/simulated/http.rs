@@ -1,10 +1,11 @@
 //! The S3 protocol in front of a bucket in memory, for tests over real sockets: the five calls, signatures checked, listings
-//! in pages. It can be away for a while and come back at the same address.
+//! in pages, reading by anybody where that is allowed. It can be away for a while and come back at the same address.
 
 use super::Simulated;
 use crate::bucket::{Bucket, BucketError};
 use crate::credentials::Credentials;
 use crate::sign::{Signing, sha256, signature_headers, timestamp};
+use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub const KEY_ID: &str = "holdfast";
 pub const SECRET: &str = "holdfastsecret";
 /// The region that requests must be signed for.
 pub const REGION: &str = "us-east-1";
+/// Headers that are kept with an object.
+const KEPT: [&str; 2] = ["cache-control", "content-type"];
 /// Names in one page of a listing.
 const PAGE: usize = 100;
 
@@ -37,6 +40,8 @@ struct Shared {
     ahead_s: AtomicU64,
     /// Pause before each answer, in milliseconds.
     pause_ms: AtomicU64,
+    /// What keys begin with that anybody may read, but not list.
+    public: Mutex<Option<String>>,
 }
 
 struct Request {
@@ -63,6 +68,7 @@ impl Server {
             is_ending: AtomicBool::new(false),
             ahead_s: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
+            public: Mutex::new(None),
         });
         let of_thread = shared.clone();
         let thread = std::thread::spawn(move || {
@@ -86,6 +92,11 @@ impl Server {
     /// Puts its clock ahead.
     pub fn set_ahead(&self, seconds: u64) {
         self.shared.ahead_s.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Lets anybody read objects whose keys begin so, as the usual policy does: what is not there is "forbidden".
+    pub fn set_public(&self, prefix: &str) {
+        *self.shared.public.lock() = Some(prefix.to_owned());
     }
 
     /// Waits before each answer.
@@ -134,9 +145,12 @@ impl Shared {
     }
 
     fn answer(&self, request: &Request) -> Result<Answer, Answer> {
-        self.check(request)?;
         let rest = request.path.strip_prefix('/').unwrap_or("");
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+        match request.header("authorization") {
+            Some(_) => self.check(request)?,
+            None => self.check_stranger(request, key)?,
+        }
         if bucket != self.bucket {
             return Err(refusal(404, "NoSuchBucket"));
         }
@@ -147,18 +161,44 @@ impl Shared {
         };
         match request.method.as_str() {
             "GET" if key.is_empty() => self.list(request).map_err(of),
-            "PUT" => self.objects.put(key, &request.body).map(|()| (200, Vec::new(), Vec::new())).map_err(of),
+            "PUT" => {
+                self.objects.put(key, &request.body).map_err(of)?;
+                let header = |name: &'static str| Some((name, request.header(name)?.to_owned()));
+                self.objects.set_headers(key, KEPT.into_iter().filter_map(header).collect());
+                Ok((200, Vec::new(), Vec::new()))
+            }
             "DELETE" => self.objects.delete(key).map(|()| (204, Vec::new(), Vec::new())).map_err(of),
             "HEAD" => {
                 let length = self.objects.length(key).map_err(of)?;
                 Ok((200, vec![("content-length", length.to_string())], Vec::new()))
             }
             "GET" => {
-                let range = request.header("range").and_then(range_of);
-                let status = if range.is_some() { 206 } else { 200 };
-                Ok((status, Vec::new(), self.objects.get(key, range).map_err(of)?))
+                let bytes = self.objects.get(key, None).map_err(of)?;
+                let mut headers = self.objects.headers(key);
+                let Some(range) = request.header("range").and_then(range_of) else {
+                    return Ok((200, headers, bytes));
+                };
+                let total = bytes.len() as u64;
+                if range.start >= total {
+                    return Err(refusal(416, "InvalidRange"));
+                }
+                let end = range.end.min(total);
+                let said = format!("bytes {}-{}/{total}", range.start, end - 1);
+                headers.push(("content-range", said));
+                Ok((206, headers, bytes[range.start as usize..end as usize].to_vec()))
             }
             _ => Err(refusal(405, "MethodNotAllowed")),
+        }
+    }
+
+    /// Whoever does not sign may read what is public, and does not learn what is not there.
+    fn check_stranger(&self, request: &Request, key: &str) -> Result<(), Answer> {
+        let is_public =
+            self.public.lock().as_ref().is_some_and(|prefix| !key.is_empty() && key.starts_with(prefix));
+        let is_reading = matches!(request.method.as_str(), "GET" | "HEAD");
+        match is_public && is_reading && self.objects.object(key).is_some() {
+            true => Ok(()),
+            false => Err(refusal(403, "AccessDenied")),
         }
     }
 
@@ -180,8 +220,10 @@ impl Shared {
             token: None,
             from: String::new(),
         };
-        let range = request.header("range");
-        let headers: Vec<_> = range.iter().map(|range| ("range", *range)).collect();
+        let signed = header("authorization").split("SignedHeaders=").nth(1).unwrap_or("");
+        let signed = signed.split(',').next().unwrap_or("").split(';');
+        let is_extra = |name: &&str| !matches!(*name, "host" | "x-amz-content-sha256" | "x-amz-date");
+        let headers: Vec<_> = signed.filter(is_extra).map(|name| (name, header(name))).collect();
         let signing = Signing {
             method: &request.method,
             host: header("host"),

@@ -25,11 +25,14 @@ pub enum Fate {
 /// Decides the fate of each request.
 pub type Fates = Box<dyn FnMut(Kind, &str) -> Fate + Send>;
 
+/// Headers that were written with an object.
+type Headers = Vec<(&'static str, String)>;
 type Change = (String, Option<Arc<Vec<u8>>>);
 
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Arc<Vec<u8>>>,
+    headers: BTreeMap<String, Headers>,
     /// Not in listings yet.
     unlisted: BTreeSet<String>,
     lags: bool,
@@ -86,6 +89,15 @@ impl Simulated {
     /// An object's bytes.
     pub fn object(&self, name: &str) -> Option<Vec<u8>> {
         self.0.lock().objects.get(name).map(|bytes| bytes.to_vec())
+    }
+
+    /// The headers that were written with an object.
+    pub fn headers(&self, name: &str) -> Vec<(&'static str, String)> {
+        self.0.lock().headers.get(name).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn set_headers(&self, name: &str, headers: Vec<(&'static str, String)>) {
+        self.0.lock().headers.insert(name.to_owned(), headers);
     }
 
     /// Changes the bucket behind everybody's back; `None` removes the object.

@@ -14,8 +14,8 @@ pub struct AddressError {
     pub why: String,
 }
 
-/// The mirror that `address` names: `https://HOST/PATH/`, `http://HOST:PORT/PATH/`, `/DIRECTORY` or
-/// `file:///DIRECTORY`. Nothing is asked of it yet.
+/// The mirror that `address` names: `https://HOST/PATH/`, `http://HOST:PORT/PATH/`, `s3://BUCKET/PREFIX?endpoint=URL`,
+/// `/DIRECTORY` or `file:///DIRECTORY`. Nothing is asked of it yet.
 ///
 /// # Errors
 /// [`AddressError`].
@@ -37,5 +37,10 @@ pub fn parse(address: &str) -> Result<Arc<dyn Mirror>, AddressError> {
     if address.starts_with("https://") || address.starts_with("http://") {
         return Ok(Arc::new(Http::new(address).map_err(|why| wrong(&why))?));
     }
-    Err(wrong("a mirror is https://HOST/PATH/, http://HOST/PATH/ or an absolute /DIRECTORY"))
+    if address.starts_with("s3://") {
+        return Ok(Arc::new(Http::of_bucket(address).map_err(|why| wrong(&why))?));
+    }
+    Err(wrong(
+        "a mirror is https://HOST/PATH/, http://HOST/PATH/, s3://BUCKET/PREFIX?endpoint=URL or an absolute /DIRECTORY",
+    ))
 }

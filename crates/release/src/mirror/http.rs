@@ -1,5 +1,6 @@
 //! A mirror at a web server or in a bucket.
 
+use super::bucket::Asked;
 use super::names::Remembering;
 use super::pace::PaceConnector;
 use super::{
@@ -7,18 +8,17 @@ use super::{
 };
 use crate::pack::FRAME_BYTES_MAX;
 use holdfast_crypto::Digest;
+use holdfast_web::{Authorities, client};
 use std::io::Read;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use ureq::http::header::{CONTENT_ENCODING, CONTENT_RANGE, HeaderValue, LOCATION};
 use ureq::http::uri::{Authority, Scheme};
 use ureq::http::{Response, StatusCode, Uri};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::unversioned::transport::{
     ConnectProxyConnector, Connector, RustlsConnector, SocksConnector, TcpConnector,
 };
-use ureq::{Agent, Body, Error, Proxy};
+use ureq::{Agent, Body, Error};
 
 /// How many redirections are followed.
 const REDIRECTS_MAX: usize = 3;
@@ -63,10 +63,14 @@ impl Default for Patience {
 /// Redirections are followed within its origin only. There are no cookies, no passwords, no compression. Proxies are
 /// taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
 pub struct Http {
+    /// What to call it.
+    name: String,
     /// The URL, with a slash at the end.
     url: String,
     origin: Origin,
     agent: Agent,
+    /// The bucket that it is, if it is known to be one.
+    bucket: Option<Asked>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,17 +125,9 @@ impl Http {
         if !url.ends_with('/') {
             url.push('/');
         }
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::Specific(authorities(&origin)))
-            .unversioned_rustls_crypto_provider(crypto())
-            .build();
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            // Redirections are followed here, by stricter rules.
-            .max_redirects(0)
-            .user_agent(concat!("holdfast/", env!("CARGO_PKG_VERSION")))
+        // Redirections are followed here, by stricter rules than any client's.
+        let config = client(Authorities::of_url(&url), None)
             .accept_encoding("identity")
-            .tls_config(tls)
             .timeout_resolve(Some(patience.connect))
             .timeout_connect(Some(patience.connect))
             .timeout_send_request(Some(patience.answer))
@@ -150,7 +146,18 @@ impl Http {
                 .chain(TcpConnector::default())
                 .chain(PaceConnector(patience))
                 .chain(RustlsConnector::default());
-        Ok(Http { url, origin, agent: Agent::with_parts(config, connector, Remembering::default()) })
+        let agent = Agent::with_parts(config, connector, Remembering::default());
+        Ok(Http { name: url.clone(), url, origin, agent, bucket: None })
+    }
+
+    /// A bucket, by its address `s3://BUCKET/PREFIX?endpoint=URL`.
+    ///
+    /// # Errors
+    /// What is wrong with the address.
+    pub fn of_bucket(address: &str) -> Result<Http, String> {
+        let bucket = Asked::new(address)?;
+        let http = Http::new(&bucket.url())?;
+        Ok(Http { name: bucket.name(), bucket: Some(bucket), ..http })
     }
 
     fn fetch(&self, file: &str, range: Option<&Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
@@ -161,10 +168,15 @@ impl Http {
             return Ok(Vec::new());
         }
         let mut target = format!("{}{file}", self.url);
+        let part = range.map(|range| format!("bytes={}-{}", range.start, range.end - 1));
+        let signed = self.bucket.as_ref().map(|bucket| bucket.sign(file, part.as_deref())).transpose()?;
         for _ in 0..=REDIRECTS_MAX {
             let mut request = self.agent.get(&target);
-            if let Some(range) = range {
-                request = request.header("range", format!("bytes={}-{}", range.start, range.end - 1));
+            if let Some(part) = &part {
+                request = request.header("range", part);
+            }
+            for (name, value) in signed.iter().flat_map(|signed| &signed.headers) {
+                request = request.header(*name, value);
             }
             let answer = request.call().map_err(fault)?;
             let status = answer.status();
@@ -173,7 +185,12 @@ impl Http {
             }
             let location = answer.headers().get(LOCATION).cloned();
             // What it says besides does not matter, but read to its end the connection can be used again.
-            let _ = take(answer, ASIDE_BYTES_MAX);
+            let aside = take(answer, ASIDE_BYTES_MAX);
+            if let (Some(bucket), Some(signed), Ok(said)) = (&self.bucket, &signed, &aside)
+                && let Some(fault) = bucket.refusal(file, status, said, signed)
+            {
+                return Err(fault);
+            }
             match status {
                 // A bucket that does not let strangers list it says so for what it does not have.
                 StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
@@ -201,6 +218,10 @@ impl Http {
     }
 
     fn post(&self, what: &str, body: &[u8], bytes_max: u64) -> Result<Vec<u8>, Fault> {
+        if self.bucket.is_some() {
+            // It only has files.
+            return Err(Fault::Missing);
+        }
         let answer = self.agent.post(format!("{}{what}", self.url)).send(body).map_err(fault)?;
         let status = answer.status();
         if status == StatusCode::OK {
@@ -248,21 +269,21 @@ impl Http {
 
 impl Mirror for Http {
     fn name(&self) -> &str {
-        &self.url
+        &self.name
     }
 
     fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
-        self.fetch(file, range.as_ref(), bytes_max).map_err(|fault| fault.of(&self.url, file))
+        self.fetch(file, range.as_ref(), bytes_max).map_err(|fault| fault.of(&self.name, file))
     }
 
     fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
-        self.look_up(paths, bytes_max).map_err(|fault| fault.of(&self.url, PATHS))
+        self.look_up(paths, bytes_max).map_err(|fault| fault.of(&self.name, PATHS))
     }
 
     fn objects(&self, addresses: &[Digest]) -> Result<Vec<u8>, MirrorError> {
         let body: Vec<u8> = addresses.iter().flat_map(|address| address.0).collect();
         let bytes_max = OBJECTS_ANSWER_BYTES_MAX + FRAME_BYTES_MAX;
-        self.post(OBJECTS, &body, bytes_max as u64).map_err(|fault| fault.of(&self.url, OBJECTS))
+        self.post(OBJECTS, &body, bytes_max as u64).map_err(|fault| fault.of(&self.name, OBJECTS))
     }
 }
 
@@ -384,30 +405,6 @@ fn fault(error: Error) -> Fault {
         Error::Protocol(error) => Fault::Wrong(shown(&format!("not HTTP: {error}"))),
         other => Fault::Unreachable(shown(&other.to_string())),
     }
-}
-
-fn crypto() -> Arc<rustls::crypto::CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<rustls::crypto::CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
-}
-
-/// The certificate authorities of this machine, if they are needed: only for HTTPS, also to a proxy. That they are
-/// trusted matters little: they vouch for names of hosts, not for what hosts send.
-fn authorities(origin: &Origin) -> Arc<Vec<Certificate<'static>>> {
-    static SYSTEM: OnceLock<Arc<Vec<Certificate<'static>>>> = OnceLock::new();
-    if origin.scheme != Scheme::HTTPS && Proxy::try_from_env().is_none() {
-        return Arc::default();
-    }
-    let system = SYSTEM.get_or_init(|| {
-        let found = rustls_native_certs::load_native_certs();
-        if found.certs.is_empty() {
-            tracing::warn!(
-                "this machine has no certificate authorities (package ca-certificates): no https mirror can be reached"
-            );
-        }
-        Arc::new(found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
-    });
-    system.clone()
 }
 
 #[cfg(test)]

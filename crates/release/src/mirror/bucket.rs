@@ -1,0 +1,100 @@
+//! What is different about a mirror in a bucket that is named `s3://`: requests are signed if there are credentials, and
+//! refusals are understood. Where there are none it is asked like any web server.
+
+use super::{Fault, shown};
+use crate::layout;
+use holdfast_objects::{
+    BucketAddress, Credentials, CredentialsError, Durability, Location, Signing, refusal_of, sha256,
+    signature_headers,
+};
+use std::time::{SystemTime, UNIX_EPOCH};
+use ureq::http::StatusCode;
+
+/// A bucket, and how it is asked.
+pub struct Asked {
+    address: BucketAddress,
+    location: Location,
+    region: String,
+}
+
+/// Headers of one request, and whose they are.
+pub struct Signed {
+    /// Beside what every request has.
+    pub headers: Vec<(&'static str, String)>,
+    /// In words.
+    whose: String,
+}
+
+impl Asked {
+    /// By an address.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(text: &str) -> Result<Asked, String> {
+        let address: BucketAddress = text.parse().map_err(|error| format!("{error}"))?;
+        if address.durability != Durability::Local || address.cache_bytes.is_some() {
+            return Err("durability and cache are for the blocks of a server".to_owned());
+        }
+        Ok(Asked { location: address.location(), region: address.signing_region(), address })
+    }
+
+    /// Where its objects are over HTTP, with a slash at the end.
+    pub fn url(&self) -> String {
+        self.address.url()
+    }
+
+    /// What to call it.
+    pub fn name(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Signs a request for a file. Credentials are looked for each time, so that new ones count at once.
+    pub fn sign(&self, file: &str, range: Option<&str>) -> Result<Signed, Fault> {
+        let credentials = match Credentials::find() {
+            Ok(credentials) => credentials,
+            Err(none @ CredentialsError::None { .. }) => {
+                return Ok(Signed { headers: Vec::new(), whose: none.to_string() });
+            }
+            Err(error) => return Err(Fault::Unreachable(error.to_string())),
+        };
+        let path = format!("{}/{}{file}", self.location.path, self.address.prefix);
+        let headers: Vec<_> = range.iter().map(|range| ("range", *range)).collect();
+        let signing = Signing {
+            method: "GET",
+            host: &self.location.host,
+            path: &path,
+            query: &[],
+            headers: &headers,
+            payload: &sha256(b""),
+            region: &self.region,
+            now_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        };
+        let headers = signature_headers(&signing, &credentials);
+        Ok(Signed { headers, whose: format!("the credentials are from {}", credentials.from) })
+    }
+
+    /// What a refusal means, if it means more than it does of any web server.
+    pub fn refusal(&self, file: &str, status: StatusCode, said: &[u8], signed: &Signed) -> Option<Fault> {
+        let (code, _) = refusal_of(said);
+        let code = shown(&code);
+        let refuses = |why: &str| {
+            Some(Fault::Unreachable(format!("it refuses ({status} {code}); {}{why}", signed.whose)))
+        };
+        match code.as_str() {
+            "NoSuchBucket" => Some(Fault::Unreachable(format!(
+                "there is no bucket {}: correct its name, the endpoint or the region",
+                self.address.bucket
+            ))),
+            "RequestTimeTooSkewed" | "RequestExpired" => refuses(". The clocks differ: set this machine's"),
+            "SignatureDoesNotMatch" | "InvalidAccessKeyId" | "ExpiredToken" | "InvalidToken" => refuses(""),
+            _ if status.is_redirection() || status == StatusCode::BAD_REQUEST => {
+                refuses(&format!(". Requests are signed for the region {}: is it the bucket's?", self.region))
+            }
+            // Every release has these, so here it does not mean that there is no such file.
+            _ if status == StatusCode::FORBIDDEN && (file == layout::ROOT || file == layout::keys(1)) => {
+                refuses(". They may not read there, or there is no release at this prefix")
+            }
+            _ => None,
+        }
+    }
+}

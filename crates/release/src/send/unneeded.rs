@@ -1,0 +1,72 @@
+//! Since when files at a bucket have not been needed any more. If that is forgotten, they stay for as long again.
+
+use crate::files;
+use crate::publish::PublishError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Longest that is read.
+const BYTES_MAX: u64 = 64 << 20;
+
+/// See the module.
+#[derive(Default)]
+pub struct Memory(BTreeMap<String, u64>);
+
+impl Memory {
+    /// Reads it; what is damaged or not there is empty.
+    pub fn read(path: &Path) -> Memory {
+        let bytes = files::read(path, BYTES_MAX).ok().flatten();
+        Memory(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
+    }
+
+    /// Writes it.
+    pub fn write(&self, path: &Path) -> Result<(), PublishError> {
+        let bytes = serde_json::to_vec(&self.0).expect("text and numbers");
+        files::replace(path, &bytes, 0o600).map_err(|error| PublishError::local(path, &error))
+    }
+
+    /// Notes what is not needed now; all else is.
+    pub fn note<'a>(&mut self, names: impl Iterator<Item = &'a str>, now_s: u64) {
+        let names: BTreeSet<&str> = names.collect();
+        self.0.retain(|name, _| names.contains(name.as_str()));
+        for name in names {
+            let since = self.0.entry(name.to_owned()).or_insert(now_s);
+            // A clock that was ahead does not keep it for ever.
+            *since = (*since).min(now_s);
+        }
+    }
+
+    /// Whether it has not been needed for `window_s` seconds.
+    pub fn is_over(&self, name: &str, now_s: u64, window_s: u64) -> bool {
+        self.0.get(name).is_some_and(|since| now_s.saturating_sub(*since) >= window_s)
+    }
+
+    /// That it is gone.
+    pub fn forget(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: time runs while nobody needs a file, begins anew when somebody has needed it, and survives on disk.
+    #[test]
+    fn windows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unneeded");
+        let mut memory = Memory::read(&path);
+        memory.note(["a", "b"].into_iter(), 100);
+        memory.write(&path).unwrap();
+        let mut memory = Memory::read(&path);
+        memory.note(["a"].into_iter(), 150);
+        assert!(
+            memory.is_over("a", 160, 60) && !memory.is_over("a", 159, 60) && !memory.is_over("b", 900, 60)
+        );
+        memory.note(["a", "b"].into_iter(), 200);
+        assert!(!memory.is_over("b", 259, 60) && memory.is_over("b", 260, 60));
+        std::fs::write(&path, "x").unwrap();
+        assert!(!Memory::read(&path).is_over("a", 900, 0));
+    }
+}
