@@ -54,6 +54,12 @@ impl Named {
 const WRITES: &[Kind] = &[Kind::Write];
 const BOTH: &[Kind] = &[Kind::Fetch, Kind::Write];
 const FETCHES: &[Kind] = &[Kind::Fetch];
+/// The same under a warrant, which whoever has it submits.
+const WARRANT: &[Kind] = &[Kind::Fetch, Kind::Enact { old: DeviceId(2), new: DeviceId(3) }];
+/// The same, for D.
+const WARRANT_FOR_D: &[Kind] = &[Kind::Fetch, Kind::Enact { old: DeviceId(2), new: DeviceId(4) }];
+/// User 2's device B is replaced by D, by the superuser itself.
+const OTHERWISE: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(4) }];
 /// User 2's device B is replaced by C.
 const ROTATION: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(3) }];
 
@@ -192,6 +198,35 @@ fn honest_ones() -> Vec<Named> {
                 ..honest(2, &[(0, 2, ROTATION, 0), (1, 1, WRITES, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
             },
         ),
+        holds(
+            "honest-warrant",
+            "A submits the warrant for B's replacement by C, again and again; B and C write; slow, aborts",
+            true,
+            Config {
+                fast: false,
+                waits: false,
+                ..honest(2, &[(1, 3, WARRANT, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-warrant-late",
+            "A submits the warrant twice, while the superuser replaces B otherwise; B writes; fast and slow, aborts",
+            true,
+            Config {
+                waits: false,
+                ..honest(2, &[(0, 1, OTHERWISE, 0), (1, 2, WARRANT, 0), (2, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-warrant-twice",
+            "A and C submit one warrant for B's replacement by D, who writes; slow, aborts",
+            false,
+            Config {
+                fast: false,
+                waits: false,
+                ..honest(3, &[(1, 2, WARRANT_FOR_D, 0), (3, 2, WARRANT_FOR_D, 0), (4, 1, WRITES, 0)])
+            },
+        ),
         Named {
             name: "honest-reserved",
             about: "numbers are reserved instead of persisted one by one; a crash of one",
@@ -326,6 +361,24 @@ fn lying_ones() -> Vec<Named> {
             true,
             Config { aborts: true, ..lying(2, &[(0, 1, ROTATION), (2, 1, WRITES), (3, 1, WRITES)]) },
         ),
+        entry(
+            "lying-warrant-small",
+            "A submits the warrant for B's replacement by C, while the superuser replaces B otherwise; B fetches; slow, void",
+            true,
+            lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]),
+        ),
+        entry(
+            "lying-warrant-league",
+            "the same with A in league with the server: it signs over whatever came between",
+            true,
+            league(),
+        ),
+        entry(
+            "lying-warrant",
+            "the first with aborts",
+            false,
+            Config { aborts: true, ..lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]) },
+        ),
         breaks(
             "lying-power-loss",
             "a client that loses power and with it what it only noted",
@@ -337,6 +390,12 @@ fn lying_ones() -> Vec<Named> {
             with_crash(Durability::Reserved, everything(two(2, 1))),
         ),
     ]
+}
+
+/// A member in league with the server, who submits a warrant whatever came between.
+pub fn league() -> lying::Config {
+    let anyway = &[Kind::Fetch, Kind::EnactAnyway { old: DeviceId(2), new: DeviceId(3) }];
+    lying(2, &[(0, 1, OTHERWISE), (1, 2, anyway), (2, 1, FETCHES)])
 }
 
 /// The first client may crash once.

@@ -2,7 +2,7 @@
 
 use holdfast_sim::adversary::behaviour::Behaviour;
 use holdfast_sim::adversary::chaos;
-use holdfast_sim::adversary::verdict::{Doing, rows, table};
+use holdfast_sim::adversary::verdict::{Doing, rows, table, without_memory};
 
 /// Rows that wait for a term or a bound cost no work meanwhile.
 const THREADS: usize = 6;
@@ -33,6 +33,28 @@ fn every_behaviour_by_every_call() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/adversary.md");
         let document = std::fs::read_to_string(path).expect("docs/adversary.md");
         assert!(document.contains(&table), "docs/adversary.md should hold:\n{table}");
+    }
+}
+
+/// Proves: the rows about restores and warrants can fail. With a client that remembers nothing, and so checks nothing against
+/// what it was told before, each of these lies goes through, and the oracle says so; and an honest restore that nobody says
+/// anything about is a roll-back.
+#[test]
+fn a_client_without_memory_is_found_out() {
+    use Behaviour::*;
+    for behaviour in [
+        RestoreDeclared,
+        RestoreHidden,
+        RestoreWithheld,
+        RestoreUndone,
+        RestoreReplayed,
+        RestoreOfFork,
+        WarrantReordered,
+    ] {
+        assert!(without_memory(behaviour).is_err(), "{behaviour:?} is not noticed");
+    }
+    for behaviour in [Honest, WarrantTwice, WarrantLate] {
+        assert_eq!(without_memory(behaviour), Ok(()), "{behaviour:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use super::server::Server;
 use crate::intern::Interner;
 use crate::world::{Kind, Operation, World, name, sent};
 use holdfast_content::{DeviceId, Fate, Membership, PrincipalId};
-use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::check::Accepted;
 use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
@@ -280,14 +280,11 @@ impl Clients {
     }
 }
 
-/// Whether an operation takes effect at its place: a change of membership only at the version it was planned for.
+/// Whether an operation takes effect at its place.
 pub(super) fn fitting(world: &mut World, folding: &Folding) -> Outcome {
-    let version = folding.accepted.forecast.vector.get(PrincipalId::Members);
-    let fits = folding.certificate.deltas.iter().all(|delta| match delta {
-        Delta::SetMembers { reference } => world.membership_at(reference).version == version,
-        _ => true,
-    });
-    if fits { Outcome::Done } else { Outcome::Nothing }
+    let Folding { accepted, certificate } = folding;
+    let version = accepted.forecast.vector.get(PrincipalId::Members);
+    world.outcome_at(certificate.device, &accepted.view, version, &certificate.deltas)
 }
 
 /// Whether what a client takes for true is so at the server.

@@ -143,9 +143,11 @@ enum Verb {
     Fetch,
     Write,
     Rotate,
+    Enact,
     FastFetch,
     FastWrite,
     FastRotate,
+    FastEnact,
     Deliver,
     DeliverLate,
     DeliverAfterTimeOut,
@@ -160,13 +162,15 @@ enum Verb {
     Kill,
 }
 
-const VERBS: [Verb; 18] = [
+const VERBS: [Verb; 20] = [
     Verb::Fetch,
     Verb::Write,
     Verb::Rotate,
+    Verb::Enact,
     Verb::FastFetch,
     Verb::FastWrite,
     Verb::FastRotate,
+    Verb::FastEnact,
     Verb::Deliver,
     Verb::DeliverLate,
     Verb::DeliverAfterTimeOut,
@@ -359,6 +363,12 @@ impl Honest {
                     }
                     (Verb::Rotate, Verb::FastRotate)
                 }
+                Kind::Enact { .. } | Kind::EnactAnyway { .. } => {
+                    if client.signer.floor().view.slots.is_empty() {
+                        continue;
+                    }
+                    (Verb::Enact, Verb::FastEnact)
+                }
             };
             let wants_fast = self.config.fast && client.signer.wants_fast();
             if wants_fast {
@@ -401,7 +411,8 @@ impl Honest {
             next.server = server;
             if !late {
                 let is_error = matches!(&*self.mail.responses.get(response), Response::Error(_));
-                if is_error && self.servers.get(state.server).may_serve(device) {
+                let is_due = self.servers.get(state.server).may_serve(device) && !self.may_be_late(request);
+                if is_error && is_due {
                     let what =
                         format!("an honest request is refused: {:?}", self.mail.responses.get(response));
                     return Err(Violation { action, what });
@@ -411,6 +422,17 @@ impl Honest {
             self.push(out, action, next)?;
         }
         Ok(())
+    }
+
+    /// Whether a request is about a change of the membership that another may have overtaken.
+    fn may_be_late(&self, request: u32) -> bool {
+        let is_submitted = |plan: &Plan| plan.kinds.iter().any(|kind| matches!(kind, Kind::Enact { .. }));
+        match &*self.mail.requests.get(request) {
+            Request::Update { certificate, .. } | Request::Fast { certificate, .. } => {
+                certificate.value.new_members().is_some() && self.config.clients.iter().any(is_submitted)
+            }
+            _ => false,
+        }
     }
 
     fn client_actions(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
@@ -537,7 +559,7 @@ impl Model for Honest {
             left >= 2
                 && server.may_serve(plan.device)
                 && server.is_member(plan.device)
-                && plan.kinds.iter().any(|kind| !matches!(kind, Kind::Rotate { .. }))
+                && plan.kinds.iter().any(|kind| !kind.changes_members())
         };
         (0..state.places.len()).filter(obliged).map(|at| at as u8).collect()
     }
@@ -566,9 +588,11 @@ impl Model for Honest {
             Verb::Fetch => format!("{who}: begins a fetch"),
             Verb::Write => format!("{who}: begins a write"),
             Verb::Rotate => format!("{who}: begins a rotation"),
+            Verb::Enact => format!("{who}: submits a warrant"),
             Verb::FastFetch => format!("{who}: begins a fast fetch"),
             Verb::FastWrite => format!("{who}: begins a fast write"),
             Verb::FastRotate => format!("{who}: begins a fast rotation"),
+            Verb::FastEnact => format!("{who}: submits a warrant, fast"),
             Verb::Deliver => format!("server: takes {who}'s {}", request(detail)),
             Verb::DeliverLate => format!("server: takes {who}'s {}, late", request(detail)),
             Verb::DeliverAfterTimeOut => {

@@ -3,7 +3,7 @@
 use super::Mail;
 use crate::intern::Interner;
 use crate::world::{Operation, World, receipt_for, writes};
-use holdfast_content::{DeviceId, Fate};
+use holdfast_content::{DeviceId, Fate, PrincipalId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::message::{Request, Response, ServerError};
@@ -36,7 +36,7 @@ impl Server {
 
     /// Whether there is no reason to refuse it anything: it is a member, and no change of membership is under way.
     pub(super) fn may_serve(&self, device: DeviceId) -> bool {
-        let changing = self.sequencer.pending().any(|certificate| certificate.device == DeviceId(0));
+        let changing = self.sequencer.pending().any(|certificate| certificate.new_members().is_some());
         self.is_member(device) && !changing
     }
 
@@ -138,7 +138,7 @@ impl Servers {
     /// Goes from a state to what `records` make of it, by way of a crash, and checks that no fate changed.
     fn advance<T>(
         &mut self,
-        world: &World,
+        world: &mut World,
         from: u32,
         after: Sequencer,
         step: Step<T>,
@@ -165,6 +165,7 @@ impl Servers {
         if now.log.len() < former.log.len() || now.log[..former.log.len()] != former.log[..] {
             return Err("the same state of the server has another past".to_owned());
         }
+        follows(world, &former.view, &now.view)?;
         if new || records.len() > 1 {
             for (operation, fate) in former.fates() {
                 let later = now.view.fate_of(operation.0, operation.1);
@@ -364,6 +365,21 @@ impl Servers {
             Standing::Committed(structure) => Some(mail.response(Response::Structure(Some(structure)))),
             Standing::Pending | Standing::Gone => None,
         }
+    }
+}
+
+/// A membership under a warrant comes into force right after the one that its warrant names.
+fn follows(world: &mut World, before: &View, after: &View) -> Result<(), String> {
+    let handle = |view: &View| view.handle(PrincipalId::Members).map(|(_, handle)| handle);
+    let (Some(before), Some(after)) = (handle(before), handle(after)) else { return Ok(()) };
+    match world.membership_at(&after.reference).warrant {
+        Some(warrant)
+            if before != after
+                && (warrant.version, warrant.follows) != (before.version, before.reference.address) =>
+        {
+            Err(format!("membership {} does not follow what its warrant names", after.version))
+        }
+        _ => Ok(()),
     }
 }
 
