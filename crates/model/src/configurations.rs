@@ -55,9 +55,9 @@ const WRITES: &[Kind] = &[Kind::Write];
 const BOTH: &[Kind] = &[Kind::Fetch, Kind::Write];
 const FETCHES: &[Kind] = &[Kind::Fetch];
 /// The same under a warrant, which whoever has it submits.
-const WARRANT: &[Kind] = &[Kind::Fetch, Kind::Enact { old: DeviceId(2), new: DeviceId(3) }];
+const WARRANT: &[Kind] = &[Kind::Enact { old: DeviceId(2), new: DeviceId(3) }];
 /// The same, for D.
-const WARRANT_FOR_D: &[Kind] = &[Kind::Fetch, Kind::Enact { old: DeviceId(2), new: DeviceId(4) }];
+const WARRANT_FOR_D: &[Kind] = &[Kind::Enact { old: DeviceId(2), new: DeviceId(4) }];
 /// User 2's device B is replaced by D, by the superuser itself.
 const OTHERWISE: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(4) }];
 /// User 2's device B is replaced by C.
@@ -79,6 +79,7 @@ fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
         waits: true,
         looks: false,
         aborts: true,
+        restores: false,
         durability: Durability::Notes,
     }
 }
@@ -199,13 +200,37 @@ fn honest_ones() -> Vec<Named> {
             },
         ),
         holds(
+            "honest-restore-small",
+            "A and B write once; the server is put back, declared or not; slow, waits, aborts",
+            true,
+            Config { restores: true, fast: false, ..honest(2, &[(1, 1, WRITES, 0), (2, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-restore",
+            "the same with 2 and 1 writes; fast and slow, waits, aborts",
+            false,
+            Config { restores: true, ..honest(2, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-restore-looks",
+            "one write each; fast and slow, looks, aborts, a crash of one that loses nothing it noted",
+            false,
+            Config {
+                restores: true,
+                looks: true,
+                waits: false,
+                durability: Durability::Everything,
+                ..honest(2, &[(1, 1, WRITES, 1), (2, 1, WRITES, 0)])
+            },
+        ),
+        holds(
             "honest-warrant",
             "A submits the warrant for B's replacement by C, again and again; B and C write; slow, aborts",
             true,
             Config {
                 fast: false,
                 waits: false,
-                ..honest(2, &[(1, 3, WARRANT, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
+                ..honest(2, &[(1, 2, WARRANT, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
             },
         ),
         holds(
@@ -375,7 +400,7 @@ fn lying_ones() -> Vec<Named> {
         ),
         entry(
             "lying-warrant",
-            "the first with aborts",
+            "the first with two attempts and aborts",
             false,
             Config { aborts: true, ..lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]) },
         ),
@@ -394,7 +419,7 @@ fn lying_ones() -> Vec<Named> {
 
 /// A member in league with the server, who submits a warrant whatever came between.
 pub fn league() -> lying::Config {
-    let anyway = &[Kind::Fetch, Kind::EnactAnyway { old: DeviceId(2), new: DeviceId(3) }];
+    let anyway = &[Kind::EnactAnyway { old: DeviceId(2), new: DeviceId(3) }];
     lying(2, &[(0, 1, OTHERWISE), (1, 2, anyway), (2, 1, FETCHES)])
 }
 

@@ -37,7 +37,8 @@ impl World {
         let next = self.replaced(&self.membership, old, new, present.version + 1);
         let change = Change::new(floor.epoch, &present, &next);
         let signature = Signed::new(change.clone(), self.key(DeviceId::SUPERUSER)).signature;
-        let version = last_vector(&floor.view).get(PrincipalId::Members) + 1;
+        // Whoever has a warrant knows at least what it follows.
+        let version = last_vector(&floor.view).get(PrincipalId::Members).max(present.version) + 1;
         self.set_members(&change.enacted(version, signature))
     }
 

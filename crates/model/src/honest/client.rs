@@ -1,6 +1,7 @@
 //! The states of the clients' machines, and the steps between them, each made once.
 
 use super::Mail;
+use super::restores::go_over;
 use super::server::Server;
 use crate::intern::Interner;
 use crate::world::{Kind, Operation, World, name, sent};
@@ -63,6 +64,8 @@ pub(super) enum Told {
     Learn(u32),
     /// A view that was looked at.
     Look(u32),
+    /// What a server shows whose restore is taken up.
+    TakeUp(u32),
     /// First event after a crash.
     Restart,
     /// The same, after which the numbers up to this one are given up: they had been reserved.
@@ -90,6 +93,8 @@ pub(super) struct Next {
     pub(super) acknowledged: Option<u64>,
     /// An operation was committed, with effect.
     pub(super) committed: bool,
+    /// Of its own operations, those that a restore has lost.
+    pub(super) lost: Option<(u64, u64)>,
 }
 
 /// An accepted view, and the certificate it is for.
@@ -154,16 +159,29 @@ impl Clients {
             }
             _ => before.signer.clone(),
         };
-        let effects = self.tell(world, mail, &mut signer, &before, folding, told)?;
+        let mut lost = None;
+        let effects = match told {
+            Told::TakeUp(response) => {
+                let Response::View(reply) = &*mail.responses.get(response) else {
+                    return Err("a look is answered by a view".to_owned());
+                };
+                lost = go_over(world, &mut signer, reply)?;
+                vec![Effect::Persist(signer.to_bytes())]
+            }
+            _ => self.tell(world, mail, &mut signer, &before, folding, told)?,
+        };
         let floor = signer.floor();
-        if floor.log().size < before.signer.floor().log().size {
+        if floor.epoch == before.signer.floor().epoch
+            && floor.log().size < before.signer.floor().log().size
+        {
             return Err("the floor goes back".to_owned());
         }
         let number = before.used();
         let mut next =
-            Next { machine: 0, kept: Kept::Nothing, folding: 0, acknowledged: None, committed: false };
+            Next { machine: 0, kept: Kept::Nothing, folding: 0, acknowledged: None, committed: false, lost };
         let waits_still =
-            !matches!(told, Told::Fold(_) | Told::Restart | Told::RestartFrom(_)) && folding > 0;
+            !matches!(told, Told::Fold(_) | Told::Restart | Told::RestartFrom(_) | Told::TakeUp(_))
+                && folding > 0;
         if waits_still {
             next.folding = folding;
         }
@@ -260,6 +278,7 @@ impl Clients {
                 let members = world.members(signer.floor(), &reply.view).map_err(alarms)?;
                 signer.step(&key, Event::Look { reply, members: &*members }).map_err(misuse)
             }
+            Told::TakeUp(_) => unreachable!("it is no event of the machine"),
             Told::Restart => {
                 debug_assert_eq!(before.signer, *signer);
                 signer.step(&key, Event::Restarted).map_err(misuse)
@@ -292,6 +311,10 @@ pub(super) fn agree(world: &World, client: &Client, server: &Server) -> Result<(
     let floor = client.signer.floor();
     let device = floor.device;
     let who = name(device);
+    if floor.epoch != server.epoch() {
+        // What is lost is told when the restore is taken up.
+        return Ok(());
+    }
     if let Some(own) = floor.own() {
         match server.view.slots.get(&device) {
             None => return Err(format!("{who}'s acknowledged operation {} is lost", floor.last())),

@@ -16,6 +16,7 @@
 //! but the server's.
 
 mod client;
+mod restores;
 mod server;
 
 use crate::explore::{Action, Model, Step, Violation};
@@ -61,6 +62,8 @@ pub struct Config {
     pub looks: bool,
     /// Whether the server declares pending operations dead.
     pub aborts: bool,
+    /// Whether a backup of the server is taken, and put back.
+    pub restores: bool,
     /// What crashes take away.
     pub durability: Durability,
 }
@@ -89,12 +92,16 @@ struct Place {
 #[derive(Clone)]
 struct State {
     server: u32,
+    /// The state of the server that a backup holds, plus one.
+    backup: u32,
+    /// Whether it was put back.
+    is_restored: u32,
     places: Vec<Place>,
 }
 
 impl State {
     fn encode(&self) -> Vec<u32> {
-        let mut out = vec![self.server];
+        let mut out = vec![self.server, self.backup, self.is_restored];
         for place in &self.places {
             out.extend([place.machine, place.folding, place.crashes, place.acknowledged]);
             for list in [&place.durable, &place.answers, &place.learned, &place.looks, &place.sent] {
@@ -111,7 +118,7 @@ impl State {
             from = later;
             now.to_vec()
         };
-        let server = take(1)[0];
+        let (server, backup, is_restored) = (take(1)[0], take(1)[0], take(1)[0]);
         let places = (0..clients)
             .map(|_| {
                 let fixed = take(4);
@@ -132,7 +139,7 @@ impl State {
                 }
             })
             .collect();
-        State { server, places }
+        State { server, backup, is_restored, places }
     }
 }
 
@@ -159,10 +166,13 @@ enum Verb {
     Learn,
     AskLook,
     Look,
+    TakeUp,
     Kill,
+    Backup,
+    PutBack,
 }
 
-const VERBS: [Verb; 20] = [
+const VERBS: [Verb; 23] = [
     Verb::Fetch,
     Verb::Write,
     Verb::Rotate,
@@ -182,12 +192,22 @@ const VERBS: [Verb; 20] = [
     Verb::Learn,
     Verb::AskLook,
     Verb::Look,
+    Verb::TakeUp,
     Verb::Kill,
+    Verb::Backup,
+    Verb::PutBack,
 ];
 
+/// Nobody's doing that anybody could wait for.
+const MISFORTUNE: u8 = Action::SERVER - 1;
+
 fn action(actor: usize, verb: Verb, detail: u32) -> Action {
-    let helps = !matches!(verb, Verb::Crash | Verb::DeliverLate);
-    let actor = if verb == Verb::Kill { Action::SERVER } else { actor as u8 };
+    let helps = !matches!(verb, Verb::Crash | Verb::DeliverLate | Verb::Backup | Verb::PutBack);
+    let actor = match verb {
+        Verb::Kill => Action::SERVER,
+        Verb::Backup | Verb::PutBack => MISFORTUNE,
+        _ => actor as u8,
+    };
     Action { actor, helps, commits: false, what: (verb as u32) << 24 | detail }
 }
 
@@ -363,12 +383,7 @@ impl Honest {
                     }
                     (Verb::Rotate, Verb::FastRotate)
                 }
-                Kind::Enact { .. } | Kind::EnactAnyway { .. } => {
-                    if client.signer.floor().view.slots.is_empty() {
-                        continue;
-                    }
-                    (Verb::Enact, Verb::FastEnact)
-                }
+                Kind::Enact { .. } | Kind::EnactAnyway { .. } => (Verb::Enact, Verb::FastEnact),
             };
             let wants_fast = self.config.fast && client.signer.wants_fast();
             if wants_fast {
@@ -411,7 +426,10 @@ impl Honest {
             next.server = server;
             if !late {
                 let is_error = matches!(&*self.mail.responses.get(response), Response::Error(_));
-                let is_due = self.servers.get(state.server).may_serve(device) && !self.may_be_late(request);
+                let server = self.servers.get(state.server);
+                let is_due = server.may_serve(device)
+                    && !self.may_be_late(request)
+                    && restores::is_present(&server, &self.mail.requests.get(request));
                 if is_error && is_due {
                     let what =
                         format!("an honest request is refused: {:?}", self.mail.responses.get(response));
@@ -433,6 +451,49 @@ impl Honest {
             }
             _ => false,
         }
+    }
+
+    /// A client that is shown a declared restore takes it up.
+    fn take_up(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
+        let client = self.clients.get(state.places[at].machine);
+        if state.is_restored == 0 || client.signer.floor().epoch == self.servers.get(state.server).epoch() {
+            return Ok(());
+        }
+        let broken = |what| Violation { action: action(at, Verb::TakeUp, 0), what };
+        let shown = self.servers.to_take_up(&mut self.world, &mut self.mail, state.server, &client);
+        let Some(shown) = shown.map_err(broken)? else { return Ok(()) };
+        let (machine, event) = (state.places[at].machine, client::Told::TakeUp(shown));
+        let next = self.clients.step(&mut self.world, &mut self.mail, machine, 0, event).map_err(broken)?;
+        let (server, acknowledged) = (self.servers.get(state.server), state.places[at].acknowledged);
+        restores::all_is_told(&server, self.device(at), acknowledged, next.lost).map_err(broken)?;
+        let mut state = self.moved(state, at, &next);
+        let place = &mut state.places[at];
+        place.acknowledged = 0;
+        place.durable = vec![place.machine];
+        for list in [&mut place.answers, &mut place.learned, &mut place.looks] {
+            list.clear();
+        }
+        self.push(out, action(at, Verb::TakeUp, shown), state)
+    }
+
+    /// A backup is taken, or put back.
+    fn backups(&mut self, out: &mut Vec<Step>, state: &State) -> Result<(), Violation> {
+        if state.backup == 0 {
+            let next = State { backup: state.server + 1, ..state.clone() };
+            return self.push(out, action(0, Verb::Backup, 0), next);
+        }
+        if state.is_restored != 0 || state.backup == state.server + 1 {
+            return Ok(());
+        }
+        let act = action(0, Verb::PutBack, 0);
+        let devices: Vec<DeviceId> = self.config.clients.iter().map(|plan| plan.device).collect();
+        let (world, mail) = (&mut self.world, &mut self.mail);
+        let (servers, clients) = (&mut self.servers, &mut self.clients);
+        let result = restores::undeclared(world, mail, servers, clients, state, &devices)
+            .and_then(|()| servers.put_back(world, state.backup - 1));
+        let server = result.map_err(|what| Violation { action: act, what })?;
+        // What is left of the backup is the server.
+        self.push(out, act, State { server, is_restored: 1, backup: u32::MAX, ..state.clone() })
     }
 
     fn client_actions(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
@@ -500,6 +561,12 @@ impl Honest {
                 self.client_step(out, state, at, action(at, Verb::Learn, *structure), told)?;
             }
         }
+        self.take_up(out, state, at)?;
+        let server = self.servers.get(state.server);
+        if client.signer.floor().epoch != server.epoch() {
+            // Whoever looks takes the restore up.
+            return Ok(());
+        }
         if self.config.looks && client.is_idle && self.servers.get(state.server).is_member(self.device(at)) {
             // Looks are made between operations, one at a time.
             let log_size = client.signer.floor().log().size;
@@ -527,13 +594,16 @@ impl Model for Honest {
             Place { machine, durable: vec![machine], crashes: plan.crashes, ..Place::default() }
         };
         let places = plans.iter().map(place).collect();
-        State { server, places }.encode()
+        State { server, backup: 0, is_restored: 0, places }.encode()
     }
 
     fn steps(&mut self, state: &[u32], out: &mut Vec<Step>) -> Result<(), Violation> {
         let state = State::decode(state, self.config.clients.len());
         for at in 0..state.places.len() {
             self.client_actions(out, &state, at)?;
+        }
+        if self.config.restores {
+            self.backups(out, &state)?;
         }
         if self.config.aborts {
             for (device, number) in self.servers.get(state.server).alive() {
@@ -567,6 +637,11 @@ impl Model for Honest {
     fn describe(&self, action: Action) -> String {
         let verb = VERBS[(action.what >> 24) as usize];
         let detail = action.what & 0xff_ffff;
+        match verb {
+            Verb::Backup => return "server: a backup is taken".to_owned(),
+            Verb::PutBack => return "server: is put back to the backup".to_owned(),
+            _ => {}
+        }
         if verb == Verb::Kill {
             return format!("server: declares {}'s operation dead", name(DeviceId(detail)));
         }
@@ -606,7 +681,8 @@ impl Model for Honest {
             Verb::Learn => format!("{who}: learns {}", response(detail)),
             Verb::AskLook => format!("server: answers {who}'s look with {}", response(detail)),
             Verb::Look => format!("{who}: looks at {}", response(detail)),
-            Verb::Kill => unreachable!("handled above"),
+            Verb::TakeUp => format!("{who}: takes the restore up, {}", response(detail)),
+            Verb::Kill | Verb::Backup | Verb::PutBack => unreachable!("handled above"),
         }
     }
 

@@ -1,12 +1,13 @@
 //! The states of the server's machine, and the steps between them, each made once.
 
 use super::Mail;
+use super::restores::is_present;
 use crate::intern::Interner;
 use crate::world::{Operation, World, receipt_for, writes};
-use holdfast_content::{DeviceId, Fate, PrincipalId};
+use holdfast_content::{DeviceId, Fate, PrincipalId, Restore};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::message::{Request, Response, ServerError};
+use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
     CommitOutcome, FastOutcome, OrderingRecord, Sequencer, Standing, Step, Updated,
 };
@@ -20,7 +21,7 @@ const ABORT_AFTER_MS: u64 = 1_000;
 
 /// A state of the server.
 pub(super) struct Server {
-    sequencer: Sequencer,
+    pub(super) sequencer: Sequencer,
     /// What it shows.
     pub(super) view: View,
     /// Every operation ever ordered, with whether it writes the register.
@@ -29,6 +30,16 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// The epoch that it is in.
+    pub(super) fn epoch(&self) -> Digest {
+        self.sequencer.epoch()
+    }
+
+    /// The restores that were declared.
+    pub(super) fn restores(&self) -> Vec<Restore> {
+        self.sequencer.membership().restores.clone()
+    }
+
     /// Whether the server orders operations of this device.
     pub(super) fn is_member(&self, device: DeviceId) -> bool {
         self.sequencer.membership().is_active(device)
@@ -68,6 +79,8 @@ pub(super) struct Servers {
     handled: HashMap<(u32, DeviceId, u32, bool), (u32, u32)>,
     killed: HashMap<(u32, DeviceId), u32>,
     looks: HashMap<(u32, u64), u32>,
+    /// What came of backups that were put back.
+    pub(super) put_back: HashMap<u32, u32>,
 }
 
 impl Servers {
@@ -109,6 +122,7 @@ impl Servers {
         for record in records {
             if let OrderingRecord::Create { certificate, .. }
             | OrderingRecord::Update { certificate, .. }
+            | OrderingRecord::Restore { certificate, .. }
             | OrderingRecord::Fast { certificate, .. } = record
             {
                 let operation = (certificate.value.device, certificate.value.number);
@@ -136,7 +150,7 @@ impl Servers {
     }
 
     /// Goes from a state to what `records` make of it, by way of a crash, and checks that no fate changed.
-    fn advance<T>(
+    pub(super) fn advance<T>(
         &mut self,
         world: &mut World,
         from: u32,
@@ -278,12 +292,21 @@ impl Servers {
 
     /// A view with the proof that its log extends what the client knows.
     fn proven(&self, world: &mut World, server: u32, view: View, known: u64) -> Response {
+        Response::View(Box::new(self.reply(world, server, view, known)))
+    }
+
+    /// What it shows now.
+    pub(super) fn shown(&self, world: &mut World, server: u32, known: u64) -> ViewReply {
+        self.reply(world, server, self.get(server).sequencer.look().view, known)
+    }
+
+    fn reply(&self, world: &mut World, server: u32, view: View, known: u64) -> ViewReply {
         let leaves = self.get(server).leaves[..view.log.size as usize].to_vec();
         let log = world.log(leaves);
         let head = view.log;
         let reply = world.log_at(log).reply(view, known);
         assert_eq!(reply.view.log, head, "the leaves are those of the server's log");
-        Response::View(Box::new(reply))
+        reply
     }
 
     /// Whether a late copy of a request could still change anything.
@@ -295,6 +318,10 @@ impl Servers {
         device: DeviceId,
         request: u32,
     ) -> bool {
+        if !is_present(&self.get(server), &mail.requests.get(request)) {
+            // An epoch that has ended never comes again.
+            return false;
+        }
         let Ok((next, response)) = self.handle(world, mail, server, device, request, false) else {
             // Broken promises are for those who deliver it.
             return true;

@@ -109,7 +109,7 @@ impl Body for Signer {
             return false;
         }
         let device = Signer::floor(self).device;
-        if kind != Kind::Fetch && Signer::floor(self).view.slots.is_empty() && kind.changes_members() {
+        if Signer::floor(self).view.slots.is_empty() && matches!(kind, Kind::Rotate { .. }) {
             return false;
         }
         let deltas = world.deltas(Signer::floor(self), kind);
