@@ -2,7 +2,7 @@
 //! `docs/model.md` has a row for each.
 
 use crate::explore::{Limits, Report, explore};
-use crate::honest::{self, Honest};
+use crate::honest::{self, Honest, Restores};
 use crate::lying::{self, Durability, Lying};
 use crate::world::Kind;
 use holdfast_content::DeviceId;
@@ -79,7 +79,7 @@ fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
         waits: true,
         looks: false,
         aborts: true,
-        restores: false,
+        restores: Restores::Never,
         durability: Durability::Notes,
     }
 }
@@ -203,20 +203,35 @@ fn honest_ones() -> Vec<Named> {
             "honest-restore-small",
             "A and B write once; the server is put back, declared or not; slow, waits, aborts",
             true,
-            Config { restores: true, fast: false, ..honest(2, &[(1, 1, WRITES, 0), (2, 1, WRITES, 0)]) },
+            Config {
+                restores: Restores::Declared,
+                fast: false,
+                ..honest(2, &[(1, 1, WRITES, 0), (2, 1, WRITES, 0)])
+            },
         ),
+        Named {
+            name: "honest-restore-undeclared",
+            about: "the same, and nobody says that the server was put back",
+            small: true,
+            expected: Expected::Breaks,
+            what: What::Honest(Config {
+                restores: Restores::Undeclared,
+                fast: false,
+                ..honest(2, &[(1, 1, WRITES, 0), (2, 1, WRITES, 0)])
+            }),
+        },
         holds(
             "honest-restore",
-            "the same with 2 and 1 writes; fast and slow, waits, aborts",
+            "A and B write twice and once; the server is put back as declared; fast and slow, waits, aborts",
             false,
-            Config { restores: true, ..honest(2, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0)]) },
+            Config { restores: Restores::Declared, ..honest(2, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0)]) },
         ),
         holds(
             "honest-restore-looks",
             "one write each; fast and slow, looks, aborts, a crash of one that loses nothing it noted",
             false,
             Config {
-                restores: true,
+                restores: Restores::Declared,
                 looks: true,
                 waits: false,
                 durability: Durability::Everything,

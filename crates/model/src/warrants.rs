@@ -16,7 +16,6 @@ use holdfast_protocol::order::last_vector;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{Outcome, Structure, View};
 use holdfast_protocol::warrant::Change;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A membership that an operation brought.
@@ -77,22 +76,44 @@ impl World {
     }
 }
 
-/// Whether each membership that `me` has from others came right after the one that its warrant names.
+/// Whether each membership that `me` has from others came right after the one that its warrant names, but for what the same
+/// device brought before: of that its slot shows the last only, and who is in league with the server may have submitted the
+/// warrant before, for somebody else to see. That nobody is shown both is [`is_new`].
 ///
 /// # Errors
 /// In words: one did not.
 pub(crate) fn follow_each_other(me: DeviceId, brought: &[(DeviceId, Brought)]) -> Result<(), String> {
-    let by_version: BTreeMap<u64, Brought> =
-        brought.iter().map(|(_, brought)| (brought.version, *brought)).collect();
     for (device, change) in brought.iter().filter(|(device, _)| *device != me) {
-        let before = by_version.range(..change.version).next_back();
-        let before = before.map(|(version, before)| (*version, before.address));
+        let others =
+            brought.iter().filter(|(other, brought)| other != device && brought.version < change.version);
+        let before = others.max_by_key(|(_, brought)| brought.version);
+        let before = before.map(|(_, before)| (before.version, before.address));
         if change.follows.is_some() && change.follows != before {
             let (device, version) = (crate::world::name(*device), change.version);
             return Err(format!("{device}'s membership {version} does not follow what its warrant names"));
         }
     }
     Ok(())
+}
+
+/// Whether a client that had a membership in force, and has another now, had what the warrant of that names, or less.
+///
+/// # Errors
+/// In words: the warrant took effect once more, or over something else.
+pub(crate) fn is_new(world: &mut World, was: &Floor, is: &Floor) -> Result<(), String> {
+    let in_force = |floor: &Floor| floor.view.handle(PrincipalId::Members);
+    let (Some((_, before)), Some((holder, after))) = (in_force(was), in_force(is)) else { return Ok(()) };
+    let Some(warrant) = world.membership_at(&after.reference).warrant else { return Ok(()) };
+    let follows = (warrant.version, warrant.follows);
+    if before == after
+        || holder == is.device
+        || warrant.version > before.version
+        || follows == (before.version, before.reference.address)
+    {
+        return Ok(());
+    }
+    let holder = crate::world::name(holder);
+    Err(format!("{holder}'s membership {} does not follow what its warrant names", after.version))
 }
 
 /// A membership by which nobody asks what a warrant was signed to follow.

@@ -171,9 +171,7 @@ impl Clients {
             _ => self.tell(world, mail, &mut signer, &before, folding, told)?,
         };
         let floor = signer.floor();
-        if floor.epoch == before.signer.floor().epoch
-            && floor.log().size < before.signer.floor().log().size
-        {
+        if floor.epoch == before.signer.floor().epoch && floor.log().size < before.signer.floor().log().size {
             return Err("the floor goes back".to_owned());
         }
         let number = before.used();

@@ -43,6 +43,17 @@ pub struct Plan {
     pub crashes: u32,
 }
 
+/// What becomes of backups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Restores {
+    /// There are none.
+    Never,
+    /// One is put back, and the superuser declares it.
+    Declared,
+    /// One is put back, and nobody says so.
+    Undeclared,
+}
+
 /// A configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -63,7 +74,7 @@ pub struct Config {
     /// Whether the server declares pending operations dead.
     pub aborts: bool,
     /// Whether a backup of the server is taken, and put back.
-    pub restores: bool,
+    pub restores: Restores,
     /// What crashes take away.
     pub durability: Durability,
 }
@@ -453,49 +464,6 @@ impl Honest {
         }
     }
 
-    /// A client that is shown a declared restore takes it up.
-    fn take_up(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
-        let client = self.clients.get(state.places[at].machine);
-        if state.is_restored == 0 || client.signer.floor().epoch == self.servers.get(state.server).epoch() {
-            return Ok(());
-        }
-        let broken = |what| Violation { action: action(at, Verb::TakeUp, 0), what };
-        let shown = self.servers.to_take_up(&mut self.world, &mut self.mail, state.server, &client);
-        let Some(shown) = shown.map_err(broken)? else { return Ok(()) };
-        let (machine, event) = (state.places[at].machine, client::Told::TakeUp(shown));
-        let next = self.clients.step(&mut self.world, &mut self.mail, machine, 0, event).map_err(broken)?;
-        let (server, acknowledged) = (self.servers.get(state.server), state.places[at].acknowledged);
-        restores::all_is_told(&server, self.device(at), acknowledged, next.lost).map_err(broken)?;
-        let mut state = self.moved(state, at, &next);
-        let place = &mut state.places[at];
-        place.acknowledged = 0;
-        place.durable = vec![place.machine];
-        for list in [&mut place.answers, &mut place.learned, &mut place.looks] {
-            list.clear();
-        }
-        self.push(out, action(at, Verb::TakeUp, shown), state)
-    }
-
-    /// A backup is taken, or put back.
-    fn backups(&mut self, out: &mut Vec<Step>, state: &State) -> Result<(), Violation> {
-        if state.backup == 0 {
-            let next = State { backup: state.server + 1, ..state.clone() };
-            return self.push(out, action(0, Verb::Backup, 0), next);
-        }
-        if state.is_restored != 0 || state.backup == state.server + 1 {
-            return Ok(());
-        }
-        let act = action(0, Verb::PutBack, 0);
-        let devices: Vec<DeviceId> = self.config.clients.iter().map(|plan| plan.device).collect();
-        let (world, mail) = (&mut self.world, &mut self.mail);
-        let (servers, clients) = (&mut self.servers, &mut self.clients);
-        let result = restores::undeclared(world, mail, servers, clients, state, &devices)
-            .and_then(|()| servers.put_back(world, state.backup - 1));
-        let server = result.map_err(|what| Violation { action: act, what })?;
-        // What is left of the backup is the server.
-        self.push(out, act, State { server, is_restored: 1, backup: u32::MAX, ..state.clone() })
-    }
-
     fn client_actions(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
         let place = state.places[at].clone();
         let client = self.clients.get(place.machine);
@@ -602,7 +570,7 @@ impl Model for Honest {
         for at in 0..state.places.len() {
             self.client_actions(out, &state, at)?;
         }
-        if self.config.restores {
+        if self.config.restores != Restores::Never {
             self.backups(out, &state)?;
         }
         if self.config.aborts {

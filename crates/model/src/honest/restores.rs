@@ -11,7 +11,8 @@
 
 use super::client::{Client, Clients, Told};
 use super::server::{Server, Servers};
-use super::{Mail, State};
+use super::{Honest, Mail, Restores, State, Verb, action};
+use crate::explore::{Step, Violation};
 use crate::world::{Operation, World, sent};
 use holdfast_content::{DeviceId, Fate, Membership, PrincipalId};
 use holdfast_protocol::alarm::Alarm;
@@ -72,7 +73,8 @@ impl Servers {
         let Delta::SetMembers { reference } = world.set_members(&next) else { unreachable!("it is one") };
         let tables = Tables::from([(PrincipalId::Members, reference)]);
         let effects = Signer::in_epoch(floor).declare(&key, reference, 0, &tables);
-        let Some(Request::Fast { certificate, structure, .. }) = sent(&effects.map_err(|why| why.to_string())?)
+        let Some(Request::Fast { certificate, structure, .. }) =
+            sent(&effects.map_err(|why| why.to_string())?)
         else {
             return Err("a restore is declared by one operation".to_owned());
         };
@@ -101,6 +103,54 @@ impl Servers {
             Ok(Some(left)) => Ok(Some(self.look(world, mail, server, left.head().size))),
             Err(alarm) => Err(format!("an honest restore is refused: {alarm}")),
         }
+    }
+}
+
+impl Honest {
+    /// A client that is shown a declared restore takes it up.
+    pub(super) fn take_up(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
+        let client = self.clients.get(state.places[at].machine);
+        if state.is_restored == 0 || client.signer.floor().epoch == self.servers.get(state.server).epoch() {
+            return Ok(());
+        }
+        let broken = |what| Violation { action: action(at, Verb::TakeUp, 0), what };
+        let shown = self.servers.to_take_up(&mut self.world, &mut self.mail, state.server, &client);
+        let Some(shown) = shown.map_err(broken)? else { return Ok(()) };
+        let (machine, event) = (state.places[at].machine, Told::TakeUp(shown));
+        let next = self.clients.step(&mut self.world, &mut self.mail, machine, 0, event).map_err(broken)?;
+        let (server, acknowledged) = (self.servers.get(state.server), state.places[at].acknowledged);
+        all_is_told(&server, self.device(at), acknowledged, next.lost).map_err(broken)?;
+        let mut state = self.moved(state, at, &next);
+        let place = &mut state.places[at];
+        place.acknowledged = 0;
+        place.durable = vec![place.machine];
+        for list in [&mut place.answers, &mut place.learned, &mut place.looks] {
+            list.clear();
+        }
+        self.push(out, action(at, Verb::TakeUp, shown), state)
+    }
+
+    /// A backup is taken, or put back.
+    pub(super) fn backups(&mut self, out: &mut Vec<Step>, state: &State) -> Result<(), Violation> {
+        if state.backup == 0 {
+            let next = State { backup: state.server + 1, ..state.clone() };
+            return self.push(out, action(0, Verb::Backup, 0), next);
+        }
+        if state.is_restored != 0 || state.backup == state.server + 1 {
+            return Ok(());
+        }
+        let act = action(0, Verb::PutBack, 0);
+        let devices: Vec<DeviceId> = self.config.clients.iter().map(|plan| plan.device).collect();
+        let (world, mail) = (&mut self.world, &mut self.mail);
+        let (servers, clients) = (&mut self.servers, &mut self.clients);
+        let result = match self.config.restores {
+            Restores::Undeclared => Ok(state.backup - 1),
+            _ => undeclared(world, mail, servers, clients, state, &devices)
+                .and_then(|()| servers.put_back(world, state.backup - 1)),
+        };
+        let server = result.map_err(|what| Violation { action: act, what })?;
+        // What is left of the backup is the server.
+        self.push(out, act, State { server, is_restored: 1, backup: u32::MAX, ..state.clone() })
     }
 }
 
@@ -136,7 +186,9 @@ pub(super) fn all_is_told(
         let is_told = told.is_some_and(|(first, last)| (first..=last).contains(&number));
         if is_left == is_told {
             let who = crate::world::name(device);
-            return Err(format!("{who}'s acknowledged operation {number}: left {is_left}, told lost {is_told}"));
+            return Err(format!(
+                "{who}'s acknowledged operation {number}: left {is_left}, told lost {is_told}"
+            ));
         }
     }
     Ok(())
@@ -201,7 +253,8 @@ fn seen(client: &Client, backup: &Server) -> Seen {
     }
     let is_dead_there = |device, number| {
         let mut entries = backup.view.pending.iter();
-        entries.any(|entry| (entry.forecast.device, entry.forecast.number()) == (device, number) && entry.dead)
+        entries
+            .any(|entry| (entry.forecast.device, entry.forecast.number()) == (device, number) && entry.dead)
     };
     let dead = floor.view.pending.iter().filter(|entry| entry.dead);
     let mut dead = dead.map(|entry| (entry.forecast.device, entry.forecast.number()));

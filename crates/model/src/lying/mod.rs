@@ -20,6 +20,7 @@ pub use body::{Body, Busy};
 
 use crate::explore::{Action, Model, Step, Violation};
 use crate::intern::Interner;
+use crate::warrants::is_new;
 use crate::world::{Kind, World, name, writes};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, encode};
@@ -254,6 +255,9 @@ impl<B: Body> Lying<B> {
         if let Some((view, signatures)) = seen
             && let Err(why) = self.archive.accept(&mut known, signatures, is, view, &self.world)
         {
+            broken = Some(why);
+        }
+        if let Err(why) = is_new(&mut self.world, before.body.floor(), body.floor()) {
             broken = Some(why);
         }
         for (operation, forecast) in body.assumes() {

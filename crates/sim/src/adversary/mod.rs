@@ -10,6 +10,7 @@ pub mod calls;
 pub mod chaos;
 pub mod forge;
 pub mod oracle;
+pub mod peers;
 pub mod restored;
 pub mod scene;
 pub mod stage;
