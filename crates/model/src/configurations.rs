@@ -228,7 +228,7 @@ fn honest_ones() -> Vec<Named> {
         ),
         holds(
             "honest-restore-looks",
-            "one write each; fast and slow, looks, aborts, a crash of one that loses nothing it noted",
+            "A and B write once, fast and slow; the server is put back as declared; looks, aborts, a crash of one that loses nothing it noted",
             false,
             Config {
                 restores: Restores::Declared,
@@ -240,7 +240,7 @@ fn honest_ones() -> Vec<Named> {
         ),
         holds(
             "honest-warrant",
-            "A submits the warrant for B's replacement by C, again and again; B and C write; slow, aborts",
+            "A submits the warrant for B's replacement by C, twice; B and C write; slow, aborts",
             true,
             Config {
                 fast: false,
@@ -403,7 +403,7 @@ fn lying_ones() -> Vec<Named> {
         ),
         entry(
             "lying-warrant-small",
-            "A submits the warrant for B's replacement by C, while the superuser replaces B otherwise; B fetches; slow, void",
+            "A submits the warrant for B's replacement by C, twice, while the superuser replaces B otherwise; B fetches; slow, void",
             true,
             lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]),
         ),
@@ -415,7 +415,7 @@ fn lying_ones() -> Vec<Named> {
         ),
         entry(
             "lying-warrant",
-            "the first with two attempts and aborts",
+            "the first with aborts",
             false,
             Config { aborts: true, ..lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]) },
         ),

@@ -146,9 +146,8 @@ fn lost(old: &Floor, floor: &Floor, kept: u64) -> Lost {
         let slot = floor.own().map(|slot| &slot.value);
         slot.is_some_and(|slot| slot.forecast.file_system == old.epoch && slot.number() >= number)
     };
-    let own = old.own().filter(|own| {
-        own.value.forecast.file_system == old.epoch && !is_left(own.value.number())
-    });
+    let own =
+        old.own().filter(|own| own.value.forecast.file_system == old.epoch && !is_left(own.value.number()));
     let first = floor.own().map_or(1, |slot| slot.value.number() + 1);
     Lost { seen, own: own.map(|own| (first.min(own.value.number()), own.value.number())) }
 }

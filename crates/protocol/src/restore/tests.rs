@@ -607,7 +607,8 @@ fn what_is_left_is_not_told_as_lost() {
     let mut behind = behind;
     // It was under way.
     behind.used += 1;
-    let (taken, lost) = take_up(&behind, &restores, world.server.members(), &reply).expect("an honest restore");
+    let (taken, lost) =
+        take_up(&behind, &restores, world.server.members(), &reply).expect("an honest restore");
     assert!(taken.last() > behind.last(), "it was taken");
     assert_eq!(lost.own, None);
     assert!(members.restores.is_empty());

@@ -24,10 +24,12 @@ use holdfast_protocol::structure::LogHead;
 use holdfast_rpc::RpcError;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a victim waits for a server that stalls.
 const STALLED_AFTER: Duration = Duration::from_millis(1500);
+/// How long a receipt is waited for.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is done to the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -229,6 +231,10 @@ fn latest(stage: &mut Stage, who: usize) -> Latest {
     }
     let engine = stage.honest(who).engine.clone();
     engine.flush_commits().expect("it is told the truth");
+    let end = Instant::now() + RECEIPT_PATIENCE;
+    while Latest::of(&engine.floor()).operation.is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let said = Latest::of(&engine.floor());
     assert!(said.operation.is_some(), "it has its receipt");
     said
@@ -278,9 +284,15 @@ fn hear(
     match find()? {
         // Because of mere words it is asked once in twenty seconds.
         Finding::Unseen(_) if !std::mem::replace(has_asked, true) => {
-            let result = stage.call(ALICE, Call::Stat("second"));
-            if result.is_ok() {
-                let _ = engine.flush_commits();
+            let before = engine.floor().last();
+            if stage.call(ALICE, Call::Stat("second")).is_ok() {
+                // The receipt of what was just made is what convicts.
+                let end = Instant::now() + RECEIPT_PATIENCE;
+                let has_receipt =
+                    |floor: &Floor| floor.last() > before && Latest::of(floor).operation.is_some();
+                while !has_receipt(&engine.floor()) && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
             }
             find()
         }
