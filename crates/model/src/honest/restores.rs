@@ -90,7 +90,7 @@ impl Servers {
     }
 
     /// What the server shows to whoever has the restores of its membership to take up; none if there are none.
-    pub(super) fn to_take_up(
+    pub(super) fn taken_up(
         &mut self,
         world: &mut World,
         mail: &mut Mail,
@@ -114,7 +114,7 @@ impl Honest {
             return Ok(());
         }
         let broken = |what| Violation { action: action(at, Verb::TakeUp, 0), what };
-        let shown = self.servers.to_take_up(&mut self.world, &mut self.mail, state.server, &client);
+        let shown = self.servers.taken_up(&mut self.world, &mut self.mail, state.server, &client);
         let Some(shown) = shown.map_err(broken)? else { return Ok(()) };
         let (machine, event) = (state.places[at].machine, Told::TakeUp(shown));
         let next = self.clients.step(&mut self.world, &mut self.mail, machine, 0, event).map_err(broken)?;
